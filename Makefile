@@ -1,0 +1,56 @@
+# One place for every command; `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.fresh
+LOCKS := $(wildcard requirements/*.lock)
+WORKERS ?= auto
+PART ?= all
+
+.PHONY: setup run test test-long test-peers bench check format lock clean help
+
+setup: $(STAMP)  ## make .venv with every dependency pinned; skipped when it is fresh
+
+$(STAMP): $(LOCKS) pyproject.toml requirements/setup.sh
+	@PYTHON="$(PYTHON)" bash requirements/setup.sh "$(VENV)"
+
+run: setup  ## the main job: explore, prove, serve, drive, record, judge, report
+	@$(BIN)/longpoll verify
+
+test: setup  ## the test suite, under 5 minutes
+	@$(BIN)/python -m pytest -n $(WORKERS)
+
+test-long: setup  ## everything that takes over 30 s, under 90 minutes
+	@$(BIN)/python -m pytest -m long --timeout 3600
+
+test-peers: setup  ## real RocketMQ clients and brokers
+	@$(BIN)/python -m pytest -m peers --timeout 600
+
+bench: setup  ## measure, and print ratios against the peer: make bench PART=explore|broker|judge
+	@$(BIN)/python -m model_tests.bench "$(PART)"
+
+check: setup  ## format, lint, types, contracts, wheel, docs
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/basedpyright
+	@$(BIN)/lint-imports
+	@rm -rf build/wheel && $(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	@$(BIN)/check-wheel-contents build/wheel
+	@$(BIN)/python -m pytest -q model_tests/tidy
+
+format: setup  ## let the formatter decide
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lock:  ## make requirements/*.lock anew (needs uv)
+	@bash requirements/lock.sh
+
+clean:  ## remove what the other targets made
+	@rm -rf $(VENV) build dist longpoll-report .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis spark-warehouse
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'

@@ -1,0 +1,63 @@
+"""The entry point `longpoll`: a group whose commands are loaded only when they are asked for.
+
+Leaves out every command's work: `commands/` has one module a family.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "check": ("longpoll.commands.law", "Explore a policy's state space and judge its properties."),
+    "prove": ("longpoll.commands.law", "Prove a policy's properties with z3, for unbounded messages and time."),
+    "explain": ("longpoll.commands.law", "Show a counterexample token as a sequence a person can read."),
+    "policies": ("longpoll.commands.law", "List the policies and their knobs."),
+    "properties": ("longpoll.commands.law", "List the properties, each with its sentence."),
+    "serve": ("longpoll.commands.serve", "Run the broker and its name server."),
+    "send": ("longpoll.commands.client", "Send messages to a topic."),
+    "consume": ("longpoll.commands.client", "Consume a topic as a group."),
+    "store": ("longpoll.commands.store", "Show, verify or dump a store directory; never writes to it."),
+    "judge": ("longpoll.commands.judge", "Judge a recorded history on Spark."),
+    "verify": ("longpoll.commands.verify", "The main job: explore, prove, serve, drive, record, judge, report."),
+}
+"""Each command's module and its one-line help, so that `longpoll --help` loads nothing."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is first used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, in the order of the list above."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, imported now; None when there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list without importing the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_module, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="longpoll")
+def main() -> None:
+    """The law of broker long polling, a reference broker, and a judge of recorded histories.
+
+    \b
+    Examples:
+      longpoll verify                                the whole idea, end to end
+      longpoll check --policy rocketmq-4.9           the races of RocketMQ 4.9
+      longpoll prove --policy strict --requests 8    the proof for our own design
+      longpoll serve --store /tmp/store              a broker that RocketMQ clients can use
+
+    Exit codes: 0 all as it should be, 1 violated or invalid, 2 a mistake in the call, 3 unknown.
+    """

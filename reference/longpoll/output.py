@@ -1,0 +1,74 @@
+"""What every command shares: one JSON object or a human table on stdout, progress on stderr, exit codes.
+
+Leaves out what the commands say; each command's module does that.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from longpoll_broker.errors import BrokerUserError
+from longpoll_judge.errors import JudgeUserError
+from longpoll_spec.errors import SpecUserError
+
+P = ParamSpec("P")
+USER_ERRORS = (SpecUserError, BrokerUserError, JudgeUserError)
+
+out = Console(soft_wrap=False, highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+class Exit(enum.IntEnum):
+    """The exit codes of every command."""
+
+    OK = 0
+    VIOLATED = 1
+    USER = 2
+    UNKNOWN = 3
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+
+
+def user_mistakes(command: Callable[P, None]) -> Callable[P, None]:
+    """Wrap a command so that a user's mistake is one clear line and exit 2, never a traceback."""
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except USER_ERRORS as error:
+            fail(str(error))
+
+    return wrapped
+
+
+def fail(message: str, code: Exit = Exit.USER) -> NoReturn:
+    """Print one line on stderr and leave with the code."""
+    err.print(f"longpoll: {message}", soft_wrap=True, markup=False)
+    sys.exit(code)
+
+
+def emit_json(value: Any) -> None:
+    """Print one JSON object on a line of its own."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a human table; cells are shown with `str`."""
+    grid = Table(title=title, title_justify="left")
+    for column in columns:
+        grid.add_column(column, overflow="fold")
+    for row in rows:
+        grid.add_row(*(str(cell) for cell in row))
+    out.print(grid)

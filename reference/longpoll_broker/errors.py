@@ -1,0 +1,49 @@
+"""Every exception of the reference, one class a fault.
+
+A `LocalProtocolError` is our own misuse of the wire code; a `RemoteProtocolError` is a peer's misbehaviour.
+Leaves out RocketMQ's response codes, which are answers and not exceptions (`wire.command`).
+"""
+
+
+class BrokerError(Exception):
+    """Whatever the reference's own code raises on purpose."""
+
+
+class BrokerUserError(BrokerError):
+    """The user asked for something that cannot be; the text says what to do next."""
+
+
+class ConfigError(BrokerUserError):
+    """A configuration file or option cannot be used."""
+
+
+class ProtocolError(BrokerError):
+    """Bytes or values that the remoting protocol does not allow; see the two subclasses."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We tried to send what the protocol does not allow."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent what the protocol does not allow; its connection is closed."""
+
+
+class StoreError(BrokerError):
+    """A store directory or file cannot be used."""
+
+
+class StoreUserError(StoreError, BrokerUserError):
+    """The named store directory is not there, not a store, or in use."""
+
+
+class StoreDamageError(StoreError):
+    """Bytes in a store file are not what they must be: names file, offset, found and expected."""
+
+
+class MessageRefusedError(StoreError):
+    """A message breaks a limit of the store; nothing was written."""
+
+
+class ClientError(BrokerError):
+    """A request of the client did not end well: names the request code and what the broker said."""

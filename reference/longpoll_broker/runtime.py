@@ -1,0 +1,288 @@
+"""The one door to threads, locks, clock, sockets and files; real here, simulated by `testing`.
+
+`store`, `record` and `service` take a `Runtime` by argument and touch the outside through nothing else (an
+import-linter contract says so), so the very same code runs on real threads, under a controlled scheduler with
+virtual time, and over a file layer that loses unsynced pages. A step point, `runtime.step("hold")`, is a named place
+between two critical sections; its names are the names of the law's actions. Here it does nothing.
+
+Leaves out processes and signals, which belong to the command line.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import queue
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+
+class Lock(AbstractContextManager[Any], Protocol):
+    """A mutual exclusion lock, as `threading.Lock`."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock; false if it could not be had in time (seconds, -1 for ever)."""
+        ...
+
+    def release(self) -> None:
+        """Give the lock back."""
+        ...
+
+
+class Condition(AbstractContextManager[Any], Protocol):
+    """A condition variable, as `threading.Condition`."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait to be notified; false after `timeout` seconds."""
+        ...
+
+    def notify(self, n: int = 1) -> None:
+        """Wake up to n waiters."""
+        ...
+
+    def notify_all(self) -> None:
+        """Wake every waiter."""
+        ...
+
+
+class Event(Protocol):
+    """A flag that threads wait for, as `threading.Event`."""
+
+    def set(self) -> None:
+        """Raise the flag."""
+        ...
+
+    def clear(self) -> None:
+        """Lower the flag."""
+        ...
+
+    def is_set(self) -> bool:
+        """Whether the flag is up."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the flag; false after `timeout` seconds."""
+        ...
+
+
+class Thread(Protocol):
+    """A started thread."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, or `timeout` seconds."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        ...
+
+
+class MappedFile(Protocol):
+    """One file of fixed length, mapped into memory."""
+
+    @property
+    def view(self) -> memoryview:
+        """The whole file; writable if it was opened so."""
+        ...
+
+    def sync(self, start: int, stop: int) -> None:
+        """Make bytes [start, stop) durable (msync); returns when they are."""
+        ...
+
+    def close(self) -> None:
+        """Unmap and close; every slice of `view` must be gone."""
+        ...
+
+
+class Files(Protocol):
+    """The files below some directories; every path is absolute."""
+
+    def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> MappedFile:
+        """Map a file of exactly `size` bytes; with `create`, make it (zeros, sparse) if it is not there.
+
+        Raises OSError (ENOSPC, EACCES, ...) as the operating system does.
+        """
+        ...
+
+    def read(self, path: str) -> bytes:
+        """The file's bytes; raises FileNotFoundError."""
+        ...
+
+    def write_atomic(self, path: str, content: bytes) -> None:
+        """Replace the file's content durably: a crash leaves the old bytes or the new ones."""
+        ...
+
+    def open_append(self, path: str) -> AppendFile:
+        """Open a file for appending, making it if needed."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory."""
+        ...
+
+    def size(self, path: str) -> int:
+        """Length in bytes; raises FileNotFoundError."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when it is not there."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and its parents; no error if it is there."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove one file; no error if it is gone."""
+        ...
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Lock a file against other processes and return the unlock; raises BlockingIOError if it is locked."""
+        ...
+
+
+class AppendFile(Protocol):
+    """A file that only grows."""
+
+    def write(self, content: bytes) -> None:
+        """Append the bytes; they may be lost by a power cut until `sync`."""
+        ...
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+class Socket(Protocol):
+    """A connected, non-blocking stream socket."""
+
+    def recv_into(self, buffer: Any) -> int:
+        """Receive into the buffer; 0 at end of stream; raises BlockingIOError when nothing is there."""
+        ...
+
+    def send(self, content: Any) -> int:
+        """Send some of the bytes; raises BlockingIOError when none fit."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor, -1 when closed."""
+        ...
+
+    def close(self) -> None:
+        """Close both directions."""
+        ...
+
+
+class Listener(Protocol):
+    """A listening socket."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port it is bound to."""
+        ...
+
+    def accept(self) -> tuple[Socket, tuple[str, int]]:
+        """A connection and its peer's address; raises BlockingIOError when none waits."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening."""
+        ...
+
+
+class Poller(Protocol):
+    """Waits until one of many sockets is ready; `wake` may be called from any thread."""
+
+    def register(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
+        """Watch a socket."""
+        ...
+
+    def modify(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
+        """Change what is watched."""
+        ...
+
+    def unregister(self, key: Socket | Listener) -> None:
+        """Watch it no more."""
+        ...
+
+    def poll(self, timeout: float | None) -> list[tuple[object, bool, bool]]:
+        """Wait up to `timeout` seconds; (data, readable, writable) of every ready socket."""
+        ...
+
+    def wake(self) -> None:
+        """Make a waiting `poll` return now."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds."""
+        ...
+
+
+class Runtime(Protocol):
+    """Everything that the store and the service may ask of the outside."""
+
+    @property
+    def files(self) -> Files:
+        """The file layer."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds of a clock that never steps back."""
+        ...
+
+    def unix_ms(self) -> int:
+        """Wall-clock milliseconds since 1970, as RocketMQ stores them."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass (the dispatcher's poll; never a means to wait for another thread)."""
+        ...
+
+    def lock(self) -> Lock:
+        """A new lock."""
+        ...
+
+    def condition(self) -> Condition:
+        """A new condition variable with a lock of its own."""
+        ...
+
+    def event(self) -> Event:
+        """A new flag, down."""
+        ...
+
+    def queue(self, capacity: int) -> queue.Queue[Any]:
+        """A bounded first-in-first-out queue between threads."""
+        ...
+
+    def spawn(self, name: str, target: Callable[[], None]) -> Thread:
+        """Start a thread."""
+        ...
+
+    def listen(self, host: str, port: int) -> Listener:
+        """Listen for connections; port 0 picks one. Raises OSError."""
+        ...
+
+    def connect(self, host: str, port: int, timeout_s: float) -> Socket:
+        """Connect, then switch the socket to non-blocking. Raises OSError."""
+        ...
+
+    def poller(self) -> Poller:
+        """A new poller."""
+        ...
+
+    def step(self, action: str) -> None:
+        """A step point named as one of the law's actions; does nothing here."""
+        ...

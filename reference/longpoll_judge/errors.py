@@ -1,0 +1,17 @@
+"""Every exception of the judge, one class a fault."""
+
+
+class JudgeError(Exception):
+    """Whatever the judge's own code raises on purpose."""
+
+
+class JudgeUserError(JudgeError):
+    """The user asked for something that cannot be; the text says what to do next."""
+
+
+class HistoryNotFoundError(JudgeUserError):
+    """A named path holds no history."""
+
+
+class SparkUnavailableError(JudgeUserError):
+    """Spark cannot start: there is no Java 17 or later and none is installed."""

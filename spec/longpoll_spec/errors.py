@@ -1,0 +1,36 @@
+"""Every exception of the law, one class a fault.
+
+Leaves out control flow: nothing here is raised to be caught by the package itself.
+"""
+
+
+class SpecError(Exception):
+    """Whatever the law's own code raises on purpose."""
+
+
+class SpecUserError(SpecError):
+    """The user asked for something that does not exist or cannot be; the text says what to do next."""
+
+
+class UnknownPolicyError(SpecUserError):
+    """No preset has this name."""
+
+
+class UnknownKnobError(SpecUserError):
+    """No knob has this name, or the knob does not take this value."""
+
+
+class UnknownPropertyError(SpecUserError):
+    """No property has this name."""
+
+
+class BoundsError(SpecUserError):
+    """These bounds cannot be explored: one is out of range, or they do not fit the engine's packed words."""
+
+
+class TokenError(SpecUserError):
+    """A counterexample token is damaged, from another version, or does not replay."""
+
+
+class HistoryFormatError(SpecUserError):
+    """A history is of another format version, or its meta file is missing or damaged."""

@@ -1,0 +1,145 @@
+"""The schema of a recorded history: what an event is, and nothing about who writes or reads it.
+
+A history is a directory of part files (`part-*.ndjson`, one event a line) and one `meta.json`. An event's moment is
+the interval [after_ns, before_ns]: it happened after the one and before the other, so an observer that cannot see
+the exact moment stays honest. Times are nanoseconds of the source's clock plus the source's `offset_ns` of
+`meta.json`, which puts every source on Unix time; `uncertainty_ns` widens every interval of a source on both sides.
+
+Black-box events are what a proxy could see; white-box events carry the names of the law's actions and are what only
+the broker itself can see. Leaves out file handling (`longpoll_broker.record` writes, `longpoll_judge.source` reads).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+import msgspec
+
+FORMAT_VERSION: Final = 1
+META_FILE: Final = "meta.json"
+PART_GLOB: Final = "part-*.ndjson"
+
+BlackBox = Literal[
+    "source_started",
+    "connection_opened",
+    "request_received",
+    "answer_sent",
+    "message_acknowledged",
+    "connection_closed",
+    "lost",
+    "source_stopped",
+]
+WhiteBox = Literal["append", "make_visible", "hold", "recheck", "take", "keep", "expire", "run", "stop"]
+BLACK_BOX: Final[tuple[str, ...]] = get_args(BlackBox)
+WHITE_BOX: Final[tuple[str, ...]] = get_args(WhiteBox)
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event. A field that an event does not have is left at its default and not written.
+
+    `after_ns`, `before_ns`: int64 nanoseconds, after_ns <= before_ns. `sequence`: int64, 0, 1, 2, ... per source, so
+    that a gap shows. `request`: an identifier that is unique within the source for the source's whole life.
+    """
+
+    event: str
+    """One of BLACK_BOX or WHITE_BOX."""
+    after_ns: int
+    before_ns: int
+    source: str
+    """Who saw it: a key of `meta.json`'s sources."""
+    sequence: int
+    broker: str = ""
+    topic: str = ""
+    queue: int = -1
+    request: str = ""
+    connection: str = ""
+
+    code: int = -1
+    """request_received: the request code; answer_sent: the response code."""
+    group: str = ""
+    """request_received of a pull: the consumer group."""
+    offset: int = -1
+    """request_received of a pull: the first queue offset asked for."""
+    count_max: int = -1
+    """request_received of a pull: the most messages asked for."""
+    may_hold: bool = False
+    """request_received of a pull: whether the suspend bit is set."""
+    timeout_ms: int = -1
+    """request_received of a pull: suspendTimeoutMillis; the deadline is receipt plus this."""
+    expression_type: str = ""
+    """request_received of a pull: TAG or SQL92; empty when no subscription is known."""
+    expression: str = ""
+    """request_received of a pull: the subscription expression that the broker applies, for instance `*` or `a || b`."""
+
+    offset_next: int = -1
+    """answer_sent to a pull: nextBeginOffset."""
+    offset_min: int = -1
+    """answer_sent to a pull: minOffset."""
+    offset_max: int = -1
+    """answer_sent to a pull: maxOffset."""
+    offsets: list[int] = []  # noqa: RUF012 - msgspec copies an empty list default
+    """answer_sent to a pull: the queue offset of every message in the body, in order."""
+    cause: str = ""
+    """answer_sent to a pull: why it was sent now: immediate, woken, expired, busy, thrown, stopped or error."""
+
+    queue_offset: int = -1
+    """append and message_acknowledged: the message's queue offset."""
+    tag: str = ""
+    """append and message_acknowledged: the message's tag; empty when it has none."""
+    visible_end: int = -1
+    """make_visible: the new visible end (RocketMQ's maxOffset); hold, take, keep, recheck: the end that was seen."""
+    lost_count: int = 0
+    """lost: how many events were not recorded."""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """One observer and its clock."""
+
+    name: str
+    clock: str
+    """For instance `monotonic` or `unix`."""
+    offset_ns: int = 0
+    """Add this to the source's times to get Unix time in nanoseconds."""
+    uncertainty_ns: int = 0
+    """Half the width by which every interval of this source is widened."""
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `meta.json`."""
+
+    format_version: int
+    sources: list[Source]
+    policy: str = ""
+    """The broker's policy where it is known."""
+
+
+FIELD_TYPES: Final[dict[str, type]] = {
+    "event": str,
+    "after_ns": int,
+    "before_ns": int,
+    "source": str,
+    "sequence": int,
+    "broker": str,
+    "topic": str,
+    "queue": int,
+    "request": str,
+    "connection": str,
+    "code": int,
+    "group": str,
+    "offset": int,
+    "count_max": int,
+    "may_hold": bool,
+    "timeout_ms": int,
+    "expression_type": str,
+    "expression": str,
+    "offset_next": int,
+    "offset_min": int,
+    "offset_max": int,
+    "offsets": list,
+    "cause": str,
+    "queue_offset": int,
+    "tag": str,
+    "visible_end": int,
+    "lost_count": int,
+}
+"""Every field of `Event` in order, with its Python type; `offsets` is a list of int."""

@@ -1,0 +1,117 @@
+"""The policy of a broker: every point at which brokers differ, as one frozen class of knobs.
+
+A preset is a named policy. The law reads a knob while it builds its actions; the reference broker reads the same
+knob while it runs, so that a policy means one thing in both. Leaves out bounds (how large a state space to explore)
+and configuration (ports, file sizes).
+
+Sources: `PullRequestHoldService`, `ManyPullRequest` and `PullMessageProcessor` of Apache RocketMQ 4.9; upstream
+issues #7358 (suspend after notify) and #10754 (orphaned bucket).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, get_args, get_type_hints
+
+import attrs
+from attrs import field, frozen
+
+from longpoll_spec.errors import UnknownKnobError, UnknownPolicyError
+
+RecheckAfterHold = Literal["none", "before_lock", "in_lock", "after_insert"]
+Take = Literal["clone_and_clear", "in_place"]
+Expiry = Literal["scan", "own_deadline"]
+HeapEntry = Literal["one_shot", "until_answered"]
+Notify = Literal["dispatcher_poll", "at_append"]
+OnReject = Literal["drop", "answer_busy"]
+OnThrow = Literal["drop_rest", "keep_rest", "answer_and_go_on"]
+OnStop = Literal["silent", "answer"]
+Tick = Literal["maximal_progress", "free"]
+
+
+@frozen
+class Policy:
+    """How one broker holds, wakes and expires pulls. Every field is a knob; its docstring is the knob's sentence."""
+
+    name: str
+    """The preset this policy started from, with `+knob=value` for each knob that was set by hand."""
+
+    recheck_after_hold: RecheckAfterHold = field(default="after_insert")
+    """When a pull that found nothing looks at the visible end again: never, before it takes the bucket's lock, under
+    the lock before the insert, or after the insert. Only the last is safe in every variant: it removes the request
+    from the table under the bucket's lock and only then queues it, and does nothing if a notifier has taken it."""
+
+    recheck_after_keep: bool = field(default=True)
+    """Whether a notifier that puts requests back looks at the visible end once more for them."""
+
+    take: Take = field(default="in_place")
+    """How a notifier goes through a bucket: it clones and clears the list and works without the lock, or it works in
+    place under the lock."""
+
+    expiry: Expiry = field(default="own_deadline")
+    """Whether a deadline is noticed by the periodic scan only, or at the request's own deadline."""
+
+    heap_entry: HeapEntry = field(default="until_answered")
+    """Whether a request's entry in the deadline heap is spent when it first fires, or stays until the answer."""
+
+    notify: Notify = field(default="at_append")
+    """Whether arrivals are noticed by the dispatcher's poll, or dispatched as the append completes."""
+
+    on_reject: OnReject = field(default="answer_busy")
+    """What becomes of a woken request that the executor refuses: nothing at all, or an answer SYSTEM_BUSY."""
+
+    on_throw: OnThrow = field(default="answer_and_go_on")
+    """What becomes of a notifier's list when it throws half-way: all dropped, the rest kept, or an answer to the one
+    that threw and the rest served."""
+
+    on_stop: OnStop = field(default="answer")
+    """Whether held requests are answered when the broker stops."""
+
+    tick: Tick = field(default="maximal_progress")
+    """Whether time may pass while the broker's own threads have work that is due (free), or not."""
+
+
+STRICT: Final = Policy(name="strict")
+STRICT_CLONE: Final = attrs.evolve(STRICT, name="strict-clone", take="clone_and_clear")
+ROCKETMQ_4_9: Final = Policy(
+    name="rocketmq-4.9",
+    recheck_after_hold="none",
+    recheck_after_keep=False,
+    take="clone_and_clear",
+    expiry="scan",
+    heap_entry="one_shot",
+    notify="dispatcher_poll",
+    on_reject="drop",
+    on_throw="drop_rest",
+    on_stop="silent",
+)
+
+PRESETS: Final[dict[str, Policy]] = {policy.name: policy for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9)}
+
+
+def preset(name: str) -> Policy:
+    """The preset of this name; raises `UnknownPolicyError` with the list of names."""
+    if name not in PRESETS:
+        raise UnknownPolicyError(f"unknown policy {name!r}; known: {', '.join(PRESETS)} (see `longpoll policies`)")
+    return PRESETS[name]
+
+
+def knob_values() -> dict[str, tuple[Any, ...]]:
+    """Each knob's name with the values it takes, in the order of the class."""
+    hints = get_type_hints(Policy)
+    return {
+        knob.name: (False, True) if hints[knob.name] is bool else get_args(hints[knob.name])
+        for knob in attrs.fields(Policy)
+        if knob.name != "name"
+    }
+
+
+def with_knob(policy: Policy, setting: str) -> Policy:
+    """The policy with one knob set from text such as `expiry=scan`; raises `UnknownKnobError`."""
+    name, equals, text = setting.partition("=")
+    values = knob_values()
+    if not equals or name not in values:
+        raise UnknownKnobError(f"unknown knob {setting!r}; write NAME=VALUE with one of: {', '.join(values)}")
+    by_text = {str(value).lower(): value for value in values[name]}
+    if text.lower() not in by_text:
+        raise UnknownKnobError(f"knob {name} does not take {text!r}; it takes: {', '.join(by_text)}")
+    return attrs.evolve(policy, name=f"{policy.name}+{name}={text.lower()}", **{name: by_text[text.lower()]})
