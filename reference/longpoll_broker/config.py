@@ -1,0 +1,69 @@
+"""Settings of the store and the broker, with RocketMQ's names for its own keys and RocketMQ's defaults.
+
+Leaves out policy knobs (`longpoll_spec.policy`): a setting changes sizes and addresses, a knob changes behaviour.
+"""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@frozen
+class StoreConfig:
+    """Sizes and times of one store directory (`MessageStoreConfig.java`)."""
+
+    commit_log_file_size: int = field(default=1024 * MIB)
+    """`mappedFileSizeCommitLog`, bytes; files are sparse until written."""
+    consume_queue_file_size: int = field(default=300_000 * 20)
+    """`mappedFileSizeConsumeQueue`, bytes, a multiple of 20."""
+    message_size_max: int = field(default=4 * MIB)
+    """`maxMessageSize`, bytes of body."""
+    flush_disk_sync: bool = field(default=False)
+    """`flushDiskType=SYNC_FLUSH`: a send is answered when its bytes are durable."""
+    flush_interval_ms: int = field(default=500)
+    """`flushIntervalCommitLog`."""
+    transfer_bytes_max_in_memory: int = field(default=256 * KIB)
+    """`maxTransferBytesOnMessageInMemory`."""
+    transfer_count_max_in_memory: int = field(default=32)
+    """`maxTransferCountOnMessageInMemory`."""
+    transfer_bytes_max_on_disk: int = field(default=64 * KIB)
+    """`maxTransferBytesOnMessageInDisk`."""
+    transfer_count_max_on_disk: int = field(default=8)
+    """`maxTransferCountOnMessageInDisk`."""
+
+
+@frozen
+class BrokerConfig:
+    """Identity, addresses and limits of one broker (`BrokerConfig.java`, `NettyServerConfig.java`)."""
+
+    broker_name: str = field(default="broker-a")
+    cluster_name: str = field(default="DefaultCluster")
+    broker_id: int = field(default=0)
+    default_topic_queue_count: int = field(default=8)
+    """`defaultTopicQueueNums`."""
+    auto_create_topic: bool = field(default=True)
+    auto_create_subscription_group: bool = field(default=True)
+    long_polling: bool = field(default=True)
+    """`longPollingEnable`."""
+    scan_period_ms: int = field(default=5000)
+    """How often the hold table is scanned under a policy with `expiry=scan` (hard-coded in Java)."""
+    dispatcher_sleep_ms: int = field(default=1)
+    """How long the dispatcher sleeps between polls under `notify=dispatcher_poll` (hard-coded in Java)."""
+    pull_thread_count: int = field(default=4)
+    """`pullMessageThreadPoolNums`; Java takes 16 + 2 x cores, of which one interpreter could use one."""
+    pull_queue_capacity: int = field(default=100_000)
+    """`pullThreadPoolQueueCapacity`."""
+    hold_timeout_ms_max: int = field(default=60_000)
+    """Longest hold that `strict` grants, whatever the request asks."""
+    held_count_max: int = field(default=1_000_000)
+    """Most pulls that `strict` holds in all; the next one is answered SYSTEM_BUSY."""
+    connection_count_max: int = field(default=20_000)
+    frame_size_max: int = field(default=16 * MIB)
+    """Largest frame after the length field, bytes (`NettyDecoder.FRAME_MAX_LENGTH`)."""
+    channel_idle_ms_max: int = field(default=120_000)
+    """`serverChannelMaxIdleTimeSeconds`."""
+    output_bytes_max: int = field(default=64 * MIB)
+    """Most bytes queued to one connection that does not read; over this it is closed."""
