@@ -1,4 +1,4 @@
-"""The one door to threads, locks, clock, sockets and files; real here, simulated by `testing`.
+"""What there is of threads, locks, clock, sockets and files; real in the neighbours, simulated by `testing`.
 
 `store`, `record` and `service` take a `Runtime` by argument and touch the outside through nothing else (an
 import-linter contract says so), so the very same code runs on real threads, under a controlled scheduler with
@@ -10,14 +10,8 @@ Leaves out processes and signals, which belong to the command line.
 
 from __future__ import annotations
 
-import mmap
-import os
 import queue
-import selectors
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
