@@ -21,10 +21,10 @@ run: setup  ## the main job: explore, prove, serve, drive, record, judge, report
 	@$(BIN)/longpoll verify
 
 test: setup  ## the test suite, under 5 minutes
-	@$(BIN)/python -m pytest -n $(WORKERS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 test-long: setup  ## everything that takes over 30 s, under 90 minutes
-	@$(BIN)/python -m pytest -m long --timeout 3600
+	@LONGPOLL_PROFILE=long $(BIN)/python -m pytest -m long --timeout 3600 --durations 10
 
 test-peers: setup  ## real RocketMQ clients and brokers
 	@$(BIN)/python -m pytest -m peers --timeout 600

@@ -1,0 +1,96 @@
+"""Each import contract holds, and each fails on a planted forbidden import."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
+
+PLANTS = {
+    "reference stands on spec; broker and judge never meet": (
+        "reference/longpoll_judge/errors.py",
+        "import longpoll_broker.errors",
+    ),
+    "spec: engines give meaning to text, text to terms": (
+        "spec/longpoll_spec/terms.py",
+        "import longpoll_spec.state",
+    ),
+    "spec text is pure": ("spec/longpoll_spec/properties.py", "import time"),
+    "broker: threads outside, decisions inside": (
+        "reference/longpoll_broker/config.py",
+        "import longpoll_broker.service",
+    ),
+    "wire and core are sans-IO": ("reference/longpoll_broker/wire/__init__.py", "import socket"),
+    "only the runtime touches threads, clock, sockets and files": (
+        "reference/longpoll_broker/service/__init__.py",
+        "import threading",
+    ),
+    "broker sees only the history schema and the policies of the spec": (
+        "reference/longpoll_broker/service/__init__.py",
+        "import longpoll_spec.state",
+    ),
+    "nobody imports the command line": ("reference/longpoll_judge/errors.py", "import longpoll.output"),
+}
+
+
+def contract_names() -> list[str]:
+    """The contracts' names, as pyproject.toml has them."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    return [contract["name"] for contract in contracts]
+
+
+def lint(tree: Path) -> tuple[int, str]:
+    """Exit code and text of import-linter over the packages of a tree."""
+    done = subprocess.run(
+        [LINT_IMPORTS, "--no-cache"],
+        cwd=tree,
+        env={"PYTHONPATH": f"{tree / 'spec'}:{tree / 'reference'}", "PATH": "/usr/bin:/bin", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the packages and their contracts."""
+    for folder in ("spec", "reference"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_every_contract_has_a_plant() -> None:
+    """A contract that nobody has seen fail does not count."""
+    assert sorted(contract_names()) == sorted(PLANTS)
+
+
+def test_contracts_hold() -> None:
+    """The tree as it stands keeps every contract."""
+    code, text = lint(ROOT)
+
+    assert code == 0, text
+    assert f"{len(PLANTS)} kept, 0 broken" in text
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_contract_fails_on_a_planted_import(tree: Path, name: str) -> None:
+    """A forbidden import breaks the contract that forbids it."""
+    path, line = PLANTS[name]
+    file = tree / path
+    file.write_text(file.read_text() + f"\n{line}\n")
+
+    code, text = lint(tree)
+
+    assert code == 1
+    assert f"{name} BROKEN" in " ".join(text.split())

@@ -1,0 +1,84 @@
+"""The locks, the make targets, the wheel's description and the command line say what the docs promise."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from longpoll.cli import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
+TARGETS = {"setup", "run", "test", "test-long", "test-peers", "bench", "check", "help"}
+
+
+def unpinned(lock: str) -> list[str]:
+    """Requirements of a lock that lack an exact version or a hash, and lines that name an address."""
+    entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + re.sub(r"(?m)^\s*#.*\n?", "", lock))
+    bad = [e.split()[0] for e in entries if e.strip() and ("==" not in e.split("\\")[0] or "--hash=sha256:" not in e)]
+    return bad + re.findall(r"https?://\S+|--(?:index-url|find-links)\S*", lock)
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_locks_pin_everything_and_name_no_address(lock: Path) -> None:
+    """Every package of a lock has an exact version and a hash, and no line says where from."""
+    assert unpinned(lock.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "planted", ["attrs>=24\n", "attrs==24.2.0\n", "--index-url https://example.org\n", "attrs @ https://example.org/a\n"]
+)
+def test_an_unpinned_lock_is_seen(planted: str) -> None:
+    """A missing hash, a range or an address is found."""
+    assert unpinned(LOCKS[0].read_text() + planted) != []
+
+
+def test_make_help_lists_every_promised_target() -> None:
+    """`make help` names each target of the contract."""
+    text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert TARGETS <= set(re.findall(r"make ([a-z-]+)", text))
+
+
+def test_readme_gives_the_two_commands() -> None:
+    """A reader of the README finds `make run` and `make test`."""
+    text = (ROOT / "README.md").read_text()
+
+    assert "make run" in text
+    assert "make test" in text
+
+
+def test_wheel_is_named_as_the_contents_check_expects() -> None:
+    """The packages of the wheel are the four that check-wheel-contents allows at top level."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        tool = tomllib.load(file)["tool"]
+    packages = [Path(package).name for package in tool["hatch"]["build"]["targets"]["wheel"]["packages"]]
+
+    assert packages == tool["check-wheel-contents"]["toplevel"]
+    for package in tool["hatch"]["build"]["targets"]["wheel"]["packages"]:
+        assert (ROOT / package / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_with_examples(name: str) -> None:
+    """`longpoll NAME --help` works and shows how to call it."""
+    result = CliRunner().invoke(main, [name, "--help"])
+
+    assert result.exit_code == 0, result.output
+    assert "Example" in result.output
+
+
+def test_an_unknown_command_is_one_clear_line() -> None:
+    """A mistyped command exits 2 without a traceback."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("longpoll"), "chekc"], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.returncode == 2
+    assert "No such command" in done.stderr
+    assert "Traceback" not in done.stderr

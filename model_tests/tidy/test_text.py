@@ -1,0 +1,122 @@
+"""What the source text must and must not contain; each rule is seen to fail on a planted line."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SELF = Path(__file__).relative_to(ROOT).as_posix()
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".sh", ".in", ".lock", ".yml", ".json", ".pml", ".tla", ""}
+
+BANNED = {
+    "an unfinished mark": re.compile(r"\b(TODO|FIXME|XXX|HACK)\b"),
+    "a machine's path": re.compile(r"(?<![\w.])/(work|root|home|farm|Users)/"),
+    "a download address": re.compile(r"pythonhosted|registry\.npmjs|repo\d?\.maven|proxy\.golang|deb\.debian"),
+    "a broad except": re.compile(r"^\s*except(\s+(Base)?Exception)?(\s+as\s+\w+)?\s*:", re.MULTILINE),
+}
+PLANTS = {
+    "an unfinished mark": "x = 1  # TO" + "DO",
+    "a machine's path": "see /ho" + "me/me/notes",
+    "a download address": "from files.python" + "hosted.org",
+    "a broad except": "    except Exc" + "eption:",
+}
+
+
+def tracked() -> Iterator[Path]:
+    """Every text file that git tracks or would track."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in listed.stdout.splitlines():
+        path = ROOT / name
+        if name != SELF and path.suffix in TEXT_SUFFIXES and path.is_file() and "/golden/" not in name:
+            yield path
+
+
+def offences(name: str, text: str) -> list[str]:
+    """The rules that a text breaks."""
+    return [f"{name}: {rule}" for rule, pattern in BANNED.items() if pattern.search(text)]
+
+
+def test_text_is_clean() -> None:
+    """No file carries an unfinished mark, a machine's path, a download address or a broad except."""
+    found = [line for path in tracked() for line in offences(str(path.relative_to(ROOT)), path.read_text("utf-8"))]
+
+    assert found == []
+
+
+@pytest.mark.parametrize("rule", BANNED)
+def test_each_rule_fails_on_a_planted_line(rule: str) -> None:
+    """A rule that nobody has seen fail does not count."""
+    assert offences("planted", PLANTS[rule]) == [f"planted: {rule}"]
+
+
+def python_files(*folders: str) -> list[Path]:
+    """The Python files below some folders."""
+    return [path for path in tracked() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders]
+
+
+def test_every_module_says_what_it_is() -> None:
+    """Each module of the rooms opens with a docstring."""
+    bare = [
+        str(path.relative_to(ROOT))
+        for path in python_files("spec", "reference", "model_tests")
+        if ast.get_docstring(ast.parse(path.read_text("utf-8"))) is None and path.stat().st_size > 0
+    ]
+
+    assert bare == []
+
+
+def test_modules_are_short() -> None:
+    """A module is one idea, of at most 500 lines."""
+    long = {str(path.relative_to(ROOT)): lines for path in python_files("spec", "reference", "model_tests")
+            if (lines := path.read_text("utf-8").count("\n")) > 500}  # fmt: skip
+
+    assert long == {}
+
+
+def test_tests_do_not_sleep() -> None:
+    """A test waits for the event, not for the clock."""
+    sleeping = re.compile(r"\btime\.sleep\(|\bfrom time import .*\bsleep\b")
+    found = [str(path.relative_to(ROOT)) for path in python_files("model_tests") if sleeping.search(path.read_text())]
+
+    assert found == []
+
+
+def test_tests_assert() -> None:
+    """Every test function asserts, raises through pytest, or calls something that does so by its name."""
+    speaks = re.compile(r"\bassert\b|pytest\.raises|run_state_machine_as_test|\bassert_\w+\(|\bcheck_\w+\(")
+    silent = []
+    for path in python_files("model_tests"):
+        source = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                text = ast.get_source_segment(source, node) or ""
+                if not speaks.search(text):
+                    silent.append(f"{path.relative_to(ROOT)}::{node.name}")
+
+    assert silent == []
+
+
+def test_markdown_links_lead_somewhere() -> None:
+    """Every relative link of the docs names a file that is there."""
+    link = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
+    lost = [
+        f"{path.relative_to(ROOT)} -> {target}"
+        for path in tracked()
+        if path.suffix == ".md"
+        for target in link.findall(path.read_text("utf-8"))
+        if not (path.parent / target).exists()
+    ]
+
+    assert lost == []
