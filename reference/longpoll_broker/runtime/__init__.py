@@ -4,7 +4,9 @@ Leaves out the simulated doors, which live in `longpoll_broker.testing`.
 """
 
 from longpoll_broker.runtime.interface import (
+    PARTS_MAX,
     AppendFile,
+    Buffer,
     Condition,
     Event,
     Files,
@@ -12,13 +14,16 @@ from longpoll_broker.runtime.interface import (
     Lock,
     MappedFile,
     Poller,
+    Queue,
     Runtime,
     Socket,
     Thread,
 )
 
 __all__ = [
+    "PARTS_MAX",
     "AppendFile",
+    "Buffer",
     "Condition",
     "Event",
     "Files",
@@ -26,6 +31,7 @@ __all__ = [
     "Lock",
     "MappedFile",
     "Poller",
+    "Queue",
     "Runtime",
     "Socket",
     "Thread",

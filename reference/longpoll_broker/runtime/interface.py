@@ -10,10 +10,12 @@ Leaves out processes and signals, which belong to the command line.
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
 
 
 class Lock(AbstractContextManager[Any], Protocol):
@@ -62,6 +64,20 @@ class Event(Protocol):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the flag; false after `timeout` seconds."""
         ...
+
+
+class Queue(Protocol[T]):
+    """A bounded first-in-first-out queue between threads."""
+
+    def offer(self, item: T) -> bool:
+        """Add the item at the end; false when the queue is full."""
+        ...
+
+    def take(self, timeout: float | None = None) -> T | None:
+        """The first item, waited for up to `timeout` seconds; None when none came."""
+        ...
+
+    def __len__(self) -> int: ...
 
 
 class Thread(Protocol):
@@ -156,15 +172,26 @@ class AppendFile(Protocol):
         ...
 
 
+PARTS_MAX = 512
+"""Most parts of one `Socket.send_parts` call; Linux allows 1024 (IOV_MAX)."""
+
+
 class Socket(Protocol):
     """A connected, non-blocking stream socket."""
 
-    def recv_into(self, buffer: Any) -> int:
+    def recv_into(self, buffer: bytearray | memoryview) -> int:
         """Receive into the buffer; 0 at end of stream; raises BlockingIOError when nothing is there."""
         ...
 
-    def send(self, content: Any) -> int:
+    def send(self, content: Buffer) -> int:
         """Send some of the bytes; raises BlockingIOError when none fit."""
+        ...
+
+    def send_parts(self, parts: Sequence[Buffer]) -> int:
+        """Send some of the bytes of the parts, in order, as if joined; raises BlockingIOError when none fit.
+
+        No more than `PARTS_MAX` parts.
+        """
         ...
 
     def fileno(self) -> int:
@@ -257,8 +284,8 @@ class Runtime(Protocol):
         """A new flag, down."""
         ...
 
-    def queue(self, capacity: int) -> queue.Queue[Any]:
-        """A bounded first-in-first-out queue between threads."""
+    def queue(self, capacity: int) -> Queue[Any]:
+        """A new queue that holds up to `capacity` items."""
         ...
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:

@@ -1,0 +1,72 @@
+"""The real runtime: the operating system's threads, clock, sockets and files, and step points that do nothing.
+
+Leaves out any policy of its own; a test subclasses it to act at a step point.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from longpoll_broker.runtime.files import RealFiles
+from longpoll_broker.runtime.interface import Condition, Event, Files, Listener, Lock, Poller, Queue, Socket, Thread
+from longpoll_broker.runtime.sockets import RealListener, RealPoller, connect
+from longpoll_broker.runtime.threads import RealQueue, spawn
+
+
+class RealRuntime:
+    """The `Runtime` of production."""
+
+    def __init__(self) -> None:
+        self._files = RealFiles()
+        self.monotonic_ns: Callable[[], int] = time.monotonic_ns
+
+    @property
+    def files(self) -> Files:
+        """The file layer."""
+        return self._files
+
+    def unix_ms(self) -> int:
+        """Wall-clock milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+
+    def lock(self) -> Lock:
+        """A new lock."""
+        return threading.Lock()
+
+    def condition(self) -> Condition:
+        """A new condition variable with a lock of its own."""
+        return threading.Condition(threading.Lock())
+
+    def event(self) -> Event:
+        """A new flag, down."""
+        return threading.Event()
+
+    def queue(self, capacity: int) -> Queue[Any]:
+        """A new queue that holds up to `capacity` items."""
+        return RealQueue(capacity)
+
+    def spawn(self, name: str, target: Callable[[], None]) -> Thread:
+        """Start a thread."""
+        return spawn(name, target)
+
+    def listen(self, host: str, port: int) -> Listener:
+        """Listen for connections; port 0 picks one. Raises OSError."""
+        return RealListener(host, port)
+
+    def connect(self, host: str, port: int, timeout_s: float) -> Socket:
+        """Connect, then switch the socket to non-blocking. Raises OSError."""
+        return connect(host, port, timeout_s)
+
+    def poller(self) -> Poller:
+        """A new poller."""
+        return RealPoller()
+
+    def step(self, action: str) -> None:
+        """A step point; production has nothing to do there."""
