@@ -1,0 +1,154 @@
+"""The numbers of the remoting protocol: request codes, response codes, flags, languages.
+
+Leaves out which of them a broker serves; an unknown number travels as a plain int.
+
+Source: `common/protocol/RequestCode.java`, `ResponseCode.java`, `common/sysflag/PullSysFlag.java`,
+`MessageSysFlag.java`, `remoting/protocol/LanguageCode.java`, `common/MQVersion.java` of 4.9.7.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+
+class RequestCode(enum.IntEnum):
+    """What a request asks for."""
+
+    SEND_MESSAGE = 10
+    PULL_MESSAGE = 11
+    QUERY_MESSAGE = 12
+    QUERY_CONSUMER_OFFSET = 14
+    UPDATE_CONSUMER_OFFSET = 15
+    UPDATE_AND_CREATE_TOPIC = 17
+    SEARCH_OFFSET_BY_TIMESTAMP = 29
+    GET_MAX_OFFSET = 30
+    GET_MIN_OFFSET = 31
+    GET_EARLIEST_MSG_STORETIME = 32
+    VIEW_MESSAGE_BY_ID = 33
+    HEART_BEAT = 34
+    UNREGISTER_CLIENT = 35
+    CONSUMER_SEND_MSG_BACK = 36
+    END_TRANSACTION = 37
+    GET_CONSUMER_LIST_BY_GROUP = 38
+    NOTIFY_CONSUMER_IDS_CHANGED = 40
+    LOCK_BATCH_MQ = 41
+    UNLOCK_BATCH_MQ = 42
+    CHECK_CLIENT_CONFIG = 46
+    REGISTER_BROKER = 103
+    GET_ROUTEINFO_BY_TOPIC = 105
+    GET_BROKER_CLUSTER_INFO = 106
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
+    DELETE_SUBSCRIPTIONGROUP = 207
+    DELETE_TOPIC_IN_BROKER = 215
+    SEND_MESSAGE_V2 = 310
+    SEND_BATCH_MESSAGE = 320
+    QUERY_DATA_VERSION = 322
+    CLEAN_EXPIRED_COMMITLOG = 329
+    LITE_PULL_MESSAGE = 361
+    QUERY_ASSIGNMENT = 400
+
+
+class ResponseCode(enum.IntEnum):
+    """How a request ended."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_NOT_EXIST = 24
+    SUBSCRIPTION_NOT_LATEST = 25
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    FILTER_DATA_NOT_EXIST = 27
+    FILTER_DATA_NOT_LATEST = 28
+    INVALID_PARAMETER = 29
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
+    FLOW_CONTROL = 215
+    GO_AWAY = 1500
+
+
+SEND_SUCCESS_CODES: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+"""Codes after which a sent message is stored, though perhaps not yet where it was wanted."""
+
+
+class CommandFlag(enum.IntFlag):
+    """The `flag` of a command."""
+
+    RESPONSE = 1
+    ONE_WAY = 2
+
+
+class PullSysFlag(enum.IntFlag):
+    """The `sysFlag` of a pull request."""
+
+    COMMIT_OFFSET = 1
+    SUSPEND = 2
+    SUBSCRIPTION = 4
+    CLASS_FILTER = 8
+    LITE_PULL = 16
+
+
+class MessageSysFlag(enum.IntFlag):
+    """The `sysFlag` of a message; the transaction type is the two bits 4 and 8 together."""
+
+    COMPRESSED = 0x1
+    MULTI_TAGS = 0x2
+    TRANSACTION_PREPARED = 0x4
+    TRANSACTION_COMMIT = 0x8
+    TRANSACTION_ROLLBACK = 0xC
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+
+
+class Permission(enum.IntFlag):
+    """What may be done with a topic (`PermName.java`)."""
+
+    INHERIT = 1
+    WRITE = 2
+    READ = 4
+
+
+LANGUAGES: Final = (
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+    "RUST",
+)
+"""Names of `LanguageCode`, each at its number in a ROCKETMQ header."""
+LANGUAGE_OTHER: Final = LANGUAGES.index("OTHER")
+
+VERSION: Final = 407
+"""Ordinal of `V4_9_7`, which every command of ours carries: Java clients ask a broker for SQL92 only from 232 on."""
+
+OPAQUE_MADE_UP: Final = -1
+"""The opaque of a request that came without one. Java makes one up too, so its reply matches nothing that was asked."""
