@@ -1,0 +1,109 @@
+"""A notifier's way through one bucket: take, look at each, keep the rest. Pure, one method a critical section.
+
+A `Walk` is made for every arrival (or bucket of a scan) that may concern somebody. `start` and `end` are called with
+the shard's lock held; `each` without it. What a policy changes is here and nowhere else: taking by clone-and-clear or
+in place, whether a passed deadline counts, and what becomes of the list when a filter raises.
+
+Leaves out threads and the executor (`service.hold_service`). Source: `PullRequestHoldService.notifyMessageArriving`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from attrs import define, field, frozen
+
+from longpoll_broker.core.hold import HoldTable, Key, Pull
+from longpoll_spec.policy import Policy
+
+
+@frozen
+class Wake:
+    """A pull that left the table in this walk, and why."""
+
+    pull: Pull
+    cause: str
+    """`woken`, `expired` or `thrown`."""
+
+
+@define(slots=True, eq=False)
+class Walk:
+    """One notifier in one bucket.
+
+    Invariant: a pull of the bucket is in exactly one place: still in the table, in `_waiting`, in `_kept`, or handed
+    out by `each` (in `_ready` just before that).
+    """
+
+    policy: Policy
+    table: HoldTable
+    key: Key
+    visible_end: int
+    """The end that the notifier knows; RocketMQ's `maxOffset` argument."""
+    tags_code: int | None
+    """The arriving message's tag hash; None when the walk stands for no single message (a scan, a batch)."""
+    now_ms: int
+    read_visible_end: Callable[[], int]
+    """Reads the store's visible end now; RocketMQ asks it once more for a pull that the known end does not help."""
+    _waiting: deque[Pull] = field(factory=deque, init=False)
+    _kept: list[Pull] = field(factory=list, init=False)
+    _ready: deque[Wake] = field(factory=deque, init=False)
+
+    def start(self) -> int:
+        """Take the bucket; returns how many pulls are to be looked at by `each`."""
+        if self.policy.take == "clone_and_clear":
+            self._waiting.extend(self.table.take(self.key))
+            return len(self._waiting)
+        woken, thrown = self.table.wake_in_place(self.key, self._wakes)
+        self._ready.extend(Wake(pull, self._cause(pull)) for pull in woken)
+        self._ready.extend(Wake(pull, "thrown") for pull in thrown)
+        return len(self._ready)
+
+    def each(self) -> Wake | None:
+        """Look at one pull; the wake, if it is one. Raises what a filter raises under `on_throw=drop_rest`."""
+        if self._ready:
+            return self._ready.popleft()
+        pull = self._waiting[0]
+        try:
+            wakes = self._wakes(pull)
+        except Exception:
+            if self.policy.on_throw == "answer_and_go_on":
+                self._waiting.popleft()
+                return Wake(pull, "thrown")
+            if self.policy.on_throw == "keep_rest":
+                self._kept.extend(self._waiting)
+                self._waiting.clear()
+                return None
+            raise
+        self._waiting.popleft()
+        if wakes:
+            return Wake(pull, self._cause(pull))
+        self._kept.append(pull)
+        return None
+
+    @property
+    def unseen(self) -> int:
+        """How many pulls `each` still has to look at or hand out."""
+        return len(self._waiting) + len(self._ready)
+
+    def end(self) -> int:
+        """Put the rest back; returns how many were kept."""
+        self.table.keep(self._kept)
+        return len(self._kept)
+
+    def _wakes(self, pull: Pull) -> bool:
+        if self._has_news(pull):
+            return True
+        return self.policy.expiry == "scan" and self.now_ms >= pull.deadline_ms
+
+    def _has_news(self, pull: Pull) -> bool:
+        newest = self.visible_end
+        if newest <= pull.offset:
+            newest = self.read_visible_end()
+        if newest <= pull.offset:
+            return False
+        return pull.filter is None or pull.filter.matches(self.tags_code)
+
+    def _cause(self, pull: Pull) -> str:
+        # Only the scanning policies wake for a deadline, and there news come first, as in Java.
+        return "expired" if self.policy.expiry == "scan" and self.now_ms >= pull.deadline_ms else "woken"
