@@ -29,6 +29,18 @@ class RemoteProtocolError(ProtocolError):
     """The peer sent what the protocol does not allow; its connection is closed."""
 
 
+class HeaderError(ProtocolError):
+    """A field of a command's header or body is missing or cannot be read.
+
+    The command itself is whole: a broker answers it with code 1 and the connection goes on.
+    """
+
+    def __init__(self, where: str, field: str, problem: str) -> None:
+        super().__init__(f"field {field!r} of {where} {problem}")
+        self.field = field
+        """The field's name on the wire."""
+
+
 class StoreError(BrokerError):
     """A store directory or file cannot be used."""
 
