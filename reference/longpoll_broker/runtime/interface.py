@@ -100,12 +100,23 @@ class MappedFile(Protocol):
         """The whole file; writable if it was opened so."""
         ...
 
+    def reserve(self, start: int, stop: int) -> None:
+        """Have disk blocks for bytes [start, stop), so that a later write through `view` cannot fail.
+
+        Raises OSError (ENOSPC, EDQUOT); without it a full disk would end the process with SIGBUS.
+        """
+        ...
+
+    def clear_from(self, start: int) -> None:
+        """Make zeros of everything from `start` to the end; no other thread may be using those bytes."""
+        ...
+
     def sync(self, start: int, stop: int) -> None:
         """Make bytes [start, stop) durable (msync); returns when they are."""
         ...
 
     def close(self) -> None:
-        """Unmap and close; every slice of `view` must be gone."""
+        """Release `view`; the memory is unmapped when the last slice of it is gone."""
         ...
 
 
@@ -145,6 +156,10 @@ class Files(Protocol):
 
     def make_directory(self, path: str) -> None:
         """Make a directory and its parents; no error if it is there."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make the directory's list of names durable: files made or removed in it survive a power cut."""
         ...
 
     def remove(self, path: str) -> None:

@@ -1,0 +1,200 @@
+"""The real file layer: mmap, msync, fallocate, durable replacement, fcntl locks.
+
+Leaves out caching and file formats. Every error is the operating system's own OSError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Callable
+from typing import Final
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_LIBC.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_MS_SYNC: Final = 4
+
+# POSIX locks do not exclude the process that holds them, so the real paths of our own are remembered.
+_locked: Final[set[str]] = set()
+_locked_guard: Final = threading.Lock()
+
+
+class RealMappedFile:
+    """One file of fixed length, mapped shared. Invariant: `view` is as long as the file, or released."""
+
+    def __init__(self, path: str, size: int, *, writable: bool, descriptor: int) -> None:
+        self._path = path
+        self._writable = writable
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        # A file of no bytes cannot be mapped, but a truncated store may hold one, and reading it must not fail.
+        self._map = mmap.mmap(descriptor, size, access=access) if size else None
+        self.view = memoryview(self._map) if self._map is not None else memoryview(b"")
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) if self._map and writable else 0
+
+    def reserve(self, start: int, stop: int) -> None:
+        """Have disk blocks for bytes [start, stop); raises OSError when the disk is full."""
+        # Opened anew, because mmap keeps its descriptor to itself and a second one per file would double their number.
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(descriptor, start, stop - start)
+        finally:
+            os.close(descriptor)
+
+    def clear_from(self, start: int) -> None:
+        """Make zeros of everything from `start` on, and give its disk blocks back."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, start)
+            os.ftruncate(descriptor, len(self.view))
+        finally:
+            os.close(descriptor)
+
+    def sync(self, start: int, stop: int) -> None:
+        """Make bytes [start, stop) durable; other threads run meanwhile."""
+        assert self._writable
+        assert 0 <= start <= stop <= len(self.view)
+        # Through ctypes, because `mmap.flush` keeps the interpreter lock while the disk works.
+        page_start = start - start % mmap.PAGESIZE
+        if _LIBC.msync(self._address + page_start, stop - page_start, _MS_SYNC) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), self._path)
+
+    def close(self) -> None:
+        """Release the view; the memory goes when the last slice of it is gone."""
+        self.view.release()
+        self._address = 0
+        if self._map is not None:
+            # An answer that is still being sent keeps the map alive; Python unmaps it with the last slice.
+            with contextlib.suppress(BufferError):
+                self._map.close()
+            self._map = None
+
+
+class RealAppendFile:
+    """A file that only grows, written without a buffer of ours."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(self, content: bytes) -> None:
+        """Append all of the bytes."""
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Close the file; a second close does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealFiles:
+    """The operating system's files; keeps nothing itself."""
+
+    def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> RealMappedFile:
+        """Map a file of exactly `size` bytes; with `create`, make it of zeros if it is not there."""
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        try:
+            found = os.fstat(descriptor).st_size
+            if found == 0 and create:
+                os.ftruncate(descriptor, size)
+            elif found != size:
+                raise OSError(errno.EINVAL, f"the file has {found} bytes, not {size}", path)
+            return RealMappedFile(path, size, writable=writable, descriptor=descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read(self, path: str) -> bytes:
+        """The file's bytes."""
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_atomic(self, path: str, content: bytes) -> None:
+        """Replace the file durably: new bytes to a neighbour, sync, rename, sync the directory."""
+        temporary = f"{path}.tmp"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        except OSError:
+            os.close(descriptor)
+            os.unlink(temporary)
+            raise
+        os.close(descriptor)
+        os.replace(temporary, path)
+        self.sync_directory(os.path.dirname(path))
+
+    def open_append(self, path: str) -> RealAppendFile:
+        """Open a file for appending, making it if needed."""
+        return RealAppendFile(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory."""
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        """Length in bytes."""
+        return os.stat(path).st_size
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when it is not there."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and its parents."""
+        os.makedirs(path, exist_ok=True)
+
+    def sync_directory(self, path: str) -> None:
+        """Make the directory's list of names durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: str) -> None:
+        """Remove one file; no error if it is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Lock a file against other processes, and against this one; raises BlockingIOError.
+
+        A POSIX record lock, as Java's `FileChannel.tryLock` takes it, so a Java broker and ours exclude each other.
+        """
+        real = os.path.realpath(path)
+        with _locked_guard:
+            if real in _locked:
+                raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                if error.errno in (errno.EACCES, errno.EAGAIN):
+                    raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
+                raise
+            _locked.add(real)
+
+        def unlock() -> None:
+            with _locked_guard:
+                _locked.discard(real)
+                os.close(descriptor)
+
+        return unlock
