@@ -1,0 +1,111 @@
+"""What goes into the store and what comes out of it, as plain data.
+
+The hot ones are `msgspec.Struct`s: one is made for every message sent. Leaves out the bytes on disk (`record`).
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+from attrs import frozen
+
+
+class MessageToStore(msgspec.Struct, frozen=True, gc=False):
+    """A message as the send processor hands it over (`MessageExtBrokerInner.java`)."""
+
+    topic: str
+    """At most 127 bytes of UTF-8 and a safe file name."""
+    queue_id: int
+    body: bytes | memoryview
+    properties: bytes
+    """Encoded: name \\x01 value \\x02 ..., at most 32,767 bytes."""
+    tags_code: int
+    """`record.tags_code` of the message's TAGS property; 0 when it has none."""
+    born_ms: int
+    born_host: bytes
+    """`record.host_bytes`: the address, then the port as int32; 8 bytes (IPv4) or 20 (IPv6)."""
+    store_host: bytes
+    flag: int = 0
+    sys_flag: int = 0
+    """The two bits that tell IPv6 hosts are set by the store, from the hosts' lengths."""
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+
+
+class PutResult(msgspec.Struct, frozen=True, gc=False):
+    """Where an appended message stands (`AppendMessageResult.java`)."""
+
+    queue_offset: int
+    physical_offset: int
+    size: int
+    """Bytes of the whole record."""
+    store_ms: int
+    store_host: bytes
+
+    @property
+    def msg_id(self) -> str:
+        """The broker's message id: store host and physical offset in upper-case hexadecimal (32 or 56 characters)."""
+        return f"{self.store_host.hex().upper()}{self.physical_offset:016X}"
+
+    @property
+    def log_end(self) -> int:
+        """Where the record ends; the message is durable once `flushed_end` has reached it."""
+        return self.physical_offset + self.size
+
+
+class Arrival(msgspec.Struct, frozen=True, gc=False):
+    """One message made visible: what `NotifyMessageArrivingListener.arriving` is told."""
+
+    topic: str
+    queue_id: int
+    offset_end: int
+    """The queue's visible end after this message: its queue offset plus one."""
+    tags_code: int
+    store_ms: int
+    physical_offset: int
+    """Where the record stands, for a filter that needs its properties (`MessageStore.record_at`)."""
+    size: int
+
+
+class GetStatus(enum.Enum):
+    """`GetMessageStatus.java`, less the two that only 5.x has."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class GetResult(msgspec.Struct, frozen=True):
+    """What a read of a queue found (`GetMessageResult.java`)."""
+
+    status: GetStatus
+    offset_next: int
+    """`nextBeginOffset`."""
+    offset_min: int
+    offset_max: int
+    records: list[memoryview]
+    """Slices of the mapped log, whole records in queue order; neighbours in the log are one slice. Send or copy them
+    soon, and drop them before the store closes."""
+    offsets: list[int]
+    """The queue offset of each message; one a message, also where `records` merged several."""
+    size_bytes: int
+    """Sum of the lengths of `records`."""
+    suggest_slave: bool
+    """`suggestPullingFromSlave`: the reader is further behind than the share of memory that the log may fill."""
+
+
+@frozen
+class QueueRange:
+    """One queue and what a consumer can read of it: offsets [`offset_min`, `offset_max`)."""
+
+    topic: str
+    queue_id: int
+    offset_min: int
+    offset_max: int

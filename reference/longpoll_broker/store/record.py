@@ -1,0 +1,243 @@
+"""The bytes of one commit-log record: layout, hosts, properties, the hash of a tag, and decoding with every check.
+
+Encoding is in `commit_log`, one pass into the map. Leaves out the batch encoder and appended property checksums (5.x).
+
+All integers are big-endian and signed unless said otherwise (`CommitLog.java`, `MessageDecoder.java`):
+
+    Offset  Size  What
+    0       4     total size of the record, bytes
+    4       4     magic: DAA320A7 (V1), DAA320AB (V2, from 5.0: the topic's length takes two bytes)
+    8       4     CRC-32 of the body, without its highest bit
+    12      4     queue id
+    16      4     flag, the producer's own
+    20      8     queue offset; 0 for prepared and rolled-back transactional messages
+    28      8     physical offset: where this record begins in the log
+    36      4     system flag: 0x1 zlib body, 0xC transaction type, 0x10 born host is IPv6, 0x20 store host is IPv6
+    40      8     born timestamp, milliseconds
+    48      8|20  born host: address, then the port in 4 bytes
+    .       8     store timestamp, milliseconds
+    .       8|20  store host
+    .       4     times it was consumed again
+    .       8     prepared transaction offset
+    .       4+n   body length, body
+    .       1+n   topic length (V2: 2+n; unsigned), topic in UTF-8
+    .       2+n   properties length, properties: name 01 value 02 ...
+
+A blank fills what is left of a file when the next record does not fit: 4 bytes size of the rest, 4 bytes magic
+CBD43194, anything after. A record and the 8 bytes of a blank always fit together, so a file never ends mid-record.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import struct
+import zlib
+from typing import Final
+
+import msgspec
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+MAGIC_BLANK: Final = 0xCBD43194
+BLANK_SIZE_MIN: Final = 8
+TOPIC_SIZE_MAX: Final = 127
+PROPERTIES_SIZE_MAX: Final = 32_767
+CRC_MASK: Final = 0x7FFFFFFF
+
+SYS_FLAG_TRANSACTION_MASK: Final = 0xC
+SYS_FLAG_TRANSACTION_PREPARED: Final = 0x4
+SYS_FLAG_TRANSACTION_ROLLBACK: Final = 0xC
+SYS_FLAG_BORN_HOST_V6: Final = 0x10
+SYS_FLAG_STORE_HOST_V6: Final = 0x20
+
+TAGS: Final = "TAGS"
+DELAY: Final = "DELAY"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+DELAY_LEVELS_MS: Final = tuple(
+    1000 * seconds
+    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
+"""`messageDelayLevel`: how long level 1, 2, ... waits."""
+
+SIZE_AND_MAGIC: Final = struct.Struct(">iI")
+HEAD: Final = struct.Struct(">iIiiiqqiq")
+"""The first 48 bytes, up to the born host."""
+HEAD_SIZE: Final = 48
+FIXED_SIZE: Final = HEAD_SIZE + 8 + 8 + 8 + 4 + 8 + 4 + 1 + 2
+"""A V1 record between IPv4 hosts with nothing in it: 91 bytes."""
+_AFTER_HOSTS: Final = struct.Struct(">iqi")
+_LONG: Final = struct.Struct(">q")
+_SHORT: Final = struct.Struct(">h")
+_PORT: Final = struct.Struct(">i")
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """Why bytes are not a whole record: at `offset` bytes from the record's start stood `found`, not `expected`."""
+
+    offset: int
+    found: str
+    expected: str
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One decoded record; field names are RocketMQ's where a tool prints them (`inspect`)."""
+
+    size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    store_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body: memoryview
+    topic: str
+    properties: bytes
+
+    @property
+    def in_queue(self) -> bool:
+        """Whether a consume queue lists it: prepared and rolled-back messages are in the log only."""
+        return self.sys_flag & SYS_FLAG_TRANSACTION_MASK not in (
+            SYS_FLAG_TRANSACTION_PREPARED,
+            SYS_FLAG_TRANSACTION_ROLLBACK,
+        )
+
+    @property
+    def tags_code(self) -> int:
+        """What its consume-queue unit carries (`CommitLog.checkMessageAndReturnSize`)."""
+        return tags_code_of(self.topic, self.properties, self.store_ms)
+
+
+def decode(buffer: memoryview, start: int, stop: int, physical_offset: int) -> Record | Damage:
+    """Decode and check the record at `start`; `buffer[:stop]` is what may belong to it.
+
+    Checks size, magic, its own physical offset, that the inner lengths add up, UTF-8 of the topic, and the body's CRC.
+    """
+    if stop - start < HEAD_SIZE:
+        return Damage(0, f"{stop - start} bytes to the end of the file", "a record")
+    head = HEAD.unpack_from(buffer, start)
+    size, magic = head[0], head[1]
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return Damage(4, f"magic {magic:08X}", f"magic {MAGIC_V1:08X} or {MAGIC_V2:08X}")
+    if not FIXED_SIZE <= size <= stop - start:
+        return Damage(0, f"size {size}", f"a size from {FIXED_SIZE} to {stop - start}, the rest of the file")
+    if head[6] != physical_offset:
+        return Damage(28, f"physical offset {head[6]}", f"its own place, {physical_offset}")
+    return _decode_rest(buffer, start, head)
+
+
+def _decode_rest(  # noqa: PLR0911  one return a way to be damaged
+    buffer: memoryview, start: int, head: tuple[int, int, int, int, int, int, int, int, int]
+) -> Record | Damage:
+    size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms = head
+    end = start + size
+    position = start + HEAD_SIZE
+    born_size = 20 if sys_flag & SYS_FLAG_BORN_HOST_V6 else 8
+    store_size = 20 if sys_flag & SYS_FLAG_STORE_HOST_V6 else 8
+    topic_length_size = 2 if magic == MAGIC_V2 else 1
+    if FIXED_SIZE - 16 - 1 + born_size + store_size + topic_length_size > size:
+        return Damage(0, f"size {size}", "room for its own fixed fields")
+    born_host = bytes(buffer[position : position + born_size])
+    position += born_size
+    (store_ms,) = _LONG.unpack_from(buffer, position)
+    position += 8
+    store_host = bytes(buffer[position : position + store_size])
+    position += store_size
+    reconsume_times, prepared_offset, body_size = _AFTER_HOSTS.unpack_from(buffer, position)
+    position += 16
+    if not 0 <= body_size <= end - position - topic_length_size - 2:
+        return Damage(position - 4 - start, f"body length {body_size}", f"room in a record of {size} bytes")
+    body = buffer[position : position + body_size]
+    position += body_size
+    topic_size = _SHORT.unpack_from(buffer, position)[0] if magic == MAGIC_V2 else buffer[position]
+    position += topic_length_size
+    if not 0 < topic_size <= end - position - 2:
+        return Damage(position - topic_length_size - start, f"topic length {topic_size}", "a topic inside the record")
+    try:
+        topic = str(buffer[position : position + topic_size], "utf-8")
+    except UnicodeDecodeError as error:
+        return Damage(position + error.start - start, "bytes that are not UTF-8", "the topic in UTF-8")
+    position += topic_size
+    (properties_size,) = _SHORT.unpack_from(buffer, position)
+    position += 2
+    if properties_size != end - position:
+        return Damage(position - 2 - start, f"properties length {properties_size}", f"the rest, {end - position}")
+    crc = zlib.crc32(body) & CRC_MASK
+    if crc != body_crc:
+        return Damage(8, f"body CRC {body_crc:08X}", f"{crc:08X}, computed from the body")
+    return Record(
+        size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host, store_ms,
+        store_host, reconsume_times, prepared_offset, body, topic, bytes(buffer[position:end]),
+    )  # fmt: skip
+
+
+def decode_properties(encoded: bytes) -> dict[str, str]:
+    """Names and values (`string2messageProperties`): a pair with an empty side is dropped, bad UTF-8 replaced."""
+    properties: dict[str, str] = {}
+    for pair in encoded.decode("utf-8", "replace").split("\x02"):
+        name, _separator, value = pair.partition("\x01")
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def encode_properties(properties: dict[str, str]) -> bytes:
+    """The stored form, every pair ended by 02."""
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+
+
+def property_of(encoded: bytes, name: str) -> str | None:
+    """One property without decoding the others; None when it is not there or empty."""
+    key = name.encode() + b"\x01"
+    found = encoded.rfind(b"\x02" + key)
+    if found >= 0:
+        start = found + 1 + len(key)
+    elif encoded.startswith(key):
+        start = len(key)
+    else:
+        return None
+    stop = encoded.find(b"\x02", start)
+    value = encoded[start:] if stop < 0 else encoded[start:stop]
+    # An empty value does not count, so an earlier pair of the same name may hold: the rare case goes the long way.
+    return value.decode("utf-8", "replace") if value else decode_properties(encoded).get(name)
+
+
+@functools.lru_cache(maxsize=65_536)
+def java_hash(text: str) -> int:
+    """`String.hashCode` over UTF-16 code units: s[0]*31^(n-1) + ... in 32 bits, signed."""
+    code = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for index in range(0, len(units), 2):
+        code = (31 * code + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return code - (1 << 32) if code >> 31 else code
+
+
+def tags_code(tags: str | None) -> int:
+    """`MessageExtBrokerInner.tagsString2tagsCode`: the hash that a consume-queue unit carries, 0 for no tag."""
+    return java_hash(tags) if tags else 0
+
+
+def tags_code_of(topic: str, properties: bytes, store_ms: int) -> int:
+    """The tags code of a stored message; for a delayed one, when it is due (`CommitLog.checkMessageAndReturnSize`)."""
+    if topic == SCHEDULE_TOPIC:
+        level = property_of(properties, DELAY)
+        if level is not None and level.isascii() and level.isdigit() and int(level) > 0:
+            return store_ms + DELAY_LEVELS_MS[min(int(level), len(DELAY_LEVELS_MS)) - 1]
+    return tags_code(property_of(properties, TAGS))
+
+
+def host_bytes(address: str, port: int) -> bytes:
+    """A host as a record carries it; raises ValueError when `address` is no IP address."""
+    return ipaddress.ip_address(address).packed + _PORT.pack(port)
+
+
+def host_text(host: bytes) -> str:
+    """A stored host for people, `127.0.0.1:10911`; an IPv6 address stands bare, as Java prints it."""
+    return f"{ipaddress.ip_address(host[:-4])}:{_PORT.unpack_from(host, len(host) - 4)[0]}"
