@@ -6,7 +6,18 @@ the exact moment stays honest. Times are nanoseconds of the source's clock plus 
 `meta.json`, which puts every source on Unix time; `uncertainty_ns` widens every interval of a source on both sides.
 
 Black-box events are what a proxy could see; white-box events carry the names of the law's actions and are what only
-the broker itself can see. Leaves out file handling (`longpoll_broker.record` writes, `longpoll_judge.source` reads).
+the broker itself can see. Five rules make a history judgeable:
+
+1. A source is one life of one observer: a restarted broker is a new source with a new name, so that `sequence` counts
+   0, 1, 2, ... through each source and a request's identifier is never used twice.
+2. An observer starts with `source_started` and ends with `source_stopped`, which is its last event; without the latter
+   the history counts as cut off.
+3. Whatever is dropped is declared by a `lost` event (it takes a sequence number; the dropped events take none). An
+   undeclared gap is damage, and excuses nothing.
+4. An answer to a request that names a queue carries that request's broker, topic and queue.
+5. Offsets that were visible before the source started are told by one `make_visible` a queue right after the start.
+
+Leaves out file handling (`longpoll_broker.record` writes, `longpoll_judge.source` reads).
 """
 
 from __future__ import annotations
