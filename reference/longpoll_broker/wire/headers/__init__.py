@@ -1,0 +1,72 @@
+"""Extension fields with a type: one frozen class per request and reply, named as in RocketMQ.
+
+`base` reads and writes any of them; `send`, `pull`, `offset`, `client` and `admin` list them by what they are for.
+Leaves out bodies (`wire.bodies`, `wire.message`).
+"""
+
+from longpoll_broker.wire.headers.admin import (
+    CreateTopicRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    DeleteTopicRequestHeader,
+    GetRouteInfoRequestHeader,
+)
+from longpoll_broker.wire.headers.base import EmptyHeader, Header
+from longpoll_broker.wire.headers.client import (
+    GetConsumerListByGroupRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from longpoll_broker.wire.headers.offset import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    OffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from longpoll_broker.wire.headers.pull import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    ViewMessageRequestHeader,
+)
+from longpoll_broker.wire.headers.send import (
+    ConsumerSendMsgBackRequestHeader,
+    EndTransactionRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+
+__all__ = [
+    "ConsumerSendMsgBackRequestHeader",
+    "CreateTopicRequestHeader",
+    "DeleteSubscriptionGroupRequestHeader",
+    "DeleteTopicRequestHeader",
+    "EmptyHeader",
+    "EndTransactionRequestHeader",
+    "GetConsumerListByGroupRequestHeader",
+    "GetEarliestMsgStoretimeRequestHeader",
+    "GetEarliestMsgStoretimeResponseHeader",
+    "GetMaxOffsetRequestHeader",
+    "GetMinOffsetRequestHeader",
+    "GetRouteInfoRequestHeader",
+    "Header",
+    "NotifyConsumerIdsChangedRequestHeader",
+    "OffsetResponseHeader",
+    "PullMessageRequestHeader",
+    "PullMessageResponseHeader",
+    "QueryConsumerOffsetRequestHeader",
+    "QueryMessageRequestHeader",
+    "QueryMessageResponseHeader",
+    "SearchOffsetRequestHeader",
+    "SendMessageRequestHeader",
+    "SendMessageRequestHeaderV2",
+    "SendMessageResponseHeader",
+    "UnregisterClientRequestHeader",
+    "UpdateConsumerOffsetRequestHeader",
+    "ViewMessageRequestHeader",
+]

@@ -1,0 +1,104 @@
+"""Headers of what puts messages into the log: send, batch, send back, end of a transaction.
+
+Source: `SendMessageRequestHeader.java`, `SendMessageRequestHeaderV2.java`, `SendMessageResponseHeader.java`,
+`ConsumerSendMsgBackRequestHeader.java`, `EndTransactionRequestHeader.java`.
+"""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from longpoll_broker.wire.headers.base import Header, Int32, Int64
+
+DEFAULT_TOPIC = "TBW102"
+"""The topic whose settings a new topic copies when it is created by a send."""
+
+
+class SendMessageRequestHeader(Header, frozen=True, kw_only=True):
+    """10 SEND_MESSAGE: one message; the body is its body."""
+
+    producer_group: str | None = None
+    topic: str = ""
+    """Absent and empty are the same: the broker answers "topic is blank"."""
+    default_topic: str | None = None
+    """Usually `TBW102`."""
+    default_topic_queue_nums: Int32 | None = None
+    """Queues of the topic if this send creates it."""
+    queue_id: Int32
+    """Negative: the broker picks."""
+    sys_flag: Int32
+    """`MessageSysFlag` bits."""
+    born_timestamp: Int64
+    """Milliseconds since 1970 by the producer's clock."""
+    flag: Int32
+    """The user's own number, kept with the message."""
+    properties: str | None = None
+    """`wire.message` property text."""
+    reconsume_times: Int32 | None = None
+    """How often a consumer has sent the message back."""
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+    """Whether the body is a batch of messages; looked at with code 320 only."""
+    bname: str | None = None
+    """The broker's name, sent by 5.x clients."""
+
+
+class SendMessageRequestHeaderV2(SendMessageRequestHeader, frozen=True, kw_only=True):
+    """310 SEND_MESSAGE_V2 and 320 SEND_BATCH_MESSAGE: the same fields under one-letter names."""
+
+    producer_group: str | None = field(default=None, name="a")
+    topic: str = field(default="", name="b")
+    default_topic: str | None = field(default=None, name="c")
+    default_topic_queue_nums: Int32 | None = field(default=None, name="d")
+    queue_id: Int32 = field(name="e")
+    sys_flag: Int32 = field(name="f")
+    born_timestamp: Int64 = field(name="g")
+    flag: Int32 = field(name="h")
+    properties: str | None = field(default=None, name="i")
+    reconsume_times: Int32 | None = field(default=None, name="j")
+    unit_mode: bool = field(default=False, name="k")
+    max_reconsume_times: Int32 | None = field(default=None, name="l")
+    batch: bool = field(default=False, name="m")
+    bname: str | None = field(default=None, name="n")
+
+
+class SendMessageResponseHeader(Header, frozen=True, kw_only=True):
+    """The reply to a send; Java clients read it without looking whether it is there, so never leave it out."""
+
+    msg_id: str
+    """Of a batch: one id a message, joined by commas."""
+    queue_id: Int32
+    queue_offset: Int64
+    """Of a batch: the first message's."""
+    transaction_id: str | None = None
+    msg_region: str | None = field(default=None, name="MSG_REGION")
+    trace_on: str | None = field(default=None, name="TRACE_ON")
+
+
+class ConsumerSendMsgBackRequestHeader(Header, frozen=True, kw_only=True):
+    """36 CONSUMER_SEND_MSG_BACK: deliver the message at this log position to the group again, later."""
+
+    offset: Int64
+    """Physical offset of the message in the commit log, bytes."""
+    group: str
+    delay_level: Int32
+    """0: three more than it was sent back before; negative: to the dead letters."""
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class EndTransactionRequestHeader(Header, frozen=True, kw_only=True):
+    """37 END_TRANSACTION: commit or roll back a prepared message."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    """Queue offset in the half topic."""
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    """`MessageSysFlag` TRANSACTION_COMMIT or TRANSACTION_ROLLBACK; 0 is not known yet."""
+    from_transaction_check: bool = False
+    msg_id: str = ""
+    transaction_id: str | None = None
