@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 from attrs import define, field
 
+from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.core.filter import TagFilter
 
 Key = tuple[str, int]
@@ -227,7 +228,7 @@ class HoldTable:
             try:
                 if wakes(pull):
                     woken.append(pull)
-            except Exception:  # noqa: BLE001 - a filter may raise anything; the pull is answered with the error
+            except FAULTS:
                 thrown.append(pull)
         for pull in (*woken, *thrown):
             self._remove(pull)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from attrs import define, field, frozen
 
+from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.core.hold import HoldTable, Key, Pull
 from longpoll_spec.policy import Policy
 
@@ -66,7 +67,7 @@ class Walk:
         pull = self._waiting[0]
         try:
             wakes = self._wakes(pull)
-        except Exception:
+        except FAULTS:
             if self.policy.on_throw == "answer_and_go_on":
                 self._waiting.popleft()
                 return Wake(pull, "thrown")

@@ -1,0 +1,238 @@
+"""What to answer a pull: the checks in RocketMQ's order, one read of the store, and what the read means.
+
+`decide` is pure but for that one read: it neither holds nor answers. A held pull is decided again, from the first
+check on, when it is woken or late; that time whoever runs it answers a `Miss` as well.
+
+Leaves out offsets that a pull carries along to be committed, holding, and writing the answer (`service`).
+
+Source: `PullMessageProcessor.java` 4.9; codes and texts as seen on 4.9.7. Response codes are the protocol's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+from attrs import frozen
+
+from longpoll_broker.core.filter import ExpressionError, TagFilter, is_tag_type, tag_filter
+from longpoll_broker.core.hold import Pull
+from longpoll_broker.core.subscription import BROADCASTING, Clients
+from longpoll_broker.core.topics import Groups, Topics
+
+SUCCESS: Final = 0
+SYSTEM_ERROR: Final = 1
+NO_PERMISSION: Final = 16
+TOPIC_NOT_EXIST: Final = 17
+PULL_NOT_FOUND: Final = 19
+PULL_RETRY_IMMEDIATELY: Final = 20
+PULL_OFFSET_MOVED: Final = 21
+SUBSCRIPTION_PARSE_FAILED: Final = 23
+SUBSCRIPTION_NOT_EXIST: Final = 24
+SUBSCRIPTION_NOT_LATEST: Final = 25
+SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
+
+FLAG_COMMIT_OFFSET: Final = 1
+FLAG_SUSPEND: Final = 2
+FLAG_SUBSCRIPTION: Final = 4
+
+EXPRESSION_SIZE_MAX: Final = 64 * 1024
+"""Longest subscription expression, characters; Java has no limit but the frame's."""
+
+FAQ: Final = "See http://rocketmq.apache.org/docs/faq/ for further details."
+
+
+class Status(Protocol):
+    """A status of `GetMessageStatus`."""
+
+    @property
+    def name(self) -> str:
+        """RocketMQ's name of it."""
+        ...
+
+
+class Read(Protocol):
+    """What one read of the store gives."""
+
+    @property
+    def status(self) -> Status:
+        """How the read ended."""
+        ...
+
+    @property
+    def offset_next(self) -> int:
+        """Where to read next."""
+        ...
+
+    @property
+    def offset_min(self) -> int:
+        """The queue's first offset."""
+        ...
+
+    @property
+    def offset_max(self) -> int:
+        """The queue's visible end."""
+        ...
+
+    @property
+    def records(self) -> Sequence[memoryview]:
+        """The bytes of the messages found, in queue order."""
+        ...
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """Their queue offsets."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of all records."""
+        ...
+
+
+class Store(Protocol):
+    """As much of the message store as a decision needs."""
+
+    def get(
+        self, topic: str, queue_id: int, offset: int, count_max: int, matches: Callable[[int], bool] | None = None
+    ) -> Read:
+        """Read up to `count_max` messages from `offset` on whose tag hash `matches`."""
+        ...
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """A check failed: the answer is a code and a remark, and no offsets."""
+
+    code: int
+    remark: str
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Messages: answer them."""
+
+    read: Any
+    """The store's `Read`."""
+    code: int = SUCCESS
+
+
+class Miss(msgspec.Struct, frozen=True):
+    """Nothing new at the offset: hold the pull, or answer 19."""
+
+    read: Any
+    filter: TagFilter
+    """What the pull waits for."""
+    code: int = PULL_NOT_FOUND
+
+
+class OffsetMoved(msgspec.Struct, frozen=True):
+    """Nothing for this pull here, but where to go on is known: answer at once, 20, or 21 for an illegal offset."""
+
+    read: Any
+    code: int
+
+
+Decision: TypeAlias = Found | Miss | OffsetMoved | Refused
+
+
+@frozen
+class Desk:
+    """The tables that the checks look at."""
+
+    topics: Topics
+    groups: Groups
+    clients: Clients
+    is_readable: bool = True
+    """`brokerPermission` has the read bit."""
+    broker_ip: str = "127.0.0.1"
+
+
+def decide(pull: Pull, desk: Desk, store: Store) -> Decision:
+    """Decide one pull. Raises what the store raises, which is answered with code 1."""
+    wanted = check(pull, desk)
+    if type(wanted) is Refused:
+        return wanted
+    assert type(wanted) is TagFilter
+    matches = None if wanted.all_tags else wanted.matches
+    read = store.get(pull.topic, pull.queue_id, pull.offset, pull.count_max, matches)
+    code = code_of(read.status.name, pull.offset)
+    if code == SUCCESS:
+        return Found(read)
+    if code == PULL_NOT_FOUND:
+        return Miss(read, wanted)
+    return OffsetMoved(read, code)
+
+
+_CODES: Final = {
+    "FOUND": SUCCESS,
+    "NO_MATCHED_MESSAGE": PULL_RETRY_IMMEDIATELY,
+    "MESSAGE_WAS_REMOVING": PULL_RETRY_IMMEDIATELY,
+    "OFFSET_FOUND_NULL": PULL_NOT_FOUND,
+    "OFFSET_OVERFLOW_ONE": PULL_NOT_FOUND,
+    "OFFSET_OVERFLOW_BADLY": PULL_OFFSET_MOVED,
+    "OFFSET_TOO_SMALL": PULL_OFFSET_MOVED,
+}
+
+
+def code_of(status: str, offset: int) -> int:
+    """The response code of a read's status: an empty queue is a miss at offset 0 and an illegal offset elsewhere."""
+    code = _CODES.get(status)
+    if code is not None:
+        return code
+    assert status in {"NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE"}
+    return PULL_NOT_FOUND if offset == 0 else PULL_OFFSET_MOVED
+
+
+def check(pull: Pull, desk: Desk) -> TagFilter | Refused:  # noqa: PLR0911 - one return a check, in order
+    """Every check before the read, in order: the filter to read with, or the refusal."""
+    if not desk.is_readable:
+        return Refused(NO_PERMISSION, f"the broker[{desk.broker_ip}] pulling message is forbidden")
+    group = desk.groups.find(pull.group)
+    if group is None:
+        return Refused(SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{pull.group}] does not exist, {FAQ}")
+    if not group.consume_enable:
+        return Refused(NO_PERMISSION, f"subscription group no permission, {pull.group}")
+    topic = desk.topics.get(pull.topic)
+    if topic is None:
+        return Refused(TOPIC_NOT_EXIST, f"topic[{pull.topic[:128]}] not exist, apply first please! {FAQ}")
+    if not topic.is_readable:
+        return Refused(NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden")
+    if not 0 <= pull.queue_id < topic.read_queue_nums:
+        return Refused(
+            SYSTEM_ERROR,
+            f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{pull.channel}]",
+        )
+    wanted = _wanted(pull, desk, broadcast_enabled=group.consume_broadcast_enable)
+    if type(wanted) is TagFilter and not is_tag_type(wanted.expression_type):
+        return Refused(
+            SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {wanted.expression_type[:64]}",
+        )
+    if type(wanted) is TagFilter and pull.count_max < 0:
+        return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
+    return wanted
+
+
+def _wanted(  # noqa: PLR0911 - one return a check, in order
+    pull: Pull, desk: Desk, *, broadcast_enabled: bool
+) -> TagFilter | Refused:
+    """The subscription: from the request, or from the group's heartbeats."""
+    if pull.sys_flag & FLAG_SUBSCRIPTION:
+        if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
+            return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
+        try:
+            return tag_filter(pull.subscription, pull.expression_type)
+        except ExpressionError:
+            return Refused(SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
+    group = desk.clients.group(pull.group)
+    if group is None:
+        return Refused(SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist {FAQ}")
+    if not broadcast_enabled and group.message_model == BROADCASTING:
+        return Refused(NO_PERMISSION, f"the consumer group[{pull.group}] can not consume by broadcast way")
+    subscription = group.subscriptions.get(pull.topic)
+    if subscription is None:
+        return Refused(SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist {FAQ}")
+    if subscription.sub_version < pull.sub_version:
+        return Refused(SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+    return subscription.filter

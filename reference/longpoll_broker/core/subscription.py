@@ -1,0 +1,130 @@
+"""Who consumes: groups, their members' channels and what they subscribe to, as heartbeats say.
+
+Leaves out when a silent member counts as gone (its channel closing says so) and the pushing of notices.
+Source: `ConsumerManager.java`, `ConsumerGroupInfo.java`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Final
+
+from attrs import define, field, frozen
+
+from longpoll_broker.core.filter import ExpressionError, TagFilter, tag_filter
+
+BROADCASTING: Final = "BROADCASTING"
+MEMBER_COUNT_MAX: Final = 100_000
+"""Most members of one group."""
+
+
+@frozen
+class Subscription:
+    """What a group wants of one topic."""
+
+    topic: str
+    filter: TagFilter
+    sub_version: int
+
+
+@define(slots=True, eq=False)
+class Group:
+    """One group that has live members."""
+
+    name: str
+    message_model: str = "CLUSTERING"
+    consume_type: str = "CONSUME_PASSIVELY"
+    members: dict[Hashable, str] = field(factory=dict)
+    """Client id by channel."""
+    subscriptions: dict[str, Subscription] = field(factory=dict)
+    """By topic."""
+
+
+@define(slots=True, eq=False)
+class Clients:
+    """Every group with live members.
+
+    Invariant: a group is here exactly while it has a member; `_groups_of` is the inverse of `Group.members`.
+    """
+
+    _groups: dict[str, Group] = field(factory=dict, init=False)
+    _groups_of: dict[Hashable, set[str]] = field(factory=dict, init=False)
+
+    def group(self, name: str) -> Group | None:
+        """The group, if it has a live member."""
+        return self._groups.get(name)
+
+    def client_ids(self, name: str) -> list[str]:
+        """The members' client ids, each once."""
+        group = self._groups.get(name)
+        return list(dict.fromkeys(group.members.values())) if group else []
+
+    def channels(self, name: str) -> list[Hashable]:
+        """The members' channels."""
+        group = self._groups.get(name)
+        return list(group.members) if group else []
+
+    def heartbeat(
+        self,
+        channel: Hashable,
+        client_id: str,
+        name: str,
+        *,
+        message_model: str,
+        consume_type: str,
+        subscriptions: Iterable[Subscription],
+    ) -> bool:
+        """Register a member; true when members or topics changed, so that the members must be told."""
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = Group(name)
+        group.message_model = message_model
+        group.consume_type = consume_type
+        changed = channel not in group.members
+        if changed and len(group.members) >= MEMBER_COUNT_MAX:
+            return False
+        group.members[channel] = client_id
+        self._groups_of.setdefault(channel, set()).add(name)
+        return self._subscribe(group, list(subscriptions)) or changed
+
+    def unregister(self, channel: Hashable, name: str) -> bool:
+        """A member leaves one group; true when it was one."""
+        group = self._groups.get(name)
+        if group is None or group.members.pop(channel, None) is None:
+            return False
+        if not group.members:
+            del self._groups[name]
+        names = self._groups_of[channel]
+        names.discard(name)
+        if not names:
+            del self._groups_of[channel]
+        return True
+
+    def close(self, channel: Hashable) -> list[str]:
+        """A channel is gone: the groups that lost a member by it."""
+        return [name for name in list(self._groups_of.get(channel, ())) if self.unregister(channel, name)]
+
+    @staticmethod
+    def _subscribe(group: Group, wanted: list[Subscription]) -> bool:
+        """Take over newer subscriptions, forget topics no longer named; true when the set of topics changed."""
+        before = set(group.subscriptions)
+        for subscription in wanted:
+            known = group.subscriptions.get(subscription.topic)
+            if known is None or subscription.sub_version > known.sub_version:
+                group.subscriptions[subscription.topic] = subscription
+        for topic in before - {subscription.topic for subscription in wanted}:
+            del group.subscriptions[topic]
+        return before != set(group.subscriptions)
+
+
+NOTHING: Final = TagFilter("", "TAG", frozenset(), all_tags=False)
+"""The filter of an expression that cannot be parsed: it matches nothing."""
+
+
+def subscription_of(topic: str, expression: str | None, expression_type: str | None, sub_version: int) -> Subscription:
+    """A heartbeat's subscription; one that cannot be parsed matches nothing, for a heartbeat has no error for it."""
+    try:
+        parsed = tag_filter(expression, expression_type)
+    except ExpressionError:
+        parsed = NOTHING
+    return Subscription(topic, parsed, sub_version)

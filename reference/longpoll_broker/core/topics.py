@@ -1,0 +1,198 @@
+"""Topics and consumer groups as a broker knows them: names, permissions, queue counts, and making them on demand.
+
+Leaves out persistence (`service.config_files`) and locks: whoever shares a table between threads changes it under one.
+
+Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `SubscriptionGroupManager.java`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from attrs import define, field
+
+PERM_INHERIT: Final = 1
+PERM_WRITE: Final = 2
+PERM_READ: Final = 4
+PERM_READ_WRITE: Final = PERM_READ | PERM_WRITE
+
+NAME_SIZE_MAX: Final = 127
+"""`TopicValidator.TOPIC_MAX_LENGTH`; the commit log gives a topic's length one signed byte."""
+GROUP_SIZE_MAX: Final = 255
+"""`Validators.CHARACTER_MAX_LENGTH`, which Java checks in its clients only."""
+TOPIC_COUNT_MAX: Final = 100_000
+"""Most topics, and most groups: making one costs a file, so a client must not be able to make them without end."""
+QUEUE_COUNT_MAX: Final = 1024
+"""Most queues of one topic; Java has no limit, and a queue costs files."""
+
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+DEFAULT_TOPIC: Final = "TBW102"
+RETRY_PREFIX: Final = "%RETRY%"
+SYSTEM_TOPICS: Final = (
+    "SELF_TEST_TOPIC",
+    "RMQ_SYS_BENCHMARK_TOPIC",
+    "OFFSET_MOVED_EVENT",
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+)
+NOT_FOR_SENDING: Final = frozenset(
+    {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+     "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
+)  # fmt: skip
+"""`TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET`."""
+
+
+class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """One topic; the JSON names are those of `topics.json`."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether it may be pulled from."""
+        return bool(self.perm & PERM_READ)
+
+
+class GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """One consumer group; the JSON names are those of `subscriptionGroup.json`."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+
+
+def name_problem(topic: str) -> str | None:
+    """Why a topic must not have this name, in RocketMQ's words; None when it may."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if not _ALLOWED.fullmatch(topic):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(topic) > NAME_SIZE_MAX:
+        return f"The specified topic is longer than topic max length {NAME_SIZE_MAX}."
+    return None
+
+
+@define(slots=True, eq=False)
+class Topics:
+    """Every topic of a broker.
+
+    Invariant: every name in `by_name` passes `name_problem`; `version` grows with every change.
+    """
+
+    auto_create: bool = True
+    default_queue_count: int = 8
+    by_name: dict[str, TopicConfig] = field(factory=dict, init=False)
+    version: int = field(default=0, init=False)
+
+    def get(self, name: str) -> TopicConfig | None:
+        """The topic, or None when there is none of this name."""
+        return self.by_name.get(name)
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(list(self.by_name.values()))
+
+    def put(self, topic: TopicConfig) -> bool:
+        """Make or replace a topic; false when there are too many."""
+        assert name_problem(topic.topic_name) is None
+        if topic.topic_name not in self.by_name and len(self.by_name) >= TOPIC_COUNT_MAX:
+            return False
+        self.by_name[topic.topic_name] = topic
+        self.version += 1
+        return True
+
+    def remove(self, name: str) -> bool:
+        """Forget a topic; false when there was none."""
+        if self.by_name.pop(name, None) is None:
+            return False
+        self.version += 1
+        return True
+
+    def add_system_topics(self, broker_name: str, cluster_name: str) -> None:
+        """Make the topics that every broker has, unless they are there (`TopicConfigManager`'s constructor)."""
+        if self.auto_create:
+            count = self.default_queue_count
+            self._add(TopicConfig(DEFAULT_TOPIC, count, count, PERM_READ_WRITE | PERM_INHERIT))
+        for name in SYSTEM_TOPICS:
+            count = {"SCHEDULE_TOPIC_XXXX": 18, "RMQ_SYS_BENCHMARK_TOPIC": 1024}.get(name, 1)
+            self._add(TopicConfig(name, count, count))
+        for name, perm in ((cluster_name, PERM_READ_WRITE | PERM_INHERIT), (broker_name, PERM_READ_WRITE)):
+            if name_problem(name) is None:
+                self._add(TopicConfig(name, 1, 1, perm))
+
+    def make_for_send(self, name: str, default_topic: str, asked_queue_count: int) -> TopicConfig | None:
+        """The topic a message is sent to, made from the default topic if need be (`createTopicInSendMessageMethod`).
+
+        None when it is not there and may not be made.
+        """
+        topic = self.by_name.get(name)
+        if topic is not None:
+            return topic
+        if name.startswith(RETRY_PREFIX):
+            return self.make_retry(name, 1)
+        model = self.by_name.get(default_topic)
+        if model is None or not model.perm & PERM_INHERIT or not self.auto_create:
+            return None
+        count = max(min(asked_queue_count, model.write_queue_nums), 0)
+        perm = model.perm & ~PERM_INHERIT
+        made = TopicConfig(name, count, count, perm, model.topic_filter_type, model.topic_sys_flag)
+        return made if self.put(made) else None
+
+    def make_retry(self, name: str, queue_count: int) -> TopicConfig | None:
+        """A group's retry topic, made if need be (`createTopicInSendMessageBackMethod`); None when it cannot be."""
+        topic = self.by_name.get(name)
+        if topic is not None:
+            return topic
+        if name_problem(name) is not None:
+            return None
+        made = TopicConfig(name, queue_count, queue_count)
+        return made if self.put(made) else None
+
+    def _add(self, topic: TopicConfig) -> None:
+        if topic.topic_name not in self.by_name:
+            self.put(topic)
+
+
+@define(slots=True, eq=False)
+class Groups:
+    """Every consumer group of a broker. `version` grows with every change."""
+
+    auto_create: bool = True
+    by_name: dict[str, GroupConfig] = field(factory=dict, init=False)
+    version: int = field(default=0, init=False)
+
+    def find(self, name: str) -> GroupConfig | None:
+        """The group, made if that is allowed; None when there is none (`findSubscriptionGroupConfig`)."""
+        group = self.by_name.get(name)
+        if group is not None or not self.auto_create or len(name) > GROUP_SIZE_MAX:
+            return group
+        made = GroupConfig(name)
+        return made if self.put(made) else None
+
+    def put(self, group: GroupConfig) -> bool:
+        """Make or replace a group; false when there are too many."""
+        if group.group_name not in self.by_name and len(self.by_name) >= TOPIC_COUNT_MAX:
+            return False
+        self.by_name[group.group_name] = group
+        self.version += 1
+        return True
+
+    def remove(self, name: str) -> None:
+        """Forget a group."""
+        if self.by_name.pop(name, None) is not None:
+            self.version += 1
