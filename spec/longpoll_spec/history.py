@@ -88,7 +88,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """answer_sent to a pull: minOffset."""
     offset_max: int = -1
     """answer_sent to a pull: maxOffset."""
-    offsets: list[int] = []  # noqa: RUF012 - msgspec copies an empty list default
+    offsets: list[int] = []
     """answer_sent to a pull: the queue offset of every message in the body, in order."""
     cause: str = ""
     """answer_sent to a pull: why it was sent now: immediate, woken, expired, busy, thrown, stopped or error."""
