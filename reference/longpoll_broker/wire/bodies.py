@@ -1,0 +1,226 @@
+"""Bodies that are JSON objects: heartbeats, routes, lists of consumers.
+
+Every class reads what Java, Go, C++ and Node clients write: unknown keys, nulls, numbers as text, enum names (Java) or
+ordinals (C++), and integer map keys without quotes (fastjson). What we write has quoted keys and enum names, which all
+of them read.
+
+Leaves out bodies that are records (`store.record`) or batches (`message`).
+
+Source: `common/protocol/heartbeat/*.java`, `common/protocol/route/*.java`, `GetConsumerListByGroupResponseBody.java`.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Annotated, Any, Final, Self, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from longpoll_broker.config import MIB
+from longpoll_broker.errors import HeaderError
+from longpoll_broker.wire.frame import Buffer
+
+ITEM_COUNT_MAX: Final = 10_000
+"""Most groups, subscriptions or queues in one list of a body; a real client has a few hundred at most."""
+BODY_SIZE_MAX: Final = 4 * MIB
+"""Longest JSON body, bytes: 10,000 queues of 400 bytes each."""
+
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Item = TypeVar("Item")
+Items = Annotated[list[Item], Meta(max_length=ITEM_COUNT_MAX)]
+
+
+class ConsumeType(enum.Enum):
+    """How a consumer gets its messages; members of these enums stand in Java's order, for C++ sends ordinals."""
+
+    CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
+    CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
+    CONSUME_POP = "CONSUME_POP"
+
+
+class MessageModel(enum.Enum):
+    """Whether each message goes to every consumer of a group or to one."""
+
+    BROADCASTING = "BROADCASTING"
+    CLUSTERING = "CLUSTERING"
+
+
+class ConsumeFromWhere(enum.Enum):
+    """Where a group starts that has no stored offset."""
+
+    CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
+    CONSUME_FROM_MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
+    CONSUME_FROM_MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
+    CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+_ENUMS: Final[dict[str, type[enum.Enum]]] = {
+    "consumeType": ConsumeType,
+    "messageModel": MessageModel,
+    "consumeFromWhere": ConsumeFromWhere,
+}
+"""The keys whose values are enums."""
+
+
+class Body(Struct, frozen=True, rename="camel"):
+    """A body that is one JSON object."""
+
+    @classmethod
+    def decode(cls, body: Buffer) -> Self:
+        """Read a body; raises HeaderError, which names the part that cannot be read."""
+        if len(body) > BODY_SIZE_MAX:
+            raise HeaderError(cls.__name__, "body", f"has {len(body)} bytes, over the limit of {BODY_SIZE_MAX}")
+        try:
+            return msgspec.convert(_tidied(load_json(body)), cls, strict=False)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise HeaderError(cls.__name__, "body", f"cannot be read: {error}") from None
+
+    def encode(self) -> bytes:
+        """The body as JSON with quoted keys."""
+        return msgspec.json.encode(self)
+
+
+class SubscriptionData(Body, frozen=True, kw_only=True):
+    """What a group wants of one topic."""
+
+    topic: str
+    sub_string: str = "*"
+    """The expression."""
+    expression_type: str = "TAG"
+    sub_version: Int64 = 0
+    """The client's clock when it subscribed, ms; a later one replaces an earlier one. Text from C++ clients."""
+    class_filter_mode: bool = False
+    tags_set: frozenset[str] = frozenset()
+    """The tags of the expression; C++ clients leave it out, so read the expression instead."""
+    code_set: frozenset[int] = frozenset()
+    """Their hashes; left out likewise."""
+
+
+class ProducerData(Body, frozen=True, kw_only=True):
+    """A producer group of a client."""
+
+    group_name: str
+
+
+class ConsumerData(Body, frozen=True, kw_only=True):
+    """A consumer group of a client."""
+
+    group_name: str
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    unit_mode: bool = False
+    subscription_data_set: Items[SubscriptionData] = field(default_factory=list)
+
+
+class HeartbeatData(Body, frozen=True, kw_only=True):
+    """34 HEART_BEAT: who the client is and what its groups want."""
+
+    client_id: str = field(default="", name="clientID")
+    producer_data_set: Items[ProducerData] = field(default_factory=list)
+    consumer_data_set: Items[ConsumerData] = field(default_factory=list)
+
+
+class QueueData(Body, frozen=True, kw_only=True):
+    """How many queues of a topic one broker has."""
+
+    broker_name: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    """`Permission` bits."""
+    topic_sys_flag: Int32 = 0
+
+
+class BrokerData(Body, frozen=True, kw_only=True):
+    """Where a broker is: addresses by broker id, 0 being the master."""
+
+    cluster: str = ""
+    broker_name: str
+    broker_addrs: dict[int, str]
+    """host:port by broker id."""
+
+
+class TopicRouteData(Body, frozen=True, kw_only=True):
+    """105 GET_ROUTEINFO_BY_TOPIC: where a topic's queues are."""
+
+    broker_datas: Items[BrokerData]
+    queue_datas: Items[QueueData]
+    filter_server_table: dict[str, list[str]] = field(default_factory=dict)
+
+
+class ConsumerList(Body, frozen=True, kw_only=True):
+    """38 GET_CONSUMER_LIST_BY_GROUP: the clients of a group."""
+
+    consumer_id_list: Items[str]
+
+
+class MessageQueue(Body, frozen=True, kw_only=True, order=True):
+    """One queue; ordered as `MessageQueue.compareTo`: topic, broker, number."""
+
+    topic: str
+    broker_name: str
+    queue_id: Int32
+
+
+class LockBatchRequest(Body, frozen=True, kw_only=True):
+    """41 LOCK_BATCH_MQ and 42 UNLOCK_BATCH_MQ: a client wants queues for itself."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: Items[MessageQueue] = field(default_factory=list)
+
+
+class LockBatchResponse(Body, frozen=True, kw_only=True):
+    """The reply to 41: the queues it got."""
+
+    lock_ok_mq_set: Items[MessageQueue] = field(default_factory=list, name="lockOKMQSet")
+
+
+# A string, to be passed over, or a key without quotes.
+_STRING_OR_BARE_KEY: Final = re.compile(rb'("(?>[^"\\]+|\\.)*+")|([{,]\s*+)(-?[0-9]{1,20})(\s*+:)', re.DOTALL)
+
+
+def load_json(body: Buffer) -> Any:
+    """Read JSON whose integer map keys may lack quotes, as fastjson writes them.
+
+    Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return msgspec.json.decode(_STRING_OR_BARE_KEY.sub(_quote, bytes(body)))
+
+
+def _quote(found: re.Match[bytes]) -> bytes:
+    """A string as it was, a bare key in quotes."""
+    if found[1] is not None:
+        return found[1]
+    return b"".join((found[2], b'"', found[3], b'"', found[4]))
+
+
+def _tidied(value: Any) -> Any:
+    """Drop every null, for a key whose value is null is an absent key, and turn ordinals into names."""
+    if isinstance(value, list):
+        return [_tidied(item) for item in value if item is not None]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: _enum_name(_ENUMS[name], item) if name in _ENUMS else _tidied(item)
+        for name, item in value.items()
+        if item is not None
+    }
+
+
+def _enum_name(kind: type[enum.Enum], value: Any) -> Any:
+    """The name that belongs to an ordinal; anything else as it is."""
+    ordinal = int(value) if isinstance(value, str) and re.fullmatch("[0-9]", value) else value
+    members = list(kind)
+    if isinstance(ordinal, int) and 0 <= ordinal < len(members):
+        return members[ordinal].value
+    return value

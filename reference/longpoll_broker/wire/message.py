@@ -1,0 +1,172 @@
+"""What a message is made of on the wire: property text, tag hashes, message ids, batch bodies.
+
+Leaves out the log's record layout, which is the store's (`store.record`).
+
+Source: `common/message/MessageDecoder.java`, `MessageConst.java`, `MessageClientIDSetter.java`,
+`java.lang.String.hashCode`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
+from struct import Struct
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_broker.errors import HeaderError, LocalProtocolError
+from longpoll_broker.wire.frame import Buffer
+
+PROPERTY_TAGS: Final = "TAGS"
+PROPERTY_KEYS: Final = "KEYS"
+PROPERTY_UNIQ_KEY: Final = "UNIQ_KEY"
+PROPERTY_WAIT: Final = "WAIT"
+PROPERTY_DELAY: Final = "DELAY"
+PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
+
+PROPERTIES_SIZE_MAX: Final = 2**15 - 1
+"""Longest property text, bytes of UTF-8: the record holds its size in an int16."""
+BATCH_COUNT_MAX: Final = 65_536
+"""Most messages of one batch. Java has no limit but the frame's; a message of a batch takes at least 22 bytes."""
+
+_NAME_END: Final = "\x01"
+_VALUE_END: Final = "\x02"
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    r"""Property text: name \x01 value \x02, and so on; raises LocalProtocolError when a text has such a mark."""
+    for text in (*properties.keys(), *properties.values()):
+        if _NAME_END in text or _VALUE_END in text:
+            raise LocalProtocolError(f"property text {text[:40]!r} contains \\x01 or \\x02, which separate properties")
+    return "".join(f"{name}{_NAME_END}{value}{_VALUE_END}" for name, value in properties.items())
+
+
+def decode_properties(text: str | None) -> dict[str, str]:
+    """Read property text; old producers leave out the last mark, and a part that is no pair is skipped as in Java."""
+    properties = {}
+    if text:
+        for part in text.split(_VALUE_END):
+            name, mark, value = part.partition(_NAME_END)
+            if mark:
+                properties[name] = value
+    return properties
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit number."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def tags_code(tags: str | None) -> int:
+    """What the consume queue holds of a message's tags; 0 when it has none."""
+    return java_hash(tags) if tags else 0
+
+
+# Message id, upper-case hexadecimal of:
+#
+# | offset | size    | field                                  |
+# |--------|---------|----------------------------------------|
+# | 0      | 4 or 16 | address of the broker, IPv4 or IPv6    |
+# | a      | 4       | its port                               |
+# | a + 4  | 8       | physical offset in the commit log      |
+_PORT_OFFSET: Final = Struct(">iq")
+
+
+def message_id(host: str, port: int, physical_offset: int) -> str:
+    """The id of a stored message: 32 characters, or 56 when the broker's address is IPv6."""
+    return (ip_address(host).packed + _PORT_OFFSET.pack(port, physical_offset)).hex().upper()
+
+
+def message_id_position(text: str) -> tuple[str, int, int]:
+    """Split a message id into host, port and physical offset; raises HeaderError."""
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) not in {16, 28}:
+        raise HeaderError("a message id", "msgId", f"is not 32 or 56 hexadecimal digits: {text[:60]!r}")
+    port, physical_offset = _PORT_OFFSET.unpack(raw[-12:])
+    return str(ip_address(raw[:-12])), port, physical_offset
+
+
+# One message of a batch body, big endian:
+#
+# | offset | size | field                           |
+# |--------|------|---------------------------------|
+# | 0      | 4    | total size                      |
+# | 4      | 4    | magic, always 0                 |
+# | 8      | 4    | body CRC, always 0              |
+# | 12     | 4    | flag                            |
+# | 16     | 4    | body size b                     |
+# | 20     | b    | body                            |
+# | 20 + b | 2    | property text size p            |
+# | 22 + b | p    | property text                   |
+_BATCH_HEAD: Final = Struct(">iiiii")
+_BATCH_PROPERTIES: Final = Struct(">h")
+_BATCH_SIZE_MIN: Final = _BATCH_HEAD.size + _BATCH_PROPERTIES.size
+
+
+@frozen
+class BatchMessage:
+    """One message of a batch."""
+
+    body: Buffer
+    properties: str
+    """Property text."""
+    flag: int = 0
+
+
+def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
+    """The body of a 320 request; raises LocalProtocolError when a property text is too long."""
+    parts: list[Buffer] = []
+    for message in messages:
+        properties = message.properties.encode()
+        if len(properties) > PROPERTIES_SIZE_MAX:
+            raise LocalProtocolError(
+                f"{len(properties)} bytes of properties are over the limit of {PROPERTIES_SIZE_MAX}"
+            )
+        size = _BATCH_SIZE_MIN + len(message.body) + len(properties)
+        parts.append(_BATCH_HEAD.pack(size, 0, 0, message.flag, len(message.body)))
+        parts.extend((message.body, _BATCH_PROPERTIES.pack(len(properties)), properties))
+    return b"".join(parts)
+
+
+def decode_batch(body: Buffer) -> list[BatchMessage]:
+    """Read the body of a 320 request; bodies are views into it. Raises HeaderError when it is damaged or too long."""
+    view = memoryview(body)
+    messages: list[BatchMessage] = []
+    at = 0
+    while at < len(view):
+        if len(messages) == BATCH_COUNT_MAX:
+            raise HeaderError("a batch", "body", f"has more than {BATCH_COUNT_MAX} messages")
+        message, at = _decode_batch_message(view, at)
+        messages.append(message)
+    return messages
+
+
+def _decode_batch_message(view: memoryview, at: int) -> tuple[BatchMessage, int]:
+    """The message of a batch at an offset, and where the next begins."""
+    damage = HeaderError("a batch", "body", f"is damaged at byte {at}")
+    try:
+        size, _magic, _crc, flag, body_size = _BATCH_HEAD.unpack_from(view, at)
+        body_start = at + _BATCH_HEAD.size
+        if body_size < 0 or size < _BATCH_SIZE_MIN + body_size:
+            raise damage
+        (properties_size,) = _BATCH_PROPERTIES.unpack_from(view, body_start + body_size)
+    except struct.error:
+        raise damage from None
+    properties_start = body_start + body_size + _BATCH_PROPERTIES.size
+    stop = properties_start + properties_size
+    if properties_size < 0 or stop != at + size or stop > len(view):
+        raise damage
+    try:
+        properties = bytes(view[properties_start:stop]).decode()
+    except UnicodeDecodeError:
+        raise damage from None
+    return BatchMessage(view[body_start : body_start + body_size], properties, flag), stop
