@@ -16,10 +16,9 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json
 from attrs import frozen
 
+from longpoll_judge.arrow import compute, json
 from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.schema import EVENT_SCHEMA, INTEGER_FIELDS, INTEGER_LIMIT, REQUIRED, fill
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, PART_GLOB, Event, Meta
@@ -163,10 +162,10 @@ def _parse_fast(content: bytes) -> pa.Table | None:
         return EVENT_SCHEMA.empty_table()
     try:
         content.decode()
-        table = pa.json.read_json(
+        table = json.read_json(
             io.BytesIO(content),
-            read_options=pa.json.ReadOptions(use_threads=False, block_size=len(content) + 1),
-            parse_options=pa.json.ParseOptions(explicit_schema=EVENT_SCHEMA, unexpected_field_behavior="ignore"),
+            read_options=json.ReadOptions(use_threads=False, block_size=len(content) + 1),
+            parse_options=json.ParseOptions(explicit_schema=EVENT_SCHEMA, unexpected_field_behavior="ignore"),
         )
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return None
@@ -179,10 +178,10 @@ def _parse_fast(content: bytes) -> pa.Table | None:
 
 def _is_in_range(table: pa.Table) -> bool:
     """Whether every interval is one and every number is small enough to be reckoned with."""
-    if pc.any(pc.greater(table["after_ns"], table["before_ns"])).as_py():
+    if compute.any(compute.greater(table["after_ns"], table["before_ns"])).as_py():
         return False
-    numbers = [table[name] for name in INTEGER_FIELDS] + [pc.list_flatten(table["offsets"])]
-    extremes = [extreme.as_py() for column in numbers if len(column) for extreme in pc.min_max(column).values()]
+    numbers = [table[name] for name in INTEGER_FIELDS] + [compute.list_flatten(table["offsets"])]
+    extremes = [extreme.as_py() for column in numbers if len(column) for extreme in compute.min_max(column).values()]
     return all(abs(extreme) < INTEGER_LIMIT for extreme in extremes)
 
 

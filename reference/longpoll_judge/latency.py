@@ -1,0 +1,45 @@
+"""Latencies as counts in buckets one per cent wide, so that they can be added up over queues in any order.
+
+Leaves out which latencies are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longpoll_judge.result import Percentiles
+
+_WIDTH: Final = float(np.log(1.01))
+"""Bucket n > 0 holds (1.01**(n-1), 1.01**n] nanoseconds; bucket 0 holds 0 and 1."""
+
+
+def bucket_counts(latency_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The buckets that occur, ascending, and how many latencies fall into each."""
+    buckets = np.ceil(np.log(np.maximum(latency_ns, 1)) / _WIDTH).astype(np.int64)
+    return np.unique(buckets, return_counts=True)
+
+
+def percentiles(counts: Mapping[int, int], max_ns: int) -> Percentiles:
+    """Milliseconds; p50 and p99 are the upper ends of their buckets, at most 1 % too high, and max is exact."""
+    total = sum(counts.values())
+    if not total:
+        return Percentiles(count=0, p50=None, p99=None, max=None)
+    return Percentiles(
+        count=total,
+        p50=_rank(counts, (total + 1) // 2, max_ns),
+        p99=_rank(counts, -(-99 * total // 100), max_ns),
+        max=max_ns / 1e6,
+    )
+
+
+def _rank(counts: Mapping[int, int], rank: int, max_ns: int) -> float:
+    seen = 0
+    for bucket in sorted(counts):
+        seen += counts[bucket]
+        if seen >= rank:
+            return round(min(float(np.exp(bucket * _WIDTH)), max_ns) / 1e6, 6)
+    raise AssertionError("a rank is at most the number of latencies")

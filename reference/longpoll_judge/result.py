@@ -1,0 +1,83 @@
+"""What the judge says: findings, evidence gaps, latencies and the one overall verdict.
+
+Leaves out how any of it is found, and how it is shown (`report`, and the command).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+import msgspec
+from attrs import frozen
+
+Verdict = Literal["valid", "invalid", "unknown"]
+FindingVerdict = Literal["violated", "unknown"]
+
+NO_LOST_WAKEUP: Final = "no_lost_wakeup"
+ANSWERED_BY_DEADLINE: Final = "answered_by_deadline"
+ANSWERED_ONCE: Final = "answered_once"
+ANSWER_IS_RIGHT: Final = "answer_is_right"
+PROPERTIES: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, ANSWERED_ONCE, ANSWER_IS_RIGHT)
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One property that a request breaks, or may break, with the events that show it."""
+
+    property: str
+    verdict: FindingVerdict
+    topic: str
+    queue: int
+    request: str
+    window_start_ms: float
+    """Unix time of the earliest event that the finding needs."""
+    window_end_ms: float
+    why: str
+    evidence: list[dict[str, Any]]
+
+
+@frozen
+class Gap:
+    """Evidence that is missing; any gap keeps a verdict from being `valid`."""
+
+    kind: str
+    where: str
+    count: int
+    why: str
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Of upper bounds, so that no latency is understated; None when nothing was measured."""
+
+    count: int
+    p50: float | None
+    p99: float | None
+    max: float | None
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The judgement of one history."""
+
+    verdict: Verdict
+    events: int
+    queues: int
+    requests: int
+    """Pulls that were judged."""
+    seconds: float
+    """Without the start of Spark."""
+    start_seconds: float
+    engine: str
+    findings: list[Finding]
+    findings_left_out: int
+    """Findings beyond the most that one queue and property may list."""
+    gaps: list[dict[str, Any]]
+    latency: dict[str, Percentiles]
+    thresholds: dict[str, float]
+
+
+def overall(findings: Iterable[Finding], gaps: Iterable[Gap]) -> Verdict:
+    """`invalid` if anything is violated, else `unknown` if anything is unknown or missing, else `valid`."""
+    verdicts = {finding.verdict for finding in findings}
+    if "violated" in verdicts:
+        return "invalid"
+    return "unknown" if verdicts or any(True for _ in gaps) else "valid"
