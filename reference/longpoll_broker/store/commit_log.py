@@ -1,0 +1,167 @@
+"""The commit log: every record of every queue, in the order of arrival (`CommitLog.java` 4.9).
+
+`append` is one pass from the message to the map: no object is made for the record. The layout stands in `record`.
+Leaves out locks (the facade's), the queue's own offsets (its caller's) and repair (`recovery`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+from zlib import crc32
+
+from longpoll_broker.errors import MessageRefusedError
+from longpoll_broker.runtime import Files
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.record import (
+    BLANK_SIZE_MIN,
+    CRC_MASK,
+    FIXED_SIZE,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    SIZE_AND_MAGIC,
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_STORE_HOST_V6,
+    Damage,
+    Record,
+    decode,
+)
+from longpoll_broker.store.segment import Segment, SegmentList
+
+HOST_V4_SIZE: Final = 8
+HOST_V6_SIZE: Final = 20
+
+_HEADS: Final = {
+    (born, store): struct.Struct(f">iIiiiqqiq{born}sq{store}siqi")
+    for born in (HOST_V4_SIZE, HOST_V6_SIZE)
+    for store in (HOST_V4_SIZE, HOST_V6_SIZE)
+}
+"""From the size to the body's length, by the sizes of the born and the store host."""
+_HEAD_V4: Final = _HEADS[HOST_V4_SIZE, HOST_V4_SIZE]
+_SHORT: Final = struct.Struct(">h")
+
+
+class CommitLog:
+    """The mapped log. Invariant: bytes [segments.start, end) are whole records and blanks; `end` moves after them.
+
+    `start <= flushed_end <= end`, less what was never flushed because an older file was removed.
+    """
+
+    __slots__ = ("_segment", "end", "flushed_end", "segments")
+
+    def __init__(self, files: Files, directory: str, file_size: int) -> None:
+        """Map what is there; `end` is the last file's end until `recovery` has found the true one."""
+        self.segments = SegmentList(files, directory, file_size)
+        loaded = self.segments.segments
+        self.end = loaded[-1].stop if loaded else 0
+        self.flushed_end = self.end
+        self._segment: Segment | None = None
+
+    @property
+    def start(self) -> int:
+        """Physical offset of the oldest byte that is still there."""
+        return self.segments.start
+
+    def stand_at(self, end: int) -> None:
+        """Go on writing at `end`: recovery found that everything before it is whole; the rest is forgotten."""
+        self.segments.truncate(end)
+        self.end = end
+        self.flushed_end = min(self.flushed_end, end)
+        self._segment = None
+
+    def append(self, message: MessageToStore, topic_part: bytes, queue_offset: int, store_ms: int) -> int:
+        """Write one record at the end and return its physical offset.
+
+        `topic_part` is the topic with its length byte before it. Raises OSError when the disk is full and
+        MessageRefusedError when no file can hold it; the log is then as before, but for a blank that may end a file.
+        """
+        body, properties = message.body, message.properties
+        born_host, store_host, sys_flag = message.born_host, message.store_host, message.sys_flag
+        body_size, topic_part_size, properties_size = len(body), len(topic_part), len(properties)
+        if len(born_host) == HOST_V4_SIZE == len(store_host):
+            head = _HEAD_V4
+        else:
+            head = _HEADS[len(born_host), len(store_host)]
+            sys_flag |= SYS_FLAG_BORN_HOST_V6 if len(born_host) == HOST_V6_SIZE else 0
+            sys_flag |= SYS_FLAG_STORE_HOST_V6 if len(store_host) == HOST_V6_SIZE else 0
+        size = head.size + body_size + topic_part_size + 2 + properties_size
+        start = self.end
+        segment = self._segment
+        if segment is None or start + size + BLANK_SIZE_MIN > segment.stop:
+            segment = self._room_for(size)
+            start = self.end
+        position = start - segment.start
+        if position + size > segment.reserved_end:
+            segment.reserve(position, position + size)
+        view = segment.view
+        body_position = position + head.size
+        tail_position = body_position + body_size
+        # The head goes last: it holds size and magic, so a process killed before it leaves zeros, not a torn record.
+        view[body_position:tail_position] = body
+        tail = topic_part + _SHORT.pack(properties_size) + properties
+        view[tail_position : tail_position + len(tail)] = tail
+        head.pack_into(
+            view, position, size, MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, message.flag, queue_offset, start,
+            sys_flag, message.born_ms, born_host, store_ms, store_host, message.reconsume_times,
+            message.prepared_offset, body_size,
+        )  # fmt: skip
+        self.end = start + size
+        return start
+
+    def _room_for(self, size: int) -> Segment:
+        """The segment to write `size` bytes to; ends the present one with a blank if they do not fit."""
+        assert size >= FIXED_SIZE
+        if size + BLANK_SIZE_MIN > self.segments.size:
+            raise MessageRefusedError(
+                f"the record has {size} bytes; a commit-log file of {self.segments.size} cannot hold it"
+            )
+        segment = self.segments.find(self.end)
+        if segment is not None and self.end + size + BLANK_SIZE_MIN > segment.stop:
+            following = self.segments.find(segment.stop) or self.segments.append(segment.stop)
+            position = self.end - segment.start
+            segment.reserve(position, position + BLANK_SIZE_MIN)
+            SIZE_AND_MAGIC.pack_into(segment.view, position, segment.stop - self.end, MAGIC_BLANK)
+            self.end = segment.stop
+            segment = following
+        elif segment is None:
+            segment = self.segments.append(self.end)
+        assert self.end + size + BLANK_SIZE_MIN <= segment.stop
+        self._segment = segment
+        return segment
+
+    def next_file(self, physical_offset: int) -> int:
+        """Where the file after the one of this offset begins (`rollNextFile`)."""
+        size = self.segments.size
+        return physical_offset + size - physical_offset % size
+
+    def slice(self, physical_offset: int, size: int) -> memoryview | None:
+        """`size` bytes of the log; None when they are not (or no longer) there (`CommitLog.getMessage`)."""
+        segment = self.segments.find(physical_offset)
+        if segment is None or physical_offset + size > min(self.end, segment.stop) or size <= 0:
+            return None
+        position = physical_offset - segment.start
+        return segment.view[position : position + size]
+
+    def read(self, physical_offset: int) -> Record | Damage | int | None:
+        """What stands at an offset: a record, damage, or the offset after a blank; None outside [start, end).
+
+        The offset after a blank is the start of the next file.
+        """
+        segment = self.segments.find(physical_offset)
+        if segment is None or physical_offset >= self.end:
+            return None
+        position = physical_offset - segment.start
+        if segment.size - position >= BLANK_SIZE_MIN:
+            size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, position)
+            if magic == MAGIC_BLANK:
+                rest = segment.size - position
+                return segment.stop if size == rest else Damage(0, f"blank of {size} bytes", f"a blank of {rest} bytes")
+        return decode(segment.view, position, segment.size, physical_offset)
+
+    def flush(self) -> int:
+        """Make everything written so far durable; returns up to where."""
+        end = self.end
+        if self.flushed_end < end:
+            self.segments.flush(self.flushed_end, end)
+            self.flushed_end = end
+        return self.flushed_end

@@ -1,0 +1,120 @@
+"""From the log to the queues: a cursor that makes each message visible (`ReputMessageService.doReput`).
+
+The log is the truth. So that a message just appended need not be decoded again, its writer also hands over what its
+unit needs; the hand-over is bounded, and whenever it was missed (after opening, or when the dispatcher is far behind)
+the cursor reads the log. Leaves out who calls it and when (the service), and the notification that follows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from longpoll_broker.errors import StoreDamageError
+from longpoll_broker.runtime import Lock
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import ConsumeQueue
+from longpoll_broker.store.messages import Arrival
+from longpoll_broker.store.record import Damage
+
+HANDED_COUNT_MAX: Final = 262_144
+"""Most messages handed over and not yet dispatched; over this the dispatcher reads the log."""
+
+
+class Handed(msgspec.Struct, frozen=True, gc=False):
+    """What a writer hands to the dispatcher: the unit of one record; `queue` is None when no queue lists it."""
+
+    queue: ConsumeQueue | None
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_ms: int
+
+
+class QueueOf(Protocol):
+    """Finds, and makes if need be, the queue of a message."""
+
+    def __call__(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue; raises OSError when it cannot be made."""
+        ...
+
+
+class Dispatcher:
+    """The cursor. Invariant: every record before `cursor` is in its queue; `handed` are neighbours that begin there.
+
+    `handing` is false from a missed hand-over until the cursor has caught up with the log; both change under the append
+    lock only, so a record is either handed over or read, never both and never neither.
+    """
+
+    __slots__ = ("_append_lock", "_log", "_queue_of", "cursor", "handed", "handing")
+
+    def __init__(self, log: CommitLog, append_lock: Lock, queue_of: QueueOf, cursor: int) -> None:
+        self._log = log
+        self._append_lock = append_lock
+        self._queue_of = queue_of
+        self.cursor = cursor
+        self.handed: deque[Handed] = deque()
+        self.handing = cursor == log.end
+
+    def hand(self, handed: Handed) -> None:
+        """Take over a record just appended; the caller holds the append lock."""
+        if self.handing:
+            if len(self.handed) < HANDED_COUNT_MAX:
+                self.handed.append(handed)
+            else:
+                self.handing = False
+
+    def dispatch(self, limit: int) -> list[Arrival]:
+        """Move up to `limit` records into their queues; the arrivals in log order, fewer when some list in no queue.
+
+        One caller at a time. Raises OSError when a queue's file cannot grow (the cursor stays before that record) and
+        StoreDamageError when the log holds no record where one must be.
+        """
+        arrivals: list[Arrival] = []
+        handed = self.handed
+        count = 0
+        while handed and count < limit:
+            # Looked at before it is taken: when the queue's file cannot grow the record must stay the next one.
+            self._show(handed[0], arrivals.append)
+            handed.popleft()
+            count += 1
+        if not handed and not self.handing:
+            self._read(limit - count, arrivals)
+        return arrivals
+
+    def _show(self, item: Handed, arrived: Callable[[Arrival], None]) -> None:
+        queue = item.queue
+        if queue is not None and queue.put(item.queue_offset, item.physical_offset, item.size, item.tags_code):
+            arrived(
+                Arrival(
+                    queue.topic, queue.queue_id, item.queue_offset + 1, item.tags_code, item.store_ms,
+                    item.physical_offset, item.size,
+                )
+            )  # fmt: skip
+        self.cursor = item.physical_offset + item.size
+
+    def _read(self, limit: int, arrivals: list[Arrival]) -> None:
+        log = self._log
+        for _ in range(limit):
+            with self._append_lock:
+                if self.cursor == log.end:
+                    self.handing = True
+                    return
+            found = log.read(self.cursor)
+            if isinstance(found, int):
+                self.cursor = found
+                continue
+            if found is None or isinstance(found, Damage):
+                raise StoreDamageError(
+                    f"commit log, physical offset {self.cursor}: {found}; stop the broker and run "
+                    "`longpoll store verify` on its store"
+                )
+            queue = self._queue_of(found.topic, found.queue_id) if found.in_queue else None
+            self._show(
+                Handed(queue, found.queue_offset, found.physical_offset, found.size, found.tags_code, found.store_ms),
+                arrivals.append,
+            )

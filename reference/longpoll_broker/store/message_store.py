@@ -1,0 +1,373 @@
+"""The store's door: append, dispatch, read, flush, close (`DefaultMessageStore.java` 4.9).
+
+Files in the directory: `commitlog/`, `consumequeue/TOPIC/QUEUE/`, `checkpoint`, `abort` (there while the store is open,
+so that a crash is known), `lock`. One append lock orders the log; one dispatch lock orders what becomes visible;
+readers take none. Leaves out threads: the service calls `dispatch`, `flush` and `flush_queues` at its own pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.errors import MessageRefusedError, StoreUserError
+from longpoll_broker.runtime import Runtime
+from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.dispatch import Dispatcher, Handed
+from longpoll_broker.store.messages import Arrival, GetResult, GetStatus, MessageToStore, PutResult
+from longpoll_broker.store.record import (
+    BLANK_SIZE_MIN,
+    FIXED_SIZE,
+    PROPERTIES_SIZE_MAX,
+    SCHEDULE_TOPIC,
+    SYS_FLAG_TRANSACTION_MASK,
+    SYS_FLAG_TRANSACTION_PREPARED,
+    SYS_FLAG_TRANSACTION_ROLLBACK,
+    TOPIC_SIZE_MAX,
+    Record,
+    tags_code_of,
+)
+from longpoll_broker.store.recovery import recover_clean, recover_crashed
+from longpoll_broker.store.selection import RecordMatch, TagsMatch, nothing, read_queue
+
+QUEUE_ID_MAX: Final = 2**31 - 1
+_NOT_IN_QUEUE: Final = (SYS_FLAG_TRANSACTION_PREPARED, SYS_FLAG_TRANSACTION_ROLLBACK)
+_DISPATCH_COUNT: Final = 4096
+
+
+class _Topic:
+    """A topic that has been written or found: its bytes as a record carries them, and its queues."""
+
+    __slots__ = ("part", "queues")
+
+    def __init__(self, part: bytes) -> None:
+        self.part = part
+        self.queues: dict[int, ConsumeQueue] = {}
+
+
+class MessageStore:
+    """One open store directory. Invariant: every visible unit points to a whole record before `log_end`."""
+
+    def __init__(self, runtime: Runtime, directory: str, config: StoreConfig, unlock: Callable[[], None]) -> None:
+        """Use `open`."""
+        self._runtime = runtime
+        self._directory = directory
+        self._config = config
+        self._unlock = unlock
+        self._append_lock = runtime.lock()
+        self._dispatch_lock = runtime.lock()
+        self._flush_lock = runtime.lock()
+        self._topics: dict[str, _Topic] = {}
+        self._closed = False
+        self._log = CommitLog(runtime.files, f"{directory}/commitlog", config.commit_log_file_size)
+        self._checkpoint = load_checkpoint(runtime.files, f"{directory}/checkpoint")
+        self._store_ms = 0
+        self._dispatched_ms = 0
+        self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_to_write, 0)
+
+    @classmethod
+    def open(cls, runtime: Runtime, directory: str, config: StoreConfig) -> MessageStore:
+        """Open, or make, a store directory and recover it; every message of the log is visible when this returns.
+
+        Raises StoreUserError when another process has it open, the file sizes are not those of `config`, or a file in
+        the middle is missing; OSError when the directory cannot be written.
+        """
+        _check_config(config)
+        files = runtime.files
+        files.make_directory(directory)
+        try:
+            unlock = files.lock(f"{directory}/lock")
+        except BlockingIOError as error:
+            raise StoreUserError(f"{directory} is in use: {error.strerror}; stop that broker first") from error
+        try:
+            store = cls(runtime, directory, config, unlock)
+        except BaseException:
+            unlock()
+            raise
+        try:
+            store._recover()
+        except BaseException:
+            store.abandon()
+            raise
+        return store
+
+    def _recover(self) -> None:
+        files = self._runtime.files
+        abort = f"{self._directory}/abort"
+        crashed = files.exists(abort)
+        self._load_queues()
+        queues = self._all_queues()
+        if crashed:
+            recovered = recover_crashed(self._log, queues, self._checkpoint)
+        else:
+            recovered = recover_clean(self._log, queues)
+        self._store_ms = recovered.store_ms
+        self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_to_write, recovered.cursor)
+        while self._dispatcher.cursor < self._log.end:
+            self._dispatcher.dispatch(_DISPATCH_COUNT)
+        for queue in self._all_queues():
+            queue.offset_next = queue.offset_end
+            queue.correct_min(self._log.start)
+        if not crashed:
+            files.write_atomic(abort, b"")
+
+    def _load_queues(self) -> None:
+        files = self._runtime.files
+        root = f"{self._directory}/consumequeue"
+        for name in files.list(root):
+            for queue_name in files.list(f"{root}/{name}"):
+                if queue_name.isascii() and queue_name.isdigit() and files.list(f"{root}/{name}/{queue_name}"):
+                    self._queue_to_write(name, int(queue_name))
+
+    def _all_queues(self) -> list[ConsumeQueue]:
+        return [queue for topic in list(self._topics.values()) for queue in list(topic.queues.values())]
+
+    # ------------------------------------------------------------------ append
+
+    def put(self, message: MessageToStore) -> PutResult:
+        """Append one message; it is visible after `dispatch` and durable after `flush`.
+
+        Raises MessageRefusedError when a limit is broken and OSError when the disk is full; nothing of the message is
+        left then.
+        """
+        properties = message.properties
+        if len(message.body) > self._config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX:
+            raise MessageRefusedError(self._why_too_large(message))
+        topic_name, sys_flag = message.topic, message.sys_flag
+        with self._append_lock:
+            topic = self._topics.get(topic_name)
+            queue = topic.queues.get(message.queue_id) if topic is not None else None
+            if queue is None or topic is None:
+                self._check_place(message)
+                queue = self._make_queue(topic_name, message.queue_id)
+                topic = self._topics[topic_name]
+            store_ms = self._runtime.unix_ms()
+            # Never backwards, so that a recovery that goes by store times is right even if the clock was set back.
+            store_ms = max(store_ms, self._store_ms)
+            listed = not sys_flag or sys_flag & SYS_FLAG_TRANSACTION_MASK not in _NOT_IN_QUEUE
+            queue_offset = queue.offset_next if listed else 0
+            start = self._log.append(message, topic.part, queue_offset, store_ms)
+            size = self._log.end - start
+            self._store_ms = store_ms
+            tags_code = message.tags_code
+            if listed:
+                queue.offset_next = queue_offset + 1
+                if topic_name == SCHEDULE_TOPIC:
+                    tags_code = tags_code_of(topic_name, properties, store_ms)
+            self._dispatcher.hand(Handed(queue if listed else None, queue_offset, start, size, tags_code, store_ms))
+        return PutResult(queue_offset, start, size, store_ms, message.store_host)
+
+    def _why_too_large(self, message: MessageToStore) -> str:
+        if len(message.properties) > PROPERTIES_SIZE_MAX:
+            return f"the properties have {len(message.properties)} bytes, at most {PROPERTIES_SIZE_MAX} are allowed"
+        return f"the body has {len(message.body)} bytes, at most {self._config.message_size_max} are allowed"
+
+    def _check_place(self, message: MessageToStore) -> None:
+        """Refuse what must not become a path or does not fit a record; asked once a queue."""
+        check_topic(message.topic)
+        if not 0 <= message.queue_id <= QUEUE_ID_MAX:
+            raise MessageRefusedError(f"queue id {message.queue_id} is not from 0 to {QUEUE_ID_MAX}")
+
+    def _queue_to_write(self, topic: str, queue_id: int) -> ConsumeQueue:
+        with self._append_lock:
+            return self._make_queue(topic, queue_id)
+
+    def _make_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made if need be; the caller holds the append lock. Its files come with its first unit."""
+        known = self._topics.get(topic)
+        if known is None:
+            name = topic.encode()
+            known = self._topics[topic] = _Topic(bytes((len(name),)) + name)
+        queue = known.queues.get(queue_id)
+        if queue is None:
+            directory = f"{self._directory}/consumequeue/{topic}/{queue_id}"
+            size = self._config.consume_queue_file_size
+            queue = ConsumeQueue(self._runtime.files, directory, size, topic, queue_id)
+            known.queues[queue_id] = queue
+        return queue
+
+    # ------------------------------------------------------------------ dispatch and read
+
+    def dispatch(self, limit: int) -> Sequence[Arrival]:
+        """Make up to `limit` appended messages visible, in log order, and say which.
+
+        An empty answer means that nothing waits, or that only messages were passed that no queue lists:
+        `dispatched_end` tells the two apart. Raises OSError when a queue's file cannot grow (try again later).
+        """
+        with self._dispatch_lock:
+            arrivals = self._dispatcher.dispatch(limit)
+            if arrivals:
+                self._dispatched_ms = arrivals[-1].store_ms
+        return arrivals
+
+    @property
+    def dispatched_end(self) -> int:
+        """Physical offset up to which every message is visible."""
+        return self._dispatcher.cursor
+
+    @property
+    def log_start(self) -> int:
+        """Physical offset of the oldest byte of the log (`getMinPhyOffset`)."""
+        return self._log.start
+
+    @property
+    def log_end(self) -> int:
+        """Physical offset after the last appended record (`getMaxPhyOffset`)."""
+        return self._log.end
+
+    @property
+    def flushed_end(self) -> int:
+        """Physical offset up to which the log is durable."""
+        return self._log.flushed_end
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Every queue that has files, by topic and queue id."""
+        return sorted((queue.topic, queue.queue_id) for queue in self._all_queues() if queue.segments.segments)
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        known = self._topics.get(topic)
+        return known.queues.get(queue_id) if known is not None else None
+
+    def visible_end(self, topic: str, queue_id: int) -> int:
+        """The queue offset after the last visible message (`getMaxOffsetInQueue`); 0 for a queue that is not there."""
+        queue = self._queue(topic, queue_id)
+        return queue.offset_end if queue is not None else 0
+
+    def visible_start(self, topic: str, queue_id: int) -> int:
+        """The least queue offset that can be read (`getMinOffsetInQueue`); 0 for a queue that is not there."""
+        queue = self._queue(topic, queue_id)
+        return queue.offset_min if queue is not None else 0
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        matches: TagsMatch | None = None,
+        *,
+        matches_record: RecordMatch | None = None,
+    ) -> GetResult:
+        """What a consumer at `offset` gets: whole records, as slices of the map (`getMessage`).
+
+        `matches` sees a tags code, `matches_record` the record's bytes. The first match is given whatever its size;
+        then the limits of `config` on bytes and count hold, in memory or on disk, and `count_max`. At most 800 units
+        (or `count_max`) are looked at, and none of the next consume-queue file.
+        """
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        return read_queue(self._log, queue, self._config, offset, count_max, matches=(matches, matches_record))
+
+    def record_at(self, physical_offset: int) -> memoryview | None:
+        """The bytes of the record that begins at a physical offset; None when none does (`lookMessageByOffset`)."""
+        found = self._log.read(physical_offset)
+        return self._log.slice(physical_offset, found.size) if isinstance(found, Record) else None
+
+    def store_ms_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """When the message at a queue offset was stored; None when it is not there."""
+        queue = self._queue(topic, queue_id)
+        unit = queue.unit(offset) if queue is not None else None
+        found = self._log.read(unit[0]) if unit is not None else None
+        return found.store_ms if isinstance(found, Record) else None
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """The queue offset stored nearest to `time_ms` (`getOffsetInQueueByTime`); 0 for a queue without messages.
+
+        A message stored at that very time wins; else the nearer of the two around it, the earlier on a tie; beyond the
+        last message the last one. Java first picks one file by its modification time; we search the whole queue.
+        """
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.offset_min, queue.offset_end - 1
+        left = right = -1
+        left_ms = right_ms = 0
+        while low <= high:
+            middle = (low + high) // 2
+            stored_ms = self.store_ms_of(topic, queue_id, middle)
+            if stored_ms is None:
+                low = middle + 1
+            elif stored_ms == time_ms:
+                return middle
+            elif stored_ms < time_ms:
+                left, left_ms, low = middle, stored_ms, middle + 1
+            else:
+                right, right_ms, high = middle, stored_ms, middle - 1
+        if left < 0 or right < 0:
+            return max(left, right, 0)
+        return right if time_ms - left_ms > right_ms - time_ms else left
+
+    # ------------------------------------------------------------------ flush and close
+
+    def flush(self) -> int:
+        """Make every appended message durable; the physical offset up to which they are. Raises OSError."""
+        with self._flush_lock:
+            store_ms = self._store_ms
+            end = self._log.flush()
+            if store_ms > self._checkpoint.physic_ms:
+                self._checkpoint = Checkpoint(store_ms, self._checkpoint.logics_ms, self._checkpoint.index_ms)
+            return end
+
+    def flush_queues(self) -> None:
+        """Make every visible unit durable, then write the checkpoint; recovery is short after it. Raises OSError."""
+        with self._flush_lock:
+            dispatched_ms = self._dispatched_ms
+            for queue in self._all_queues():
+                queue.flush()
+            known = self._checkpoint
+            checkpoint = Checkpoint(known.physic_ms, max(known.logics_ms, dispatched_ms), known.index_ms)
+            self._runtime.files.write_atomic(f"{self._directory}/checkpoint", encode_checkpoint(checkpoint))
+            self._checkpoint = checkpoint
+
+    def close(self) -> None:
+        """Stop cleanly: make everything visible and durable, take back `abort`, unlock. A second close does nothing.
+
+        Raises OSError; the store is then closed all the same and is recovered when it is opened again.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            while self._dispatcher.cursor < self._log.end:
+                self.dispatch(_DISPATCH_COUNT)
+            self.flush()
+            self.flush_queues()
+            self._runtime.files.remove(f"{self._directory}/abort")
+        finally:
+            self._unmap()
+
+    def abandon(self) -> None:
+        """Close without making anything durable, as a kill does: the next `open` recovers."""
+        if not self._closed:
+            self._closed = True
+            self._unmap()
+
+    def _unmap(self) -> None:
+        for queue in self._all_queues():
+            queue.segments.close()
+        self._log.segments.close()
+        self._unlock()
+
+
+def check_topic(topic: str) -> None:
+    """Raise MessageRefusedError unless the name fits a record and is a safe path component."""
+    size = len(topic.encode("utf-8", "surrogatepass"))
+    if not 0 < size <= TOPIC_SIZE_MAX:
+        raise MessageRefusedError(f"the topic's name has {size} bytes, from 1 to {TOPIC_SIZE_MAX} are allowed")
+    if topic in {".", ".."} or "/" in topic or not topic.isprintable():
+        raise MessageRefusedError(f"topic {topic!r} cannot be a directory's name")
+
+
+def _check_config(config: StoreConfig) -> None:
+    if config.consume_queue_file_size <= 0 or config.consume_queue_file_size % UNIT_SIZE:
+        raise StoreUserError(
+            f"mappedFileSizeConsumeQueue is {config.consume_queue_file_size}: give a multiple of {UNIT_SIZE}"
+        )
+    if config.commit_log_file_size < FIXED_SIZE + BLANK_SIZE_MIN:
+        raise StoreUserError(
+            f"mappedFileSizeCommitLog is {config.commit_log_file_size}: give more than the largest message"
+        )

@@ -1,0 +1,123 @@
+"""Opening a store again: where the log truly ends, and which queue units to believe.
+
+After a clean stop as RocketMQ does (`ConsumeQueue.recover`, `CommitLog.recoverNormally`): the last three files of each
+are walked to the first unit or record that is not whole, and what follows is forgotten. After a crash the queues are
+believed only for records before a safe point, and everything from there is dispatched again. The safe point is the
+newest file that begins with a record no younger than the checkpoint (`isMappedFileMatchedRecover`), and so do all files
+before it: what was stored up to the checkpoint is durable in log and queues, whatever pages a power cut lost.
+
+Leaves out the index, and repairing damage before the tail: `verify` names it, nobody guesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_broker.store.checkpoint import Checkpoint
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.record import Damage, Record
+
+FILES_WALKED: Final = 3
+"""How many of the newest files a normal recovery walks."""
+
+
+@frozen
+class Recovered:
+    """What recovery found."""
+
+    cursor: int
+    """Physical offset where dispatching begins; every record before it is in its queue."""
+    store_ms: int
+    """Store time of the log's last walked record; 0 when none was walked."""
+
+
+def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue]) -> Recovered:
+    """Recover after a clean stop; raises OSError."""
+    queues = list(queues)
+    for queue in queues:
+        _walk_queue(queue, len(queue.segments.segments) - FILES_WALKED, None)
+    walked = log.segments.segments[-FILES_WALKED:]
+    end, store_ms = _walk_log(log, walked[0].start if walked else log.start)
+    log.stand_at(end)
+    for queue in queues:
+        if queue.physical_end > end:
+            _walk_queue(queue, _file_before(queue, end), end)
+    # What the queues list is dispatched; a log that lost its oldest files begins later than a queue may say.
+    cursor = max((queue.physical_end for queue in queues), default=log.start)
+    return Recovered(min(max(cursor, log.start), end), store_ms)
+
+
+def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint) -> Recovered:
+    """Recover after a crash: believe queues before the safe point only; raises OSError."""
+    start = safe_start(log, checkpoint)
+    for queue in queues:
+        _walk_queue(queue, _file_before(queue, start), start)
+    end, store_ms = _walk_log(log, start)
+    log.stand_at(end)
+    # A kill leaves bytes in the page cache that no disk has seen yet.
+    log.flushed_end = start
+    return Recovered(start, store_ms)
+
+
+def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
+    """Physical offset of the newest file that, with all before it, begins with a record up to `checkpoint.safe_ms`."""
+    start = log.start
+    for segment in log.segments.segments:
+        first = log.read(segment.start)
+        if not isinstance(first, Record) or not 0 < first.store_ms <= checkpoint.safe_ms:
+            break
+        start = segment.start
+    return start
+
+
+def _walk_log(log: CommitLog, start: int) -> tuple[int, int]:
+    """(end of the last whole record from `start` on, its store time); a blank counts only if a record follows it."""
+    position = end = start
+    store_ms = 0
+    while True:
+        found = log.read(position)
+        if found is None or isinstance(found, Damage):
+            return end, store_ms
+        if isinstance(found, Record):
+            position = end = position + found.size
+            store_ms = found.store_ms
+        else:
+            position = found
+            # A following file, even an empty one, is where writing goes on; without one it is before the blank.
+            if log.segments.find(position) is not None:
+                end = position
+
+
+def _file_before(queue: ConsumeQueue, log_end: int) -> int:
+    """Index of the newest file that begins with a unit of a record before `log_end`; -1 when there is none."""
+    segments = queue.segments.segments
+    for index in range(len(segments) - 1, -1, -1):
+        physical_offset, size, _tags_code = UNIT.unpack_from(segments[index].view, 0)
+        if physical_offset >= 0 and size > 0 and physical_offset < log_end:
+            return index
+    return -1
+
+
+def _walk_queue(queue: ConsumeQueue, file_first: int, log_end: int | None) -> None:
+    """Let the queue stand after its last good unit, walking from a file; good is written and before `log_end`."""
+    segments = queue.segments.segments
+    if not segments:
+        return
+    offset = segments[0].start // UNIT_SIZE
+    physical_end = -1
+    if file_first < 0 and log_end is not None:
+        queue.stand_at(0, physical_end)
+        return
+    for segment in segments[max(0, file_first) :]:
+        offset = segment.start // UNIT_SIZE
+        for physical_offset, size, _tags_code in UNIT.iter_unpack(segment.view):
+            if physical_offset < 0 or size <= 0 or (log_end is not None and physical_offset >= log_end):
+                queue.stand_at(offset, physical_end)
+                return
+            offset += 1
+            physical_end = physical_offset + size if size != PRE_BLANK_SIZE else physical_end
+    queue.stand_at(offset, physical_end)

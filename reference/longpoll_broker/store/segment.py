@@ -1,0 +1,153 @@
+"""Files of one size that together are one long string of bytes, each mapped into memory.
+
+A file is named by the offset of its first byte, twenty digits (`MappedFileQueue.java`). Leaves out what the bytes mean
+and where writing stands: a commit log and a consume queue each know that.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from longpoll_broker.errors import StoreUserError
+from longpoll_broker.runtime import Files, MappedFile
+
+NAME_DIGITS: Final = 20
+RESERVE_SIZE: Final = 1024 * 1024
+"""How far ahead of writing disk blocks are taken, bytes: one system call a mebibyte, and little wasted in a queue."""
+
+
+class Segment:
+    """One mapped file. Invariant: bytes below `reserved_end` have disk blocks, so writing them cannot fail."""
+
+    __slots__ = ("mapped", "path", "reserved_end", "size", "start", "stop", "view")
+
+    def __init__(self, files: Files, path: str, start: int, size: int) -> None:
+        self.path = path
+        self.start = start
+        self.size = size
+        self.stop = start + size
+        self.mapped: MappedFile = files.map(path, size, writable=True, create=True)
+        self.view = self.mapped.view
+        self.reserved_end = 0
+
+    def reserve(self, position: int, stop: int) -> None:
+        """Make writing [position, stop) safe; raises OSError when the disk is full. Positions are inside the file."""
+        end = min(self.size, max(stop, position + RESERVE_SIZE))
+        try:
+            self.mapped.reserve(position, end)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or end == stop:
+                raise
+            # The disk has no room to spare, but perhaps enough for these bytes.
+            end = stop
+            self.mapped.reserve(position, end)
+        self.reserved_end = end
+
+
+def segment_name(start: int) -> str:
+    """The file name of the segment that begins at `start`."""
+    return f"{start:0{NAME_DIGITS}d}"
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether a file name is twenty digits."""
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+
+
+class SegmentList:
+    """The mapped files of one directory, oldest first.
+
+    Invariant: `segments` are neighbours without gaps. The tuple is replaced, never changed, so that readers on other
+    threads need no lock. Writers and removers hold the owner's lock.
+    """
+
+    __slots__ = ("_files", "_names_changed", "directory", "segments", "size")
+
+    def __init__(self, files: Files, directory: str, size: int) -> None:
+        """Map every segment that is there; raises StoreUserError when one does not have `size` bytes or is missing."""
+        self._files = files
+        self._names_changed = False
+        self.directory = directory
+        self.size = size
+        self.segments: tuple[Segment, ...] = ()
+        try:
+            self._load()
+        except StoreUserError:
+            self.close()
+            raise
+
+    def _load(self) -> None:
+        names = [name for name in self._files.list(self.directory) if is_segment_name(name)]
+        for index, name in enumerate(names):
+            path, start = f"{self.directory}/{name}", int(name)
+            found = self._files.size(path)
+            # A crash between making a file and giving it its length leaves an empty one; it is the newest.
+            if found != self.size and not (found == 0 and index == len(names) - 1):
+                raise StoreUserError(
+                    f"{path} has {found} bytes, the settings say {self.size}: open the store with the file sizes "
+                    "that it was made with"
+                )
+            if self.segments and self.segments[-1].stop != start:
+                raise StoreUserError(
+                    f"{self.directory} has no file {segment_name(self.segments[-1].stop)} before {name}: run "
+                    "`longpoll store verify` and restore the missing file"
+                )
+            self.segments = (*self.segments, Segment(self._files, path, start, self.size))
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte of the oldest segment; 0 when there is none."""
+        segments = self.segments
+        return segments[0].start if segments else 0
+
+    def find(self, offset: int) -> Segment | None:
+        """The segment that holds the byte at `offset`; None when it is before the first or after the last."""
+        segments = self.segments
+        if not segments:
+            return None
+        index = (offset - segments[0].start) // self.size
+        return segments[index] if 0 <= index < len(segments) else None
+
+    def append(self, start: int) -> Segment:
+        """Make the segment that begins at `start`; raises OSError. It is sparse: this takes no time on a disk."""
+        assert not self.segments or self.segments[-1].stop == start
+        assert start % self.size == 0
+        if not self.segments:
+            self._files.make_directory(self.directory)
+        segment = Segment(self._files, f"{self.directory}/{segment_name(start)}", start, self.size)
+        self._names_changed = True
+        self.segments = (*self.segments, segment)
+        return segment
+
+    def truncate(self, end: int) -> None:
+        """Forget every byte from `end` on: later segments are removed, the rest of its own becomes zeros.
+
+        Zeros, because what stays behind could be taken for whole records after the next crash.
+        """
+        keep = tuple(segment for segment in self.segments if segment.start < end)
+        drop = self.segments[len(keep) :]
+        self.segments = keep
+        for segment in reversed(drop):
+            segment.mapped.close()
+            self._files.remove(segment.path)
+            self._names_changed = True
+        if keep and end < keep[-1].stop:
+            keep[-1].mapped.clear_from(end - keep[-1].start)
+            keep[-1].reserved_end = 0
+
+    def flush(self, start: int, stop: int) -> None:
+        """Make bytes [start, stop) durable, and the names of the files that hold them."""
+        for segment in self.segments:
+            if segment.start < stop and start < segment.stop:
+                segment.mapped.sync(max(0, start - segment.start), min(self.size, stop - segment.start))
+        if self._names_changed:
+            # Set back first: a segment made while the directory is being synced must be seen the next time.
+            self._names_changed = False
+            self._files.sync_directory(self.directory)
+
+    def close(self) -> None:
+        """Unmap every file."""
+        segments, self.segments = self.segments, ()
+        for segment in segments:
+            segment.mapped.close()

@@ -1,0 +1,167 @@
+"""Which messages a pull gets: `DefaultMessageStore.getMessage` of 4.9, its statuses, limits and next offset.
+
+Leaves out the extended consume queue and the slave's rule for uncorrected offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.messages import GetResult, GetStatus
+from longpoll_broker.store.segment import Segment
+
+SCAN_BYTES_MIN: Final = 16_000
+"""Bytes of units that one read looks at, at least: 800 units. More only when more messages were asked for."""
+
+TagsMatch = Callable[[int], bool]
+RecordMatch = Callable[[memoryview], bool]
+Matches = tuple[TagsMatch | None, RecordMatch | None]
+"""`isMatchedByConsumeQueue` and `isMatchedByCommitLog`; None lets everything through."""
+
+
+def memory_of(config: StoreConfig) -> int:
+    """Bytes at the log's end that are taken to be in memory."""
+    return config.memory_size * config.memory_ratio_max // 100
+
+
+def read_queue(
+    log: CommitLog, queue: ConsumeQueue, config: StoreConfig, offset: int, count_max: int, *, matches: Matches
+) -> GetResult:
+    """What a consumer at `offset` gets; see `MessageStore.get`."""
+    offset_min, offset_end = queue.offset_min, queue.offset_end
+    if offset_end == 0:
+        return nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, offset_min, offset_end)
+    if offset < offset_min:
+        return nothing(GetStatus.OFFSET_TOO_SMALL, offset_min, offset_min, offset_end)
+    if offset == offset_end:
+        return nothing(GetStatus.OFFSET_OVERFLOW_ONE, offset, offset_min, offset_end)
+    if offset > offset_end:
+        offset_next = offset_end if offset_min else offset_min
+        return nothing(GetStatus.OFFSET_OVERFLOW_BADLY, offset_next, offset_min, offset_end)
+    units = queue.units_from(offset)
+    if units is None:
+        return nothing(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), offset_min, offset_end)
+    # Java counts up in steps of a unit while below the limit, so a limit inside a unit lets that unit in.
+    scan_count = -(-max(SCAN_BYTES_MIN, count_max * UNIT_SIZE) // UNIT_SIZE)
+    scan = _Scan(log)
+    offset_next = scan.run(config, offset, units[: scan_count * UNIT_SIZE], count_max, matches)
+    return GetResult(
+        scan.status, offset_next, offset_min, offset_end, scan.records, scan.offsets, scan.size_bytes,
+        scan.log_end - scan.physical_last > memory_of(config),
+    )  # fmt: skip
+
+
+def nothing(status: GetStatus, offset_next: int, offset_min: int, offset_end: int) -> GetResult:
+    """A result without a message."""
+    return GetResult(status, offset_next, offset_min, offset_end, [], [], 0, False)
+
+
+class _Scan:
+    """One pass over units. Invariant: `records` and the open run cover exactly the messages of `offsets`.
+
+    A run is a stretch of neighbouring records in one segment, [`_run_start`, `_run_end`); it becomes one slice.
+    """
+
+    __slots__ = (
+        "_log",
+        "_run_end",
+        "_run_start",
+        "_run_stop",
+        "_segment",
+        "log_end",
+        "offsets",
+        "physical_last",
+        "records",
+        "size_bytes",
+        "status",
+    )
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._segment: Segment | None = None
+        self._run_start = self._run_end = self._run_stop = -1
+        self.log_end = log.end
+        self.physical_last = 0
+        self.status = GetStatus.NO_MATCHED_MESSAGE
+        self.records: list[memoryview] = []
+        self.offsets: list[int] = []
+        self.size_bytes = 0
+
+    def run(self, config: StoreConfig, offset: int, units: memoryview, count_max: int, matches: Matches) -> int:
+        """Collect messages from `units`, the first of which is at `offset`; the offset after the last one passed."""
+        memory_start = self.log_end - memory_of(config)
+        matches_tags, matches_record = matches
+        offsets = self.offsets
+        removed_end = -1
+        for physical_offset, size, tags_code in UNIT.iter_unpack(units):
+            self.physical_last = physical_offset
+            if physical_offset >= removed_end:
+                if offsets and self._is_full(config, size, count_max, in_memory=physical_offset >= memory_start):
+                    break
+                if matches_tags is not None and not matches_tags(tags_code):
+                    self._missed(GetStatus.NO_MATCHED_MESSAGE)
+                elif not self._reach(physical_offset, size):
+                    self._missed(GetStatus.MESSAGE_WAS_REMOVING)
+                    removed_end = self._log.next_file(physical_offset)
+                elif matches_record is not None and not matches_record(self._record(physical_offset, size)):
+                    self._missed(GetStatus.NO_MATCHED_MESSAGE)
+                else:
+                    self._take(physical_offset, size)
+                    offsets.append(offset)
+                    removed_end = -1
+            offset += 1
+        self._end_run()
+        if offsets:
+            self.status = GetStatus.FOUND
+        return offset
+
+    def _missed(self, status: GetStatus) -> None:
+        # As in Java, the last unit that was passed over names the status of a read that found nothing.
+        self.status = status
+
+    def _is_full(self, config: StoreConfig, size: int, count_max: int, *, in_memory: bool) -> bool:
+        """Whether a message of `size` bytes is one too many (`isTheBatchFull`); asked once there is one at least."""
+        count = len(self.offsets)
+        if count >= count_max:
+            return True
+        if in_memory:
+            return (
+                self.size_bytes + size > config.transfer_bytes_max_in_memory
+                or count >= config.transfer_count_max_in_memory
+            )
+        return self.size_bytes + size > config.transfer_bytes_max_on_disk or count >= config.transfer_count_max_on_disk
+
+    def _reach(self, physical_offset: int, size: int) -> bool:
+        """Whether the log has these bytes; its segment becomes the present one."""
+        if self._run_start <= physical_offset and physical_offset + size <= self._run_stop and size > 0:
+            return True
+        segment = self._log.segments.find(physical_offset)
+        if segment is None or size <= 0 or physical_offset + size > min(segment.stop, self.log_end):
+            return False
+        if segment is not self._segment:
+            self._end_run()
+            self._segment = segment
+            self._run_stop = min(segment.stop, self.log_end)
+            self._run_start = self._run_end = physical_offset
+        return True
+
+    def _record(self, physical_offset: int, size: int) -> memoryview:
+        segment = self._segment
+        assert segment is not None
+        return segment.view[physical_offset - segment.start : physical_offset - segment.start + size]
+
+    def _take(self, physical_offset: int, size: int) -> None:
+        if physical_offset != self._run_end:
+            self._end_run()
+            self._run_start = physical_offset
+        self._run_end = physical_offset + size
+        self.size_bytes += size
+
+    def _end_run(self) -> None:
+        if self._run_end > self._run_start:
+            self.records.append(self._record(self._run_start, self._run_end - self._run_start))
+            self._run_start = self._run_end
