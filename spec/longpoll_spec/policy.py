@@ -40,43 +40,48 @@ class Policy:
     the lock before the insert, or after the insert. Only the last is safe in every variant: it removes the request
     from the table under the bucket's lock and only then queues it, and does nothing if a notifier has taken it."""
 
-    recheck_after_keep: bool = field(default=True)
-    """Whether a notifier that puts requests back looks at the visible end once more for them."""
+    recheck_after_keep: bool = field(default=False)
+    """Whether a notifier that has put requests back looks at the visible end once more, and walks again if one of the
+    bucket's requests has something to read. Needed with clone_and_clear; in place the lock already covers them."""
 
     take: Take = field(default="in_place")
     """How a notifier goes through a bucket: it clones and clears the list and works without the lock, or it works in
     place under the lock."""
 
+    empty_shortcut: bool = field(default=True)
+    """Whether a notifier passes over a bucket that looks empty without waiting for its lock."""
+
     expiry: Expiry = field(default="own_deadline")
-    """Whether a deadline is noticed by the periodic scan only, or at the request's own deadline."""
+    """Whether a deadline is noticed by the periodic scan only, or at the request's own deadline as well."""
 
     heap_entry: HeapEntry = field(default="until_answered")
-    """Whether a request's entry in the deadline heap is spent when it first fires, or stays until the answer."""
+    """Whether a request's entry in the deadline heap is spent when it first fires, or stays until the answer. Read only
+    where requests expire at their own deadline."""
 
     notify: Notify = field(default="at_append")
-    """Whether arrivals are noticed by the dispatcher's poll, or dispatched as the append completes."""
+    """Whether the dispatcher polls the log, so that time passes before it sees an append, or is told by the append."""
 
     on_reject: OnReject = field(default="answer_busy")
     """What becomes of a woken request that the executor refuses: nothing at all, or an answer SYSTEM_BUSY."""
 
     on_throw: OnThrow = field(default="answer_and_go_on")
-    """What becomes of a notifier's list when it throws half-way: all dropped, the rest kept, or an answer to the one
-    that threw and the rest served."""
+    """What becomes of a notifier's list when looking at a request throws: all of it is dropped, all of it is put back
+    and the walk ends there, or the one that threw is answered and the walk goes on."""
 
     on_stop: OnStop = field(default="answer")
-    """Whether held requests are answered when the broker stops."""
+    """Whether held requests are answered when the broker stops, and those that would be put into the table later."""
 
     tick: Tick = field(default="maximal_progress")
     """Whether time may pass while the broker's own threads have work that is due (free), or not."""
 
 
 STRICT: Final = Policy(name="strict")
-STRICT_CLONE: Final = attrs.evolve(STRICT, name="strict-clone", take="clone_and_clear")
+STRICT_CLONE: Final = attrs.evolve(STRICT, name="strict-clone", take="clone_and_clear", recheck_after_keep=True)
 ROCKETMQ_4_9: Final = Policy(
     name="rocketmq-4.9",
     recheck_after_hold="none",
-    recheck_after_keep=False,
     take="clone_and_clear",
+    empty_shortcut=False,
     expiry="scan",
     heap_entry="one_shot",
     notify="dispatcher_poll",

@@ -1,0 +1,44 @@
+"""The actions of the law, one module a family, in the order in which a message and a pull meet them.
+
+An action is one lock hold, one store read, or one step of a thread between two of them: the coarsest grain at which
+every known hazard still shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from longpoll_spec.actions import faults, notify, produce, pull, run, scan, time, walk
+from longpoll_spec.actions.family import instances
+from longpoll_spec.model import Action, Family
+from longpoll_spec.state import State
+
+FAMILIES: Final[tuple[Family, ...]] = (
+    produce.append,
+    produce.make_visible,
+    pull.next_pull,
+    pull.pull_read,
+    pull.recheck_first,
+    pull.hold,
+    pull.recheck_after_hold,
+    notify.notify_start,
+    notify.notify_each,
+    notify.notify_end,
+    scan.scan_start,
+    scan.scan_each,
+    scan.scan_end,
+    walk.recheck_after_keep,
+    run.expire,
+    run.run,
+    time.tick,
+    faults.executor_rejects,
+    faults.notifier_throws,
+    faults.stop,
+)
+
+
+def actions_of(state: State) -> Iterable[Action]:
+    """Every action instance that the state's policy has, in the order of the law's text."""
+    for family in FAMILIES:
+        yield from instances(family, state)

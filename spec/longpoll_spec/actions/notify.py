@@ -1,0 +1,37 @@
+"""Notify: the dispatcher walks the bucket after each message that it made visible.
+
+Source: `NotifyMessageArrivingListener.arriving` on the dispatch thread (4.9.8). The walk itself is in `walk`.
+"""
+
+from __future__ import annotations
+
+from longpoll_spec.actions import walk
+from longpoll_spec.actions.family import action
+from longpoll_spec.model import Step
+from longpoll_spec.state import DUE, Request, State, assign
+
+
+@action()
+def notify_start(state: State) -> Step:
+    """The dispatcher, due after a message became visible, takes the bucket's requests; with the shortcut it passes over
+    a bucket that looks empty without waiting for the lock.
+    """
+    # GUARD
+    guard = state.dispatcher.at(DUE) & walk.may_take(state)
+    # EFFECT
+    effect = assign(*walk.take(state, state.dispatcher))
+    return Step(guard, effect)
+
+
+@action("request")
+def notify_each(state: State, request: Request) -> Step:
+    """The dispatcher looks at one request it took: if there is something to read, or the deadline has passed, the
+    request goes to the executor, else it is kept.
+    """
+    return walk.look(state, state.dispatcher, request)
+
+
+@action()
+def notify_end(state: State) -> Step:
+    """The dispatcher, having looked at all it took, puts the requests it kept back into the bucket."""
+    return walk.keep(state, state.dispatcher)

@@ -1,0 +1,54 @@
+"""What several actions do to a request alike: hand it to the executor, read for it, answer it, lose it.
+
+Source: `executeRequestWhenWakeup` (4.9.8). Leaves out when this happens: the actions say so.
+"""
+
+from __future__ import annotations
+
+from longpoll_spec.state import Request, State
+from longpoll_spec.terms import TRUE, Bool, Int, Term, ite
+
+Pairs = tuple[tuple[Term, Term | int], ...]
+
+
+def to_executor(
+    request: Request, wakes: Bool = TRUE, *, otherwise: int | None = None, recheck_due: Bool | None = None
+) -> Pairs:
+    """Where `wakes` holds the request leaves table and lists and stands in the executor once more.
+
+    Else it goes to the phase `otherwise`, or stays where it is; `recheck_due` is then its recheck, if not as before.
+
+    It keeps its deadline: being woken does not buy time. A recheck of its own would find it gone, so none is left.
+    """
+    stays = request.phase if otherwise is None else otherwise
+    left = request.recheck_due if recheck_due is None else recheck_due
+    return (
+        (request.phase, ite(wakes, request.phases["queued"], stays)),
+        (request.copies, ite(wakes, request.copies + 1, request.copies)),
+        (request.recheck_due, left & ~wakes),
+        (request.armed, request.armed & ~wakes),
+    )
+
+
+def offset_after_read(state: State, request: Request) -> Int:
+    """The next offset after a read: the visible end if there was something to read, else unchanged."""
+    return ite(state.has_more(request), state.visible_end, request.offset)
+
+
+def answered(request: Request, here: Bool = TRUE) -> Pairs:
+    """Where `here` holds the request's pull is answered and the slot is idle again."""
+    return (*_gone(request, here), (request.open, request.open & ~here))
+
+
+def dropped(request: Request, here: Bool = TRUE) -> Pairs:
+    """Where `here` holds the request stands nowhere any more, and its pull still waits for an answer."""
+    return _gone(request, here)
+
+
+def _gone(request: Request, here: Bool) -> Pairs:
+    return (
+        (request.phase, ite(here, request.phases["idle"], request.phase)),
+        (request.deadline, ite(here, 0, request.deadline)),
+        (request.recheck_due, request.recheck_due & ~here),
+        (request.armed, request.armed & ~here),
+    )

@@ -1,0 +1,172 @@
+"""What a law is made of: actions, properties, and the model that holds them for one policy and bounds.
+
+Records only. The actions' text is in `actions`, the properties' in `properties`; `law.law_of` puts a model together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal, TypeAlias
+
+from attrs import field, frozen
+
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.errors import UnknownPropertyError
+from longpoll_spec.policy import Policy
+from longpoll_spec.state import State, Variable
+from longpoll_spec.terms import TRUE, Bool, Effect
+
+Actor: TypeAlias = str | int
+"""Who acts: a notifier's name or a request's index."""
+Kind: TypeAlias = Literal["always", "sometimes", "inductive"]
+
+
+@frozen
+class Step:
+    """What one action instance does: it may happen where `guard` holds, and then `effect` happens at once."""
+
+    guard: Bool
+    effect: Effect
+
+
+@frozen
+class Action:
+    """One instance of an action: a step with its actors."""
+
+    name: str
+    actors: tuple[Actor, ...]
+    sentence: str
+    guard: Bool
+    effect: Effect
+    urgent: bool
+    """Under maximal progress no time passes while this is enabled."""
+
+    @property
+    def label(self) -> str:
+        """For instance `hold(0)` or `notifier_throws(scanner,1)`."""
+        return f"{self.name}({','.join(map(str, self.actors))})" if self.actors else self.name
+
+
+@frozen
+class Family:
+    """All instances of one action: its text, who takes part, and in which policies it exists and is urgent."""
+
+    name: str
+    sentence: str
+    text: Callable[..., Step]
+    actors: Callable[[State], Iterable[tuple[Actor, ...]]]
+    exists: Callable[[Policy], bool]
+    urgent: Callable[[Policy], bool]
+
+
+@frozen
+class Property:
+    """A statement about states: `always` true in every reachable one, `sometimes` true in at least one.
+
+    `inductive` is an `always` that says nothing to a user: the strengthening that a proof needs. Where a property
+    speaks of a step that must not happen, `closing` names the steps, each with the condition under which it breaks the
+    property, and a counterexample ends with that step. `term` is the whole as one statement about states: `here`, and
+    no closing step's guard and condition hold together.
+    """
+
+    name: str
+    kind: Kind
+    sentence: str
+    term: Bool
+    here: Bool = TRUE
+    """The part of `term` that is about the state alone."""
+    closing: tuple[tuple[str, Bool], ...] = ()
+    """(action label, the condition besides its guard under which the step breaks the property)."""
+
+
+@frozen
+class Model:
+    """The law of one policy under bounds."""
+
+    policy: Policy
+    bounds: Bounds
+    state: State
+    actions: tuple[Action, ...]
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """The variables, in the order of every engine's states."""
+        return self.state.variables
+
+    @property
+    def initial(self) -> tuple[int, ...]:
+        """The first state."""
+        return self.state.initial
+
+    @property
+    def urgent(self) -> tuple[str, ...]:
+        """The names of the actions that time waits for, each once."""
+        return tuple(dict.fromkeys(action.name for action in self.actions if action.urgent))
+
+    def named(self, *names: str) -> tuple[Action, ...]:
+        """The instances of these actions."""
+        return tuple(action for action in self.actions if action.name in names)
+
+
+@frozen
+class TraceStep:
+    """One step of a trace: the action that was taken (none at the start) and the state it led to."""
+
+    action: Action | None
+    state: tuple[int, ...]
+
+
+@frozen
+class Trace:
+    """A run of the model from its first state, with what it shows."""
+
+    model: Model
+    steps: tuple[TraceStep, ...] = field(converter=tuple)
+    property_name: str = ""
+
+    @property
+    def depth(self) -> int:
+        """How many actions were taken."""
+        return len(self.steps) - 1
+
+    def changes(self, index: int) -> Sequence[tuple[Variable, int, int]]:
+        """(variable, before, after) of every variable that step `index` (from 1) changed."""
+        before, after = self.steps[index - 1].state, self.steps[index].state
+        return [
+            (variable, old, new)
+            for variable, old, new in zip(self.model.variables, before, after, strict=True)
+            if old != new
+        ]
+
+
+ACTION_NAMES: Final = (
+    "append",
+    "make_visible",
+    "next_pull",
+    "pull_read",
+    "recheck",
+    "hold",
+    "notify_start",
+    "notify_each",
+    "notify_end",
+    "scan_start",
+    "scan_each",
+    "scan_end",
+    "expire",
+    "run",
+    "tick",
+    "executor_rejects",
+    "notifier_throws",
+    "stop",
+)
+"""Every action of the law, in the order of its text; the broker's step points carry the same names."""
+
+
+def select(properties: Sequence[Property], names: Iterable[str]) -> tuple[Property, ...]:
+    """The properties of these names in the law's order, all of them for no names; raises `UnknownPropertyError`."""
+    wanted = set(names)
+    unknown = sorted(wanted - {item.name for item in properties})
+    if unknown:
+        known = ", ".join(item.name for item in properties)
+        raise UnknownPropertyError(f"unknown property {unknown[0]!r}; known for this policy: {known}")
+    return tuple(item for item in properties if item.name in wanted or not wanted)

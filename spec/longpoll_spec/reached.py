@@ -1,0 +1,81 @@
+"""What must be reachable, so that no property holds because nothing happens: the `sometimes` properties.
+
+Every action fires, every phase is stood in, every cause of an answer occurs, every remedy of the policy is really
+needed at least once, and the two notifiers get in each other's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from longpoll_spec.model import Model, Property
+from longpoll_spec.state import DUE, WALKING, State
+from longpoll_spec.terms import Bool, all_of, any_of
+
+
+def sometimes_of(model: Model) -> Iterable[Property]:
+    """Every `sometimes` property of a model."""
+    for name in dict.fromkeys(action.name for action in model.actions):
+        yield _sometimes(f"{name}_fires", f"The action {name} happens.", _enabled(model, name))
+    for index, label in enumerate(model.state.phases.labels):
+        there = any_of(request.phase.is_(index) for request in model.state.requests)
+        yield _sometimes(f"some_{label}", f"A request is {label.replace('_', ' ')}.", there)
+    yield from _answers(model)
+    yield from _remedies(model)
+    yield _two_notifiers(model.state)
+
+
+def _answers(model: Model) -> Iterable[Property]:
+    """Every cause of an answer."""
+    state = model.state
+    more = {request.index: state.has_more(request) for request in state.requests}
+    reads = _enabled(model, "pull_read", more)
+    woken = _enabled(model, "run", more)
+    late = _enabled(model, "run", {request.index: ~more[request.index] for request in state.requests})
+    yield _sometimes("answered_at_once", "A pull finds something at its first read.", reads)
+    yield _sometimes("answered_after_wake", "A held pull is woken and finds something.", woken)
+    yield _sometimes("answered_not_found", "A held pull's time is over and it finds nothing.", late)
+    if state.policy.on_stop == "answer":
+        held = any_of(request.is_("held") for request in state.requests)
+        yield _sometimes("answered_by_stop", "A held pull is answered by the stop.", _enabled(model, "stop") & held)
+
+
+def _remedies(model: Model) -> Iterable[Property]:
+    """Every remedy finds the fault it is there for."""
+    state = model.state
+    rescues = {request.index: request.is_("held") & state.has_more(request) for request in state.requests}
+    if state.policy.recheck_after_hold == "after_insert":
+        found = _enabled(model, "recheck", rescues)
+        yield _sometimes("recheck_after_hold_rescues", "A recheck after an insert finds something to read.", found)
+    if state.policy.recheck_after_keep:
+        again = any_of(rescues.values())
+        found = any_of(action.guard & again for action in model.named("recheck") if isinstance(action.actors[0], str))
+        yield _sometimes("recheck_after_keep_rescues", "A recheck after a put-back finds something to read.", found)
+
+
+def _two_notifiers(state: State) -> Property:
+    """In place one has to wait for the other; a clone lets both have a part of the bucket."""
+    if state.policy.take == "in_place":
+        meet = state.dispatcher.at(DUE) & state.scanner.at(WALKING) & ~state.lock_free
+        return _sometimes("notifier_waits_for_lock", "The dispatcher is due while the scanner has the lock.", meet)
+    parts = [
+        any_of(request.phase.is_one_of((notifier.taken, notifier.kept)) for request in state.requests)
+        for notifier in state.notifiers
+    ]
+    return _sometimes("bucket_in_two_lists", "Both notifiers hold a part of one bucket at once.", all_of(parts))
+
+
+def _enabled(model: Model, name: str, besides: dict[int, Bool] | None = None) -> Bool:
+    """Whether an instance of the action can happen, for a request of which something more holds."""
+    found: list[Bool] = []
+    for action in model.named(name):
+        actor = action.actors[0] if action.actors else None
+        if besides is None:
+            found.append(action.guard)
+        elif isinstance(actor, int):
+            found.append(action.guard & besides[actor])
+    return any_of(found)
+
+
+def _sometimes(name: str, sentence: str, term: Bool) -> Property:
+    return Property(name, "sometimes", sentence, term, here=term)

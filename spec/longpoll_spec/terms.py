@@ -1,0 +1,302 @@
+"""The language of the law: integer and truth-valued terms that are built once and given several meanings.
+
+A term is data. Python source, packed columns, z3 formulas and text are made from it by `engines` and `render`. To
+ask a term for its truth raises at once, so that an `if`, `and`, `or`, `not` or `==` written by habit in the law's text
+cannot silently fix one branch. Equal terms are one object (hash-consing), so an interpreter may key its memo on `id`.
+
+Leaves out evaluation, printing and everything that knows what a variable stands for.
+
+| class | operators                                                                                   |
+|-------|---------------------------------------------------------------------------------------------|
+| Int   | var(name) const(value) parameter(name, value) add sub ite(Bool, Int, Int)                   |
+| Bool  | var(name) true false lt le eq (of Int) and or (two or more) not ite(Bool, Bool, Bool)       |
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NoReturn, TypeAlias, overload
+
+from attrs import frozen
+
+
+class _NoTruth:
+    """Make `if`, `and`, `or`, `not`, `==` and chained comparison fail while the law is built."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a term has no truth value; write &, |, ~ or ite()")
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise TypeError("terms are not compared with ==; write is_()")
+
+    def __ne__(self, other: object) -> NoReturn:
+        raise TypeError("terms are not compared with !=; write ~a.is_(b)")
+
+    __hash__ = object.__hash__
+
+
+@frozen(eq=False)
+class Int(_NoTruth):
+    """An integer-valued term."""
+
+    op: str
+    args: tuple[Any, ...] = ()
+
+    def __add__(self, other: Int | int) -> Int:
+        return _arithmetic("add", self, lift(other))
+
+    def __sub__(self, other: Int | int) -> Int:
+        return _arithmetic("sub", self, lift(other))
+
+    def __lt__(self, other: Int | int) -> Bool:
+        return _comparison("lt", self, lift(other))
+
+    def __le__(self, other: Int | int) -> Bool:
+        return _comparison("le", self, lift(other))
+
+    def __gt__(self, other: Int | int) -> Bool:
+        return _comparison("lt", lift(other), self)
+
+    def __ge__(self, other: Int | int) -> Bool:
+        return _comparison("le", lift(other), self)
+
+    def is_(self, other: Int | int) -> Bool:
+        """Equality as a term."""
+        return _comparison("eq", self, lift(other))
+
+    def is_one_of(self, values: Iterable[int]) -> Bool:
+        """Whether this equals any of some constants."""
+        return any_of(self.is_(value) for value in values)
+
+
+@frozen(eq=False)
+class Bool(_NoTruth):
+    """A truth-valued term."""
+
+    op: str
+    args: tuple[Any, ...] = ()
+
+    def __and__(self, other: Bool) -> Bool:
+        return all_of((self, other))
+
+    def __or__(self, other: Bool) -> Bool:
+        return any_of((self, other))
+
+    def __invert__(self) -> Bool:
+        if self.op == "not":
+            inner: Bool = self.args[0]
+            return inner
+        if self.op in _OPPOSITE:
+            return _bool(_OPPOSITE[self.op])
+        return _bool("not", self)
+
+    def implies(self, other: Bool) -> Bool:
+        """The other holds wherever this does."""
+        return ~self | other
+
+    def is_(self, other: Bool) -> Bool:
+        """Equality as a term: both or neither."""
+        return ite(self, other, ~other)
+
+
+Term: TypeAlias = Int | Bool
+Effect: TypeAlias = Mapping[str, Term]
+"""Variable name -> its value after the step, over the values before it; a variable that is not named keeps its own."""
+
+_OPPOSITE: Final = {"true": "false", "false": "true"}
+_interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
+
+
+def _key(arg: Any) -> Any:
+    """A node counts by identity, which the node that refers to it keeps alive; anything else by its value."""
+    return ("node", id(arg)) if isinstance(arg, _NoTruth) else arg
+
+
+def _int(op: str, *args: Any) -> Int:
+    key = (Int, op, *map(_key, args))
+    found: Int | None = _interned.get(key)
+    if found is None:
+        found = _interned[key] = Int(op, args)
+    return found
+
+
+def _bool(op: str, *args: Any) -> Bool:
+    key = (Bool, op, *map(_key, args))
+    found: Bool | None = _interned.get(key)
+    if found is None:
+        found = _interned[key] = Bool(op, args)
+    return found
+
+
+TRUE: Final = _bool("true")
+FALSE: Final = _bool("false")
+
+
+def truth(value: bool) -> Bool:
+    """A constant of the law that its builder knows, such as a knob."""
+    return TRUE if value else FALSE
+
+
+def const(value: int) -> Int:
+    """An integer constant."""
+    return _int("const", value)
+
+
+def parameter(name: str, value: int) -> Int:
+    """A constant with a name. Exploring uses its value; a proof may leave it open and so cover every value."""
+    return _int("parameter", name, value)
+
+
+def int_variable(name: str) -> Int:
+    """A variable of the state, by its name."""
+    return _int("var", name)
+
+
+def bool_variable(name: str) -> Bool:
+    """A truth-valued variable of the state, by its name."""
+    return _bool("var", name)
+
+
+def lift(value: Int | int) -> Int:
+    """The term of a Python integer; a term stays what it is."""
+    return value if isinstance(value, Int) else const(value)
+
+
+def _arithmetic(op: str, left: Int, right: Int) -> Int:
+    if left.op == right.op == "const":
+        return const(left.args[0] + right.args[0] if op == "add" else left.args[0] - right.args[0])
+    if right.op == "const" and right.args[0] == 0:
+        return left
+    return _int(op, left, right)
+
+
+def _comparison(op: str, left: Int, right: Int) -> Bool:
+    if left.op == right.op == "const":
+        a, b = left.args[0], right.args[0]
+        return truth(a < b if op == "lt" else a <= b if op == "le" else a == b)
+    if left is right:
+        return truth(op != "lt")
+    return _bool(op, left, right)
+
+
+def all_of(terms: Iterable[Bool]) -> Bool:
+    """Every one of them; TRUE of none."""
+    return _junction("and", FALSE, TRUE, terms)
+
+
+def any_of(terms: Iterable[Bool]) -> Bool:
+    """At least one of them; FALSE of none."""
+    return _junction("or", TRUE, FALSE, terms)
+
+
+def _junction(op: str, deciding: Bool, neutral: Bool, terms: Iterable[Bool]) -> Bool:
+    kept: list[Bool] = []
+    for term in terms:
+        parts = term.args if term.op == op else (term,)
+        kept.extend(part for part in parts if part is not neutral and not any(part is other for other in kept))
+    if any(term is deciding for term in kept):
+        return deciding
+    return _bool(op, *kept) if len(kept) > 1 else kept[0] if kept else neutral
+
+
+@overload
+def ite(condition: Bool, then: Bool, otherwise: Bool) -> Bool: ...
+@overload
+def ite(condition: Bool, then: Int | int, otherwise: Int | int) -> Int: ...
+def ite(condition: Bool, then: Int | int | Bool, otherwise: Int | int | Bool) -> Int | Bool:
+    """If-then-else as a term; both branches are of one kind."""
+    if isinstance(then, Bool) and isinstance(otherwise, Bool):
+        return _ite_bool(condition, then, otherwise)
+    if isinstance(then, Bool) or isinstance(otherwise, Bool):
+        raise TypeError("ite() takes two integers or two truth values, not one of each")
+    first, second = lift(then), lift(otherwise)
+    if condition is TRUE or first is second:
+        return first
+    if condition is FALSE:
+        return second
+    return _int("ite", condition, first, second)
+
+
+def _ite_bool(condition: Bool, then: Bool, otherwise: Bool) -> Bool:
+    if condition is TRUE or then is otherwise:
+        return then
+    if condition is FALSE:
+        return otherwise
+    if any(branch is constant for branch in (then, otherwise) for constant in (TRUE, FALSE)):
+        return (condition & then) | (~condition & otherwise)
+    return _bool("ite", condition, then, otherwise)
+
+
+def substitute(term: Term, effect: Effect) -> Term:
+    """The term after a step: every variable that `effect` names is replaced by its new value.
+
+    For a truth-valued `term` and an action's effect this is Dijkstra's weakest precondition less the guard.
+    """
+    return _substitute(term, effect, {})
+
+
+def after(term: Bool, effect: Effect) -> Bool:
+    """`substitute` for a truth-valued term."""
+    result = substitute(term, effect)
+    assert isinstance(result, Bool)
+    return result
+
+
+def _substitute(term: Term, effect: Effect, memo: dict[int, Term]) -> Term:
+    if id(term) not in memo:
+        memo[id(term)] = _substituted(term, effect, memo)
+    return memo[id(term)]
+
+
+def _substituted(term: Term, effect: Effect, memo: dict[int, Term]) -> Term:
+    if term.op == "var":
+        name: str = term.args[0]
+        return effect.get(name, term)
+    if not any(isinstance(arg, _NoTruth) for arg in term.args):
+        return term
+    args = [_substitute(arg, effect, memo) for arg in term.args]
+    return rebuild(term.op, args)
+
+
+def rebuild(op: str, args: list[Any]) -> Term:
+    """The node `op` over already built arguments, simplified as the operators simplify."""
+    match op:
+        case "and":
+            return all_of(args)
+        case "or":
+            return any_of(args)
+        case "not":
+            negated: Bool = ~args[0]
+            return negated
+        case "ite":
+            chosen: Term = ite(args[0], args[1], args[2])
+            return chosen
+        case "add" | "sub":
+            return _arithmetic(op, args[0], args[1])
+        case _:
+            assert op in {"lt", "le", "eq"}, op
+            return _comparison(op, args[0], args[1])
+
+
+def nodes(*terms: Term) -> Iterator[Term]:
+    """Every distinct node of the terms, arguments before the nodes that use them."""
+    seen: set[int] = set()
+    pending: list[tuple[Term, bool]] = [(term, False) for term in reversed(terms)]
+    while pending:
+        term, ready = pending.pop()
+        if id(term) in seen:
+            continue
+        if ready:
+            seen.add(id(term))
+            yield term
+            continue
+        pending.append((term, True))
+        pending.extend((arg, False) for arg in reversed(term.args) if isinstance(arg, _NoTruth))  # type: ignore[misc]
+
+
+def variables_of(*terms: Term) -> frozenset[str]:
+    """The names of the variables that the terms read."""
+    return frozenset(term.args[0] for term in nodes(*terms) if term.op == "var")
