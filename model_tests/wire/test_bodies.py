@@ -1,0 +1,142 @@
+"""JSON bodies as Java, C++ and fastjson write them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.errors import HeaderError
+from longpoll_broker.wire import bodies
+from longpoll_broker.wire.bodies import (
+    BODY_SIZE_MAX,
+    ITEM_COUNT_MAX,
+    ConsumeFromWhere,
+    ConsumerList,
+    ConsumeType,
+    HeartbeatData,
+    LockBatchRequest,
+    LockBatchResponse,
+    MessageModel,
+    MessageQueue,
+    TopicRouteData,
+    load_json,
+)
+
+JAVA_HEARTBEAT = b"""{"clientID":"127.0.0.1@1","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",
+"consumeType":"CONSUME_PASSIVELY","groupName":"G","messageModel":"CLUSTERING","subscriptionDataSet":[
+{"classFilterMode":false,"codeSet":[2598919],"expressionType":"TAG","subString":"TagA","subVersion":1700000000000,
+"tagsSet":["TagA"],"topic":"T"}],"unitMode":false}],"producerDataSet":[{"groupName":"P"}]}"""
+CPP_HEARTBEAT = b"""{"clientID":"127.0.0.1@1","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,"groupName":"G",
+"messageModel":1,"subscriptionDataSet":[{"subString":"TagA","subVersion":"1700000000000","topic":"T","codeSet":null}]}],
+"producerDataSet":[{"groupName":"P"}]}"""
+
+
+def test_names_and_ordinals_mean_the_same() -> None:
+    """A Java heartbeat and a C++ one of the same consumer differ only in what C++ leaves out."""
+    java, cpp = (HeartbeatData.decode(raw).consumer_data_set[0] for raw in (JAVA_HEARTBEAT, CPP_HEARTBEAT))
+    assert java.consume_type is cpp.consume_type is ConsumeType.CONSUME_PASSIVELY
+    assert java.message_model is cpp.message_model is MessageModel.CLUSTERING
+    assert java.consume_from_where is cpp.consume_from_where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+    assert java.subscription_data_set[0].sub_version == cpp.subscription_data_set[0].sub_version == 1_700_000_000_000
+    assert java.subscription_data_set[0].tags_set == {"TagA"}
+    assert cpp.subscription_data_set[0].tags_set == frozenset()
+
+
+def test_bodies_are_read_back() -> None:
+    """What we write we read, with quoted keys and Java's names."""
+    heartbeat = HeartbeatData.decode(JAVA_HEARTBEAT)
+    assert HeartbeatData.decode(heartbeat.encode()) == heartbeat
+    queue = MessageQueue(topic="T", broker_name="b", queue_id=3)
+    locked = LockBatchResponse(lock_ok_mq_set=[queue])
+    assert json.loads(locked.encode()) == {"lockOKMQSet": [{"topic": "T", "brokerName": "b", "queueId": 3}]}
+    assert LockBatchResponse.decode(locked.encode()) == locked
+    request = LockBatchRequest(consumer_group="g", client_id="c", mq_set=[queue])
+    assert LockBatchRequest.decode(request.encode()) == request
+
+
+def test_a_route_with_bare_keys() -> None:
+    """Fastjson's integer keys lack quotes; braces and digits within strings stay as they are."""
+    raw = (
+        b'{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:10911", 1 :"{5:6},7:\\"8:"},"brokerName":"b","cluster":"c"}],'
+        b'"filterServerTable":{},"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":8,"topicSynFlag":0,'
+        b'"writeQueueNums":8}],"orderTopicConf":null}'
+    )
+    route = TopicRouteData.decode(raw)
+    assert route.broker_datas[0].broker_addrs == {0: "127.0.0.1:10911", 1: '{5:6},7:"8:'}
+    assert json.loads(route.encode())["brokerDatas"][0]["brokerAddrs"] == {"0": "127.0.0.1:10911", "1": '{5:6},7:"8:'}
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(json_values)
+def test_proper_json_is_untouched(value: Any) -> None:
+    """Text that looks like a bare key inside a string is not changed."""
+    found = load_json(json.dumps(value).encode())
+    assert found == value
+
+
+@given(st.dictionaries(st.integers(-(2**60), 2**60), st.text(), min_size=1))
+def test_bare_keys_become_quoted_ones(table: dict[int, str]) -> None:
+    """A map written by fastjson reads as the same map with text keys."""
+    raw = "{" + ",".join(f"{key}:{json.dumps(value)}" for key, value in table.items()) + "}"
+    assert load_json(raw.encode()) == {str(key): value for key, value in table.items()}
+
+
+@given(st.sampled_from([HeartbeatData, TopicRouteData, ConsumerList, LockBatchRequest]), st.binary(max_size=100))
+def test_any_bytes_are_a_body_or_a_header_error(cls: type[bodies.Body], raw: bytes) -> None:
+    """Nothing else escapes."""
+    try:
+        found = cls.decode(raw)
+    except HeaderError:
+        return
+    assert isinstance(found, cls)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[" * 100_000,
+        b'{"consumerDataSet":[{"groupName":"g","consumeType":9}]}',
+        b'{"consumerDataSet":[{"groupName":"g","consumeType":"EAT"}]}',
+        b'{"consumerDataSet":[{}]}',
+        b'{"consumerDataSet":7}',
+        b'{"clientID":"\xff"}',
+    ],
+)
+def test_a_wrong_body_is_a_header_error(raw: bytes) -> None:
+    """Deep nesting, unknown ordinals and names, missing names and wrong types."""
+    with pytest.raises(HeaderError, match="cannot be read"):
+        HeartbeatData.decode(raw)
+
+
+def test_the_limits_of_a_body() -> None:
+    """The count of items and the size hold at their limit and break over it."""
+    item = '{"groupName":"g"}'
+    for count in (ITEM_COUNT_MAX, ITEM_COUNT_MAX + 1):
+        raw = f'{{"producerDataSet":[{",".join([item] * count)}]}}'.encode()
+        if count == ITEM_COUNT_MAX:
+            assert len(HeartbeatData.decode(raw).producer_data_set) == count
+        else:
+            with pytest.raises(HeaderError):
+                HeartbeatData.decode(raw)
+    empty = b"{}"
+    assert HeartbeatData.decode(empty + b" " * (BODY_SIZE_MAX - 2)) == HeartbeatData()
+    with pytest.raises(HeaderError, match="over the limit"):
+        HeartbeatData.decode(empty + b" " * (BODY_SIZE_MAX - 1))
+
+
+def test_planted_a_reader_that_quotes_inside_strings_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern that does not pass over strings breaks the route test."""
+    blind = re.compile(rb"(?!)(x)|([{,]\s*)(-?[0-9]{1,20})(\s*:)")
+    monkeypatch.setattr(bodies, "_STRING_OR_BARE_KEY", blind)
+    with pytest.raises((AssertionError, HeaderError)):
+        test_a_route_with_bare_keys()

@@ -1,0 +1,304 @@
+"""Commands in both header encodings, against the second codec and against what real brokers accepted and refused."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from longpoll_broker.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_broker.testing import plain_codec
+from longpoll_broker.testing.wire_strategies import commands
+from longpoll_broker.wire import command as command_module
+from longpoll_broker.wire.codes import OPAQUE_MADE_UP, VERSION
+from longpoll_broker.wire.command import (
+    Command,
+    CommandFlag,
+    RequestCode,
+    ResponseCode,
+    decode_frame,
+    encode,
+    encode_head,
+    encode_reply_head,
+    reply,
+)
+from longpoll_broker.wire.frame import Frame, FrameReader, Serialisation, frame_head
+
+
+def read(stream: bytes) -> Command:
+    """The one command of a stream."""
+    reader = FrameReader()
+    reader.feed(stream)
+    frame = reader.next_frame()
+    assert frame is not None
+    assert reader.next_frame() is None
+    return decode_frame(frame)
+
+
+def read_json(text: str | bytes, body: bytes = b"") -> Command:
+    """The command whose JSON header is this text."""
+    header = text.encode() if isinstance(text, str) else text
+    return read(frame_head(Serialisation.JSON, header, len(body)) + body)
+
+
+def as_plain(command: Command) -> dict[str, Any]:
+    """The dict that the second codec uses."""
+    return {
+        "code": command.code,
+        "language": command.language,
+        "version": command.version,
+        "opaque": command.opaque,
+        "flag": command.flag,
+        "remark": command.remark,
+        "extFields": command.ext_fields,
+        "body": bytes(command.body),
+    }
+
+
+@given(commands())
+def test_what_is_written_is_read_back(command: Command) -> None:
+    """Encoding and decoding again gives an equal command, in both encodings."""
+    assert read(b"".join(encode(command))) == command
+
+
+@given(commands())
+def test_the_second_codec_reads_what_we_write(command: Command) -> None:
+    """An independent decoder finds the same values in our bytes."""
+    assert plain_codec.decode_command(b"".join(encode(command))) == as_plain(command)
+
+
+@given(commands())
+def test_we_read_what_the_second_codec_writes(command: Command) -> None:
+    """We find the same values in an independent encoder's bytes."""
+    assert read(plain_codec.encode_command(as_plain(command), command.serialisation.name)) == command
+
+
+@given(commands(Serialisation.ROCKETMQ))
+def test_rocketmq_bytes_are_the_second_codecs(command: Command) -> None:
+    """The binary encoding has only one right answer, byte for byte."""
+    assert b"".join(encode(command)) == plain_codec.encode_command(as_plain(command), "ROCKETMQ")
+
+
+@given(st.sampled_from(Serialisation), st.binary(min_size=1, max_size=200))
+@example(Serialisation.JSON, b"[" * 100_000)
+@example(Serialisation.JSON, b'{"more":' + b"[" * 100_000)
+@example(Serialisation.JSON, b'{"extFields":{"a":' + b"[" * 100_000)
+def test_any_header_is_a_command_or_a_remote_error(kind: Serialisation, header: bytes) -> None:
+    """Whatever the bytes, the decoder answers or blames the peer; nothing else escapes."""
+    try:
+        found = decode_frame(Frame(kind, memoryview(header), memoryview(b"")))
+    except RemoteProtocolError:
+        return
+    assert isinstance(found.code, int)
+    assert found.ext_fields is None or all(type(value) is str for value in found.ext_fields.values())
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+json_names = st.sampled_from(["code", "language", "version", "opaque", "flag", "remark", "extFields", "other"])
+
+
+@given(st.dictionaries(json_names, json_values))
+def test_any_json_object_is_a_command_or_a_remote_error(header: dict[str, Any]) -> None:
+    """Values of any type under the real keys never crash the decoder, and what it accepts can be answered."""
+    try:
+        found = read_json(json.dumps(header))
+    except (RemoteProtocolError, UnicodeEncodeError):
+        return
+    answer = read(encode_reply_head(found, ResponseCode.SUCCESS))
+    assert answer.opaque == found.opaque
+    assert answer.is_response
+
+
+@given(commands(Serialisation.ROCKETMQ), st.data())
+def test_a_rocketmq_header_cut_anywhere_is_refused(command: Command, data: st.DataObject) -> None:
+    """Every proper prefix of a binary header is a RemoteProtocolError, as 4.9.7 closes on it."""
+    header = encode_head(command, 0)[8:]
+    cut = data.draw(st.integers(0, len(header) - 1))
+    with pytest.raises(RemoteProtocolError):
+        decode_frame(Frame(Serialisation.ROCKETMQ, memoryview(header[:cut]), memoryview(b"")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[1,2,3]", '"code"', "null", "7", "", "{", '{"code":9999', '{"code":9999}}', "garbage!", "\x00\x01"],
+)
+def test_json_that_is_no_object_is_refused(text: str) -> None:
+    """Garbage, arrays and cut JSON close the connection."""
+    with pytest.raises(RemoteProtocolError):
+        decode_frame(Frame(Serialisation.JSON, memoryview(text.encode()), memoryview(b"")))
+
+
+@pytest.mark.parametrize("value", ["1.5", "{}", "[]", "true", "2147483648", "-2147483649", '"x"', '""'])
+@pytest.mark.parametrize("key", ["code", "version", "opaque", "flag"])
+def test_a_number_that_is_none_is_refused(key: str, value: str) -> None:
+    """The four numbers are int32, or text that is one."""
+    with pytest.raises(RemoteProtocolError):
+        read_json(f'{{"{key}":{value}}}')
+
+
+def test_odd_but_accepted_json() -> None:
+    """Missing keys, unknown keys, numbers as text, nulls and any language are read as 4.9.7 reads them."""
+    assert read_json("{}") == Command(code=0, opaque=OPAQUE_MADE_UP, version=0)
+    assert read_json('{"code":"310","opaque":"7"}').code == RequestCode.SEND_MESSAGE_V2
+    assert read_json('{"language":"KLINGON"}').language == "KLINGON"
+    assert read_json('{"language":99}').language == "99"
+    nulls = read_json('{"code":null,"language":null,"version":null,"opaque":null,"flag":null,"remark":null}')
+    assert nulls == Command(code=0, opaque=OPAQUE_MADE_UP, version=0)
+    assert read_json('{"code":11,"extFields":null,"more":[1,{"x":[]}]}').ext_fields is None
+    assert read_json('{"remark":5}').remark == "5"
+
+
+def test_numbers_and_booleans_in_extension_fields_become_text() -> None:
+    """C++ and Node clients send numbers: they are kept as they were written, and null is absent."""
+    found = read_json(
+        '{"code":11,"opaque":3,"extFields":{"queueId":3,"offset": 9223372036854775807 ,"big":1e3,"no":false,'
+        '"none":null,"text":"a\\"\\u00e9","list":[1, 2]}}'
+    )
+    assert found.ext_fields == {
+        "queueId": "3",
+        "offset": "9223372036854775807",
+        "big": "1e3",
+        "no": "false",
+        "text": 'a"\u00e9',
+        "list": "[1, 2]",
+    }
+    assert (found.code, found.opaque) == (11, 3)
+
+
+def test_rocketmq_oddities() -> None:
+    """An unknown language is OTHER, a text of size zero is none, and bytes after the fields are passed over."""
+    fields = (
+        struct.pack(">h1si", 1, b"a", 0) + struct.pack(">h1si1s", 1, b"b", 1, b"c") + struct.pack(">hi1s", 0, 1, b"d")
+    )
+    header = struct.pack(">hbhiiii", 9999, 99, 401, 777, 0, 0, len(fields)) + fields + b"beyond"
+    found = decode_frame(Frame(Serialisation.ROCKETMQ, memoryview(header), memoryview(b"")))
+    assert found == Command(
+        code=9999,
+        opaque=777,
+        ext_fields={"b": "c"},
+        language="OTHER",
+        version=401,
+        serialisation=Serialisation.ROCKETMQ,
+    )
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        struct.pack(">ii", -1, 0),
+        struct.pack(">ii", 100, 0),
+        struct.pack(">ii", 0, -1),
+        struct.pack(">ii", 0, 100),
+        struct.pack(">iih", 0, 2, -5),
+        struct.pack(">iih1si", 0, 7, 1, b"a", 99),
+        struct.pack(">iih1si", 0, 7, 1, b"a", -1),
+        struct.pack(">iih1si1s", 0, 8, 1, b"\xff", 1, b"a"),
+        struct.pack(">i1si", 1, b"\xff", 0),
+    ],
+)
+def test_sizes_in_a_rocketmq_header_are_checked(tail: bytes) -> None:
+    """Negative sizes, sizes past the end and bytes that are not UTF-8 are refused."""
+    header = struct.pack(">hbhii", 11, 0, 401, 1, 0) + tail
+    with pytest.raises(RemoteProtocolError):
+        decode_frame(Frame(Serialisation.ROCKETMQ, memoryview(header), memoryview(b"")))
+
+
+def test_a_reply_copies_opaque_and_serialisation_and_sets_the_flag() -> None:
+    """What makes a reply one, by both ways of writing it."""
+    for kind in Serialisation:
+        request = Command(code=11, opaque=-5, flag=0, serialisation=kind, version=63, language="CPP")
+        answer = reply(request, ResponseCode.PULL_NOT_FOUND, remark="nothing", ext_fields={"a": "1"}, body=b"xy")
+        assert answer == Command(
+            code=19,
+            opaque=-5,
+            flag=1,
+            ext_fields={"a": "1"},
+            body=b"xy",
+            remark="nothing",
+            version=VERSION,
+            serialisation=kind,
+        )
+        head = encode_reply_head(request, 19, remark="nothing", ext_fields={"a": "1"}, body_size=2)
+        assert [head, b"xy"] == encode(answer)
+
+
+def test_a_reply_may_be_json_to_a_rocketmq_request() -> None:
+    """4.9 answers woken pulls in JSON whatever the request was in."""
+    request = Command(code=11, opaque=5, serialisation=Serialisation.ROCKETMQ)
+    assert read(encode_reply_head(request, 0, serialisation=Serialisation.JSON)).serialisation is Serialisation.JSON
+
+
+def test_no_fields_and_empty_fields_differ_in_json() -> None:
+    """None is left out and {} is written: Java clients look into a send's fields without checking for null."""
+    assert b"extFields" not in encode_head(Command(code=0), 0)
+    assert b'"extFields":{}' in encode_head(Command(code=0, ext_fields={}), 0)
+    assert b"remark" not in encode_head(Command(code=0), 0)
+
+
+@pytest.mark.parametrize("kind", Serialisation)
+def test_what_cannot_be_written_is_our_own_error(kind: Serialisation) -> None:
+    """Lone surrogates, and numbers or names too long for the binary header, are LocalProtocolErrors."""
+    lone = "\ud800"
+    for wrong in (
+        Command(code=0, remark=lone, serialisation=kind),
+        Command(code=0, ext_fields={"a": lone}, serialisation=kind),
+        Command(code=0, ext_fields={lone: "a"}, serialisation=kind),
+    ):
+        with pytest.raises(LocalProtocolError, match="Unicode"):
+            encode(wrong)
+    if kind is Serialisation.ROCKETMQ:
+        for wrong in (
+            Command(code=200_050, serialisation=kind),
+            Command(code=0, version=2**15, serialisation=kind),
+            Command(code=0, ext_fields={"n" * 2**15: "v"}, serialisation=kind),
+        ):
+            with pytest.raises(LocalProtocolError):
+                encode(wrong)
+        longest = Command(code=0, version=1, ext_fields={"n" * (2**15 - 1): "v"}, serialisation=kind)
+        assert read(b"".join(encode(longest))) == longest
+
+
+def test_a_body_is_passed_on_uncopied() -> None:
+    """What is sent is the very object that was given."""
+    body = memoryview(bytearray(b"records"))
+    buffers = encode(Command(code=0, body=body))
+    assert buffers[1] is body
+    assert len(encode(Command(code=0))) == 1
+
+
+def test_flags() -> None:
+    """The two bits mean what they say, whatever other bits are set."""
+    assert Command(code=0, flag=1).is_response
+    assert not Command(code=0, flag=2).is_response
+    assert Command(code=0, flag=CommandFlag.ONE_WAY).is_one_way
+    assert Command(code=0, flag=-1).is_one_way
+
+
+def test_planted_a_codec_that_forgets_the_flag_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round trip goes red when one value is not written."""
+    original = command_module._encode_rocketmq
+
+    def forgetful(code: int, language: str, version: int, opaque: int, _flag: int, *rest: Any) -> bytes:
+        return original(code, language, version, opaque, 0, *rest)
+
+    monkeypatch.setattr(command_module, "_encode_rocketmq", forgetful)
+    with pytest.raises(AssertionError):
+        test_what_is_written_is_read_back()
+    with pytest.raises(AssertionError):
+        test_rocketmq_bytes_are_the_second_codecs()
+
+
+def test_planted_a_decoder_without_its_error_net_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the decoder no longer turned its library's errors into ours, the arbitrary-bytes test would go red."""
+    monkeypatch.setattr(command_module, "_JSON_ERRORS", (KeyError,))
+    with pytest.raises(ExceptionGroup, match="distinct failures") as caught:
+        test_any_header_is_a_command_or_a_remote_error()
+    assert caught.group_contains(RecursionError)

@@ -1,0 +1,204 @@
+"""Frames: cutting, gathering and every limit, at it and over it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_broker.testing.wire_strategies import chunkings
+from longpoll_broker.wire import frame as frame_module
+from longpoll_broker.wire.frame import (
+    FRAME_SIZE_MAX,
+    HEAD,
+    HEADER_SIZE_MAX,
+    Frame,
+    FrameReader,
+    Serialisation,
+    frame_head,
+)
+
+
+def read_all(reader: FrameReader, chunks: list[bytes]) -> list[tuple[Serialisation, bytes, bytes]]:
+    """Every frame of the chunks, fed one by one, as plain bytes."""
+    found = []
+    for chunk in chunks:
+        reader.feed(chunk)
+        while (frame := reader.next_frame()) is not None:
+            found.append((frame.serialisation, bytes(frame.header), bytes(frame.body)))
+    return found
+
+
+frames = st.tuples(st.sampled_from(Serialisation), st.binary(min_size=1, max_size=60), st.binary(max_size=200))
+
+
+@given(st.lists(frames, max_size=8), st.data())
+def test_any_chunking_gives_the_same_frames(
+    wanted: list[tuple[Serialisation, bytes, bytes]], data: st.DataObject
+) -> None:
+    """However the stream is cut, the frames are those that were written."""
+    stream = b"".join(frame_head(kind, header, len(body)) + body for kind, header, body in wanted)
+    reader = FrameReader()
+    assert read_all(reader, data.draw(chunkings(stream))) == wanted
+    assert reader.is_between_frames
+
+
+@given(st.lists(frames, min_size=1, max_size=8), st.data())
+def test_chunks_may_wait_unread(wanted: list[tuple[Serialisation, bytes, bytes]], data: st.DataObject) -> None:
+    """Feeding everything before reading anything loses nothing."""
+    stream = b"".join(frame_head(kind, header, len(body)) + body for kind, header, body in wanted)
+    reader = FrameReader()
+    for chunk in data.draw(chunkings(stream)):
+        reader.feed(chunk)
+    assert not reader.is_between_frames
+    assert read_all(reader, [b""]) == wanted
+
+
+def test_one_byte_at_a_time_checks_the_length_at_its_fourth_byte() -> None:
+    """A hostile length is refused before anything of its frame arrives."""
+    reader = FrameReader()
+    for byte in b"\x7f\xff\xff":
+        reader.feed(bytes([byte]))
+        assert reader.next_frame() is None
+    reader.feed(b"\xff")
+    with pytest.raises(RemoteProtocolError, match="over the limit"):
+        reader.next_frame()
+
+
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 3])
+def test_a_length_below_four_is_refused(length: int) -> None:
+    """A frame has at least its mark; 4.9.7 closes on each of these."""
+    reader = FrameReader()
+    reader.feed(length.to_bytes(4, "big", signed=True))
+    with pytest.raises(RemoteProtocolError, match="too short"):
+        reader.next_frame()
+
+
+def test_the_frame_limit_holds_at_the_limit_and_breaks_over_it() -> None:
+    """A frame as long as the limit passes, one byte more is refused by both sides."""
+    limit = 100
+    header = b"{}"
+    body = bytes(limit - 4 - len(header))
+    stream = frame_head(Serialisation.JSON, header, len(body), limit) + body
+    assert read_all(FrameReader(limit), [stream]) == [(Serialisation.JSON, header, body)]
+    with pytest.raises(LocalProtocolError, match="over the limit of 100"):
+        frame_head(Serialisation.JSON, header, len(body) + 1, limit)
+    with pytest.raises(RemoteProtocolError, match="over the limit of 100"):
+        read_all(FrameReader(limit), [frame_head(Serialisation.JSON, header, len(body) + 1)])
+
+
+def test_the_default_limit_is_the_brokers() -> None:
+    """The wire's own limit and the broker's setting are one number, and a 16 MiB frame passes."""
+    assert BrokerConfig().frame_size_max == FRAME_SIZE_MAX
+    body = bytes(FRAME_SIZE_MAX - 4 - 2)
+    stream = frame_head(Serialisation.JSON, b"{}", len(body)) + body
+    chunks = [stream[at : at + 65_536] for at in range(0, len(stream), 65_536)]
+    found = read_all(FrameReader(), chunks)
+    assert [len(body) for _kind, _header, body in found] == [len(body)]
+    with pytest.raises(RemoteProtocolError, match="over the limit"):
+        read_all(FrameReader(), [HEAD.pack(FRAME_SIZE_MAX + 1, 2)])
+
+
+@pytest.mark.parametrize(
+    ("mark", "length", "words"),
+    [
+        (0x07000002, 10, "serialisation 7"),
+        (0xFF000002, 10, "serialisation 255"),
+        (0x00000000, 10, "empty"),
+        (0x01000000, 4, "empty"),
+        (0x00000007, 10, "does not fit"),
+        (0x00FFFFFF, 10, "does not fit"),
+        (HEADER_SIZE_MAX + 1, HEADER_SIZE_MAX + 5, "over the limit"),
+    ],
+)
+def test_a_bad_mark_is_refused(mark: int, length: int, words: str) -> None:
+    """The serialisation is known and the header is neither empty, nor longer than its frame, nor than its limit."""
+    for cut in (8, 5):
+        with pytest.raises(RemoteProtocolError, match=words):
+            read_all(FrameReader(), [HEAD.pack(length, mark)[:cut], HEAD.pack(length, mark)[cut:], bytes(length)])
+
+
+def test_a_header_fills_its_frame_or_its_limit() -> None:
+    """A header as long as the frame allows, or as the limit allows, passes."""
+    assert read_all(FrameReader(), [HEAD.pack(10, 6) + b"123456"]) == [(Serialisation.JSON, b"123456", b"")]
+    longest = bytes(HEADER_SIZE_MAX)
+    stream = frame_head(Serialisation.ROCKETMQ, longest, 0)
+    assert read_all(FrameReader(), [stream]) == [(Serialisation.ROCKETMQ, longest, b"")]
+    with pytest.raises(LocalProtocolError, match="header of"):
+        frame_head(Serialisation.ROCKETMQ, longest + b"x", 0)
+
+
+def test_a_whole_frame_is_not_copied_and_an_empty_body_keeps_nothing_alive() -> None:
+    """The body is a view into the received bytes themselves."""
+    stream = frame_head(Serialisation.JSON, b"{}", 3) + b"abc"
+    reader = FrameReader()
+    reader.feed(stream)
+    frame = reader.next_frame()
+    assert frame is not None
+    assert frame.body.obj is stream
+    reader.feed(frame_head(Serialisation.JSON, b"{}", 0))
+    frame = reader.next_frame()
+    assert frame is not None
+    assert frame.body.obj == b""
+
+
+def test_a_body_stays_valid_when_the_callers_buffer_is_reused() -> None:
+    """A buffer that is not `bytes` is copied on the way in, so the next receive cannot change an older body."""
+    buffer = bytearray(frame_head(Serialisation.JSON, b"{}", 3) + b"abc")
+    reader = FrameReader()
+    reader.feed(memoryview(buffer))
+    frame = reader.next_frame()
+    buffer[:] = bytes(len(buffer))
+    assert frame is not None
+    assert bytes(frame.body) == b"abc"
+
+
+def test_a_long_frame_in_tiny_chunks_is_gathered_in_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the bytes in chunks of one size cost ten times the work, counted in bytes copied, not in time."""
+
+    def copied_bytes(size: int) -> int:
+        """Sum of the lengths of all slices taken of chunks while one frame of this size is gathered."""
+        total = 0
+
+        class Counting(FrameReader):
+            """A reader that counts what it gathers."""
+
+            def _gather(self) -> Frame | None:
+                nonlocal total
+                before = len(self._gathered)
+                frame = super()._gather()
+                total += (size + 2 if frame is not None else len(self._gathered)) - before
+                return frame
+
+        stream = frame_head(Serialisation.JSON, b"{}", size) + bytes(size)
+        found = read_all(Counting(), [stream[at : at + 7] for at in range(0, len(stream), 7)])
+        assert len(found) == 1
+        return total
+
+    small, large = copied_bytes(1_000), copied_bytes(10_000)
+    assert large < 11 * small
+
+
+def test_planted_a_reader_that_skips_the_length_check_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `check_length` the limit tests go red: the check is what refuses."""
+    monkeypatch.setattr(frame_module, "check_length", lambda _length, _size_max: None)
+    with pytest.raises(pytest.fail.Exception):
+        test_one_byte_at_a_time_checks_the_length_at_its_fourth_byte()
+
+
+def test_planted_a_reader_that_forgets_the_rest_of_a_chunk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that takes one frame a chunk is one that `read_all` tells from a right one."""
+
+    def forgetful(self: FrameReader) -> Frame | None:
+        frame = original(self)
+        self._start = len(self._chunk)
+        return frame
+
+    original = FrameReader._cut_in_place
+    monkeypatch.setattr(FrameReader, "_cut_in_place", forgetful)
+    stream = frame_head(Serialisation.JSON, b"{}", 0)
+    assert len(read_all(FrameReader(), [stream + stream])) == 1
+    monkeypatch.undo()
+    assert len(read_all(FrameReader(), [stream + stream])) == 2

@@ -1,0 +1,165 @@
+"""Properties, hashes, ids and batches."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.errors import HeaderError, LocalProtocolError
+from longpoll_broker.testing.wire_strategies import filled_texts, int32, texts
+from longpoll_broker.wire import message as message_module
+from longpoll_broker.wire.message import (
+    BATCH_COUNT_MAX,
+    PROPERTIES_SIZE_MAX,
+    BatchMessage,
+    decode_batch,
+    decode_properties,
+    encode_batch,
+    encode_properties,
+    java_hash,
+    message_id,
+    message_id_position,
+    tags_code,
+)
+
+plain_texts = filled_texts.map(lambda text: text.replace("\x01", "").replace("\x02", ""))
+
+
+@given(st.dictionaries(plain_texts, plain_texts))
+def test_properties_are_read_back(properties: dict[str, str]) -> None:
+    """With the last mark or, as old producers write it, without."""
+    text = encode_properties(properties)
+    assert decode_properties(text) == properties
+    assert decode_properties(text.removesuffix("\x02")) == properties
+
+
+@pytest.mark.parametrize("wrong", ["a\x01", "\x02"])
+def test_a_mark_in_a_property_is_our_own_error(wrong: str) -> None:
+    """It would make two properties out of one."""
+    for properties in ({wrong: "v"}, {"n": wrong}):
+        with pytest.raises(LocalProtocolError, match="separate"):
+            encode_properties(properties)
+
+
+def test_odd_property_text() -> None:
+    """A part without a mark is skipped, a second mark belongs to the value, no text is no properties."""
+    assert decode_properties("a\x01b\x02junk\x02c\x01d\x01e") == {"a": "b", "c": "d\x01e"}
+    assert decode_properties(None) == decode_properties("") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("TagA", 2598919),
+        ("Aa", 2112),
+        ("BB", 2112),
+        ("AaAa", 2031744),
+        ("BBBB", 2031744),
+        ("polygenelubricants", -(2**31)),
+        ("\U0001f600", 1772899),
+    ],
+)
+def test_java_hash(text: str, code: int) -> None:
+    """`String.hashCode` of known strings: collisions, the smallest number, and two UTF-16 units."""
+    assert java_hash(text) == code
+    assert tags_code(text) == code
+
+
+@given(texts)
+def test_java_hash_is_an_int32_and_goes_unit_by_unit(text: str) -> None:
+    """One more unit is 31 times the hash before, plus the unit, wrapped."""
+    assert -(2**31) <= java_hash(text) < 2**31
+    assert java_hash(text + "x") == ((31 * java_hash(text) + ord("x") + 2**31) & 0xFFFFFFFF) - 2**31
+
+
+@given(st.ip_addresses(), st.integers(0, 65_535), st.integers(0, 2**63 - 1))
+def test_message_ids_are_read_back(host: object, port: int, offset: int) -> None:
+    """Both lengths of id, IPv4 and IPv6."""
+    text = message_id(str(host), port, offset)
+    assert text == text.upper()
+    assert len(text) in {32, 56}
+    assert message_id_position(text) == (str(host), port, offset)
+
+
+@pytest.mark.parametrize("text", ["", "xyz", "7F000001", "7F00000100002A9F000000000000000500"])
+def test_a_wrong_message_id_is_a_header_error(text: str) -> None:
+    """Neither 32 nor 56 hexadecimal digits."""
+    with pytest.raises(HeaderError, match="msgId"):
+        message_id_position(text)
+
+
+batches = st.lists(st.builds(BatchMessage, body=st.binary(max_size=50), properties=texts, flag=int32), max_size=10)
+
+
+@given(batches)
+def test_batches_are_read_back(messages: list[BatchMessage]) -> None:
+    """Flag, body and properties of every message, in order."""
+    found = decode_batch(encode_batch(messages))
+    assert [(bytes(message.body), message.properties, message.flag) for message in found] == [
+        (message.body, message.properties, message.flag) for message in messages
+    ]
+
+
+def test_the_bytes_of_a_batch() -> None:
+    """The layout of `MessageDecoder.encodeMessage`, written out by hand."""
+    raw = encode_batch([BatchMessage(b"ab", "k\x01v\x02", 7)])
+    assert raw == struct.pack(">iiiii2sh4s", 28, 0, 0, 7, 2, b"ab", 4, b"k\x01v\x02")
+
+
+def check_any_bytes(raw: bytes) -> None:
+    """The bytes are a batch that can be written again in the same size, or a HeaderError."""
+    try:
+        messages = decode_batch(raw)
+    except HeaderError:
+        return
+    assert len(encode_batch(messages)) == len(raw)
+
+
+@given(batches.filter(bool), st.data())
+def test_a_damaged_batch_is_a_header_error(messages: list[BatchMessage], data: st.DataObject) -> None:
+    """A batch cut within a message is refused, and any byte changed is refused or read, never a crash."""
+    raw = encode_batch(messages)
+    ends = {len(encode_batch(messages[:count])) for count in range(len(messages) + 1)}
+    cut = data.draw(st.integers(1, len(raw) - 1))
+    if cut not in ends:
+        with pytest.raises(HeaderError):
+            decode_batch(raw[:cut])
+    at = data.draw(st.integers(0, len(raw) - 1))
+    changed = bytes([*raw[:at], data.draw(st.integers(0, 255)), *raw[at + 1 :]])
+    check_any_bytes(changed)
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_a_batch_or_a_header_error(raw: bytes) -> None:
+    """Nothing else escapes."""
+    check_any_bytes(raw)
+
+
+def test_the_limits_of_a_batch() -> None:
+    """Properties and count hold at their limit and break over it."""
+    assert len(decode_batch(encode_batch([BatchMessage(b"", "x" * PROPERTIES_SIZE_MAX)]))) == 1
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        encode_batch([BatchMessage(b"", "x" * (PROPERTIES_SIZE_MAX + 1))])
+    one = encode_batch([BatchMessage(b"", "")])
+    assert len(decode_batch(one * BATCH_COUNT_MAX)) == BATCH_COUNT_MAX
+    with pytest.raises(HeaderError, match="more than"):
+        decode_batch(one * (BATCH_COUNT_MAX + 1))
+
+
+def test_planted_a_hash_over_bytes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hash over UTF-8 bytes agrees on ASCII only; the emoji tells them apart."""
+
+    def over_bytes(text: str) -> int:
+        value = 0
+        for byte in text.encode():
+            value = (31 * value + byte) & 0xFFFFFFFF
+        return value - (1 << 32) if value >> 31 else value
+
+    monkeypatch.setattr(message_module, "java_hash", over_bytes)
+    assert message_module.java_hash("TagA") == 2598919
+    assert tags_code("\U0001f600") != 1772899
