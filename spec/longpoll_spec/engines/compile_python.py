@@ -1,0 +1,99 @@
+"""Terms as Python source over a tuple of integers: one function for all successors, one for each question.
+
+Truth values are 0 and 1 in the tuple. A node that is used more than once becomes a local where a function is eager;
+guards always do, since `tick` asks for them again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from longpoll_spec.model import Model, Variable
+from longpoll_spec.terms import Bool, Term, nodes
+
+Packed: TypeAlias = tuple[int, ...]
+Successors: TypeAlias = Callable[[Packed], list[tuple[int, Packed]]]
+Question: TypeAlias = Callable[[Packed], bool]
+
+_SIGNS: Final = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "eq": "=="}
+_LEAVES: Final = frozenset({"var", "const", "parameter", "true", "false"})
+
+
+def source(term: Term, names: Mapping[int, str]) -> str:
+    """The term as a Python expression; a node with a local's name is written as that."""
+    known = names.get(id(term))
+    if known is not None:
+        return known
+    return _source(term, [source(arg, names) for arg in term.args if isinstance(arg, Term)])
+
+
+def _source(term: Term, args: Sequence[str]) -> str:
+    match term.op:
+        case "var":
+            return str(term.args[0])
+        case "const":
+            return str(term.args[0])
+        case "parameter":
+            return str(term.args[1])
+        case "true" | "false":
+            return term.op.capitalize()
+        case "not":
+            return f"(not {args[0]})"
+        case "ite":
+            return f"({args[1]} if {args[0]} else {args[2]})"
+        case "and" | "or":
+            return f"({f' {term.op} '.join(args)})"
+        case _:
+            return f"({args[0]} {_SIGNS[term.op]} {args[1]})"
+
+
+def successors(model: Model) -> Successors:
+    """The function that gives every (index of an enabled action, state after it), in the law's order."""
+    lines = ["def successors(state):", _unpack(model.variables), "    found = []"]
+    names: dict[int, str] = {}
+    for index, action in enumerate(model.actions):
+        guard = names.get(id(action.guard))
+        if guard is None:
+            guard = f"guard_{index}"
+            lines.append(f"    {guard} = {source(action.guard, names)}")
+            names[id(action.guard)] = guard
+        after = ", ".join(_value(action.effect.get(each.name), each, names) for each in model.variables)
+        lines.append(f"    if {guard}:")
+        lines.append(f"        found.append(({index}, ({after},)))")
+    lines.append("    return found")
+    made: Successors = _define("successors", lines)
+    return made
+
+
+def _value(term: Term | None, variable: Variable, names: Mapping[int, str]) -> str:
+    if term is None:
+        return variable.name
+    text = source(term, names)
+    return f"(1 if {text} else 0)" if isinstance(term, Bool) else text
+
+
+def question(model: Model, term: Bool) -> Question:
+    """The function that tells whether the term is true in a state."""
+    uses = Counter(id(arg) for node in nodes(term) for arg in node.args if isinstance(arg, Term))
+    lines = ["def question(state):", _unpack(model.variables)]
+    names: dict[int, str] = {}
+    for node in nodes(term):
+        if uses[id(node)] > 1 and node.op not in _LEAVES:
+            name = f"shared_{len(names)}"
+            lines.append(f"    {name} = {source(node, names)}")
+            names[id(node)] = name
+    lines.append(f"    return {source(term, names)}")
+    made: Question = _define("question", lines)
+    return made
+
+
+def _unpack(variables: Sequence[Variable]) -> str:
+    return f"    ({', '.join(variable.name for variable in variables)},) = state"
+
+
+def _define(name: str, lines: Sequence[str]) -> Any:
+    space: dict[str, Any] = {}
+    exec(compile("\n".join(lines), f"<law: {name}>", "exec"), space)  # noqa: S102 - the text is made from terms above
+    return space[name]

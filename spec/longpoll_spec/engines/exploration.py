@@ -1,0 +1,120 @@
+"""What an exploration says: counts as SPIN defines them, three-valued verdicts, and a token for each counterexample.
+
+distinct_states: states reached. transitions: enabled action instances, over every distinct state. depth: the length of
+the longest shortest path. Leaves out how a frontier is grown: each engine does that its own way and must agree here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from attrs import define, field, frozen
+
+from longpoll_spec.engines.tokens import token_of
+from longpoll_spec.model import Action, Kind, Model, Property
+
+Answer: TypeAlias = Literal["holds", "violated", "reached", "unreached", "unknown"]
+
+
+@frozen
+class Verdict:
+    """What is known of one property. `depth` and `token` belong to the shortest run that decides it, if a run does."""
+
+    name: str
+    kind: Kind
+    verdict: Answer
+    depth: int | None = None
+    token: str | None = None
+
+
+@frozen
+class Progress:
+    """How far an exploration has got."""
+
+    distinct_states: int
+    transitions: int
+    depth: int
+    frontier: int
+    """States whose successors are still to be found."""
+
+
+@frozen
+class Exploration:
+    """The result of an exploration. `complete` is false if a limit or the user ended it early."""
+
+    model: Model
+    engine: str
+    distinct_states: int
+    transitions: int
+    depth: int
+    seconds: float
+    """Without start-up and compilation."""
+    compile_seconds: float
+    complete: bool
+    verdicts: tuple[Verdict, ...]
+    fired: Mapping[str, int]
+    """Action label -> transitions by that instance."""
+
+    @property
+    def urgent(self) -> tuple[str, ...]:
+        """The actions that time waits for."""
+        return self.model.urgent
+
+    def verdict(self, name: str) -> Verdict:
+        """The verdict on the property of this name."""
+        return next(verdict for verdict in self.verdicts if verdict.name == name)
+
+
+Report: TypeAlias = Callable[[Progress], None]
+
+
+@frozen
+class Witness:
+    """The run that decides a property: it ends in `state`, and then with the step `closing` if there is one."""
+
+    state: object
+    """The state in the engine's own words."""
+    depth: int
+    closing: int | None
+    """Index of an action instance."""
+
+    @property
+    def length(self) -> int:
+        """How many actions the run has."""
+        return self.depth + (self.closing is not None)
+
+
+@define
+class Ledger:
+    """Which properties are decided already. Invariant: a property's witness is the first of the shortest ones."""
+
+    properties: Sequence[Property]
+    witnesses: dict[int, Witness] = field(factory=dict)
+
+    def is_open(self, index: int) -> bool:
+        """Whether the property is still worth looking at."""
+        return index not in self.witnesses
+
+    def note(self, index: int, witness: Witness) -> None:
+        """Keep a witness if the property has none, or none as short."""
+        known = self.witnesses.get(index)
+        if known is None or witness.length < known.length:
+            self.witnesses[index] = witness
+
+    def verdicts(
+        self, model: Model, complete: bool, actions_to: Callable[[Witness], list[Action]]
+    ) -> tuple[Verdict, ...]:
+        """The verdicts; `actions_to` rebuilds the run that leads to a witness, with its closing step."""
+        return tuple(self._verdict(model, index, complete, actions_to) for index in range(len(self.properties)))
+
+    def _verdict(
+        self, model: Model, index: int, complete: bool, actions_to: Callable[[Witness], list[Action]]
+    ) -> Verdict:
+        item = self.properties[index]
+        found, exhausted = ("reached", "unreached") if item.kind == "sometimes" else ("violated", "holds")
+        witness = self.witnesses.get(index)
+        if witness is None:
+            return Verdict(item.name, item.kind, exhausted if complete else "unknown")  # type: ignore[arg-type]
+        token = token_of(model, actions_to(witness), item.name)
+        return Verdict(item.name, item.kind, found, witness.length, token)  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""Tokens: a run of the law as one short, URL-safe word that anybody can replay.
+
+| part                    | content                                                                              |
+|-------------------------|--------------------------------------------------------------------------------------|
+| `lp1.`                  | the format's version                                                                 |
+| base64url, unpadded, of | MessagePack [preset, [knob settings], [requests, messages or -1, hold_ticks,         |
+|                         | scan_ticks], property, fingerprint, action indices], then its CRC-32, big-endian     |
+
+The fingerprint is a CRC-32 of the names of the model's variables and actions: a token of another law is refused, not
+misread. Leaves out rendering: `replay` gives a trace, `render` prints it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+import msgspec
+from attrs import frozen
+
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.evaluate import trace_of
+from longpoll_spec.errors import SpecUserError, TokenError
+from longpoll_spec.law import law_of
+from longpoll_spec.model import Action, Model, Trace
+from longpoll_spec.policy import PRESETS, STRICT, Policy, knob_values, preset, with_knob
+
+PREFIX: Final = "lp1."
+LENGTH_MAX: Final = 4096
+"""A token is no longer than this, so that a hostile one costs nothing."""
+CRC_BYTES: Final = 4
+
+
+class _Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    preset: str
+    knobs: list[str]
+    bounds: tuple[int, int, int, int]
+    property_name: str
+    fingerprint: int
+    actions: list[int]
+
+
+@frozen
+class Token:
+    """What a token names."""
+
+    policy: Policy
+    bounds: Bounds
+    property_name: str
+    fingerprint: int
+    actions: tuple[int, ...]
+    """Indices into the model's actions."""
+
+
+def fingerprint_of(model: Model) -> int:
+    """The names of a model's variables and actions as one number."""
+    names = [variable.name for variable in model.variables] + [action.label for action in model.actions]
+    return zlib.crc32("\n".join(names).encode())
+
+
+def token_of(model: Model, actions: Sequence[Action], property_name: str = "") -> str:
+    """The token of a run of the model from its first state."""
+    index = {action.label: number for number, action in enumerate(model.actions)}
+    base, knobs = _settings(model.policy)
+    bounds = model.bounds
+    messages = -1 if bounds.messages is None else bounds.messages
+    payload = _Payload(
+        preset=base.name,
+        knobs=knobs,
+        bounds=(bounds.requests, messages, bounds.hold_ticks, bounds.scan_ticks),
+        property_name=property_name,
+        fingerprint=fingerprint_of(model),
+        actions=[index[action.label] for action in actions],
+    )
+    raw = msgspec.msgpack.encode(payload)
+    return PREFIX + base64.urlsafe_b64encode(raw + _crc(raw)).decode().rstrip("=")
+
+
+def parse(token: str) -> Token:
+    """What a token names; raises `TokenError` for a damaged one or one of another version."""
+    payload = _payload(token)
+    requests, messages, hold_ticks, scan_ticks = payload.bounds
+    try:
+        policy = preset(payload.preset)
+        for setting in payload.knobs:
+            policy = with_knob(policy, setting)
+        bounds = Bounds("token", requests, None if messages < 0 else messages, hold_ticks, scan_ticks)
+    except SpecUserError as error:
+        raise TokenError(f"this token is of another version of the law: {error}") from error
+    return Token(policy, bounds, payload.property_name, payload.fingerprint, tuple(payload.actions))
+
+
+def replay(token: str) -> Trace:
+    """The run that a token names; raises `TokenError` if it is damaged, of another law, or does not run."""
+    named = parse(token)
+    model = law_of(named.policy, named.bounds)
+    if fingerprint_of(model) != named.fingerprint:
+        raise TokenError("this token is of another version of the law; make it again with `longpoll check`")
+    if any(not 0 <= index < len(model.actions) for index in named.actions):
+        raise TokenError("this token names an action that the law does not have; make it again with `longpoll check`")
+    try:
+        return trace_of(model, [model.actions[index] for index in named.actions], named.property_name)
+    except ValueError as error:
+        raise TokenError(f"this token does not run: {error}; make it again with `longpoll check`") from error
+
+
+def _payload(token: str) -> _Payload:
+    if not token.startswith(PREFIX):
+        raise TokenError(f"not a token of this version: it begins with {PREFIX!r}; make it with `longpoll check --json`")
+    if len(token) > LENGTH_MAX:
+        raise TokenError(f"a token has at most {LENGTH_MAX} characters, this one has {len(token)}")
+    text = token[len(PREFIX) :]
+    try:
+        packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise TokenError("this token is damaged: copy it again, whole") from error
+    raw, crc = packed[:-CRC_BYTES], packed[-CRC_BYTES:]
+    if crc != _crc(raw):
+        raise TokenError("this token is damaged: copy it again, whole")
+    try:
+        return msgspec.msgpack.decode(raw, type=_Payload)
+    except msgspec.DecodeError as error:
+        raise TokenError(f"this token is of another version: {error}") from error
+
+
+def _crc(raw: bytes) -> bytes:
+    return zlib.crc32(raw).to_bytes(CRC_BYTES, "big")
+
+
+def _settings(policy: Policy) -> tuple[Policy, list[str]]:
+    """The preset a policy started from and the knobs in which it differs."""
+    base = PRESETS.get(policy.name.split("+", 1)[0], STRICT)
+    own, theirs = attrs.asdict(policy), attrs.asdict(base)
+    return base, [f"{knob}={str(own[knob]).lower()}" for knob in knob_values() if own[knob] != theirs[knob]]
