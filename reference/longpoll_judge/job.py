@@ -1,0 +1,134 @@
+"""The whole judgement: find, survey, judge every queue, add up. One pipeline, two engines.
+
+Leaves out how an engine works (`local`, `spark`) and how a result is shown (`report`, and the command).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+import attrs
+import msgspec
+import pyarrow as pa
+
+from longpoll_judge.latency import percentiles
+from longpoll_judge.local import LocalEngine
+from longpoll_judge.result import PROPERTIES, Finding, Gap, Result, overall
+from longpoll_judge.source import History, Slice, find
+from longpoll_judge.survey import Context, Survey, context_and_gaps, merge
+
+EngineName = Literal["spark", "local"]
+WAKE_MS: Final = 100.0
+LATE_MS: Final = 50.0
+
+
+class Engine(Protocol):
+    """Where slices are read and queues judged."""
+
+    def survey(self, slices: Sequence[Slice]) -> Iterable[Survey]:
+        """The survey of every slice, in any order."""
+        ...
+
+    def verdicts(self, slices: Sequence[Slice], context: Context, *, unplaced: bool) -> pa.Table:
+        """All rows that `verdict.judge_queue` gives, in any order; `unplaced`: there are answers that name no queue."""
+        ...
+
+
+def judge(
+    paths: Iterable[Path],
+    *,
+    engine: EngineName = "spark",
+    master: str | None = None,
+    wake_ms: float = WAKE_MS,
+    late_ms: float = LATE_MS,
+    say: Callable[[str], None] = lambda _text: None,
+) -> Result:
+    """Judge the histories under the paths as one; `say` hears of each stage.
+
+    Raises `HistoryNotFoundError` and `SparkUnavailableError`.
+    """
+    history = find(paths)
+    say("starting Spark" if engine == "spark" else "reading the history")
+    begun = time.monotonic()
+    with _open_engine(engine, master) as running:
+        start_seconds = time.monotonic() - begun
+        result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say)
+    return msgspec.structs.replace(result, engine=engine, start_seconds=round(start_seconds, 3))
+
+
+@contextmanager
+def _open_engine(engine: EngineName, master: str | None) -> Iterator[Engine]:
+    if engine == "local":
+        yield LocalEngine(threads=os.cpu_count() or 1)
+        return
+    from longpoll_judge.spark import open_engine  # noqa: PLC0415 - Spark takes a second to import
+
+    with open_engine(master) as running:
+        yield running
+
+
+def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float, say: Callable[[str], None]) -> Result:
+    """Judge on an engine that is already running."""
+    begun = time.monotonic()
+    say(f"surveying {len(history.slices)} slices")
+    survey = merge(engine.survey(history.slices))
+    context, gaps = context_and_gaps(history, survey, wake_ms=wake_ms, late_ms=late_ms)
+    say(f"judging {survey.event_count} events")
+    rows = engine.verdicts(history.slices, context, unplaced=survey.unplaced_answers > 0)
+    result = _add_up(rows, gaps)
+    return msgspec.structs.replace(
+        result,
+        events=survey.event_count,
+        seconds=round(time.monotonic() - begun, 3),
+        thresholds={"wake_ms": wake_ms, "late_ms": late_ms},
+    )
+
+
+def _add_up(rows: pa.Table, gaps: list[Gap]) -> Result:
+    """One result from the rows of all queues, whatever their order."""
+    counts: Counter[tuple[str, str]] = Counter()
+    buckets: dict[str, Counter[int]] = {"wake": Counter(), "late": Counter()}
+    highest = {"wake_max": 0, "late_max": 0}
+    findings: list[Finding] = []
+    for row in rows.to_pylist():
+        kind, count = row["kind"], row["count"]
+        if kind == "finding":
+            findings.append(msgspec.json.decode(row["text"], type=Finding))
+        elif kind in buckets:
+            buckets[kind][row["bucket"]] += count
+        elif kind in highest:
+            highest[kind] = max(highest[kind], count)
+        else:
+            counts[kind, row["text"]] += count
+    notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
+    gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]
+    findings.sort(key=_finding_order)
+    return Result(
+        verdict=overall(findings, gaps),
+        events=0,
+        queues=counts["queue", ""],
+        requests=counts["pulls", ""],
+        seconds=0.0,
+        start_seconds=0.0,
+        engine="",
+        findings=findings,
+        findings_left_out=sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
+        gaps=[attrs.asdict(gap) for gap in gaps],
+        latency={
+            "wake_ms": percentiles(buckets["wake"], highest["wake_max"]),
+            "late_ms": percentiles(buckets["late"], highest["late_max"]),
+        },
+        thresholds={},
+    )
+
+
+def _finding_order(finding: Finding) -> tuple[object, ...]:
+    """Violations first, then by time."""
+    place = (finding.topic, finding.queue, PROPERTIES.index(finding.property), finding.request, finding.why)
+    return (finding.verdict != "violated", finding.window_start_ms, *place)

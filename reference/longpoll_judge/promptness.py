@@ -1,0 +1,131 @@
+"""Two properties of time: no_lost_wakeup and answered_by_deadline, and the latencies they measure.
+
+Every moment is an interval, so every delay has a lower and an upper bound. A lower bound over the threshold is a
+violation whatever the true moments were; an upper bound alone over it is unknown. A pull without answer is delayed at
+least until the last moment at which its source was certainly watching and its connection open. Leaves out what the
+answers say.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from attrs import frozen
+
+from longpoll_judge.case import Booleans, Case, Explanation, Suspects, ms, suspects
+from longpoll_judge.queue_log import NEVER, Integers
+from longpoll_judge.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP
+from longpoll_judge.steps import MS
+
+OFFSET_ILLEGAL: Final = 21
+UNHELD_GRACE_NS: Final = 5_000 * MS
+"""How long a pull that may not be held can stay unanswered before it counts as never answered; it has no deadline, and
+a busy broker may take its time."""
+
+
+@frozen(eq=False)
+class Promptness:
+    """The suspects of both properties and the latencies in nanoseconds, upper bounds."""
+
+    suspects: list[Suspects]
+    wake_ns: Integers
+    late_ns: Integers
+    open_at_cut: int
+    """Pulls that neither an answer, a close nor the end of their source accounts for."""
+
+
+def judge_promptness(case: Case) -> Promptness:
+    """Judge when the pulls of one queue were answered."""
+    wake_suspects, wake_ns = _wakeups(case)
+    late_suspects, late_ns, open_at_cut = _deadlines(case)
+    return Promptness(wake_suspects + late_suspects, wake_ns, late_ns, open_at_cut)
+
+
+def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
+    pulls, wake_ns = case.pulls, case.context.wake_ns
+    visible_after, visible_before = case.by_expression(
+        lambda matching, mine: matching.first_visible(pulls.offset[mine])
+    )
+    code = np.where(pulls.is_answered, case.events.integers("code")[pulls.answer_row], -1)
+    is_judged = case.is_decidable & (pulls.was_held | ~pulls.is_answered) & (code != OFFSET_ILLEGAL)
+    since_after = np.maximum(visible_after, pulls.received_after_ns)
+    since_before = np.maximum(visible_before, pulls.received_before_ns)
+    delay_least = pulls.answered_after_ns - since_before
+    delay_most = pulls.answered_before_ns - since_after
+    over = is_judged & (delay_least > wake_ns)
+    may_be_over = is_judged & pulls.is_answered & (visible_after < NEVER) & (delay_most > wake_ns)
+    is_excused = ~pulls.is_answered & pulls.facts("lossy")
+
+    def explain(pull: int) -> Explanation:
+        matching = case.matchings[int(pulls.expression[pull])]
+        assert matching is not None, "only decidable pulls are judged"
+        message = int(matching.first(pulls.offset[pull : pull + 1])[0])
+        rows = [*_rows(case, pull), *case.message_rows(message)]
+        asked = f"a pull at offset {pulls.offset[pull]} could take message {message}"
+        since = "from its receipt on" if since_after[pull] == pulls.received_after_ns[pull] else "while it was held"
+        outcome = "was answered" if pulls.is_answered[pull] else "was not answered for"
+        most = f" to {ms(delay_most[pull])}" if pulls.is_answered[pull] else " or more"
+        limit = f"(allowed {ms(wake_ns)})"
+        return Explanation(f"{asked} {since} and {outcome} {ms(max(delay_least[pull], 0))}{most} later {limit}", rows)
+
+    measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
+    if not case.log.is_white_box:
+        measured &= visible_before > pulls.received_after_ns
+    return (
+        suspects(NO_LOST_WAKEUP, over & ~is_excused, (over & is_excused) | (may_be_over & ~over), explain),
+        np.maximum(delay_most[measured], 0),
+    )
+
+
+def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
+    pulls, late_ns = case.pulls, case.context.late_ns
+    due_after = pulls.received_after_ns + pulls.timeout_ns
+    due_before = pulls.received_before_ns + np.where(pulls.may_hold, pulls.timeout_ns, UNHELD_GRACE_NS)
+    late_least = pulls.answered_after_ns - due_before
+    late_most = pulls.answered_before_ns - due_after
+    is_judged = pulls.may_hold | ~pulls.is_answered
+    over = is_judged & (late_least > late_ns)
+    may_be_over = is_judged & pulls.is_answered & (late_most > late_ns)
+    forgotten = _forgotten_on_stop(case) & ~over
+    is_excused = ~pulls.is_answered & pulls.facts("lossy")
+
+    def explain(pull: int) -> Explanation:
+        timeout = f"timeout of {ms(pulls.timeout_ns[pull])}" if pulls.may_hold[pull] else "no leave to be held"
+        asked = f"a pull at offset {pulls.offset[pull]} with a {timeout}"
+        if pulls.is_answered[pull]:
+            how_late = f"{ms(max(late_least[pull], 0))} to {ms(late_most[pull])} after its deadline"
+            return Explanation(f"{asked} was answered {how_late} (allowed {ms(late_ns)})", _rows(case, pull))
+        if over[pull]:
+            how_long = f"although the history goes on for {ms(late_least[pull])} after its deadline"
+            return Explanation(f"{asked} was never answered, {how_long} (allowed {ms(late_ns)})", _rows(case, pull))
+        reason = "although its connection stayed open and the policy answers held pulls when the broker stops"
+        return Explanation(f"{asked} was never answered, {reason}", _rows(case, pull))
+
+    violated = (over | forgotten) & ~is_excused
+    unknown = ((over | forgotten) & is_excused) | (may_be_over & ~over)
+    is_open = ~pulls.is_answered & ~pulls.is_closed & ~violated & ~unknown
+    was_cut = np.array([facts.stopped_ns is None for facts in pulls.source_facts], dtype=np.bool_)
+    open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open]])) if len(was_cut) else 0
+    measured = pulls.may_hold & pulls.is_answered & (late_most >= 0)
+    return suspects(ANSWERED_BY_DEADLINE, violated, unknown, explain), late_most[measured], open_at_cut
+
+
+def _forgotten_on_stop(case: Case) -> Booleans:
+    """Pulls that were open when their broker stopped in order, under a policy that answers them then."""
+    pulls = case.pulls
+    if not case.context.answers_on_stop or not len(pulls):
+        return np.zeros(len(pulls), dtype=np.bool_)
+    stops = [-NEVER if facts.stopped_ns is None else facts.stopped_ns for facts in pulls.source_facts]
+    stopped_ns = np.array(stops, dtype=np.int64)[pulls.source]
+    was_there = stopped_ns - pulls.received_before_ns > case.context.late_ns
+    return ~pulls.is_answered & ~pulls.is_closed & was_there
+
+
+def _rows(case: Case, pull: int) -> list[int]:
+    """The request's events: receipt, hold and answer."""
+    key = case.events.request_key[case.pulls.row[pull]]
+    holds = case.events.rows("hold")
+    held = holds[case.events.request_key[holds] == key].tolist()
+    answer = int(case.pulls.answer_row[pull])
+    return [int(case.pulls.row[pull]), *held, *([answer] if answer >= 0 else [])]

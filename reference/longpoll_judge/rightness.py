@@ -1,0 +1,368 @@
+"""Two properties of answers: answer_is_right and answered_once.
+
+An answer is right when some moment between receipt and answer exists at which a store read would have given it; so only
+what no moment explains is a violation. The rules are those of `DefaultMessageStore.getMessage` and
+`PullMessageProcessor`:
+
+code 0 FOUND: the messages in the body are exactly those in [offset, offset_next) that match by tag hash; all were
+visible; offset_next is the last one's plus 1 when the body is full or everything matches, else it may also have passed
+over messages that do not match.
+code 19 NO_NEW_MSG: nothing to take was visible at some moment; offset_next is the offset asked for.
+code 20 NO_MATCHED_MSG: offset_next has passed over at least one message, and none of those passed over matches.
+code 21 OFFSET_ILLEGAL: the offset lies outside the answer's own [offset_min, offset_max], or the queue is empty;
+offset_next is one of the two ends (the lower for an offset that is too high only where it is 0, as in 4.9).
+
+Leaves out error codes, SQL92, offsets reset by an administrator (5.x answers 21 within the bounds then), and slaves,
+which answer 20 where a master answers 21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from attrs import define, field, frozen
+
+from longpoll_judge.arrow import compute
+from longpoll_judge.case import Booleans, Case, Explanation, Suspects, suspects
+from longpoll_judge.queue_log import NEVER, Integers
+from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_ONCE
+
+FOUND: Final = 0
+NO_NEW_MSG: Final = 19
+NO_MATCHED_MSG: Final = 20
+OFFSET_ILLEGAL: Final = 21
+PULL_RESULTS: Final = (FOUND, NO_NEW_MSG, NO_MATCHED_MSG, OFFSET_ILLEGAL)
+STOPPED: Final = "stopped"
+"""The cause of an answer that a stopping broker gave without looking at the store again."""
+
+
+@define(frozen=True, eq=False)
+class Answers:
+    """The answers of one queue that carry a pull result, one row each, beside their pulls."""
+
+    case: Case = field()
+    pull: Integers = field()
+    """Index of each answer's pull."""
+    code: Integers = field()
+    next: Integers = field()
+    min: Integers = field()
+    max: Integers = field()
+    body_first: Integers = field()
+    """The body's offsets are `body[body_first : body_first + body_count]`."""
+    body_count: Integers = field()
+    body: Integers = field()
+    owner: Integers = field()
+    """For each place of `body`, the answer it belongs to."""
+
+    @property
+    def asked(self) -> Integers:
+        """The offset each pull asked for."""
+        return self.case.pulls.offset[self.pull]
+
+    @property
+    def last(self) -> Integers:
+        """The body's last offset; -1 when it is empty."""
+        return np.append(self.body, -1)[np.where(self.body_count > 0, self.body_first + self.body_count - 1, -1)]
+
+    @property
+    def received_after_ns(self) -> Integers:
+        """The earliest moment of the read."""
+        return self.case.pulls.received_after_ns[self.pull]
+
+    @property
+    def answered_before_ns(self) -> Integers:
+        """The latest moment of the read."""
+        return self.case.pulls.answered_before_ns[self.pull]
+
+    def any_in_body(self, flags: Booleans) -> Booleans:
+        """Whether any place of each answer's body is flagged."""
+        return np.bincount(self.owner[flags], minlength=len(self.pull)) > 0
+
+
+@frozen(eq=False)
+class Rule:
+    """One conjunct of answer_is_right: who breaks it, whether for certain, and how to say so."""
+
+    broken: Booleans
+    say: Callable[[int], str]
+    needs_whole_record: bool = False
+    """Something that was not recorded could explain it away."""
+
+
+def judge_rightness(case: Case) -> list[Suspects]:
+    """Judge what the answers of one queue say; each answer is reported for the first rule that it breaks."""
+    answers = _answers(case)
+    if not len(answers.pull):
+        return []
+    rules = [*_order(answers), *_bounds(answers), *_found(answers), *_not_found(answers)]
+    first_rule = np.full(len(answers.pull), -1, dtype=np.int64)
+    for number, rule in reversed(list(enumerate(rules))):
+        first_rule[rule.broken] = number
+    whole = ~(case.pulls.facts("lossy") | case.pulls.facts("gapped"))[answers.pull]
+    weak = np.array([rule.needs_whole_record for rule in rules])[first_rule] & ~whole
+    is_broken = first_rule >= 0
+
+    def explain(answer: int) -> Explanation:
+        pull = int(answers.pull[answer])
+        rows = [int(case.pulls.row[pull]), int(case.pulls.answer_row[pull])]
+        for offset in {int(answers.asked[answer]), int(answers.last[answer])} - {-1}:
+            rows += case.message_rows(offset)
+        return Explanation(rules[int(first_rule[answer])].say(answer), rows)
+
+    return suspects(ANSWER_IS_RIGHT, is_broken & ~weak, is_broken & weak, explain)
+
+
+def _answers(case: Case) -> Answers:
+    pulls, events = case.pulls, case.events
+    code = np.where(pulls.is_answered, events.integers("code")[pulls.answer_row], -1)
+    pull = np.flatnonzero(np.isin(code, PULL_RESULTS) & pulls.is_answered)
+    row = pulls.answer_row[pull]
+    bodies = events.table["offsets"].combine_chunks()
+    bounds, body = bodies.offsets.to_numpy().astype(np.int64), bodies.values.to_numpy()
+    count = bounds[row + 1] - bounds[row]
+    body_first = np.cumsum(count) - count
+    owner = np.repeat(np.arange(len(row)), count)
+    places = bounds[row][owner] + np.arange(len(owner)) - body_first[owner]
+    return Answers(
+        case=case,
+        pull=pull,
+        code=code[pull],
+        next=events.integers("offset_next")[row],
+        min=events.integers("offset_min")[row],
+        max=events.integers("offset_max")[row],
+        body_first=body_first,
+        body_count=count,
+        body=body[places] if len(places) else np.empty(0, dtype=np.int64),
+        owner=owner,
+    )
+
+
+def _order(answers: Answers) -> list[Rule]:
+    pulls = answers.case.pulls
+    early = answers.answered_before_ns < answers.received_after_ns
+    follows = np.append(False, answers.body[1:] <= answers.body[:-1])[: len(answers.body)]
+    follows[answers.body_first[answers.body_count > 0]] = False
+    low = answers.body < answers.asked[answers.owner]
+    count_max = np.maximum(pulls.count_max[answers.pull], 1)
+    many = (pulls.count_max[answers.pull] >= 0) & (answers.body_count > count_max)
+    return [
+        Rule(early, lambda answer: f"{_name(answers, answer)} was sent before its request was received"),
+        Rule(
+            (answers.code == FOUND) != (answers.body_count > 0),
+            lambda answer: f"{_name(answers, answer)} carries {answers.body_count[answer]} messages",
+        ),
+        Rule(answers.any_in_body(follows), lambda answer: f"{_name(answers, answer)} carries offsets out of order"),
+        Rule(answers.any_in_body(low), lambda answer: f"{_name(answers, answer)} carries messages before that offset"),
+        Rule(
+            many,
+            lambda answer: (
+                f"{_name(answers, answer)} carries {answers.body_count[answer]} messages, asked were at most "
+                f"{count_max[answer]}"
+            ),
+        ),
+    ]
+
+
+def _bounds(answers: Answers) -> list[Rule]:
+    log = answers.case.log
+    end_least = log.end_at_least(answers.received_after_ns)
+    end_most = log.end_at_most(answers.answered_before_ns)
+    told = answers.max >= 0
+    return [
+        Rule(
+            told & (answers.max < end_least),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_max {answers.max[answer]}, but {end_least[answer]} was "
+                "visible before its request came"
+            ),
+        ),
+        Rule(
+            told & (answers.max > end_most),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_max {answers.max[answer]}, but no more than "
+                f"{end_most[answer]} can have been visible"
+            ),
+            needs_whole_record=True,
+        ),
+        Rule(
+            told & (answers.min > answers.max),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_min {answers.min[answer]} above offset_max {answers.max[answer]}"
+            ),
+        ),
+        Rule(
+            np.isin(answers.code, (FOUND, NO_MATCHED_MSG)) & (answers.next > end_most),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_next {answers.next[answer]}, but no more than "
+                f"{end_most[answer]} can have been visible"
+            ),
+            needs_whole_record=True,
+        ),
+    ]
+
+
+def _found(answers: Answers) -> list[Rule]:
+    case, log = answers.case, answers.case.log
+    is_found = answers.code == FOUND
+    last = answers.last
+    unknown = ~log.is_known(answers.body)
+    absent = unknown & (answers.body >= log.base) & log.is_white_box
+    visible_after, _ = log.visible_for_content(answers.body)
+    unseen = visible_after > answers.answered_before_ns[answers.owner]
+    wrong_tag = _wrong_tags(answers) & ~unknown
+    is_full = answers.body_count >= np.maximum(case.pulls.count_max[answers.pull], 1)
+    is_full &= case.pulls.count_max[answers.pull] >= 0
+    everything = _takes_everything(answers)
+    exact = is_found & (is_full | everything) & (answers.next != last + 1)
+    back = is_found & (answers.next <= last)
+    first, end = answers.asked, np.maximum(answers.next, answers.asked)
+    matching_least, matching_most = _matching_counts(answers, first, end)
+    skipped = is_found & case.is_decidable[answers.pull] & (matching_least > answers.body_count)
+    surplus = is_found & case.is_decidable[answers.pull] & (matching_most < answers.body_count)
+
+    def say_next(answer: int) -> str:
+        rule = f"the last message is {last[answer]}, so it must be {last[answer] + 1}"
+        return f"{_name(answers, answer)} says offset_next {answers.next[answer]}; {rule}"
+
+    def say_skipped(answer: int) -> str:
+        count = f"{matching_least[answer]} messages in [{first[answer]}, {end[answer]}) match"
+        return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages although {count}"
+
+    return [
+        Rule(
+            answers.any_in_body(unseen),
+            lambda answer: f"{_name(answers, answer)} carries message {last[answer]}, which was not yet visible",
+            needs_whole_record=True,
+        ),
+        Rule(
+            answers.any_in_body(absent),
+            lambda answer: f"{_name(answers, answer)} carries a message that was never appended",
+            needs_whole_record=True,
+        ),
+        Rule(
+            answers.any_in_body(wrong_tag),
+            lambda answer: f"{_name(answers, answer)} carries a message whose tag does not match",
+        ),
+        Rule(back | exact, say_next),
+        Rule(skipped, say_skipped),
+        Rule(surplus, say_skipped),
+    ]
+
+
+def _not_found(answers: Answers) -> list[Rule]:
+    case = answers.case
+    visible_before = _first_visible_before(answers)
+    stopped = np.asarray(compute.equal(case.events.table["cause"], STOPPED))
+    is_stopped = stopped[case.pulls.answer_row[answers.pull]].astype(np.bool_)
+    no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
+    illegal = answers.code == OFFSET_ILLEGAL
+    matching_least, _most = _matching_counts(answers, answers.asked, np.maximum(answers.next, answers.asked))
+    inside = (answers.asked >= answers.min) & (answers.asked <= answers.max) & (answers.max > 0)
+    wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
+    wrong_end |= (answers.asked > answers.max) & (answers.next != answers.max) & (answers.min > 0)
+    wrong_end |= (answers.asked < answers.min) & (answers.next != answers.min)
+    return [
+        Rule(
+            no_new & (visible_before < answers.received_after_ns) & ~is_stopped,
+            lambda answer: (
+                f"{_name(answers, answer)} says that there is nothing new, but a matching message was visible "
+                "before the request came"
+            ),
+        ),
+        Rule(
+            no_new & (answers.next != answers.asked),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_next {answers.next[answer]}; with nothing new it must be "
+                f"{answers.asked[answer]}"
+            ),
+        ),
+        Rule(
+            no_match & (answers.next <= answers.asked),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_next {answers.next[answer]}, so it passed over nothing"
+            ),
+        ),
+        Rule(
+            no_match & case.is_decidable[answers.pull] & (matching_least > 0),
+            lambda answer: (
+                f"{_name(answers, answer)} passes over {matching_least[answer]} matching messages before "
+                f"offset_next {answers.next[answer]}"
+            ),
+        ),
+        Rule(
+            illegal & inside,
+            lambda answer: (
+                f"{_name(answers, answer)} calls the offset illegal, but it lies between offset_min "
+                f"{answers.min[answer]} and offset_max {answers.max[answer]}"
+            ),
+        ),
+        Rule(
+            illegal & ~inside & wrong_end,
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_next {answers.next[answer]}, which is not the end of the "
+                f"queue to go to, offset_min {answers.min[answer]} or offset_max {answers.max[answer]}"
+            ),
+        ),
+    ]
+
+
+def _name(answers: Answers, answer: int) -> str:
+    return f"the answer {answers.code[answer]} to a pull at offset {answers.asked[answer]}"
+
+
+def _takes_everything(answers: Answers) -> Booleans:
+    flags = [known is not None and known.takes_everything for known in answers.case.pulls.expressions]
+    return np.array(flags, dtype=np.bool_)[answers.case.pulls.expression[answers.pull]]
+
+
+def _wrong_tags(answers: Answers) -> Booleans:
+    """For each place of the bodies, whether its message is known not to match."""
+    log, expressions = answers.case.log, answers.case.pulls.expression[answers.pull][answers.owner]
+    if not len(log.offsets):
+        return np.zeros(len(answers.body), dtype=np.bool_)
+    place = np.minimum(np.searchsorted(log.offsets, answers.body), len(log.offsets) - 1)
+    wrong = np.zeros(len(answers.body), dtype=np.bool_)
+    for code, expression in enumerate(answers.case.pulls.expressions):
+        if expression is not None:
+            mine = expressions == code
+            wrong[mine] = ~expression.matches(log.tag_codes[place[mine]])
+    return wrong
+
+
+def _matching_counts(answers: Answers, first: Integers, end: Integers) -> tuple[Integers, Integers]:
+    """How many messages in [first, end) each answer's expression takes, at least and at most; 0 where undecidable."""
+    least, most = np.zeros(len(first), dtype=np.int64), np.zeros(len(first), dtype=np.int64)
+    expressions = answers.case.pulls.expression[answers.pull]
+    for code, matching in enumerate(answers.case.matchings):
+        if matching is not None:
+            mine = np.flatnonzero(expressions == code)
+            least[mine], most[mine] = matching.count(first[mine], end[mine])
+    return least, most
+
+
+def _first_visible_before(answers: Answers) -> Integers:
+    """When the first matching message at or after each asked offset was visible at the latest, for certain."""
+    slack_ns = answers.case.log.slack_ns
+    _after, before = answers.case.by_expression(
+        lambda matching, mine: matching.first_visible(answers.case.pulls.offset[mine])
+    )
+    return np.minimum(before[answers.pull] + slack_ns, NEVER)
+
+
+def judge_once(case: Case) -> list[Suspects]:
+    """Judge whether any request of the queue, pull or not, was answered twice; a member is the second answer's row."""
+    rows = case.events.rows("answer_sent")
+    rows = rows[case.events.request_key[rows] >= 0]
+    keys, first, count = np.unique(case.events.request_key[rows], return_index=True, return_counts=True)
+    twice = np.sort(rows[first[count > 1]])
+    del keys
+
+    def explain(row: int) -> Explanation:
+        same = rows[case.events.request_key[rows] == case.events.request_key[row]].tolist()
+        received = case.events.rows("request_received")
+        asked = received[case.events.request_key[received] == case.events.request_key[row]].tolist()
+        return Explanation(f"one request has {len(same)} answers", [*asked, *same])
+
+    return [Suspects(ANSWERED_ONCE, "violated", twice, explain)]

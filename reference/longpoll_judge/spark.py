@@ -1,0 +1,211 @@
+"""The engine on Spark: slices are spread over workers, events are shuffled by queue, queues are judged by Arrow.
+
+One session a process. It binds to loopback, keeps its files in a temporary directory that goes with it, and its chatter
+in a log there. Leaves out what is judged (`verdict`). Parts must lie where every worker can read them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from attrs import frozen
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+
+from longpoll_judge.errors import SparkUnavailableError
+from longpoll_judge.java import find_java_home
+from longpoll_judge.local import judged_events
+from longpoll_judge.schema import EVENT_SCHEMA
+from longpoll_judge.source import Slice, read_slice
+from longpoll_judge.survey import Context, Survey, survey_slice
+from longpoll_judge.verdict import GROUP_KEY, RESULT_SCHEMA, judge_queue
+
+DEFAULT_MASTER: Final = "local[*]"
+LOG_FILE: Final = "spark.log"
+_LOG_TAIL_CHARACTERS: Final = 500
+_STOP_SECONDS: Final = 20
+_SHUFFLE_PARTITIONS_MIN: Final = 4
+_SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint", pa.bool_(): "boolean"}
+
+
+def _ddl(schema: pa.Schema) -> str:
+    """An Arrow schema in Spark's words."""
+    return ", ".join(f"`{column.name}` {_SQL_TYPES.get(column.type, 'array<bigint>')}" for column in schema)
+
+
+def _settings(directory: Path, master: str) -> SparkConf:
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("longpoll judge")
+    if master.startswith("local"):
+        conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
+    return conf.setAll(
+        [
+            ("spark.ui.enabled", "false"),
+            ("spark.ui.showConsoleProgress", "false"),
+            ("spark.sql.session.timeZone", "UTC"),
+            ("spark.local.dir", str(directory / "local")),
+            ("spark.sql.warehouse.dir", str(directory / "warehouse")),
+            ("spark.driver.extraJavaOptions", f"-Duser.timezone=UTC -Dderby.system.home={directory}"),
+            ("spark.sql.execution.arrow.maxRecordsPerBatch", "65536"),
+            ("spark.sql.adaptive.enabled", "false"),
+            ("spark.python.worker.reuse", "true"),
+        ]
+    )
+
+
+@contextmanager
+def open_session(master: str | None = None) -> Iterator[SparkSession]:
+    """A session that ends with the block, and its files with it; raises `SparkUnavailableError`."""
+    directory = Path(tempfile.mkdtemp(prefix="longpoll-spark-"))
+    (directory / "local").mkdir()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with _environment(directory), (directory / LOG_FILE).open("wb") as log:
+            gateway = _launch(_settings(directory, master or DEFAULT_MASTER), log, directory)
+            try:
+                session = _connect(gateway, _settings(directory, master or DEFAULT_MASTER), directory)
+                try:
+                    yield session
+                finally:
+                    session.stop()
+            finally:
+                _end(gateway)
+    finally:
+        if before is not None and signal.getsignal(signal.SIGINT) is not before:
+            signal.signal(signal.SIGINT, before)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _environment(directory: Path) -> Iterator[None]:
+    """The variables that Spark's start looks at, put back afterwards."""
+    values = {
+        "JAVA_HOME": str(find_java_home(directory / "java", os.environ)),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    old = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in old.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _launch(conf: SparkConf, log: Any, directory: Path) -> Any:
+    try:
+        launch: Any = launch_gateway
+        return launch(conf, {"stdout": log, "stderr": subprocess.STDOUT, "cwd": str(directory)})
+    except (PySparkException, OSError) as error:
+        raise SparkUnavailableError(f"Spark does not start: {_log_tail(directory) or error}") from error
+
+
+def _connect(gateway: Any, conf: SparkConf, directory: Path) -> SparkSession:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+    except (PySparkException, Py4JError) as error:
+        raise SparkUnavailableError(f"Spark does not start: {_log_tail(directory) or error}") from error
+
+
+def _log_tail(directory: Path) -> str:
+    lines = (directory / LOG_FILE).read_text(errors="replace").splitlines()
+    return " / ".join(line.strip() for line in lines if "rror" in line or "xception" in line)[-_LOG_TAIL_CHARACTERS:]
+
+
+def _end(gateway: Any) -> None:
+    """End the Java process that `_launch` started."""
+    gateway.shutdown()
+    process = gateway.proc
+    process.stdin.close()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    SparkContext._gateway = None  # noqa: SLF001 - else the next session would talk to the ended process
+    SparkContext._jvm = None  # noqa: SLF001 - the same
+
+
+@frozen
+class SparkEngine:
+    """Both of `job.Engine`'s answers as Spark jobs."""
+
+    session: SparkSession
+
+    def survey(self, slices: Sequence[Slice]) -> Iterator[Survey]:
+        """See `job.Engine.survey`."""
+
+        def survey_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for part in _slices_of(batches):
+                survey = survey_slice(*read_slice(part))
+                yield pa.record_batch({"survey": pa.array([msgspec.json.encode(survey)], pa.binary())})
+
+        if slices:
+            for row in self._spread(slices).mapInArrow(survey_all, "survey binary").toLocalIterator():
+                yield msgspec.json.decode(bytes(row["survey"]), type=Survey)
+
+    def verdicts(self, slices: Sequence[Slice], context: Context, *, unplaced: bool) -> pa.Table:
+        """See `job.Engine.verdicts`."""
+
+        def read_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for part in _slices_of(batches):
+                yield from judged_events(part).to_batches()
+
+        def judge_group(group: pa.Table) -> pa.Table:
+            return judge_queue(group, context)
+
+        if not slices:
+            return RESULT_SCHEMA.empty_table()
+        events = self._spread(slices).mapInArrow(read_all, _ddl(EVENT_SCHEMA))
+        if unplaced:
+            events = place_answers(events)
+        return events.groupBy(*GROUP_KEY).applyInArrow(judge_group, _ddl(RESULT_SCHEMA)).toArrow()
+
+    def _spread(self, slices: Sequence[Slice]) -> DataFrame:
+        """One row a slice, one partition a row."""
+        rows = [(msgspec.json.encode(part),) for part in slices]
+        return self.session.createDataFrame(self.session.sparkContext.parallelize(rows, len(rows)), "slice binary")
+
+
+def _slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
+    for batch in batches:
+        for content in batch.column(0).to_pylist():
+            yield msgspec.json.decode(content, type=Slice)
+
+
+def place_answers(events: DataFrame) -> DataFrame:
+    """Give answers that name no queue the broker, topic and queue of their request (as `local.place_answers` does)."""
+    is_unplaced = (F.col("event") == "answer_sent") & (F.col("queue") < 0)
+    received = events.filter((F.col("event") == "request_received") & (F.col("queue") >= 0))
+    requests = received.groupBy("source", "request").agg(*(F.min(name).alias(f"{name}_min") for name in GROUP_KEY))
+    found = events.filter(is_unplaced).join(requests, ["source", "request"], "left")
+    placed = found.withColumns({name: F.coalesce(f"{name}_min", name) for name in GROUP_KEY})
+    return events.filter(~is_unplaced).unionByName(placed.select(*EVENT_SCHEMA.names))
+
+
+@contextmanager
+def open_engine(master: str | None = None) -> Iterator[SparkEngine]:
+    """An engine on a session of its own."""
+    with open_session(master) as session:
+        parallel = session.sparkContext.defaultParallelism
+        session.conf.set("spark.sql.shuffle.partitions", str(max(_SHUFFLE_PARTITIONS_MIN, 2 * parallel)))
+        yield SparkEngine(session)
