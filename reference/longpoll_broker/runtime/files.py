@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -22,6 +23,14 @@ _MS_SYNC: Final = 4
 # POSIX locks do not exclude the process that holds them, so the real paths of our own are remembered.
 _locked: Final[set[str]] = set()
 _locked_guard: Final = threading.Lock()
+
+
+def _raise_descriptor_limit() -> bool:
+    """Raise the soft limit of open files to the hard one; whether that was any more. A store may have many queues."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft != hard
 
 
 class RealMappedFile:
@@ -103,6 +112,14 @@ class RealFiles:
 
     def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> RealMappedFile:
         """Map a file of exactly `size` bytes; with `create`, make it of zeros if it is not there."""
+        try:
+            return self._map(path, size, writable=writable, create=create)
+        except OSError as error:
+            if error.errno != errno.EMFILE or not _raise_descriptor_limit():
+                raise
+        return self._map(path, size, writable=writable, create=create)
+
+    def _map(self, path: str, size: int, *, writable: bool, create: bool) -> RealMappedFile:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
         try:

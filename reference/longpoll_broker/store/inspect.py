@@ -1,0 +1,323 @@
+"""Reads any RocketMQ 4.9 or 5.x store directory as it lies there, and never writes to it.
+
+Nothing is taken from settings: file sizes come from the files' names and lengths. Damage is something to report, not a
+reason to stop: after it the walk goes on with the next whole record. Leaves out judging (`verify`) and the index,
+batch and extended consume queues. A file that shrinks while it is read ends the process, as with any mapped file.
+"""
+
+from __future__ import annotations
+
+import base64
+import bisect
+import itertools
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+from attrs import frozen
+
+from longpoll_broker.errors import StoreUserError
+from longpoll_broker.runtime import Files
+from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
+from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
+from longpoll_broker.store.messages import QueueRange
+from longpoll_broker.store.record import (
+    BLANK_SIZE_MIN,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE_AND_MAGIC,
+    Damage,
+    Record,
+    decode,
+    decode_properties,
+    host_text,
+)
+from longpoll_broker.store.segment import is_segment_name, segment_name
+
+_CHUNK_SIZE: Final = 1024 * 1024
+_ZEROS: Final = bytes(_CHUNK_SIZE)
+_MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
+assert struct.pack(">I", MAGIC_V2)[:3] == _MAGIC_START, "a search for three bytes finds both magics"
+
+
+@frozen
+class FoundFile:
+    """One file of a log or queue: its name says where it starts, its neighbours how long it should be."""
+
+    name: str
+    """Path below the store directory."""
+    start: int
+    view: memoryview
+    expected_size: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is shorter or longer than its neighbours say."""
+        return len(self.view) != self.expected_size
+
+
+@frozen
+class Blank:
+    """What fills the end of a commit-log file."""
+
+    physical_offset: int
+    size: int
+
+
+@frozen
+class Torn:
+    """Bytes that are no record: `offset` counts from the start of the file."""
+
+    file: str
+    offset: int
+    found: str
+    expected: str
+    followed: bool
+    """Whether a whole record comes after it."""
+
+
+LogEntry = Record | Blank | Torn
+
+
+@frozen
+class FoundQueue:
+    """One consume queue as it lies on disk: its files, and the offset after its last written unit."""
+
+    topic: str
+    queue_id: int
+    files: tuple[FoundFile, ...]
+    offset_end: int
+
+    @property
+    def offset_start(self) -> int:
+        """The first offset that still has a unit."""
+        return self.files[0].start // UNIT_SIZE if self.files else 0
+
+    def unit(self, offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code) as it stands there, written or not; None when no file has it."""
+        for file in self.files:
+            position = offset * UNIT_SIZE - file.start
+            if 0 <= position <= len(file.view) - UNIT_SIZE:
+                return UNIT.unpack_from(file.view, position)
+        return None
+
+    def place(self, offset: int) -> tuple[str, int]:
+        """(file, byte in it) of the unit at an offset; the last file's end when no file has it."""
+        for file in self.files:
+            position = offset * UNIT_SIZE - file.start
+            if 0 <= position < file.expected_size:
+                return file.name, position
+        return (self.files[-1].name, len(self.files[-1].view)) if self.files else (f"{self.topic}/{self.queue_id}", 0)
+
+    def units(self, start: int) -> Iterator[tuple[int, int, int, int]]:
+        """(queue offset, physical offset, size, tags code) of every written unit from `start` on."""
+        for file in self.files:
+            first = file.start // UNIT_SIZE
+            begin = max(0, start - first) * UNIT_SIZE
+            stop = min(len(file.view) // UNIT_SIZE, self.offset_end - first) * UNIT_SIZE
+            for index, unit in enumerate(UNIT.iter_unpack(file.view[begin:stop]), first + begin // UNIT_SIZE):
+                yield index, *unit
+
+
+class StoreDirectory:
+    """A store directory opened for reading. Invariant: every map is read-only and released by `close`."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        """Map what is there; raises StoreUserError when this is no store or cannot be read."""
+        if not files.exists(directory):
+            raise StoreUserError(f"there is no directory {directory}")
+        if not any(files.exists(f"{directory}/{name}") for name in ("commitlog", "consumequeue")):
+            raise StoreUserError(f"{directory} is no store: it has neither commitlog/ nor consumequeue/ in it")
+        self._files = files
+        self._directory = directory
+        self._maps: list[Any] = []
+        try:
+            self.crashed = files.exists(f"{directory}/abort")
+            self.checkpoint: Checkpoint = load_checkpoint(files, f"{directory}/checkpoint")
+            self.log = self._load("commitlog")
+            self._log_starts = [file.start for file in self.log]
+            self.queues = tuple(self._load_queues())
+        except OSError as error:
+            self.close()
+            raise StoreUserError(f"{error.filename or directory} cannot be read: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Release the maps."""
+        for mapped in self._maps:
+            mapped.close()
+        self._maps.clear()
+
+    def _load(self, folder: str) -> tuple[FoundFile, ...]:
+        names = [name for name in self._files.list(f"{self._directory}/{folder}") if is_segment_name(name)]
+        sizes = [self._files.size(f"{self._directory}/{folder}/{name}") for name in names]
+        expected = _file_size([int(name) for name in names], sizes)
+        found: list[FoundFile] = []
+        for name, size in zip(names, sizes, strict=True):
+            mapped = self._files.map(f"{self._directory}/{folder}/{name}", size, writable=False)
+            self._maps.append(mapped)
+            found.append(FoundFile(f"{folder}/{name}", int(name), mapped.view.toreadonly(), expected))
+        return tuple(found)
+
+    def _load_queues(self) -> Iterator[FoundQueue]:
+        root = "consumequeue"
+        for topic in self._files.list(f"{self._directory}/{root}"):
+            names = self._files.list(f"{self._directory}/{root}/{topic}")
+            for queue_id in sorted(int(name) for name in names if name.isascii() and name.isdigit()):
+                files = self._load(f"{root}/{topic}/{queue_id}")
+                yield FoundQueue(topic, queue_id, files, _written_end(files))
+
+    @property
+    def log_start(self) -> int:
+        """Physical offset of the oldest byte of the log."""
+        return self.log[0].start if self.log else 0
+
+    def record_at(self, physical_offset: int) -> Record | Damage:
+        """The record at a physical offset, or why there is none."""
+        index = bisect.bisect_right(self._log_starts, physical_offset) - 1
+        if index >= 0:
+            file = self.log[index]
+            if physical_offset - file.start < len(file.view):
+                return decode(file.view, physical_offset - file.start, len(file.view), physical_offset)
+        return Damage(0, "no commit-log file", f"one that holds byte {physical_offset}")
+
+    def range_of(self, queue: FoundQueue) -> QueueRange:
+        """What a consumer can read, as RocketMQ 4.9 says it (`correctMinOffset`).
+
+        The minimum is the first unit of the oldest file whose record the log still has, or else 0.
+        """
+        first_end = queue.files[0].start + queue.files[0].expected_size if queue.files else 0
+        for offset, physical_offset, _size, _tags_code in queue.units(0):
+            if offset * UNIT_SIZE >= first_end:
+                break
+            if physical_offset >= self.log_start:
+                return QueueRange(queue.topic, queue.queue_id, offset, queue.offset_end)
+        return QueueRange(queue.topic, queue.queue_id, 0, queue.offset_end)
+
+    def walk_log(self) -> Iterator[LogEntry]:
+        """Every record, blank and torn place in the order of the log; ends where only zeros follow."""
+        for index, file in enumerate(self.log):
+            yield from self._walk_file(index, file)
+
+    def _is_followed(self, index: int) -> bool:
+        """Whether a whole record stands in a later file."""
+        return any(_next_record(file, 0) is not None for file in self.log[index + 1 :])
+
+    def _walk_file(self, index: int, file: FoundFile) -> Iterator[LogEntry]:
+        position, view = 0, file.view
+        while position < len(view):
+            entry = _entry_at(file, position)
+            if isinstance(entry, Blank):
+                yield entry
+                return
+            if isinstance(entry, Record):
+                yield entry
+                position += entry.size
+                continue
+            following = _next_record(file, position + 1)
+            followed = following is not None or self._is_followed(index)
+            if not followed and is_zero(view, position):
+                return
+            yield Torn(file.name, position + entry.offset, entry.found, entry.expected, followed)
+            if following is None:
+                return
+            position = following
+        yield Torn(file.name, position, "no blank", "a blank that ends the file", self._is_followed(index))
+
+
+def _entry_at(file: FoundFile, position: int) -> Record | Blank | Damage:
+    view = file.view
+    if len(view) - position >= BLANK_SIZE_MIN:
+        size, magic = SIZE_AND_MAGIC.unpack_from(view, position)
+        if magic == MAGIC_BLANK:
+            rest = file.expected_size - position
+            return Blank(file.start + position, size) if size == rest else Damage(0, f"blank of {size}", f"{rest}")
+    return decode(view, position, len(view), file.start + position)
+
+
+def _next_record(file: FoundFile, position: int) -> int | None:
+    """Where the next whole record of the file begins, found by its magic; None when there is none."""
+    view = file.view
+    for chunk_start in range(position + 4, len(view), _CHUNK_SIZE):
+        # Two bytes more, so that a magic across the border of two chunks is seen.
+        chunk = bytes(view[chunk_start : chunk_start + _CHUNK_SIZE + 2])
+        found = chunk.find(_MAGIC_START)
+        while found >= 0:
+            start = chunk_start + found - 4
+            if isinstance(decode(view, start, len(view), file.start + start), Record):
+                return start
+            found = chunk.find(_MAGIC_START, found + 1)
+    return None
+
+
+def is_zero(view: memoryview, position: int) -> bool:
+    """Whether only zeros follow."""
+    for start in range(position, len(view), len(_ZEROS)):
+        chunk = bytes(view[start : start + len(_ZEROS)])
+        if chunk != _ZEROS[: len(chunk)]:
+            return False
+    return True
+
+
+def _file_size(starts: list[int], sizes: list[int]) -> int:
+    """How long each file should be: the greatest length, unless the names stand closer together than that."""
+    gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
+    largest = max(sizes, default=0)
+    if gaps and (largest == 0 or any(gap % largest for gap in gaps)):
+        return min(gaps)
+    return largest
+
+
+def _written_end(files: tuple[FoundFile, ...]) -> int:
+    """The offset after the last unit before the first that is not written (`ConsumeQueue.recover`)."""
+    offset = files[0].start // UNIT_SIZE if files else 0
+    for file in files:
+        whole = len(file.view) - len(file.view) % UNIT_SIZE
+        offset = file.start // UNIT_SIZE
+        for physical_offset, size, _tags_code in UNIT.iter_unpack(file.view[:whole]):
+            if physical_offset < 0 or size <= 0:
+                return offset
+            offset += 1
+        if whole < file.expected_size:
+            return offset
+    return offset
+
+
+def record_fields(record: Record) -> dict[str, Any]:
+    """Every decoded field under RocketMQ's own names; the body in base64."""
+    return {
+        "kind": "record",
+        "topic": record.topic,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "physicalOffset": record.physical_offset,
+        "totalSize": record.size,
+        "magic": f"{record.magic:08X}",
+        "bodyCRC": record.body_crc,
+        "flag": record.flag,
+        "sysFlag": record.sys_flag,
+        "bornTimestamp": record.born_ms,
+        "bornHost": host_text(record.born_host),
+        "storeTimestamp": record.store_ms,
+        "storeHost": host_text(record.store_host),
+        "reconsumeTimes": record.reconsume_times,
+        "preparedTransactionOffset": record.prepared_offset,
+        "bodyLength": len(record.body),
+        "tagsCode": record.tags_code,
+        "properties": decode_properties(record.properties),
+        "propertiesRaw": record.properties.decode("utf-8", "replace"),
+        "body": base64.b64encode(record.body).decode(),
+    }
+
+
+def is_pre_blank(physical_offset: int, size: int) -> bool:
+    """Whether a unit only fills the place before a queue's first message."""
+    return physical_offset == 0 and size == PRE_BLANK_SIZE
+
+
+def missing_files(files: tuple[FoundFile, ...]) -> Iterator[tuple[FoundFile, str]]:
+    """(the file after the hole, the name that is missing) wherever neighbours do not touch."""
+    for earlier, later in itertools.pairwise(files):
+        expected = earlier.start + earlier.expected_size
+        if later.start != expected:
+            yield later, segment_name(expected)

@@ -1,0 +1,214 @@
+"""Judges a store directory: whether its records are whole, and log and queues say the same.
+
+A problem is `damage`, or a `tail`: what a crash leaves at the end of log and queues and opening the store repairs. Only
+a store that was not closed (its `abort` file is there) can have a tail, and nothing whole may follow it in the log.
+
+What no check can see: a flipped bit in a field that nothing else repeats (times, hosts, flag, properties but the tag).
+A record whose queue has no directory, or that is older than everything its queue lists, belongs to a deleted topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+from attrs import Factory, define, frozen
+
+from longpoll_broker.runtime import Files
+from longpoll_broker.store.consume_queue import UNIT_SIZE
+from longpoll_broker.store.inspect import (
+    FoundFile,
+    FoundQueue,
+    StoreDirectory,
+    Torn,
+    is_pre_blank,
+    is_zero,
+    missing_files,
+)
+from longpoll_broker.store.messages import QueueRange
+from longpoll_broker.store.record import SCHEDULE_TOPIC, Damage, Record, property_of
+
+PROBLEM_COUNT_MAX: Final = 1000
+"""Most problems that are listed; one ruined disk gives no more insight with a million of them."""
+EXTENDED_ADDRESS_MAX: Final = -(2**31) - 1
+"""A tags code up to this is an address in the extended queue (`ConsumeQueueExt.isExtAddr`)."""
+
+Kind = Literal["damage", "tail"]
+
+
+@frozen
+class Problem:
+    """One place that is not as it must be; `offset` is a byte of the file."""
+
+    kind: Kind
+    file: str
+    offset: int
+    found: str
+    expected: str
+
+
+@define
+class Verdict:
+    """What `verify` found. Invariant: `problems` holds the first PROBLEM_COUNT_MAX of `problem_count`."""
+
+    messages: int = 0
+    queues: list[QueueRange] = Factory(list)
+    problems: list[Problem] = Factory(list)
+    problem_count: int = 0
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether any problem is more than a tail."""
+        return self.problem_count > len(self.problems) or any(problem.kind == "damage" for problem in self.problems)
+
+    def add(self, problem: Problem) -> None:
+        """Keep a problem, up to the limit."""
+        self.problem_count += 1
+        if len(self.problems) < PROBLEM_COUNT_MAX:
+            self.problems.append(problem)
+
+
+Progress = Callable[[int], None]
+"""Told how many bytes of files have been gone through since it was last told."""
+
+
+def verify(files: Files, directory: str, progress: Progress = lambda _size: None) -> Verdict:
+    """Judge a store directory without writing to it; raises StoreUserError when it is none or cannot be read."""
+    store = StoreDirectory(files, directory)
+    try:
+        return _Verifier(store, progress).run()
+    finally:
+        store.close()
+
+
+class _Verifier:
+    """One pass over the log, then one over every queue. Invariant: `log_end` is after the last whole record seen."""
+
+    def __init__(self, store: StoreDirectory, progress: Progress) -> None:
+        self._store = store
+        self._progress = progress
+        self._queues = {(queue.topic, queue.queue_id): queue for queue in store.queues}
+        self._firsts: dict[tuple[str, int], int] = {}
+        self._log_end = store.log_start
+        self._verdict = Verdict()
+
+    def run(self) -> Verdict:
+        self._shapes(self._store.log, 1)
+        self._walk_log()
+        for queue in self._store.queues:
+            self._shapes(queue.files, UNIT_SIZE)
+            self._walk_queue(queue)
+            self._verdict.queues.append(self._store.range_of(queue))
+        return self._verdict
+
+    def _shapes(self, files: tuple[FoundFile, ...], unit: int) -> None:
+        """Files that are missing or have another length than their neighbours."""
+        for later, name in missing_files(files):
+            self._damage(later.name, 0, f"a file that begins at {later.start}", f"{name} before it")
+        for file in files:
+            size = len(file.view)
+            if file.is_cut or size % unit:
+                expected = f"{file.expected_size} bytes" if file.is_cut else f"a multiple of {unit}"
+                self._problem(file is files[-1], file.name, size, f"{size} bytes", expected)
+
+    def _walk_log(self) -> None:
+        passed = self._store.log_start
+        for entry in self._store.walk_log():
+            if isinstance(entry, Torn):
+                self._problem(not entry.followed, entry.file, entry.offset, entry.found, entry.expected)
+            elif isinstance(entry, Record):
+                self._verdict.messages += 1
+                self._log_end = entry.physical_offset + entry.size
+                if entry.in_queue:
+                    self._find_unit(entry)
+                if self._log_end - passed >= 1024 * 1024:
+                    self._progress(self._log_end - passed)
+                    passed = self._log_end
+
+    def _find_unit(self, record: Record) -> None:
+        """The record's queue must have a unit that points back to it."""
+        key = (record.topic, record.queue_id)
+        queue = self._queues.get(key)
+        if queue is None or record.physical_offset < self._first_of(key, queue):
+            return
+        offset = record.queue_offset
+        if queue.offset_start <= offset < queue.offset_end:
+            # A unit that does not point back is judged when the queue is walked, from the other side.
+            return
+        file, position = queue.place(offset)
+        self._problem(
+            offset >= queue.offset_end, file, position, f"no unit {offset}",
+            f"one for the record at physical offset {record.physical_offset}",
+        )  # fmt: skip
+
+    def _first_of(self, key: tuple[str, int], queue: FoundQueue) -> int:
+        """Physical offset of the first message that the queue lists; the log's start when it lists none."""
+        if key not in self._firsts:
+            units = (unit for unit in queue.units(0) if not is_pre_blank(unit[1], unit[2]))
+            self._firsts[key] = next(units, (0, self._store.log_start))[1]
+        return self._firsts[key]
+
+    def _walk_queue(self, queue: FoundQueue) -> None:
+        written = False
+        for offset, physical_offset, size, tags_code in queue.units(0):
+            if is_pre_blank(physical_offset, size):
+                if written:
+                    self._damage(*queue.place(offset), "a pre-blank unit", "one that points to a record")
+                continue
+            written = True
+            if physical_offset >= self._store.log_start:
+                self._check_unit(queue, offset, (physical_offset, size, tags_code))
+        self._check_rest(queue)
+        self._progress(sum(len(file.view) for file in queue.files))
+
+    def _check_unit(self, queue: FoundQueue, offset: int, unit: tuple[int, int, int]) -> None:
+        physical_offset, size, tags_code = unit
+        file, position = queue.place(offset)
+        if physical_offset + size > self._log_end:
+            found = f"physical offset {physical_offset}, size {size}"
+            self._problem(True, file, position, found, f"a record before the log's end at {self._log_end}")
+            return
+        record = self._store.record_at(physical_offset)
+        if isinstance(record, Damage):
+            self._damage(file, position, f"physical offset {physical_offset}", "the place of a whole record")
+            return
+        if record.size != size:
+            self._damage(file, position + 8, f"size {size}", f"{record.size}, the record's")
+        if not _is_at(record, queue, offset):
+            found = f"a record of {record.topic}@{record.queue_id} at {record.queue_offset}"
+            self._damage(file, position, found, f"one of {queue.topic}@{queue.queue_id} at {offset}")
+        elif not _is_tags_code(record, tags_code):
+            self._damage(file, position + 12, f"tags code {tags_code}", f"{record.tags_code}, the record's")
+
+    def _check_rest(self, queue: FoundQueue) -> None:
+        """After the last written unit there must be zeros only."""
+        end = queue.offset_end * UNIT_SIZE
+        for file in queue.files:
+            start = max(0, end - file.start)
+            if start < len(file.view) and not is_zero(file.view, start):
+                self._damage(file.name, start, "a unit that is not written, and others after it", "zeros to the end")
+                return
+
+    def _problem(self, at_end: bool, file: str, offset: int, found: str, expected: str) -> None:
+        kind: Kind = "tail" if at_end and self._store.crashed else "damage"
+        self._verdict.add(Problem(kind, file, offset, found, expected))
+
+    def _damage(self, file: str, offset: int, found: str, expected: str) -> None:
+        self._verdict.add(Problem("damage", file, offset, found, expected))
+
+
+def _is_at(record: Record, queue: FoundQueue, offset: int) -> bool:
+    """Whether the record says that it is in this queue at this offset, by itself or as one of several queues (LMQ)."""
+    if (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, offset):
+        return True
+    names = (property_of(record.properties, "INNER_MULTI_DISPATCH") or "").split(",")
+    offsets = (property_of(record.properties, "INNER_MULTI_QUEUE_OFFSET") or "").split(",")
+    return (queue.topic, str(offset)) in zip(names, offsets, strict=False)
+
+
+def _is_tags_code(record: Record, tags_code: int) -> bool:
+    if tags_code == record.tags_code or tags_code <= EXTENDED_ADDRESS_MAX:
+        return True
+    # Another table of delay levels than the default: still due a whole number of seconds after it was stored.
+    delay_ms = tags_code - record.store_ms
+    return record.topic == SCHEDULE_TOPIC and delay_ms > 0 and delay_ms % 1000 == 0
