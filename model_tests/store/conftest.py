@@ -1,0 +1,36 @@
+"""The recorded store of the Java broker, unpacked anew for each test that may change it."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import pathlib
+import tarfile
+from typing import Any
+
+import pytest
+
+from longpoll_broker.config import StoreConfig
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+
+
+@pytest.fixture
+def java_store(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A copy of the store directory that the Java broker 4.9.7 left after a clean stop."""
+    with tarfile.open(GOLDEN / "store-4.9.7-clean.tar.xz") as archive:
+        archive.extractall(tmp_path / "java", filter="data")
+    return tmp_path / "java" / "store"
+
+
+@pytest.fixture(scope="session")
+def java_expected() -> dict[str, Any]:
+    """What the Java broker and its raw files say is in that store."""
+    expected: dict[str, Any] = json.loads(lzma.decompress((GOLDEN / "store-4.9.7-clean.expected.json.xz").read_bytes()))
+    return expected
+
+
+@pytest.fixture
+def java_config() -> StoreConfig:
+    """The file sizes that store was made with, and reads of any size so that a test gets all in a few calls."""
+    return StoreConfig(commit_log_file_size=65_536, consume_queue_file_size=2_000, message_size_max=65_536)

@@ -1,0 +1,201 @@
+"""The Java broker's own store, read, opened and continued by ours."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import pathlib
+import shutil
+from typing import Any
+
+import pytest
+from attrs import evolve
+from click.testing import CliRunner
+
+from longpoll.cli import main
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.errors import StoreUserError
+from longpoll_broker.runtime.files import RealFiles
+from longpoll_broker.store.messages import GetStatus
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.plain_store import read_log, read_queues, read_record
+from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
+
+
+def dump(store: pathlib.Path, *options: str) -> list[dict[str, Any]]:
+    """The lines of `longpoll store dump --json`."""
+    result = CliRunner().invoke(main, ["store", "dump", str(store), "--json", *options])
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def as_expected(line: dict[str, Any]) -> dict[str, Any]:
+    """A dumped record in the form of the expected file: a long body as its digest, and no field it does not know."""
+    fields = {name: value for name, value in line.items() if name not in {"kind", "tagsCode"}}
+    if fields["bodyLength"] > 128:
+        fields["bodySha256"] = hashlib.sha256(base64.b64decode(fields.pop("body"))).hexdigest()
+    return fields
+
+
+def test_every_record_is_dumped_field_by_field(java_store: pathlib.Path, java_expected: dict[str, Any]) -> None:
+    """The dump of the Java broker's commit log is exactly the recorded one."""
+    expected = [
+        {name: value for name, value in record.items() if name != "bodyCRCok"}
+        for record in java_expected["commitlog"]["records"]
+    ]
+    assert [as_expected(line) for line in dump(java_store)] == expected
+    assert len(expected) == 1272
+
+
+def test_blanks_and_units_are_dumped(java_store: pathlib.Path, java_expected: dict[str, Any]) -> None:
+    """So are the blanks of the log and every unit of every queue."""
+    blanks = [{key: line[key] for key in ("physicalOffset", "size")} for line in dump(java_store, "--what", "blanks")]
+    assert blanks == java_expected["commitlog"]["blanks"]
+    units: dict[str, list[list[int]]] = {}
+    for line in dump(java_store, "--what", "units"):
+        unit = [line[key] for key in ("queueOffset", "physicalOffset", "size", "tagsCode")]
+        units.setdefault(f"{line['topic']}@{line['queueId']}", []).append(unit)
+    assert units == {key: queue["units"] for key, queue in java_expected["consumequeues"].items() if queue["units"]}
+
+
+def test_verify_finds_it_sound(java_store: pathlib.Path, java_expected: dict[str, Any]) -> None:
+    """Verifying gives the number of records, the range of every queue and no problem."""
+    result = CliRunner().invoke(main, ["store", "verify", str(java_store), "--json"])
+    assert result.exit_code == 0, result.output
+    verdict = json.loads(result.stdout)
+    assert verdict["messages"] == len(java_expected["commitlog"]["records"])
+    assert verdict["problems"] == []
+    ranges = {f"{queue['topic']}@{queue['queue']}": (queue["min"], queue["max"]) for queue in verdict["queues"]}
+    assert sorted(ranges) == sorted(java_expected["consumequeues"])
+    for key, queue in java_expected["queues"].items():
+        assert ranges.get(key, (0, 0)) == (queue["min"], queue["max"]), key
+
+
+def test_show_is_what_a_consumer_gets(java_store: pathlib.Path, java_expected: dict[str, Any]) -> None:
+    """Showing a queue gives the physical offsets that the running broker gave to a consumer."""
+    result = CliRunner().invoke(main, ["store", "show", str(java_store), "--json"])
+    shown: dict[str, list[int]] = {}
+    for line in map(json.loads, result.stdout.splitlines()):
+        shown.setdefault(f"{line['topic']}@{line['queueId']}", []).append(line["physicalOffset"])
+    checked = 0
+    for key, queue in java_expected["queues"].items():
+        if not any(isinstance(each, dict) for each in queue["physicalOffsets"]):
+            assert shown.get(key, []) == queue["physicalOffsets"], key
+            checked += len(queue["physicalOffsets"])
+    assert checked > 1200
+
+
+def test_reading_never_writes(java_store: pathlib.Path) -> None:
+    """Verify, show and dump work in a directory without write permission and leave every byte and time as it was."""
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in java_store.rglob("*")}
+    for path in sorted(java_store.rglob("*"), reverse=True):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    java_store.chmod(0o555)
+    try:
+        for command in ("verify", "show", "dump"):
+            assert CliRunner().invoke(main, ["store", command, str(java_store), "--json"]).exit_code == 0
+        assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in java_store.rglob("*")} == before
+    finally:
+        for path in [java_store, *java_store.rglob("*")]:
+            path.chmod(0o755)
+
+
+def test_our_store_serves_every_message(
+    java_store: pathlib.Path, java_expected: dict[str, Any], java_config: StoreConfig
+) -> None:
+    """Our store opens the Java broker's directory and gives each queue's messages, ranges and statuses."""
+    by_offset = {record["physicalOffset"]: record for record in java_expected["commitlog"]["records"]}
+    store = open_store(java_store, java_config)
+    checked = 0
+    for key, queue in java_expected["queues"].items():
+        topic, queue_id = key.rsplit("@", 1)
+        assert store.visible_start(topic, int(queue_id)) == queue["min"], key
+        assert store.visible_end(topic, int(queue_id)) == queue["max"], key
+        if any(isinstance(each, dict) for each in queue["physicalOffsets"]) or key == "T_trim@1":
+            continue
+        records = [read_record(content) for content in read_all(store, topic, int(queue_id))]
+        assert [record["physicalOffset"] for record in records] == queue["physicalOffsets"], key
+        for record in records:
+            assert record["propertiesRaw"] == by_offset[record["physicalOffset"]]["propertiesRaw"]
+            checked += 1
+    assert checked > 1200
+    store.close()
+
+
+def test_a_queue_without_its_log(java_store: pathlib.Path, java_config: StoreConfig) -> None:
+    """A queue whose log was deleted: minimum 0 and found null, then removed messages, as seen from Java 4.9.7."""
+    store = open_store(java_store, java_config)
+    found = store.get("T_trim", 1, 0, 32)
+    assert (found.status, found.offset_next) == (GetStatus.OFFSET_FOUND_NULL, 100)
+    assert (found.offset_min, found.offset_max) == (0, 150)
+    found = store.get("T_trim", 1, 100, 32)
+    assert (found.status, found.offset_next) == (GetStatus.MESSAGE_WAS_REMOVING, 150)
+    store.close()
+
+
+def test_times_are_searched(java_store: pathlib.Path, java_expected: dict[str, Any], java_config: StoreConfig) -> None:
+    """The offset of a store time is the Java broker's where a queue has one file; elsewhere the range's edges hold."""
+    store = open_store(java_store, java_config)
+    one_file = {key for key, queue in java_expected["consumequeues"].items() if len(queue["files"]) == 1}
+    checked = 0
+    for asked, (time_ms, offset) in java_expected["searchOffsetByTime"].items():
+        topic, queue_id, _which = asked.split("@")
+        if f"{topic}@{queue_id}" in one_file:
+            stored_ms = store.store_ms_of(topic, int(queue_id), store.offset_by_time(topic, int(queue_id), time_ms))
+            assert stored_ms == store.store_ms_of(topic, int(queue_id), offset), asked
+            checked += 1
+    assert checked > 0
+    assert store.offset_by_time("T_plain", 0, 0) == 0
+    assert store.offset_by_time("T_plain", 0, 2**60) == 149
+    store.close()
+
+
+def test_it_is_continued_and_opened_again(
+    java_store: pathlib.Path, java_expected: dict[str, Any], java_config: StoreConfig
+) -> None:
+    """Ours appends to the Java broker's log where it ended, and everything is there after closing and opening."""
+    store = open_store(java_store, java_config)
+    assert store.log_end == java_expected["commitlog"]["endOfLastRecord"]
+    put, arrivals = put_and_dispatch(store, [message("T_plain", 1, b"x" * 3000, tag="A") for _ in range(40)])
+    assert [result.queue_offset for result in put] == list(range(150, 190))
+    assert [arrival.offset_end for arrival in arrivals] == list(range(151, 191))
+    store.close()
+    verdict = verify(RealFiles(), str(java_store))
+    assert (verdict.problems, verdict.messages) == ([], 1272 + 40)
+    old = java_expected["commitlog"]["records"]
+    assert [each["physicalOffset"] for each in read_log(java_store)["records"][: len(old)]] == [
+        each["physicalOffset"] for each in old
+    ]
+    assert len(read_queues(java_store)["T_plain@1"]) == 190
+    store = open_store(java_store, java_config)
+    assert len(read_all(store, "T_plain", 1)) == 190
+    store.close()
+
+
+def test_a_crashed_copy_recovers_the_same(
+    java_store: pathlib.Path, java_expected: dict[str, Any], java_config: StoreConfig
+) -> None:
+    """With an abort file and no consume queue at all, the queues are built again from the log, byte for byte."""
+    (java_store / "abort").touch()
+    shutil.rmtree(java_store / "consumequeue")
+    (java_store / "checkpoint").unlink()
+    open_store(java_store, java_config).close()
+    rebuilt = read_queues(java_store)
+    log_start = java_expected["commitlog"]["records"][0]["physicalOffset"]
+    checked = 0
+    for key, queue in java_expected["consumequeues"].items():
+        expected = [unit for unit in queue["units"] if unit[1] >= log_start]
+        assert [unit for unit in rebuilt.get(key, []) if unit[1] >= log_start] == expected, key
+        checked += len(expected)
+    assert checked > 1200
+
+
+@pytest.mark.parametrize(("log_size", "queue_size"), [(4000, 2000), (65_536, 4000)])
+def test_other_file_sizes_are_refused(
+    java_store: pathlib.Path, java_config: StoreConfig, log_size: int, queue_size: int
+) -> None:
+    """Opening with other file sizes is refused with a word on what to do, and the store can be opened afterwards."""
+    with pytest.raises(StoreUserError, match="file sizes"):
+        open_store(java_store, evolve(java_config, commit_log_file_size=log_size, consume_queue_file_size=queue_size))
+    open_store(java_store, java_config).close()
