@@ -63,6 +63,8 @@ class BrokerConfig:
     """How often the hold table is scanned under a policy with `expiry=scan` (hard-coded in Java)."""
     dispatcher_sleep_ms: int = field(default=1)
     """How long the dispatcher sleeps between polls under `notify=dispatcher_poll` (hard-coded in Java)."""
+    io_thread_count: int = field(default=1)
+    """Threads that serve connections; one interpreter gains little from more."""
     pull_thread_count: int = field(default=4)
     """`pullMessageThreadPoolNums`; Java takes 16 + 2 x cores, of which one interpreter could use one."""
     pull_queue_capacity: int = field(default=100_000)

@@ -194,17 +194,20 @@ class HoldTable:
             pull.phase = TAKEN
         return list(bucket)
 
-    def keep(self, pulls: Iterable[Pull]) -> None:
-        """Put back what was taken and not woken; a pull whose channel closed meanwhile stays out."""
+    def keep(self, pulls: Iterable[Pull]) -> list[Pull]:
+        """Put back what was taken and not woken; a pull whose channel closed meanwhile stays out. The ones put back."""
+        kept = []
         for pull in pulls:
             if pull.phase is not TAKEN:
                 assert pull.phase is ANSWERED
                 continue
             self._insert(pull)
+            kept.append(pull)
             if pull.spent and not self.one_shot:
                 # The entry stands until the answer: it fired while the pull was out, so it is due at once.
                 pull.spent = False
                 self._deadlines.add(pull, pull.deadline_ms)
+        return kept
 
     def queue_taken(self, pull: Pull) -> bool:
         """A notifier decides to wake a pull it has taken; false if its channel has closed meanwhile."""
@@ -243,10 +246,9 @@ class HoldTable:
         self._remove(pull)
         return True
 
-    def remove_behind(self, key: Key, visible_end: int) -> list[Pull]:
-        """Take out every held pull of the bucket whose offset is below the visible end."""
-        bucket = self._buckets.get(key, ())
-        behind = [pull for pull in bucket if pull.offset < visible_end]
+    def remove_behind(self, pulls: Iterable[Pull], visible_end: int) -> list[Pull]:
+        """Take out those of the pulls that are held and whose offset is below the visible end."""
+        behind = [pull for pull in pulls if pull.phase is HELD and pull.offset < visible_end]
         for pull in behind:
             self._remove(pull)
         return behind

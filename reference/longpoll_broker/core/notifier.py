@@ -50,15 +50,16 @@ class Walk:
     _kept: list[Pull] = field(factory=list, init=False)
     _ready: deque[Wake] = field(factory=deque, init=False)
 
-    def start(self) -> int:
-        """Take the bucket; returns how many pulls are to be looked at by `each`."""
+    def start(self) -> list[Pull]:
+        """Take the bucket, or what wakes in it; returns the pulls that left the table."""
         if self.policy.take == "clone_and_clear":
-            self._waiting.extend(self.table.take(self.key))
-            return len(self._waiting)
+            taken = self.table.take(self.key)
+            self._waiting.extend(taken)
+            return taken
         woken, thrown = self.table.wake_in_place(self.key, self._wakes)
         self._ready.extend(Wake(pull, self._cause(pull)) for pull in woken)
         self._ready.extend(Wake(pull, "thrown") for pull in thrown)
-        return len(self._ready)
+        return [*woken, *thrown]
 
     def each(self) -> Wake | None:
         """Look at one pull; the wake, if it is one. Raises what a filter raises under `on_throw=drop_rest`."""
@@ -87,10 +88,9 @@ class Walk:
         """How many pulls `each` still has to look at or hand out."""
         return len(self._waiting) + len(self._ready)
 
-    def end(self) -> int:
-        """Put the rest back; returns how many were kept."""
-        self.table.keep(self._kept)
-        return len(self._kept)
+    def end(self) -> list[Pull]:
+        """Put the rest back; returns the pulls that were kept."""
+        return self.table.keep(self._kept)
 
     def _wakes(self, pull: Pull) -> bool:
         if self._has_news(pull):

@@ -19,10 +19,10 @@ QUEUE_COUNT_MAX: Final = 4096
 
 @define(slots=True, eq=False)
 class Offsets:
-    """Committed offsets by topic and group, then by queue. `version` grows with every change."""
+    """Committed offsets by topic and group, then by queue; `changed` is set after every change, as in `core.topics`."""
 
     by_pair: dict[str, dict[int, int]] = field(factory=dict)
-    version: int = field(default=0, init=False)
+    changed: bool = field(default=False, init=False)
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
         """Store an offset, whatever was there before; false when a limit forbids a new entry."""
@@ -35,7 +35,7 @@ class Offsets:
         if queue_id not in queues and len(queues) >= QUEUE_COUNT_MAX:
             return False
         queues[queue_id] = offset
-        self.version += 1
+        self.changed = True
         return True
 
     def query(self, topic: str, group: str, queue_id: int) -> int | None:
@@ -47,4 +47,4 @@ class Offsets:
         prefix = topic + SEPARATOR
         for pair in [pair for pair in self.by_pair if pair.startswith(prefix)]:
             del self.by_pair[pair]
-            self.version += 1
+            self.changed = True

@@ -150,9 +150,13 @@ class Desk:
 def decide(pull: Pull, desk: Desk, store: Store) -> Decision:
     """Decide one pull. Raises what the store raises, which is answered with code 1."""
     wanted = check(pull, desk)
-    if type(wanted) is Refused:
+    if isinstance(wanted, Refused):
         return wanted
-    assert type(wanted) is TagFilter
+    return look(pull, wanted, store)
+
+
+def look(pull: Pull, wanted: TagFilter, store: Store) -> Found | Miss | OffsetMoved:
+    """Read for a pull that has passed its checks."""
     matches = None if wanted.all_tags else wanted.matches
     read = store.get(pull.topic, pull.queue_id, pull.offset, pull.count_max, matches)
     code = code_of(read.status.name, pull.offset)
@@ -204,12 +208,12 @@ def check(pull: Pull, desk: Desk) -> TagFilter | Refused:  # noqa: PLR0911 - one
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{pull.channel}]",
         )
     wanted = _wanted(pull, desk, broadcast_enabled=group.consume_broadcast_enable)
-    if type(wanted) is TagFilter and not is_tag_type(wanted.expression_type):
+    if isinstance(wanted, TagFilter) and not is_tag_type(wanted.expression_type):
         return Refused(
             SYSTEM_ERROR,
             f"The broker does not support consumer to filter message by {wanted.expression_type[:64]}",
         )
-    if type(wanted) is TagFilter and pull.count_max < 0:
+    if isinstance(wanted, TagFilter) and pull.count_max < 0:
         return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
     return wanted
 

@@ -1,6 +1,7 @@
 """Topics and consumer groups as a broker knows them: names, permissions, queue counts, and making them on demand.
 
-Leaves out persistence (`service.config_files`) and locks: whoever shares a table between threads changes it under one.
+Leaves out persistence (`service.config_files`). A table may be shared between threads: every change is one assignment
+to a dict, and two threads that make the same topic make equal ones.
 
 Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `SubscriptionGroupManager.java`.
 """
@@ -92,13 +93,14 @@ def name_problem(topic: str) -> str | None:
 class Topics:
     """Every topic of a broker.
 
-    Invariant: every name in `by_name` passes `name_problem`; `version` grows with every change.
+    Invariant: every name in `by_name` passes `name_problem`. `changed` is set after every change, so whoever saves the
+    table lowers it first, copies then, and misses nothing.
     """
 
     auto_create: bool = True
     default_queue_count: int = 8
     by_name: dict[str, TopicConfig] = field(factory=dict, init=False)
-    version: int = field(default=0, init=False)
+    changed: bool = field(default=False, init=False)
 
     def get(self, name: str) -> TopicConfig | None:
         """The topic, or None when there is none of this name."""
@@ -113,14 +115,14 @@ class Topics:
         if topic.topic_name not in self.by_name and len(self.by_name) >= TOPIC_COUNT_MAX:
             return False
         self.by_name[topic.topic_name] = topic
-        self.version += 1
+        self.changed = True
         return True
 
     def remove(self, name: str) -> bool:
         """Forget a topic; false when there was none."""
         if self.by_name.pop(name, None) is None:
             return False
-        self.version += 1
+        self.changed = True
         return True
 
     def add_system_topics(self, broker_name: str, cluster_name: str) -> None:
@@ -170,11 +172,11 @@ class Topics:
 
 @define(slots=True, eq=False)
 class Groups:
-    """Every consumer group of a broker. `version` grows with every change."""
+    """Every consumer group of a broker; `changed` as in `Topics`."""
 
     auto_create: bool = True
     by_name: dict[str, GroupConfig] = field(factory=dict, init=False)
-    version: int = field(default=0, init=False)
+    changed: bool = field(default=False, init=False)
 
     def find(self, name: str) -> GroupConfig | None:
         """The group, made if that is allowed; None when there is none (`findSubscriptionGroupConfig`)."""
@@ -189,10 +191,10 @@ class Groups:
         if group.group_name not in self.by_name and len(self.by_name) >= TOPIC_COUNT_MAX:
             return False
         self.by_name[group.group_name] = group
-        self.version += 1
+        self.changed = True
         return True
 
     def remove(self, name: str) -> None:
         """Forget a group."""
         if self.by_name.pop(name, None) is not None:
-            self.version += 1
+            self.changed = True

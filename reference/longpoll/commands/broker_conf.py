@@ -1,0 +1,86 @@
+"""RocketMQ's `broker.conf`: a Java properties file whose keys become our settings.
+
+Leaves out every key that we have no setting for; they are returned, to be named in a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.errors import ConfigError
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError(f"{text} is negative")
+    return value
+
+
+def _sync_flush(text: str) -> bool:
+    if text not in {"SYNC_FLUSH", "ASYNC_FLUSH"}:
+        raise ValueError(f"{text!r} is neither SYNC_FLUSH nor ASYNC_FLUSH")
+    return text == "SYNC_FLUSH"
+
+
+Key = tuple[str, Callable[[str], Any]]
+BROKER_KEYS: Final[dict[str, Key]] = {
+    "brokerName": ("broker_name", str),
+    "brokerClusterName": ("cluster_name", str),
+    "brokerId": ("broker_id", _count),
+    "defaultTopicQueueNums": ("default_topic_queue_count", _count),
+    "autoCreateTopicEnable": ("auto_create_topic", _boolean),
+    "autoCreateSubscriptionGroup": ("auto_create_subscription_group", _boolean),
+    "longPollingEnable": ("long_polling", _boolean),
+    "pullMessageThreadPoolNums": ("pull_thread_count", _count),
+    "pullThreadPoolQueueCapacity": ("pull_queue_capacity", _count),
+}
+STORE_KEYS: Final[dict[str, Key]] = {
+    "mappedFileSizeCommitLog": ("commit_log_file_size", _count),
+    "mappedFileSizeConsumeQueue": ("consume_queue_file_size", _count),
+    "maxMessageSize": ("message_size_max", _count),
+    "flushDiskType": ("flush_disk_sync", _sync_flush),
+    "flushIntervalCommitLog": ("flush_interval_ms", _count),
+    "maxTransferBytesOnMessageInMemory": ("transfer_bytes_max_in_memory", _count),
+    "maxTransferCountOnMessageInMemory": ("transfer_count_max_in_memory", _count),
+    "maxTransferBytesOnMessageInDisk": ("transfer_bytes_max_on_disk", _count),
+    "maxTransferCountOnMessageInDisk": ("transfer_count_max_on_disk", _count),
+}
+
+
+def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, list[str]]:
+    """The settings in a file and the keys that are not ours; raises ConfigError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    broker: dict[str, Any] = {}
+    store: dict[str, Any] = {}
+    unknown: list[str] = []
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise ConfigError(f"{path}, line {number}: {text!r} is not KEY=VALUE")
+        if name not in BROKER_KEYS and name not in STORE_KEYS:
+            unknown.append(name)
+            continue
+        field, convert = BROKER_KEYS.get(name) or STORE_KEYS[name]
+        try:
+            (broker if name in BROKER_KEYS else store)[field] = convert(value)
+        except ValueError as error:
+            raise ConfigError(f"{path}, line {number}: {name} cannot be {value!r}: {error}") from None
+    return attrs.evolve(BrokerConfig(), **broker), attrs.evolve(StoreConfig(), **store), unknown

@@ -1,0 +1,120 @@
+"""`longpoll serve`: the broker and its name server in one process, until a signal ends it.
+
+Leaves out what a broker does (`longpoll_broker.service.broker`) and the keys of `broker.conf` (`.broker_conf`).
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from longpoll.commands.broker_conf import read_broker_conf
+from longpoll.output import emit_json, err, user_mistakes
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.errors import BrokerUserError, ConfigError
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_spec.policy import preset, with_knob
+
+
+def address(text: str) -> tuple[str, int]:
+    """HOST:PORT as a pair; raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{text!r} is not an address: write HOST:PORT with a port from 0 to 65535 (0 picks one)")
+    return host.strip("[]"), int(port)
+
+
+@click.command()
+@click.option(
+    "--store", "store_directory", type=click.Path(path_type=Path), help="Store directory; none: a temporary one."
+)
+@click.option("--policy", "policy_name", default="strict", show_default=True, help="See `longpoll policies`.")
+@click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Set one knob of the policy; repeatable.")
+@click.option("--listen", default="127.0.0.1:10911", show_default=True, help="Address of the broker; port 0 picks one.")
+@click.option("--name-server", default="127.0.0.1:9876", show_default=True, help="Address of the name server.")
+@click.option("--record", type=click.Path(path_type=Path), help="Write a history into this directory.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="A file of RocketMQ's broker.conf keys.")
+@click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
+@user_mistakes
+def serve(
+    *,
+    store_directory: Path | None,
+    policy_name: str,
+    knobs: tuple[str, ...],
+    listen: str,
+    name_server: str,
+    record: Path | None,
+    config_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Run the broker and its name server until Ctrl-C or SIGTERM.
+
+    \b
+    Examples:
+      longpoll serve --store /tmp/store
+      longpoll serve --policy rocketmq-4.9 --listen 127.0.0.1:0 --name-server 127.0.0.1:0
+      longpoll serve --knob recheck_after_hold=none --record /tmp/history
+    """
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    policy = preset(policy_name)
+    for knob in knobs:
+        policy = with_knob(policy, knob)
+    broker_config, store_config = BrokerConfig(), StoreConfig()
+    if config_file is not None:
+        broker_config, store_config, unknown = read_broker_conf(config_file)
+        if unknown:
+            err.print(f"longpoll: {config_file}: these keys are not used: {', '.join(unknown)}", markup=False)
+    runtime = RealRuntime()
+    stopped = runtime.event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with ExitStack() as stack:
+            if store_directory is None:
+                store_directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="longpoll-store-")))
+            directory = str(store_directory.absolute())
+            try:
+                broker = Broker.start(
+                    runtime,
+                    directory,
+                    policy=policy,
+                    config=broker_config,
+                    store_config=store_config,
+                    listen=address(listen),
+                    name_server=address(name_server),
+                    record_directory=None if record is None else str(record.absolute()),
+                )
+            except OSError as error:
+                raise BrokerUserError(f"cannot open the store {directory}: {error}; name another --store") from None
+            stack.enter_context(broker)
+            _say_ready(broker, directory, as_json=as_json)
+            stopped.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _say_ready(broker: Broker, directory: str, *, as_json: bool) -> None:
+    places = {
+        "broker": "{}:{}".format(*broker.address),
+        "name-server": "{}:{}".format(*broker.name_server_address),
+        "store": directory,
+    }
+    if as_json:
+        emit_json({"ready": True, **places})
+    else:
+        sys.stdout.write("ready " + " ".join(f"{name}={place}" for name, place in places.items()) + "\n")
+        sys.stdout.flush()

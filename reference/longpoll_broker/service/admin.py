@@ -1,0 +1,150 @@
+"""Serves questions about offsets and messages, and changes of topics and groups: 14, 15, 17, 29 to 33, 200, 207, 215.
+
+Deleting a topic makes it unknown; its messages stay in the log as in RocketMQ. Leaves out queries by key and deletion
+of consume queues.
+
+Source: `ConsumerManageProcessor.java`, `AdminBrokerProcessor.java`, `QueryMessageProcessor.java` 4.9; answers as seen
+on 4.9.7.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from attrs import define
+
+from longpoll_broker.core.offsets import Offsets
+from longpoll_broker.core.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics, name_problem
+from longpoll_broker.errors import HeaderError
+from longpoll_broker.runtime import Lock
+from longpoll_broker.service.exchange import answer
+from longpoll_broker.service.transport import Channel, Outbox, Parts
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.wire.bodies import load_json
+from longpoll_broker.wire.codes import ResponseCode
+from longpoll_broker.wire.command import Command
+from longpoll_broker.wire.headers import (
+    CreateTopicRequestHeader,
+    DeleteSubscriptionGroupRequestHeader,
+    DeleteTopicRequestHeader,
+    GetEarliestMsgStoretimeRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+    ViewMessageRequestHeader,
+)
+
+
+@define(slots=True, eq=False)
+class AdminService:
+    """The processors of offsets, views, topics and groups."""
+
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    store: MessageStore
+    lock: Lock
+    """Guards `offsets` against two writers."""
+
+    def query_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """14: the group's offset; 0 for a new group of a queue that still has its first message; else 22."""
+        header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
+        offset = self.offsets.query(header.topic, header.consumer_group, header.queue_id)
+        if offset is None or offset < 0:
+            if self.store.visible_start(header.topic, header.queue_id) > 0:
+                return answer(
+                    command,
+                    ResponseCode.QUERY_NOT_FOUND,
+                    "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+                )
+            offset = 0
+        return self._offset(command, offset)
+
+    def update_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """15: store the group's offset, whatever it is."""
+        header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
+        with self.lock:
+            stored = self.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
+        if not stored:
+            return answer(command, ResponseCode.SYSTEM_ERROR, "too many offsets are stored; this one is not")
+        return answer(command, ResponseCode.SUCCESS)
+
+    def search_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """29: the offset stored nearest to a time."""
+        header = SearchOffsetRequestHeader.decode(command.ext_fields)
+        return self._offset(command, self.store.offset_by_time(header.topic, header.queue_id, header.timestamp))
+
+    def max_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """30: the queue's visible end."""
+        header = GetMaxOffsetRequestHeader.decode(command.ext_fields)
+        return self._offset(command, self.store.visible_end(header.topic, header.queue_id))
+
+    def min_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """31: the queue's visible start."""
+        header = GetMinOffsetRequestHeader.decode(command.ext_fields)
+        return self._offset(command, self.store.visible_start(header.topic, header.queue_id))
+
+    def earliest_time(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """32: when the queue's first message was stored, ms; -1 when there is none."""
+        header = GetEarliestMsgStoretimeRequestHeader.decode(command.ext_fields)
+        start = self.store.visible_start(header.topic, header.queue_id)
+        stored_ms = self.store.store_ms_of(header.topic, header.queue_id, start)
+        return answer(command, ResponseCode.SUCCESS, None, {"timestamp": str(-1 if stored_ms is None else stored_ms)})
+
+    def view_message(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """33: the record at a physical offset."""
+        offset = ViewMessageRequestHeader.decode(command.ext_fields).offset
+        record = self.store.record_at(offset) if offset >= 0 else None
+        if record is None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        return answer(command, ResponseCode.SUCCESS, None, None, record)
+
+    def put_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """17: make a topic or change it."""
+        header = CreateTopicRequestHeader.decode(command.ext_fields)
+        problem = name_problem(header.topic)
+        counts = (header.read_queue_nums, header.write_queue_nums)
+        if problem is None and not all(0 <= count <= QUEUE_COUNT_MAX for count in counts):
+            problem = f"the topic has {max(counts)} queues, from 0 to {QUEUE_COUNT_MAX} are allowed"
+        if problem is not None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, problem)
+        made = self.topics.put(
+            TopicConfig(
+                header.topic,
+                header.read_queue_nums,
+                header.write_queue_nums,
+                header.perm,
+                header.topic_filter_type,
+                header.topic_sys_flag or 0,
+                header.order,
+            )
+        )
+        if not made:
+            return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many topics; delete one first")
+        # Java's reply carries this text on success as well.
+        return answer(command, ResponseCode.SUCCESS, "not set any response code")
+
+    def delete_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """215: forget a topic; an unknown one is forgotten already."""
+        self.topics.remove(DeleteTopicRequestHeader.decode(command.ext_fields).topic)
+        return answer(command, ResponseCode.SUCCESS)
+
+    def put_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """200: make a group or change it."""
+        try:
+            group = msgspec.convert(load_json(command.body), GroupConfig, strict=False)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise HeaderError("SubscriptionGroupConfig", "body", f"cannot be read: {error}") from None
+        if not self.groups.put(group):
+            return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many groups; delete one first")
+        return answer(command, ResponseCode.SUCCESS)
+
+    def delete_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """207: forget a group."""
+        self.groups.remove(DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields).group_name)
+        return answer(command, ResponseCode.SUCCESS)
+
+    @staticmethod
+    def _offset(command: Command, offset: int) -> Parts:
+        return answer(command, ResponseCode.SUCCESS, None, {"offset": str(offset)})

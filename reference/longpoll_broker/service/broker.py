@@ -1,0 +1,335 @@
+"""One broker with its name server: everything wired together, started in order and stopped in the reverse one.
+
+    with Broker.start(RealRuntime(), directory) as broker:
+        broker.address, broker.name_server_address
+
+Threads: `io` (one or more; serve connections, and under `strict` do everything up to the answer), `flusher`; under
+`notify=dispatcher_poll` also `dispatcher` and the pull pool, under `expiry=scan` also `scanner`; while recording
+`history-writer`. `docs/broker.md` draws them.
+
+Leaves out what any of the parts does. Source: `BrokerController.java`, `NamesrvController.java`.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.core.offsets import Offsets
+from longpoll_broker.core.pull import Desk
+from longpoll_broker.core.subscription import Clients
+from longpoll_broker.core.topics import Groups, TopicConfig, Topics, name_problem
+from longpoll_broker.errors import BrokerUserError
+from longpoll_broker.record import HistoryRecorder
+from longpoll_broker.runtime import Listener, Runtime
+from longpoll_broker.service.admin import AdminService
+from longpoll_broker.service.clients import ClientService
+from longpoll_broker.service.config_files import ConfigFiles
+from longpoll_broker.service.dispatch_service import DispatchService
+from longpoll_broker.service.exchange import Processor, answer, serve
+from longpoll_broker.service.executors import InlineExecutor, PoolExecutor
+from longpoll_broker.service.flush_service import FlushService
+from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.service.name_server import NameServer
+from longpoll_broker.service.pull_service import PullService
+from longpoll_broker.service.scan_service import ScanService
+from longpoll_broker.service.send import SendService
+from longpoll_broker.service.transport import Channel, IoLoop, Limits, Outbox
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.record import host_bytes
+from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_broker.wire.command import Command
+from longpoll_spec.policy import STRICT, Policy
+
+log = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+ANY_PORT: Final[Address] = ("127.0.0.1", 0)
+PULL_MESSAGE: Final = RequestCode.PULL_MESSAGE.value
+
+
+class ListenError(BrokerUserError):
+    """An address cannot be listened on."""
+
+
+class Broker:
+    """A running broker. `start` makes one, `stop` ends it; a stopped one is not started again."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: MessageStore,
+        directory: str,
+        *,
+        policy: Policy,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        listeners: tuple[Listener, Listener],
+        recorder: HistoryRecorder | None,
+    ) -> None:
+        """Use `start`."""
+        self.runtime = runtime
+        self.policy = policy
+        self.config = config
+        self.store = store
+        self._store_config = store_config
+        self._recorder = recorder
+        self.address: Address = listeners[0].address
+        self.name_server_address: Address = listeners[1].address
+        self.topics = Topics(config.auto_create_topic, config.default_topic_queue_count)
+        self.groups = Groups(config.auto_create_subscription_group)
+        self.offsets = Offsets()
+        self.clients = Clients()
+        self._config_files = ConfigFiles(runtime, f"{directory}/config", self.topics, self.groups, self.offsets)
+        self._config_files.load()
+        self.topics.add_system_topics(config.broker_name, config.cluster_name)
+        self._adopt_topics()
+        self._wire()
+        limits = Limits(
+            config.frame_size_max, config.output_bytes_max, config.connection_count_max, config.channel_idle_ms_max
+        )
+        self._loops = [
+            IoLoop(
+                runtime,
+                f"io-{number}",
+                limits,
+                pass_ended=self._pass_ended,
+                clock=self.hold_service if number == 0 else None,
+            )
+            for number in range(config.io_thread_count)
+        ]
+        first = self._loops[0]
+        first.share_with(self._loops)
+        self.hold_service.run_clock_on(first.outbox, first.wake)
+        first.add_listener(listeners[0], self)
+        advertised = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
+        first.add_listener(listeners[1], NameServer(config, self.topics, f"{advertised}:{self.address[1]}"))
+        self._stopped = False
+
+    @classmethod
+    def start(
+        cls,
+        runtime: Runtime,
+        directory: str,
+        *,
+        policy: Policy = STRICT,
+        config: BrokerConfig | None = None,
+        store_config: StoreConfig | None = None,
+        listen: Address = ANY_PORT,
+        name_server: Address = ANY_PORT,
+        record_directory: str | None = None,
+    ) -> Broker:
+        """Open the store in `directory` (absolute), listen, and serve.
+
+        Raises ListenError, StoreUserError, ConfigError or RecordError with a text for the user; OSError when the
+        store's directory cannot be used. Nothing is left running then.
+        """
+        config = config or BrokerConfig()
+        store_config = store_config or StoreConfig()
+        with ExitStack() as undo:
+            listeners = (_listen(runtime, listen, undo), _listen(runtime, name_server, undo))
+            store = MessageStore.open(runtime, directory, store_config)
+            undo.callback(store.close)
+            recorder = None
+            if record_directory is not None:
+                recorder = HistoryRecorder(runtime, record_directory, broker=config.broker_name, policy=policy.name)
+                undo.callback(recorder.stop)
+            broker = cls(
+                runtime,
+                store,
+                directory,
+                policy=policy,
+                config=config,
+                store_config=store_config,
+                listeners=listeners,
+                recorder=recorder,
+            )
+            undo.pop_all()
+        broker._start_threads()
+        return broker
+
+    def stop(self) -> None:
+        """Stop serving, answer what is held as the policy says, and close the store. A second stop does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
+        # First those that could still put held pulls back or hold new ones, then the table, then the sockets.
+        if self._scan is not None:
+            self._scan.stop()
+        self.dispatch_service.stop()
+        if self._pool is not None:
+            self._pool.stop()
+        outbox = Outbox()
+        self.hold_service.stop(outbox)
+        outbox.flush()
+        for loop in self._loops:
+            loop.stop()
+        self._flush.stop()
+        if self.policy.on_stop == "answer":
+            self.hold_service.assert_tidy()
+        if self._recorder is not None:
+            self._recorder.stop()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- the handler of the broker's listener --------------------------------------------------------------------------
+
+    def opened(self, channel: Channel) -> None:
+        """Note a new connection."""
+        if self._recorder is not None:
+            now_ns = self._recorder.now_ns()
+            self._recorder.put("connection_opened", now_ns, connection=str(channel.number))
+
+    def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
+        """Serve a request, or have the pull pool serve it."""
+        pool = self._pool
+        if pool is None or command.code != PULL_MESSAGE:
+            serve(self._processors, channel, command, outbox)
+        elif not pool.offer(lambda worker_outbox: serve(self._processors, channel, command, worker_outbox)):
+            outbox.write(channel, answer(command, ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, try again later"))
+
+    def closed(self, channel: Channel) -> None:
+        """Forget what is held for a closed connection, and its memberships."""
+        if self._recorder is not None:
+            now_ns = self._recorder.now_ns()
+            self._recorder.put("connection_closed", now_ns, connection=str(channel.number))
+        if self.policy.expiry == "own_deadline":
+            # RocketMQ leaves them in its table: the next scan runs them for nobody.
+            self.hold_service.drop_channel(channel)
+        outbox = Outbox()
+        self._client_service.closed(channel, outbox)
+        outbox.flush()
+
+    # -- the parts ---------------------------------------------------------------------------------------------------
+
+    def _wire(self) -> None:
+        config, runtime, recorder = self.config, self.runtime, self._recorder
+        tables_lock = runtime.lock()
+        self.pull_service = PullService(
+            runtime,
+            self.policy,
+            config,
+            Desk(self.topics, self.groups, self.clients),
+            self.offsets,
+            self.store,
+            recorder,
+        )
+        self._pool = None
+        if self.policy.notify == "dispatcher_poll":
+            self._pool = PoolExecutor(
+                runtime, self.pull_service.run, config.pull_thread_count, config.pull_queue_capacity
+            )
+        self.hold_service = HoldService(
+            runtime,
+            self.policy,
+            self.store,
+            self._pool or InlineExecutor(self.pull_service.run),
+            refuse=self.pull_service.refuse,
+            held_count_max=config.held_count_max,
+            recorder=recorder,
+        )
+        self.pull_service.hold_service = self.hold_service
+        self.dispatch_service = DispatchService(
+            runtime, self.store, self.hold_service, recorder, notifies=config.long_polling
+        )
+        self._scan = None
+        if self.policy.expiry == "scan":
+            period_ms = config.scan_period_ms if config.long_polling else 1000
+            self._scan = ScanService(runtime, self.hold_service, period_ms)
+        self._client_service = ClientService(self.topics, self.groups, self.clients, tables_lock)
+        admin = AdminService(self.topics, self.groups, self.offsets, self.store, runtime.lock())
+        send = SendService(
+            runtime,
+            config,
+            self.topics,
+            self.store,
+            host_bytes(*self.address),
+            recorder,
+            self._store_config.flush_disk_sync,
+        )
+        self._processors: dict[int, Processor] = {
+            RequestCode.SEND_MESSAGE: send.receive,
+            RequestCode.SEND_MESSAGE_V2: send.receive,
+            RequestCode.SEND_BATCH_MESSAGE: send.receive,
+            RequestCode.PULL_MESSAGE: self.pull_service.receive,
+            RequestCode.QUERY_CONSUMER_OFFSET: admin.query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: admin.update_offset,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: admin.put_topic,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: admin.search_offset,
+            RequestCode.GET_MAX_OFFSET: admin.max_offset,
+            RequestCode.GET_MIN_OFFSET: admin.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: admin.earliest_time,
+            RequestCode.VIEW_MESSAGE_BY_ID: admin.view_message,
+            RequestCode.HEART_BEAT: self._client_service.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self._client_service.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._client_service.members,
+            RequestCode.CHECK_CLIENT_CONFIG: self._client_service.check_config,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.put_group,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
+            RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
+        }
+
+    def _start_threads(self) -> None:
+        if self._recorder is not None:
+            for topic, queue_id in self.store.queues():
+                now_ns = self._recorder.now_ns()
+                end = self.store.visible_end(topic, queue_id)
+                self._recorder.put("make_visible", now_ns, topic=topic, queue=queue_id, visible_end=end)
+        self._flush = FlushService(
+            self.runtime,
+            self.store,
+            self._config_files,
+            self._store_config.flush_interval_ms,
+            each_round=self._retry_dispatch,
+        )
+        self._flush.start()
+        if self.policy.notify == "dispatcher_poll":
+            self.dispatch_service.start(self.config.dispatcher_sleep_ms)
+        if self._pool is not None:
+            self._pool.start()
+        if self._scan is not None:
+            self._scan.start()
+        for loop in self._loops:
+            loop.start()
+
+    def _pass_ended(self, outbox: Outbox) -> None:
+        """Everything that one pass appended becomes visible before its answers leave."""
+        if self.policy.notify == "at_append" and self.store.dispatched_end < self.store.log_end:
+            self.dispatch_service.run(outbox)
+
+    def _retry_dispatch(self) -> None:
+        """What could not be made visible at the append, for want of disk, is tried again."""
+        if self.policy.notify == "at_append" and self.store.dispatched_end < self.store.log_end:
+            outbox = Outbox()
+            self.dispatch_service.run(outbox)
+            outbox.flush()
+
+    def _adopt_topics(self) -> None:
+        """A topic that has queues but no entry in `topics.json` (a crash came between) becomes known again."""
+        counts: dict[str, int] = {}
+        for topic, queue_id in self.store.queues():
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        for topic, count in counts.items():
+            if self.topics.get(topic) is None and name_problem(topic) is None:
+                log.warning("topic %s has queues but no configuration; it gets %d queues", topic, count)
+                self.topics.put(TopicConfig(topic, count, count))
+
+
+def _listen(runtime: Runtime, address: Address, undo: ExitStack) -> Listener:
+    try:
+        listener = runtime.listen(*address)
+    except (OSError, OverflowError) as error:
+        host, port = address
+        raise ListenError(f"cannot listen on {host}:{port}: {error}; give another address") from None
+    undo.callback(listener.close)
+    return listener

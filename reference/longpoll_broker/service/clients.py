@@ -1,0 +1,109 @@
+"""Serves clients that come, go and ask for each other: 34, 35, 38, 46, and the notice 40.
+
+Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultConsumerIdsChangeListener.java` 4.9.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.core.subscription import Clients, subscription_of
+from longpoll_broker.core.topics import RETRY_PREFIX, Groups, Topics
+from longpoll_broker.runtime import Lock
+from longpoll_broker.service.exchange import answer
+from longpoll_broker.service.transport import Channel, Outbox, Parts
+from longpoll_broker.wire.bodies import ConsumerData, ConsumerList, HeartbeatData
+from longpoll_broker.wire.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_broker.wire.command import Command, encode
+from longpoll_broker.wire.headers import (
+    GetConsumerListByGroupRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
+
+RETRY_QUEUE_COUNT: Final = 1
+
+
+@define(slots=True, eq=False)
+class ClientService:
+    """The processors of clients' comings and goings."""
+
+    topics: Topics
+    groups: Groups
+    clients: Clients
+    lock: Lock
+    """Guards `clients`: its two maps change together."""
+    _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
+
+    def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
+        """34: register the client in its groups; members are told when a group changed."""
+        data = HeartbeatData.decode(command.body)
+        for consumer in data.consumer_data_set:
+            group = self.groups.find(consumer.group_name)
+            if group is not None:
+                self.topics.make_retry(RETRY_PREFIX + consumer.group_name, group.retry_queue_nums)
+            with self.lock:
+                changed = self._register(channel, data.client_id, consumer)
+            if changed and (group is None or group.notify_consumer_ids_changed_enable):
+                self._tell_members(consumer.group_name, outbox)
+        return answer(command, ResponseCode.SUCCESS)
+
+    def unregister(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
+        """35: the client leaves a group."""
+        header = UnregisterClientRequestHeader.decode(command.ext_fields)
+        if header.consumer_group:
+            with self.lock:
+                changed = self.clients.unregister(channel, header.consumer_group)
+            if changed:
+                self._tell_members(header.consumer_group, outbox)
+        return answer(command, ResponseCode.SUCCESS)
+
+    def members(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """38: the client ids of a group; code 1 when it has no members."""
+        name = GetConsumerListByGroupRequestHeader.decode(command.ext_fields).consumer_group
+        with self.lock:
+            ids = self.clients.client_ids(name)
+        if not ids:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+        return answer(command, ResponseCode.SUCCESS, body=ConsumerList(consumer_id_list=ids).encode())
+
+    def check_config(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """46: Java clients ask whether an SQL filter would do before they start; the pull itself says so as well."""
+        return answer(command, ResponseCode.SUCCESS)
+
+    def closed(self, channel: Channel, outbox: Outbox) -> None:
+        """A channel is gone, and with it a member of its groups."""
+        with self.lock:
+            groups = self.clients.close(channel)
+        for group in groups:
+            self._tell_members(group, outbox)
+
+    def _register(self, channel: Channel, client_id: str, consumer: ConsumerData) -> bool:
+        return self.clients.heartbeat(
+            channel,
+            client_id,
+            consumer.group_name,
+            message_model=consumer.message_model.value,
+            consume_type=consumer.consume_type.value,
+            subscriptions=[
+                subscription_of(item.topic, item.sub_string, item.expression_type, item.sub_version)
+                for item in consumer.subscription_data_set
+            ],
+        )
+
+    def _tell_members(self, group: str, outbox: Outbox) -> None:
+        """40, one-way, to every member, also to the one that caused it: rebalance now."""
+        with self.lock:
+            channels = self.clients.channels(group)
+        for channel in channels:
+            assert isinstance(channel, Channel)
+            notice = Command(
+                code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                opaque=next(self._opaques) & 0x7FFFFFFF,
+                flag=CommandFlag.ONE_WAY.value,
+                ext_fields=NotifyConsumerIdsChangedRequestHeader(consumer_group=group).encode(),
+            )
+            outbox.write(channel, encode(notice))

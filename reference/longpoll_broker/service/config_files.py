@@ -1,0 +1,99 @@
+"""Topics, groups and offsets on disk: `config/*.json` in RocketMQ's shape, each with a `.bak` of the one before.
+
+Leaves out when they are saved (`service.flush_service`). Source: `ConfigManager.java`, `TopicConfigManager.java`,
+`SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import msgspec
+from attrs import define, field
+
+from longpoll_broker.core.offsets import Offsets
+from longpoll_broker.core.topics import GroupConfig, Groups, TopicConfig, Topics, name_problem
+from longpoll_broker.errors import ConfigError
+from longpoll_broker.runtime import Runtime
+from longpoll_broker.wire.bodies import load_json
+
+log = logging.getLogger(__name__)
+
+TOPICS: Final = "topics.json"
+GROUPS: Final = "subscriptionGroup.json"
+OFFSETS: Final = "consumerOffset.json"
+
+
+@define(slots=True, eq=False)
+class ConfigFiles:
+    """The three tables of one broker and the directory they are kept in; one thread saves."""
+
+    runtime: Runtime
+    directory: str
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    _counter: int = field(default=0, init=False)
+
+    def load(self) -> None:
+        """Read what is there; raises ConfigError for a file of which neither it nor its `.bak` can be read."""
+        for name, row in self._table(TOPICS, "topicConfigTable"):
+            topic = _convert(row, TopicConfig, TOPICS)
+            if name_problem(topic.topic_name) is None and name == topic.topic_name:
+                self.topics.put(topic)
+        for _name, row in self._table(GROUPS, "subscriptionGroupTable"):
+            self.groups.put(_convert(row, GroupConfig, GROUPS))
+        for pair, row in self._table(OFFSETS, "offsetTable"):
+            self.offsets.by_pair[pair] = _convert(row, dict[int, int], OFFSETS)
+        self.topics.changed = self.groups.changed = self.offsets.changed = False
+
+    def save(self) -> None:
+        """Write every table that has changed; raises OSError."""
+        # Each flag is lowered before the copy is made, so a change meanwhile is saved the next time.
+        if self.topics.changed:
+            self.topics.changed = False
+            self._write(TOPICS, "topicConfigTable", self.topics.by_name.copy(), versioned=True)
+        if self.groups.changed:
+            self.groups.changed = False
+            self._write(GROUPS, "subscriptionGroupTable", self.groups.by_name.copy(), versioned=True)
+        if self.offsets.changed:
+            self.offsets.changed = False
+            table = {pair: queues.copy() for pair, queues in self.offsets.by_pair.copy().items()}
+            self._write(OFFSETS, "offsetTable", table, versioned=False)
+
+    def _write(self, name: str, key: str, table: dict[str, Any], *, versioned: bool) -> None:
+        self._counter += 1
+        content: dict[str, Any] = {key: table}
+        if versioned:
+            content["dataVersion"] = {"counter": self._counter, "timestamp": self.runtime.unix_ms()}
+        files = self.runtime.files
+        path = f"{self.directory}/{name}"
+        files.make_directory(self.directory)
+        if files.exists(path):
+            files.write_atomic(f"{path}.bak", files.read(path))
+        files.write_atomic(path, msgspec.json.format(msgspec.json.encode(content), indent=1))
+
+    def _table(self, name: str, key: str) -> list[tuple[str, Any]]:
+        problem = ""
+        for path in (f"{self.directory}/{name}", f"{self.directory}/{name}.bak"):
+            if not self.runtime.files.exists(path):
+                continue
+            try:
+                content = load_json(self.runtime.files.read(path))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                problem = f"{path} is not JSON ({error})"
+                log.warning("%s; trying the one before", problem)
+                continue
+            table = content.get(key) if isinstance(content, dict) else None
+            return list(table.items()) if isinstance(table, dict) else []
+        if problem:
+            raise ConfigError(f"{problem}; repair it, or move it and its .bak away to start without")
+        return []
+
+
+def _convert(row: Any, kind: Any, name: str) -> Any:
+    try:
+        return msgspec.convert(row, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name} holds {row!r}, which cannot be used ({error}); repair it") from None

@@ -1,0 +1,97 @@
+"""Makes appended messages visible and notifies who waits for them; at the append, or from a poll of its own.
+
+Under `notify=at_append` whoever appended calls `run` before its answers leave. Under `notify=dispatcher_poll` one
+thread polls every millisecond, as `ReputMessageService` does: a wake waits half of that on average.
+
+Leaves out the cursor (`store.dispatch`) and the walk through a bucket (`service.hold_service`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.core.faults import FAULTS
+from longpoll_broker.record import HistoryRecorder
+from longpoll_broker.runtime import Runtime, Thread
+from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.service.transport import Outbox
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import Arrival
+
+log = logging.getLogger(__name__)
+
+BATCH: Final = 256
+"""Messages made visible before those who wait for them are told."""
+
+
+@define(slots=True, eq=False)
+class DispatchService:
+    """The dispatcher. Whoever calls `run` is a notifier; several may be at work at once."""
+
+    runtime: Runtime
+    store: MessageStore
+    hold_service: HoldService
+    recorder: HistoryRecorder | None
+    notifies: bool
+    """False when long polling is off: then nobody is told (`longPollingEnable`)."""
+    _stopping: bool = field(default=False, init=False)
+    _thread: Thread | None = field(default=None, init=False)
+
+    def run(self, outbox: Outbox) -> None:
+        """Make everything visible that was appended before this call, and notify."""
+        store = self.store
+        end = store.log_end
+        while store.dispatched_end < end:
+            recorder = self.recorder
+            after_ns = recorder.now_ns() if recorder is not None else 0
+            self.runtime.step("make_visible")
+            try:
+                arrivals = store.dispatch(BATCH)
+            except OSError:
+                # The records are in the log; the flush thread tries again, and so does the next append.
+                log.exception("messages could not be made visible")
+                return
+            if recorder is not None:
+                before_ns = recorder.now_ns()
+                for arrival in arrivals:
+                    recorder.put(
+                        "make_visible",
+                        after_ns,
+                        before_ns=before_ns,
+                        topic=arrival.topic,
+                        queue=arrival.queue_id,
+                        visible_end=arrival.offset_end,
+                    )
+            if self.notifies:
+                for arrival in arrivals:
+                    self._notify(arrival, outbox)
+
+    def _notify(self, arrival: Arrival, outbox: Outbox) -> None:
+        try:
+            self.hold_service.notify((arrival.topic, arrival.queue_id), arrival.offset_end, arrival.tags_code, outbox)
+        except FAULTS:
+            # Only under `on_throw=drop_rest`: the rest of that bucket's pulls is lost, as the policy says.
+            log.exception("notifying of %s@%d failed", arrival.topic, arrival.queue_id)
+
+    def start(self, sleep_ms: int) -> None:
+        """Poll on a thread of its own from now on."""
+        self._thread = self.runtime.spawn("dispatcher", lambda: self._poll(sleep_ms / 1000))
+
+    def stop(self) -> None:
+        """End the thread, if there is one."""
+        self._stopping = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def _poll(self, sleep_s: float) -> None:
+        outbox = Outbox()
+        while not self._stopping:
+            try:
+                self.run(outbox)
+            except FAULTS:
+                log.exception("the dispatcher met an error and goes on")
+            outbox.flush()
+            self.runtime.sleep(sleep_s)

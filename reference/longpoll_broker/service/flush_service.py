@@ -1,0 +1,75 @@
+"""The flush thread: makes the log durable, saves the tables, and tries what failed before again.
+
+One thread that wakes twice a second; idle, it does next to nothing. Leaves out synchronous flushing, which happens
+before a send is answered (`service.broker`). Source: `FlushRealTimeService`, `FlushConsumeQueueService`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.runtime import Event, Runtime, Thread
+from longpoll_broker.service.config_files import ConfigFiles
+from longpoll_broker.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+QUEUES_EVERY: Final = 20
+"""Consume queues and checkpoint are made durable once in this many rounds (10 s, as Java's thorough flush)."""
+
+
+@define(slots=True, eq=False)
+class FlushService:
+    """One thread; every `period_ms` a round."""
+
+    runtime: Runtime
+    store: MessageStore
+    config_files: ConfigFiles
+    period_ms: int
+    each_round: Callable[[], None]
+    """More to do in a round; must not raise."""
+    _stop: Event = field(init=False)
+    _thread: Thread | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._stop = self.runtime.event()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = self.runtime.spawn("flusher", self._run)
+
+    def stop(self) -> None:
+        """End the thread and save once more."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._save()
+
+    def _run(self) -> None:
+        rounds = 0
+        flushed_queues_end = self.store.log_end
+        while not self._stop.wait(self.period_ms / 1000):
+            rounds += 1
+            self.each_round()
+            self._save()
+            try:
+                if self.store.flushed_end < self.store.log_end:
+                    self.store.flush()
+                if rounds % QUEUES_EVERY == 0 and flushed_queues_end != self.store.log_end:
+                    flushed_queues_end = self.store.log_end
+                    self.store.flush_queues()
+            except OSError:
+                log.exception("the store could not be made durable; trying again")
+
+    def _save(self) -> None:
+        try:
+            self.config_files.save()
+        except OSError:
+            log.exception("config files could not be saved; trying again")
+            self.config_files.topics.changed = True
+            self.config_files.groups.changed = True
+            self.config_files.offsets.changed = True

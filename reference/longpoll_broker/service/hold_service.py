@@ -1,0 +1,329 @@
+"""The shared hold table: shards with their locks, and the notifiers that go through them.
+
+Between two critical sections stands a step point named as the law's action; a policy's knobs say which sections there
+are. Works from any number of threads. Leaves out running a pull again and answering it (`service.pull_service`).
+
+Sources: `PullRequestHoldService.java`; upstream issue #7358 for the recheck.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from attrs import frozen
+
+from longpoll_broker.core.faults import FAULTS
+from longpoll_broker.core.hold import HELD, MISSED, QUEUED, HoldTable, Key, Pull
+from longpoll_broker.core.notifier import Walk
+from longpoll_broker.record import HistoryRecorder
+from longpoll_broker.runtime import Lock, Runtime
+from longpoll_broker.service.transport import Channel, Outbox
+from longpoll_spec.policy import Policy
+
+log = logging.getLogger(__name__)
+
+SHARD_COUNT: Final = 8
+"""Locks of the table; buckets are dealt to them by hash."""
+
+
+class Executor(Protocol):
+    """Runs a pull that left the table."""
+
+    def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
+        """Run the pull now or soon; false when it cannot be taken."""
+        ...
+
+
+class Ends(Protocol):
+    """What a notifier asks the store."""
+
+    def visible_end(self, topic: str, queue_id: int) -> int:
+        """The queue's visible end."""
+        ...
+
+
+@frozen(eq=False)
+class Shard:
+    """A part of the table and the lock of its critical sections."""
+
+    lock: Lock
+    table: HoldTable
+
+
+class HoldService:
+    """Holds pulls, and lets them go: at an arrival, at a scan, at a deadline, when a channel closes, at the stop."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        policy: Policy,
+        ends: Ends,
+        executor: Executor,
+        *,
+        refuse: Callable[[Pull, str, Outbox], None],
+        held_count_max: int,
+        recorder: HistoryRecorder | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._policy = policy
+        self._ends = ends
+        self._executor = executor
+        self._refuse = refuse
+        self._held_count_max = held_count_max
+        self._recorder = recorder
+        self._stopping = False
+        own_deadlines = policy.expiry == "own_deadline"
+        one_shot = policy.heap_entry == "one_shot"
+        self._shards = tuple(
+            Shard(runtime.lock(), HoldTable(own_deadlines=own_deadlines, one_shot=one_shot)) for _ in range(SHARD_COUNT)
+        )
+        self._wake_clock: Callable[[], None] | None = None
+        self._clock_outbox: Outbox | None = None
+        self._clock_sleeps_until_ms: float = float("inf")
+
+    def __len__(self) -> int:
+        """How many pulls are held or taken; exact when no other thread is at work."""
+        return sum(len(shard.table) for shard in self._shards)
+
+    def now_ms(self) -> int:
+        """The clock of deadlines."""
+        return self._runtime.monotonic_ns() // 1_000_000
+
+    def assert_tidy(self) -> None:
+        """Check every shard's invariants."""
+        for shard in self._shards:
+            with shard.lock:
+                shard.table.assert_tidy()
+
+    # -- hold and recheck --------------------------------------------------------------------------------------------
+
+    def hold(self, pull: Pull, outbox: Outbox) -> None:
+        """Hold a pull that missed, or queue it at once when a recheck finds that it need not wait."""
+        policy = self._policy
+        key = (pull.topic, pull.queue_id)
+        shard = self._shards[hash(key) % SHARD_COUNT]
+        pull.phase = MISSED
+        if policy.recheck_after_hold == "before_lock" and self._has_news(pull):
+            pull.phase = QUEUED
+            self._queue(pull, "woken", outbox)
+            return
+        recorder = self._recorder
+        after_ns = recorder.now_ns() if recorder is not None else 0
+        self._runtime.step("hold")
+        with shard.lock:
+            cause = self._hold_locked(shard.table, pull)
+        if cause is not None:
+            pull.phase = QUEUED
+            self._queue(pull, cause, outbox)
+            return
+        if recorder is not None:
+            recorder.put("hold", after_ns, **_place(pull), visible_end=pull.offset)
+        if policy.recheck_after_hold == "after_insert":
+            self._recheck(shard, pull, outbox)
+        if policy.expiry == "own_deadline" and pull.phase is HELD:
+            self._tell_clock(pull.deadline_ms, outbox)
+
+    def _hold_locked(self, table: HoldTable, pull: Pull) -> str | None:
+        """Insert the pull; or why it must be answered instead."""
+        if self._stopping and self._policy.on_stop == "answer":
+            return "stopped"
+        if len(self) >= self._held_count_max:
+            return "busy"
+        if self._policy.recheck_after_hold == "in_lock" and self._has_news(pull):
+            return "woken"
+        table.hold(pull)
+        return None
+
+    def _recheck(self, shard: Shard, pull: Pull, outbox: Outbox) -> None:
+        """Look at the visible end once more; take the pull out under the lock, and only then queue it.
+
+        A notifier that has taken the pull meanwhile answers for it, so then there is nothing to do.
+        """
+        recorder = self._recorder
+        after_ns = recorder.now_ns() if recorder is not None else 0
+        self._runtime.step("recheck")
+        visible_end = self._ends.visible_end(pull.topic, pull.queue_id)
+        if visible_end <= pull.offset:
+            removed = False
+        else:
+            with shard.lock:
+                removed = shard.table.remove(pull)
+        if recorder is not None:
+            recorder.put("recheck", after_ns, **_place(pull), visible_end=visible_end)
+        if removed:
+            self._queue(pull, "woken", outbox)
+
+    def _has_news(self, pull: Pull) -> bool:
+        return self._ends.visible_end(pull.topic, pull.queue_id) > pull.offset
+
+    # -- notifiers ---------------------------------------------------------------------------------------------------
+
+    def notify(self, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
+        """Go through one bucket as a notifier; raises what a filter or the store raises under `on_throw=drop_rest`."""
+        shard = self._shards[hash(key) % SHARD_COUNT]
+        # Without the lock this is safe: a pull inserted after this look rechecks the end that was moved before it
+        # (and where a policy has no recheck, this look adds nothing to the race that it has anyway).
+        if not shard.table.has(key):
+            return
+        recorder = self._recorder
+        topic, queue_id = key
+        walk = Walk(
+            self._policy,
+            shard.table,
+            key,
+            visible_end,
+            tags_code,
+            self.now_ms(),
+            lambda: self._ends.visible_end(topic, queue_id),
+        )
+        after_ns = recorder.now_ns() if recorder is not None else 0
+        self._runtime.step("notify_start")
+        with shard.lock:
+            taken = walk.start()
+        if recorder is not None:
+            for pull in taken:
+                recorder.put("take", after_ns, **_place(pull), visible_end=visible_end)
+        while walk.unseen:
+            self._runtime.step("notify_each")
+            wake = walk.each()
+            if wake is None:
+                continue
+            if wake.pull.phase is not QUEUED:
+                with shard.lock:
+                    if not shard.table.queue_taken(wake.pull):
+                        continue
+            self._queue(wake.pull, wake.cause, outbox)
+        if self._policy.take == "clone_and_clear":
+            self._keep(shard, walk, outbox)
+
+    def _keep(self, shard: Shard, walk: Walk, outbox: Outbox) -> None:
+        recorder = self._recorder
+        after_ns = recorder.now_ns() if recorder is not None else 0
+        self._runtime.step("notify_end")
+        with shard.lock:
+            kept = walk.end()
+        if recorder is not None:
+            for pull in kept:
+                recorder.put("keep", after_ns, **_place(pull), visible_end=walk.visible_end)
+        if not kept:
+            return
+        for pull in kept:
+            if self._policy.expiry == "own_deadline":
+                self._tell_clock(pull.deadline_ms, outbox)
+        if self._policy.recheck_after_keep:
+            self._runtime.step("recheck")
+            visible_end = self._ends.visible_end(*walk.key)
+            with shard.lock:
+                behind = shard.table.remove_behind(kept, visible_end)
+            for pull in behind:
+                self._queue(pull, "woken", outbox)
+
+    def scan(self, outbox: Outbox) -> None:
+        """Go through every bucket as the scanner does; a store that fails for one bucket ends the round, as in 4.9."""
+        self._runtime.step("scan_start")
+        for shard in self._shards:
+            with shard.lock:
+                keys = shard.table.keys()
+            for key in keys:
+                self._runtime.step("scan_each")
+                visible_end = self._ends.visible_end(*key)
+                try:
+                    self.notify(key, visible_end, None, outbox)
+                except FAULTS:
+                    log.exception("the scan of %s failed", key)
+        self._runtime.step("scan_end")
+
+    # -- deadlines ---------------------------------------------------------------------------------------------------
+
+    def run_clock_on(self, outbox: Outbox, wake: Callable[[], None]) -> None:
+        """Name the thread that calls `wait_s` and `run`: its outbox, and how to end its sleep."""
+        self._clock_outbox = outbox
+        self._wake_clock = wake
+
+    def wait_s(self) -> float | None:
+        """Seconds until the next deadline; None when there is none."""
+        # From here on every hold wakes the clock, so none can slip between this look and the sleep.
+        self._clock_sleeps_until_ms = float("inf")
+        next_ms: int | None = None
+        for shard in self._shards:
+            with shard.lock:
+                deadline_ms = shard.table.deadline_next_ms()
+            if deadline_ms is not None and (next_ms is None or deadline_ms < next_ms):
+                next_ms = deadline_ms
+        if next_ms is None:
+            return None
+        self._clock_sleeps_until_ms = next_ms
+        return max(0.0, next_ms / 1e3 - self._runtime.monotonic_ns() / 1e9)
+
+    def run(self, outbox: Outbox) -> None:
+        """Let every pull go whose deadline has come."""
+        if self._policy.expiry != "own_deadline":
+            return
+        now_ms = self.now_ms()
+        if now_ms < self._clock_sleeps_until_ms:
+            return
+        for shard in self._shards:
+            recorder = self._recorder
+            after_ns = recorder.now_ns() if recorder is not None else 0
+            self._runtime.step("expire")
+            with shard.lock:
+                late = shard.table.expire(now_ms)
+            for pull in late:
+                if recorder is not None:
+                    recorder.put("expire", after_ns, **_place(pull))
+                self._queue(pull, "expired", outbox)
+
+    def _tell_clock(self, deadline_ms: int, outbox: Outbox) -> None:
+        if deadline_ms < self._clock_sleeps_until_ms and outbox is not self._clock_outbox and self._wake_clock:
+            self._wake_clock()
+
+    # -- channels and the end ----------------------------------------------------------------------------------------
+
+    def drop_channel(self, channel: Channel) -> int:
+        """Forget the pulls of a closed channel; returns how many there were."""
+        dropped = 0
+        for shard in self._shards:
+            with shard.lock:
+                dropped += len(shard.table.drop_channel(channel))
+        return dropped
+
+    def stop(self, outbox: Outbox) -> None:
+        """Hold nothing any more, and answer what is held; call when no notifier is at work any more."""
+        self._stopping = True
+        if self._policy.on_stop != "answer":
+            return
+        for shard in self._shards:
+            after_ns = self._recorder.now_ns() if self._recorder is not None else 0
+            self._runtime.step("stop")
+            with shard.lock:
+                held = shard.table.drain()
+            for pull in held:
+                if self._recorder is not None:
+                    self._recorder.put("stop", after_ns, **_place(pull))
+                self._queue(pull, "stopped", outbox)
+
+    # -- the way out -------------------------------------------------------------------------------------------------
+
+    def _queue(self, pull: Pull, cause: str, outbox: Outbox) -> None:
+        """Hand a pull that is in nobody's list to the executor."""
+        if cause in {"busy", "thrown", "stopped"}:
+            self._refuse(pull, cause, outbox)
+        elif not self._executor.submit(pull, cause, outbox):
+            if self._policy.on_reject == "answer_busy":
+                self._refuse(pull, "busy", outbox)
+            else:
+                log.warning("a woken pull of %s was rejected and is dropped, as the policy says", pull.topic)
+
+
+def _place(pull: Pull) -> dict[str, str | int]:
+    """The fields that tell a history's reader which pull is meant."""
+    channel = pull.channel
+    assert isinstance(channel, Channel)
+    return {
+        "topic": pull.topic,
+        "queue": pull.queue_id,
+        "request": f"{channel.number}-{pull.number}",
+        "connection": str(channel.number),
+    }

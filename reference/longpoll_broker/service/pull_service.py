@@ -1,0 +1,248 @@
+"""Serves pulls: decodes one, decides it, and answers or holds it; runs it again when it was woken or is late.
+
+Leaves out the decision itself (`core.pull`), the hold table (`service.hold_service`) and threads.
+
+Source: `PullMessageProcessor.java`, `PullRequestHoldService.java` 4.9.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from attrs import define
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.faults import FAULTS
+from longpoll_broker.core.filter import TagFilter
+from longpoll_broker.core.hold import ANSWERED, Pull
+from longpoll_broker.core.offsets import Offsets
+from longpoll_broker.core.pull import (
+    FLAG_COMMIT_OFFSET,
+    FLAG_SUSPEND,
+    SYSTEM_ERROR,
+    Decision,
+    Desk,
+    Found,
+    Miss,
+    Refused,
+    check,
+    decide,
+    look,
+)
+from longpoll_broker.record import HistoryRecorder
+from longpoll_broker.runtime import Runtime
+from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.service.transport import Channel, Outbox, Parts
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.wire.codes import CommandFlag, ResponseCode
+from longpoll_broker.wire.command import Command, encode_head
+from longpoll_broker.wire.frame import Buffer, Serialisation
+from longpoll_broker.wire.headers import PullMessageRequestHeader
+from longpoll_spec.policy import Policy
+
+log = logging.getLogger(__name__)
+
+SHORT_POLLING_MS: Final = 1000
+"""`shortPollingTimeMills`: how long a pull is held when long polling is off."""
+RESPONSE: Final = CommandFlag.RESPONSE.value
+ONE_WAY: Final = CommandFlag.ONE_WAY.value
+
+
+@define(slots=True, eq=False)
+class PullService:
+    """The processor of code 11; `hold_service` is set once both are made."""
+
+    runtime: Runtime
+    policy: Policy
+    config: BrokerConfig
+    desk: Desk
+    offsets: Offsets
+    store: MessageStore
+    recorder: HistoryRecorder | None
+    hold_service: HoldService | None = None
+
+    # -- the first pass ----------------------------------------------------------------------------------------------
+
+    def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """Serve a pull request: the reply, or None when it is held."""
+        pull = self._decode(channel, command)
+        wanted = check(pull, self.desk)
+        if self.recorder is not None:
+            self._record_request(pull, channel, wanted)
+        if isinstance(wanted, Refused):
+            decision: Decision = wanted
+        else:
+            self.runtime.step("pull_read")
+            decision = look(pull, wanted, self.store)
+            if pull.sys_flag & FLAG_COMMIT_OFFSET:
+                self.offsets.commit(pull.topic, pull.group, pull.queue_id, pull.commit_offset)
+            if isinstance(decision, Miss) and pull.sys_flag & FLAG_SUSPEND:
+                pull.filter = wanted
+                assert self.hold_service is not None
+                self.hold_service.hold(pull, outbox)
+                return None
+        return self._encode(pull, decision, "immediate", Serialisation(pull.serialize), outbox)
+
+    def _decode(self, channel: Channel, command: Command) -> Pull:
+        header = PullMessageRequestHeader.decode(command.ext_fields)
+        channel.request_count += 1
+        timeout_ms = self._granted_ms(header.suspend_timeout_millis or 0)
+        return Pull(
+            channel=channel,
+            opaque=command.opaque,
+            group=header.consumer_group,
+            topic=header.topic,
+            queue_id=header.queue_id,
+            offset=header.queue_offset,
+            count_max=header.max_msg_nums,
+            sys_flag=header.sys_flag,
+            commit_offset=header.commit_offset or 0,
+            timeout_ms=timeout_ms,
+            subscription=header.subscription,
+            expression_type=header.expression_type,
+            sub_version=header.sub_version or 0,
+            serialize=command.serialisation.value,
+            flag=command.flag,
+            number=channel.request_count,
+            # Rounded up, so that no pull is answered before its deadline.
+            deadline_ms=-(-channel.received_ns // 1_000_000) + timeout_ms,
+        )
+
+    def _granted_ms(self, asked_ms: int) -> int:
+        """How long a pull may be held: what it asks, which only the scanning policies leave without a cap."""
+        if not self.config.long_polling:
+            return SHORT_POLLING_MS
+        if self.policy.expiry == "scan":
+            return asked_ms
+        return min(max(asked_ms, 0), self.config.hold_timeout_ms_max)
+
+    # -- after the hold ----------------------------------------------------------------------------------------------
+
+    def run(self, pull: Pull, cause: str, outbox: Outbox) -> None:
+        """Decide a pull once more, from its first check on, and answer it whatever comes out."""
+        after_ns = self.recorder.now_ns() if self.recorder is not None else 0
+        self.runtime.step("run")
+        try:
+            decision = decide(pull, self.desk, self.store)
+        except FAULTS as error:
+            if self.policy.on_throw != "answer_and_go_on":
+                raise
+            log.exception("running a pull of %s again failed", pull.topic)
+            decision = Refused(SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            cause = "thrown"
+        if self.recorder is not None:
+            self.recorder.put("run", after_ns, **self._place(pull))
+        self._answer(pull, decision, cause, outbox)
+
+    def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
+        """Answer a pull without running it: `busy`, `thrown`, or `stopped` with the offset it came with."""
+        if cause == "stopped":
+            self._answer(pull, Miss(_Unread(pull, self.store), _NO_FILTER), cause, outbox)
+        elif cause == "busy":
+            self._answer(pull, Refused(ResponseCode.SYSTEM_BUSY, "too many pulls, try again later"), cause, outbox)
+        else:
+            self._answer(pull, Refused(SYSTEM_ERROR, "the filter of this pull failed"), cause, outbox)
+
+    def _answer(self, pull: Pull, decision: Decision, cause: str, outbox: Outbox) -> None:
+        channel = pull.channel
+        assert isinstance(channel, Channel)
+        # Java answers a woken pull in its default, JSON, whatever the request was written in.
+        kind = Serialisation.JSON if self.policy.name.startswith("rocketmq") else Serialisation(pull.serialize)
+        parts = self._encode(pull, decision, cause, kind, outbox)
+        outbox.write(channel, parts)
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def _encode(self, pull: Pull, decision: Decision, cause: str, kind: Serialisation, outbox: Outbox) -> Parts:
+        """The buffers of an answer; 20, 21, 19 and 0 carry offsets, a refusal none."""
+        pull.phase = ANSWERED
+        flag = pull.flag | RESPONSE
+        if isinstance(decision, Refused):
+            head = encode_head(Command(decision.code, pull.opaque, flag, remark=decision.remark, serialisation=kind), 0)
+            if self.recorder is not None:
+                self._record_answer(pull, decision.code, None, cause, outbox)
+            return (head,)
+        read = decision.read
+        fields = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(read.offset_next),
+            "minOffset": str(read.offset_min),
+            "maxOffset": str(read.offset_max),
+        }
+        command = Command(
+            decision.code, pull.opaque, flag, ext_fields=fields, remark=read.status.name, serialisation=kind
+        )
+        found = isinstance(decision, Found)
+        head = encode_head(command, read.size_bytes if found else 0)
+        if self.recorder is not None:
+            self._record_answer(pull, decision.code, read, cause, outbox)
+        parts: list[Buffer] = [head]
+        if found:
+            parts.extend(read.records)
+        return parts
+
+    # -- the history -------------------------------------------------------------------------------------------------
+
+    def _place(self, pull: Pull) -> dict[str, Any]:
+        channel = pull.channel
+        assert isinstance(channel, Channel)
+        number = str(channel.number)
+        return {
+            "topic": pull.topic,
+            "queue": pull.queue_id,
+            "request": f"{number}-{pull.number}",
+            "connection": number,
+        }
+
+    def _record_request(self, pull: Pull, channel: Channel, wanted: TagFilter | Refused) -> None:
+        assert self.recorder is not None
+        known = wanted if isinstance(wanted, TagFilter) else None
+        self.recorder.put(
+            "request_received",
+            channel.received_ns,
+            **self._place(pull),
+            code=11,
+            group=pull.group,
+            offset=pull.offset,
+            count_max=pull.count_max,
+            may_hold=bool(pull.sys_flag & FLAG_SUSPEND),
+            timeout_ms=pull.timeout_ms,
+            expression_type=known.expression_type if known else "",
+            expression=known.expression if known else "",
+        )
+
+    def _record_answer(self, pull: Pull, code: int, read: Any, cause: str, outbox: Outbox) -> None:
+        recorder = self.recorder
+        assert recorder is not None
+        fields = self._place(pull) | {"code": code, "cause": cause}
+        if read is not None:
+            fields |= {
+                "offset_next": read.offset_next,
+                "offset_min": read.offset_min,
+                "offset_max": read.offset_max,
+                "offsets": list(read.offsets),
+            }
+        after_ns = recorder.now_ns()
+        outbox.after_flush(lambda: recorder.put("answer_sent", after_ns, **fields))
+
+
+_NO_FILTER: Final = TagFilter("*", "TAG", frozenset(), all_tags=True)
+
+
+class _Status:
+    name: Final = "OFFSET_OVERFLOW_ONE"
+
+
+class _Unread:
+    """What a stopping broker says without reading: nothing new, ask again from the same offset."""
+
+    status: Final = _Status()
+    records: tuple[memoryview, ...] = ()
+    offsets: tuple[int, ...] = ()
+    size_bytes: Final = 0
+
+    def __init__(self, pull: Pull, store: MessageStore) -> None:
+        self.offset_next = pull.offset
+        self.offset_min = store.visible_start(pull.topic, pull.queue_id)
+        self.offset_max = store.visible_end(pull.topic, pull.queue_id)
