@@ -15,3 +15,7 @@ class HistoryNotFoundError(JudgeUserError):
 
 class SparkUnavailableError(JudgeUserError):
     """Spark cannot start: there is no Java 17 or later and none is installed."""
+
+
+class ReportNotWrittenError(JudgeUserError):
+    """The report cannot be written where the user wants it."""

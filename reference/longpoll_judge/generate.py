@@ -122,19 +122,23 @@ class Simulator:
         return {"topic": TOPIC, "queue": number}
 
     def _send(self, now: int, number: int) -> Iterator[dict[str, Any]]:
-        queue, tag = self._queues[number], self._random.choice(self._load.tags)
+        tag = self._random.choice(self._load.tags)
+        yield {"event": "append", **self._place(number), "queue_offset": len(self._queues[number].tags), "tag": tag}
+        self._at(now + 6 * US, partial(self._make_visible, number=number, tag=tag))
+        if not self._is_ending:
+            self._at(now + self._pause(self._load.send_interval_ms), partial(self._send, number=number))
+
+    def _make_visible(self, now: int, number: int, tag: str) -> Iterator[dict[str, Any]]:
+        queue = self._queues[number]
         offset = len(queue.tags)
         queue.tags.append(tag)
         queue.codes.append(java_hash(tag))
-        yield {"event": "append", **self._place(number), "queue_offset": offset, "tag": tag}
-        yield {"event": "make_visible", **self._place(number), "visible_end": offset + 1, "delay_ns": 6 * US}
+        yield {"event": "make_visible", **self._place(number), "visible_end": offset + 1}
         woken = [pull for pull in queue.held if self._takes(pull, offset)]
         queue.held = [pull for pull in queue.held if not self._takes(pull, offset)]
         for pull in woken:
             pull.is_held = False
-            self._answer_at(now + 20 * US + self._pause(0.3), pull, "woken")
-        if not self._is_ending:
-            self._at(now + self._pause(self._load.send_interval_ms), lambda at: self._send(at, number))
+            self._answer_at(now + self._pause(0.3), pull, "woken")
 
     def _takes(self, pull: _Pull, offset: int) -> bool:
         return pull.expression.takes_everything or self._queues[pull.queue].codes[offset] in pull.expression.tag_codes

@@ -1,0 +1,119 @@
+"""`longpoll judge`: weigh recorded histories and say what is wrong with the broker that they show.
+
+Leaves out the judging (`longpoll_judge.job`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, get_args
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from longpoll.output import Exit, emit_json, err, json_option, out, table, user_mistakes
+from longpoll_judge.errors import ReportNotWrittenError
+from longpoll_judge.job import LATE_MS, WAKE_MS, EngineName
+from longpoll_judge.job import judge as judge_paths
+from longpoll_judge.report import render_html
+from longpoll_judge.result import Result
+
+EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
+_FINDINGS_SHOWN_MAX: Final = 20
+_STAGES: Final = 3
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.option("--engine", type=click.Choice(get_args(EngineName)), default="spark", show_default=True)
+@click.option("--master", help="Spark master URL; local[*] unless given.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.html",
+    help="Write a self-contained HTML page as well.",
+)
+@click.option(
+    "--wake-ms",
+    type=click.FloatRange(min=0),
+    default=WAKE_MS,
+    show_default=True,
+    help=("How long after a message became visible a held pull may be answered."),
+)
+@click.option(
+    "--late-ms",
+    type=click.FloatRange(min=0),
+    default=LATE_MS,
+    show_default=True,
+    help=("How long after its deadline a pull may be answered."),
+)
+@json_option
+@user_mistakes
+def judge(
+    paths: tuple[Path, ...],
+    engine: EngineName,
+    master: str | None,
+    report: Path | None,
+    wake_ms: float,
+    late_ms: float,
+    as_json: bool,
+) -> None:
+    """Judge recorded histories (directories of part files and a meta.json), all of them together.
+
+    \b
+    Examples:
+      longpoll serve --record /tmp/history           record one
+      longpoll judge /tmp/history                    judge it on Spark, on all cores
+      longpoll judge /tmp/history --engine local     the same verdict without Spark
+      longpoll judge a b --report verdict.html       two histories together, and a page
+
+    Exit codes: 0 valid, 1 invalid, 2 a mistake in the call, 3 unknown (evidence is missing).
+    """
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=err, transient=True
+    ) as progress:
+        task = progress.add_task("looking", total=_STAGES)
+        result = judge_paths(
+            paths,
+            engine=engine,
+            master=master,
+            wake_ms=wake_ms,
+            late_ms=late_ms,
+            say=lambda stage: progress.update(task, description=stage, advance=1),
+        )
+    if report is not None:
+        _write_report(report, result)
+    if as_json:
+        emit_json(result)
+    else:
+        show(result)
+    raise SystemExit(EXIT_CODES[result.verdict])
+
+
+def _write_report(file: Path, result: Result) -> None:
+    try:
+        file.write_text(render_html(result), encoding="utf-8")
+    except OSError as error:
+        raise ReportNotWrittenError(f"cannot write the report {file}: {error.strerror}") from error
+
+
+def show(result: Result) -> None:
+    """Print one judgement for a person."""
+    speed = f"{result.seconds:.1f} s on {result.engine} after a start of {result.start_seconds:.1f} s"
+    limits = ", ".join(f"{name} {value:g}" for name, value in result.thresholds.items())
+    out.print(f"verdict: {result.verdict}", style="bold")
+    out.print(f"{result.events} events, {result.requests} pulls, {result.queues} queues, {speed}; thresholds: {limits}")
+    table(
+        "Latencies (upper bounds, ms)",
+        ("", "count", "p50", "p99", "max"),
+        ((name, values.count, values.p50, values.p99, values.max) for name, values in result.latency.items()),
+    )
+    if result.gaps:
+        table("Missing evidence", ("kind", "what"), ((gap["kind"], gap["why"]) for gap in result.gaps))
+    shown = result.findings[:_FINDINGS_SHOWN_MAX]
+    if shown:
+        rows = ((f.property, f.verdict, f"{f.topic}/{f.queue}", f.request, f.why) for f in shown)
+        table("Findings", ("property", "verdict", "queue", "request", "why"), rows)
+    more = len(result.findings) - len(shown) + result.findings_left_out
+    if more:
+        out.print(f"{more} more findings; see --json or --report")

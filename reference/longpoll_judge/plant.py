@@ -1,0 +1,378 @@
+"""Plants one fault into any recorded history, so that the judge can be seen to find it.
+
+A victim is picked deterministically: the first, in order of time, that suits the fault. Everything else stays as it was
+recorded; a removed event's number is closed up, so that nothing but the fault itself is wrong. Histories are read whole
+into memory. Leaves out the judging.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from attrs import define, field, frozen
+
+from longpoll_judge.errors import HistoryNotFoundError, JudgeUserError
+from longpoll_judge.expression import java_hash, parse
+from longpoll_judge.generate import write
+from longpoll_judge.result import (
+    ANSWER_IS_RIGHT,
+    ANSWERED_BY_DEADLINE,
+    ANSWERED_ONCE,
+    NO_LOST_WAKEUP,
+    Verdict,
+)
+from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
+
+MS: Final = 1_000_000
+ALLOWANCE_MS: Final = 500
+"""How far a delayed answer goes past its deadline: well over any threshold in use."""
+WAKE_DELAY_MS: Final = 2_000
+_PULLS: Final = (11, 361)
+
+
+class NoVictimError(JudgeUserError):
+    """The history has no event that this fault could be planted in."""
+
+
+@define
+class Recording:
+    """A history in memory, to be changed."""
+
+    events: list[Event] = field()
+    meta: Meta | None = field()
+    damaged_tail: bytes = field(default=b"")
+    """Bytes to write after the last line."""
+
+    def exchanges(self) -> Iterator[tuple[Event, Event]]:
+        """Every answered pull with its answer, in order of the answers."""
+        requests = {
+            (event.source, event.request): event
+            for event in self.events
+            if event.event == "request_received" and event.code in _PULLS
+        }
+        for event in self.events:
+            request = requests.get((event.source, event.request))
+            if event.event == "answer_sent" and request is not None:
+                yield request, event
+
+    def replace(self, old: Event, *new: Event) -> None:
+        """Put events in another's place and number their source's later ones anew."""
+        at = next(place for place, event in enumerate(self.events) if event is old)
+        self.events[at : at + 1] = new
+        shift = len(new) - 1
+        for place in range(len(self.events)) if shift else ():
+            event = self.events[place]
+            is_later = (
+                event.source == old.source and event.sequence >= old.sequence and event is not (new or (None,))[0]
+            )
+            if is_later:
+                self.events[place] = change(event, sequence=event.sequence + shift)
+
+
+def change(event: Event, **fields: object) -> Event:
+    """The event with some fields changed."""
+    return msgspec.structs.replace(event, **fields)
+
+
+def moved(event: Event, delay_ns: int) -> Event:
+    """The event that much later."""
+    return change(event, after_ns=event.after_ns + delay_ns, before_ns=event.before_ns + delay_ns)
+
+
+@frozen
+class Fault:
+    """A fault, and what the judge must say of it."""
+
+    sentence: str
+    apply: Callable[[Recording], None]
+    verdict: Verdict
+    properties: frozenset[str]
+    """One of them must be named by a finding, and no other."""
+
+
+def _deadline_ns(request: Event) -> int:
+    return request.before_ns + max(request.timeout_ms, 0) * MS
+
+
+def _last_ns(recording: Recording, source: str) -> int:
+    return max(event.after_ns for event in recording.events if event.source == source)
+
+
+def _closed(recording: Recording) -> set[tuple[str, str]]:
+    return {(event.source, event.connection) for event in recording.events if event.event == "connection_closed"}
+
+
+def _pick(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[Event, Event]:
+    for request, answer in recording.exchanges():
+        if suits(request, answer):
+            return request, answer
+    raise NoVictimError("no answer of this history suits the fault; record a longer run")
+
+
+def _pick_expired(recording: Recording) -> tuple[Event, Event]:
+    """An expired pull if there is one, else any held one, whose fate after its deadline the history would show."""
+    last_ns = {source: _last_ns(recording, source) for source in {event.source for event in recording.events}}
+
+    def is_due(request: Event, answer: Event) -> bool:
+        return request.may_hold and _deadline_ns(request) + 2 * ALLOWANCE_MS * MS < last_ns[answer.source]
+
+    try:
+        return _pick(recording, lambda request, answer: answer.cause == "expired" and is_due(request, answer))
+    except NoVictimError:
+        return _pick(recording, is_due)
+
+
+def _answer_deleted(recording: Recording) -> None:
+    closed = _closed(recording)
+    last_ns = {source: _last_ns(recording, source) for source in {event.source for event in recording.events}}
+    held = {(event.source, event.request) for event in recording.events if event.event == "hold"}
+
+    def suits(request: Event, answer: Event) -> bool:
+        was_held = not held or (request.source, request.request) in held
+        due_ns = _deadline_ns(request) + ALLOWANCE_MS * MS
+        is_open = (request.source, request.connection) not in closed
+        return request.may_hold and was_held and is_open and due_ns < last_ns[answer.source]
+
+    def is_woken(request: Event, answer: Event) -> bool:
+        is_early = answer.after_ns + ALLOWANCE_MS * MS < last_ns[answer.source]
+        return request.may_hold and answer.code == 0 and answer.cause == "woken" and is_early
+
+    try:
+        _request, answer = _pick(recording, suits)
+    except NoVictimError:
+        _request, answer = _pick(recording, is_woken)
+    recording.replace(answer)
+
+
+def _answer_delayed(recording: Recording) -> None:
+    request, answer = _pick_expired(recording)
+    recording.replace(answer, moved(answer, _deadline_ns(request) + ALLOWANCE_MS * MS - answer.after_ns))
+
+
+def _wake_delayed(recording: Recording) -> None:
+    _request, answer = _pick(recording, lambda _request, answer: answer.cause == "woken" and answer.code == 0)
+    recording.replace(answer, moved(answer, WAKE_DELAY_MS * MS))
+
+
+def _answer_duplicated(recording: Recording) -> None:
+    _request, answer = _pick(recording, lambda _request, _answer: True)
+    recording.replace(answer, answer, change(moved(answer, MS), sequence=answer.sequence))
+
+
+def _is_plain_found(request: Event, answer: Event) -> bool:
+    return answer.code == 0 and request.expression_type == "TAG" and request.expression in ("", "*")
+
+
+def _next_wrong(recording: Recording) -> None:
+    _request, answer = _pick(recording, _is_plain_found)
+    recording.replace(answer, change(answer, offset_next=answer.offset_next + 1))
+
+
+def _message_missing(recording: Recording) -> None:
+    _request, answer = _pick(recording, lambda _request, answer: answer.code == 0 and len(answer.offsets) > 1)
+    recording.replace(answer, change(answer, offsets=answer.offsets[1:]))
+
+
+def _message_from_the_future(recording: Recording) -> None:
+    _request, answer = _pick(recording, _is_plain_found)
+    recording.replace(answer, change(answer, offsets=[*answer.offsets, answer.offset_next + 1_000_000]))
+
+
+def _too_many_messages(recording: Recording) -> None:
+    _request, answer = _pick(
+        recording, lambda request, answer: _is_plain_found(request, answer) and request.count_max >= 0
+    )
+    offsets = list(range(answer.offsets[0], answer.offsets[0] + _request.count_max + 1))
+    recording.replace(answer, change(answer, offsets=offsets, offset_next=offsets[-1] + 1))
+
+
+def _messages_out_of_order(recording: Recording) -> None:
+    _request, answer = _pick(recording, lambda _request, answer: len(answer.offsets) > 1)
+    recording.replace(answer, change(answer, offsets=[*answer.offsets[1:], answer.offsets[0]]))
+
+
+def _next_stays(recording: Recording) -> None:
+    """A pull whose answer passes over messages is told to ask for the same again."""
+    _request, answer = _pick(recording, lambda _request, answer: answer.code == 20)
+    recording.replace(answer, change(answer, offset_next=_request.offset))
+
+
+def _wrong_tag(recording: Recording) -> None:
+    """A selective pull gets, beside its own, a message passed over because of its tag."""
+    tags: dict[tuple[str, int], dict[int, str]] = {}
+    for event in recording.events:
+        if event.event in ("append", "message_acknowledged"):
+            tags.setdefault((event.topic, event.queue), {})[event.queue_offset] = event.tag
+
+    def surplus(request: Event, answer: Event) -> int:
+        expression = parse(request.expression_type, request.expression)
+        known = tags.get((request.topic, request.queue), {})
+        if answer.code != 0 or expression is None or expression.takes_everything:
+            return -1
+        if 0 <= request.count_max <= len(answer.offsets):
+            return -1
+        for offset in range(request.offset, answer.offset_next):
+            if offset in known and java_hash(known[offset]) not in expression.tag_codes:
+                return offset
+        return -1
+
+    request, answer = _pick(recording, lambda request, answer: surplus(request, answer) >= 0)
+    offsets = list(answer.offsets)
+    offset = surplus(request, answer)
+    offsets.insert(bisect_left(offsets, offset), offset)
+    recording.replace(answer, change(answer, offsets=offsets))
+
+
+def _answer_before_visible(recording: Recording) -> None:
+    """An answer is moved to just before its last message became visible."""
+    seen = {(event.topic, event.queue, event.visible_end): event for event in reversed(recording.events)}
+    for request, answer in recording.exchanges():
+        if answer.code == 0:
+            visible = seen.get((answer.topic, answer.queue, answer.offsets[-1] + 1))
+            if visible is not None and visible.event == "make_visible" and visible.after_ns > request.before_ns + 2000:
+                early = visible.after_ns - answer.before_ns - 1000
+                recording.replace(answer, moved(answer, early))
+                return
+    raise NoVictimError("no answer of this history suits the fault; record a longer run")
+
+
+def _denies_message(recording: Recording) -> None:
+    """A pull that found something at once says that there is nothing new."""
+    _request, answer = _pick(recording, lambda _request, answer: answer.code == 0 and answer.cause == "immediate")
+    denied = change(answer, code=19, offsets=[], offset_next=_request.offset)
+    recording.replace(answer, denied)
+
+
+def _end_too_high(recording: Recording) -> None:
+    _request, answer = _pick(recording, lambda _request, answer: answer.offset_max >= 0)
+    recording.replace(answer, change(answer, offset_max=answer.offset_max + 1_000_000))
+
+
+def _end_too_low(recording: Recording) -> None:
+    _request, answer = _pick(recording, lambda request, answer: answer.code == 19 and request.offset > 0)
+    recording.replace(answer, change(answer, offset_max=0))
+
+
+def _legal_called_illegal(recording: Recording) -> None:
+    _request, answer = _pick(recording, lambda _request, answer: answer.code == 19 and answer.offset_max > 0)
+    recording.replace(answer, change(answer, code=21))
+
+
+def _half_line(recording: Recording) -> None:
+    recording.damaged_tail = msgspec.json.encode(recording.events[-1])[:40]
+
+
+def _meta_missing(recording: Recording) -> None:
+    recording.meta = None
+
+
+def _sequence_gap(recording: Recording) -> None:
+    """An event that no verdict reads goes missing, and its number with it."""
+    for place, event in enumerate(recording.events):
+        if event.event in ("expire", "connection_opened", "run", "take"):
+            del recording.events[place]
+            return
+    raise NoVictimError("no event of this history suits the fault; record a longer run")
+
+
+def _events_lost(recording: Recording) -> None:
+    """The source says that it dropped events, and the answer of one pull is among them."""
+    _answer_deleted(recording)
+    place = len(recording.events) // 2
+    event = recording.events[place]
+    told = Event(
+        event="lost",
+        after_ns=event.after_ns,
+        before_ns=event.before_ns,
+        source=event.source,
+        sequence=event.sequence,
+        lost_count=1,
+    )
+    recording.replace(event, event, told)
+
+
+FAULTS: Final[dict[str, Fault]] = {
+    "answer_deleted": Fault(
+        "One pull is never answered.",
+        _answer_deleted,
+        "invalid",
+        frozenset({ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP}),
+    ),
+    "answer_delayed": Fault(
+        "One answer comes half a second after its deadline.",
+        _answer_delayed,
+        "invalid",
+        frozenset({ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP}),
+    ),
+    "wake_delayed": Fault(
+        "One woken answer comes 2 s later.",
+        _wake_delayed,
+        "invalid",
+        frozenset({NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE}),
+    ),
+    "answer_duplicated": Fault(
+        "One pull is answered twice.", _answer_duplicated, "invalid", frozenset({ANSWERED_ONCE})
+    ),
+    "next_wrong": Fault("One offset_next is 1 too high.", _next_wrong, "invalid", frozenset({ANSWER_IS_RIGHT})),
+    "message_missing": Fault("One body lacks a message.", _message_missing, "invalid", frozenset({ANSWER_IS_RIGHT})),
+    "message_from_the_future": Fault(
+        "One body has a message that was not there.", _message_from_the_future, "invalid", frozenset({ANSWER_IS_RIGHT})
+    ),
+    "too_many_messages": Fault(
+        "One body is larger than asked.", _too_many_messages, "invalid", frozenset({ANSWER_IS_RIGHT})
+    ),
+    "messages_out_of_order": Fault(
+        "One body begins with its second message.", _messages_out_of_order, "invalid", frozenset({ANSWER_IS_RIGHT})
+    ),
+    "next_stays": Fault("One offset_next stays behind.", _next_stays, "invalid", frozenset({ANSWER_IS_RIGHT})),
+    "wrong_tag": Fault("One body has a message of another tag.", _wrong_tag, "invalid", frozenset({ANSWER_IS_RIGHT})),
+    "answer_before_visible": Fault(
+        "One answer has a message before it was visible.",
+        _answer_before_visible,
+        "invalid",
+        frozenset({ANSWER_IS_RIGHT}),
+    ),
+    "denies_message": Fault(
+        "One answer says 19 though a message was there.", _denies_message, "invalid", frozenset({ANSWER_IS_RIGHT})
+    ),
+    "end_too_high": Fault("One offset_max is too high.", _end_too_high, "invalid", frozenset({ANSWER_IS_RIGHT})),
+    "end_too_low": Fault("One offset_max is too low.", _end_too_low, "invalid", frozenset({ANSWER_IS_RIGHT})),
+    "legal_called_illegal": Fault(
+        "One offset within bounds is called illegal.", _legal_called_illegal, "invalid", frozenset({ANSWER_IS_RIGHT})
+    ),
+    "half_line": Fault("The last line is half written.", _half_line, "unknown", frozenset()),
+    "meta_missing": Fault("There is no meta file.", _meta_missing, "unknown", frozenset()),
+    "sequence_gap": Fault("One event is missing.", _sequence_gap, "unknown", frozenset()),
+    "events_lost": Fault(
+        "The source lost events, one answer among them.",
+        _events_lost,
+        "unknown",
+        frozenset({ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP}),
+    ),
+}
+"""By name; the first five are what any judge of long polling must find."""
+
+
+def load(directory: Path) -> Recording:
+    """Read a history that is whole; raises `HistoryNotFoundError`."""
+    parts = sorted(directory.glob(PART_GLOB))
+    if not parts or not (directory / META_FILE).exists():
+        raise HistoryNotFoundError(f"{directory} holds no whole history: {META_FILE} and {PART_GLOB} are needed")
+    decoder = msgspec.json.Decoder(Event)
+    meta = msgspec.json.decode((directory / META_FILE).read_bytes(), type=Meta)
+    return Recording([event for part in parts for event in decoder.decode_lines(part.read_bytes())], meta)
+
+
+def plant(history: Path, fault: str, planted: Path) -> Fault:
+    """Write a copy of the history with this fault into a new directory; raises `NoVictimError`."""
+    recording = load(history)
+    FAULTS[fault].apply(recording)
+    write(planted, recording.events, recording.meta)
+    if recording.damaged_tail:
+        with max(planted.glob(PART_GLOB)).open("ab") as file:
+            file.write(recording.damaged_tail)
+    return FAULTS[fault]

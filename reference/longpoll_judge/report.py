@@ -1,0 +1,106 @@
+"""One self-contained HTML page about one judgement: no network, no script, everything escaped.
+
+`render_section` is the page's body, for other pages to embed. Leaves out charts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import Any, Final
+
+import msgspec
+
+from longpoll_judge.result import Finding, Result
+
+FINDINGS_SHOWN_MAX: Final = 500
+
+STYLE: Final = """
+.judge { font: 15px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
+.judge table { border-collapse: collapse; width: 100%; margin: .5rem 0 1.5rem }
+.judge th, .judge td { text-align: left; vertical-align: top; padding: .3rem .7rem; border-bottom: 1px solid #d9e0e6 }
+.judge th { font-weight: 600; background: #f4f6f8 }
+.judge pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 12px; background: #f4f6f8; padding: .5rem }
+.judge .verdict { display: inline-block; padding: .1rem .8rem; border-radius: 1rem; color: #fff }
+.judge .valid { background: #1a7f4b } .judge .invalid, .judge .violated { background: #b3261e }
+.judge .unknown { background: #8a6100 }
+"""
+
+
+def render_html(result: Result) -> str:
+    """The whole page."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>longpoll judge: {escape(result.verdict)}</title><style>{STYLE}</style></head>"
+        f"<body>{render_section(result)}</body></html>\n"
+    )
+
+
+def render_section(result: Result) -> str:
+    """The page's body, to be embedded together with `STYLE`."""
+    facts = [
+        ("events", f"{result.events:,}"),
+        ("queues", f"{result.queues:,}"),
+        ("pulls judged", f"{result.requests:,}"),
+        ("engine", f"{result.engine}, {result.seconds:.1f} s after a start of {result.start_seconds:.1f} s"),
+        ("thresholds", ", ".join(f"{name} {value:g}" for name, value in result.thresholds.items())),
+    ]
+    parts = [
+        f'<section class="judge"><h2>The history is {_badge(result.verdict)}</h2>',
+        _table((), facts),
+        "<h3>Latencies (upper bounds, ms)</h3>",
+        _table(("", "count", "p50", "p99", "max"), _latency_rows(result)),
+    ]
+    if result.gaps:
+        parts += [
+            "<h3>Missing evidence</h3>",
+            _table(("kind", "count", "what"), ((gap["kind"], gap["count"], gap["why"]) for gap in result.gaps)),
+        ]
+    parts += [
+        f"<h3>Findings: {len(result.findings) + result.findings_left_out:,}</h3>",
+        _findings(result),
+        "</section>",
+    ]
+    return "".join(parts)
+
+
+def _badge(verdict: str) -> str:
+    return f'<span class="verdict {escape(verdict)}">{escape(verdict)}</span>'
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    titles = "".join(f"<th>{escape(title)}</th>" for title in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table>{f'<tr>{titles}</tr>' if titles else ''}{body}</table>"
+
+
+def _latency_rows(result: Result) -> Iterable[tuple[object, ...]]:
+    names = {"wake_ms": "message visible to held pull answered", "late_ms": "deadline to answer"}
+    for name, values in result.latency.items():
+        shown = ("-" if value is None else f"{value:.3f}" for value in (values.p50, values.p99, values.max))
+        yield (names.get(name, name), values.count, *shown)
+
+
+def _findings(result: Result) -> str:
+    if not result.findings:
+        return "<p>None.</p>"
+    rows = "".join(_finding(finding) for finding in result.findings[:FINDINGS_SHOWN_MAX])
+    head = "".join(
+        f"<th>{title}</th>" for title in ("property", "verdict", "queue", "request", "window (Unix ms)", "why")
+    )
+    more = len(result.findings) - FINDINGS_SHOWN_MAX + result.findings_left_out
+    return f"<table><tr>{head}</tr>{rows}</table>" + (f"<p>{more:,} more are not shown.</p>" if more > 0 else "")
+
+
+def _finding(finding: Finding) -> str:
+    window = f"{finding.window_start_ms:.3f} to {finding.window_end_ms:.3f}"
+    cells = (finding.property, None, f"{finding.topic} / {finding.queue}", finding.request, window)
+    columns = "".join(f"<td>{_badge(finding.verdict) if cell is None else escape(cell)}</td>" for cell in cells)
+    evidence = "\n".join(_evidence_line(event) for event in finding.evidence)
+    details = f"<details><summary>evidence</summary><pre>{escape(evidence)}</pre></details>"
+    return f"<tr>{columns}<td>{escape(finding.why)}{details}</td></tr>"
+
+
+def _evidence_line(event: dict[str, Any]) -> str:
+    return msgspec.json.encode(event).decode()
