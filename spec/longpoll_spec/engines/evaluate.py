@@ -98,5 +98,3 @@ def trace_of(model: Model, actions: Sequence[Action], property_name: str = "") -
             raise ValueError(f"step {len(steps)}: {action.label} is not enabled")
         steps.append(TraceStep(action, after_step(model, action, state)))
     return Trace(model, tuple(steps), property_name)
-
-

@@ -130,5 +130,3 @@ def _questions(
         for label, condition in item.closing:
             closing.setdefault(labels[label], []).append((number, question(model, condition)))
     return here, closing
-
-

@@ -110,7 +110,9 @@ def replay(token: str) -> Trace:
 
 def _payload(token: str) -> _Payload:
     if not token.startswith(PREFIX):
-        raise TokenError(f"not a token of this version: it begins with {PREFIX!r}; make it with `longpoll check --json`")
+        raise TokenError(
+            f"not a token of this version: it begins with {PREFIX!r}; make it with `longpoll check --json`"
+        )
     if len(token) > LENGTH_MAX:
         raise TokenError(f"a token has at most {LENGTH_MAX} characters, this one has {len(token)}")
     text = token[len(PREFIX) :]

@@ -1,0 +1,95 @@
+"""Where each variable stands in a packed state: exact keys, one 64-bit word.
+
+| unit  | holds                                                                       |
+|-------|-----------------------------------------------------------------------------|
+| word  | eight lanes; lane k is bits 8k to 8k+7 of the word                           |
+| lane  | whole fields only, so that a chunk of states unpacks as eight byte columns    |
+| field | one variable, as its value less its lower end, lowest bit first               |
+
+Nothing is hashed or cut off: equal words are equal states. Leaves out bounds that need a second word: they are refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from longpoll_spec.errors import BoundsError
+from longpoll_spec.model import Model, Variable
+
+LANES: Final = 8
+LANE_BITS: Final = 8
+Words = npt.NDArray[np.uint64]
+
+
+@frozen
+class Field:
+    """The place of one variable."""
+
+    variable: Variable
+    lane: int
+    shift: int
+    """Bits below it in its lane."""
+
+    @property
+    def mask(self) -> int:
+        """Its bits, when it is shifted down to the lowest."""
+        return (1 << _width(self.variable)) - 1
+
+    @property
+    def shift_in_word(self) -> int:
+        """Bits below it in the word."""
+        return self.lane * LANE_BITS + self.shift
+
+
+@frozen
+class Layout:
+    """The places of all variables, in the model's order."""
+
+    fields: tuple[Field, ...]
+
+    def pack(self, state: Sequence[int]) -> int:
+        """A state as its word."""
+        word = 0
+        for place, value in zip(self.fields, state, strict=True):
+            offset = value - place.variable.lower
+            assert 0 <= offset <= place.mask, f"{place.variable.name} is {value}"
+            word |= offset << place.shift_in_word
+        return word
+
+    def unpack(self, word: int) -> tuple[int, ...]:
+        """The state of a word."""
+        return tuple(((word >> place.shift_in_word) & place.mask) + place.variable.lower for place in self.fields)
+
+
+def layout_of(model: Model) -> Layout:
+    """The layout of a model: widest fields first, each into the first lane that has room for it.
+
+    Raises `BoundsError` when the variables do not fit one word or one has no upper end.
+    """
+    assert sys.byteorder == "little", "lanes are cut from words as little-endian bytes"
+    room = [LANE_BITS] * LANES
+    places: dict[str, Field] = {}
+    for variable in sorted(model.variables, key=lambda each: -_width(each)):
+        width = _width(variable)
+        lane = next((number for number, left in enumerate(room) if left >= width), None)
+        if lane is None:
+            bits = sum(_width(each) for each in model.variables)
+            raise BoundsError(
+                f"these bounds need {bits} bits a state and the packed engine has one word of {LANES * LANE_BITS}; "
+                "lower --requests or --messages, or use --engine python"
+            )
+        places[variable.name] = Field(variable, lane, LANE_BITS - room[lane])
+        room[lane] -= width
+    return Layout(tuple(places[variable.name] for variable in model.variables))
+
+
+def _width(variable: Variable) -> int:
+    if variable.upper is None:
+        raise BoundsError("exploring needs a number of messages; only a proof can leave the log unbounded")
+    return max(1, (variable.upper - variable.lower).bit_length())
