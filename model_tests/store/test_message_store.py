@@ -1,0 +1,327 @@
+"""The facade: what goes in comes out, what is refused leaves nothing, what a read gives is what RocketMQ gives."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.errors import MessageRefusedError, StoreUserError
+from longpoll_broker.runtime.files import RealFiles, RealMappedFile
+from longpoll_broker.store import dispatch
+from longpoll_broker.store.inspect import StoreDirectory
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import GetStatus
+from longpoll_broker.store.record import Record, tags_code
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.plain_store import read_log, read_queues, read_record
+from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
+
+
+def test_what_is_written_is_read_back_equal(tmp_path: pathlib.Path) -> None:
+    """By the store itself, the inspector and a reader that shares no code: the same messages, units and blanks."""
+    messages = mixed_messages(120)
+    store = open_store(tmp_path)
+    put, arrivals = put_and_dispatch(store, messages)
+    assert len(arrivals) == len(messages)
+    plain = read_log(tmp_path)
+    assert [each["physicalOffset"] for each in plain["records"]] == [result.physical_offset for result in put]
+    assert len(plain["blanks"]) > 5, "the log must have rolled over"
+    for sent, found, result in zip(messages, plain["records"], put, strict=True):
+        assert (found["topic"], found["queueId"], found["flag"]) == (sent.topic, sent.queue_id, 7)
+        assert base64.b64decode(found["body"]) == bytes(sent.body)
+        assert found["propertiesRaw"].encode() == sent.properties
+        assert (found["queueOffset"], found["totalSize"]) == (result.queue_offset, result.size)
+        assert found["storeTimestamp"] == result.store_ms
+        assert result.msg_id.endswith(f"{result.physical_offset:016X}")
+    units = read_queues(tmp_path)
+    for sent, result, arrival in zip(messages, put, arrivals, strict=True):
+        key = f"{sent.topic}@{sent.queue_id}"
+        unit = [result.queue_offset, result.physical_offset, result.size, sent.tags_code]
+        assert units[key][result.queue_offset] == unit
+        assert (arrival.topic, arrival.queue_id, arrival.offset_end) == (sent.topic, sent.queue_id, unit[0] + 1)
+        assert [arrival.physical_offset, arrival.size, arrival.tags_code] == unit[1:]
+    for topic, queue_id in store.queues():
+        records = [read_record(content) for content in read_all(store, topic, queue_id)]
+        assert [each["physicalOffset"] for each in records] == [unit[1] for unit in units[f"{topic}@{queue_id}"]]
+    store.close()
+    directory = StoreDirectory(RealFiles(), str(tmp_path))
+    records_seen = [entry for entry in directory.walk_log() if isinstance(entry, Record)]
+    assert [entry.physical_offset for entry in records_seen] == [result.physical_offset for result in put]
+    del records_seen
+    directory.close()
+    assert verify(RealFiles(), str(tmp_path)).problems == []
+
+
+def test_nothing_is_visible_before_dispatch(tmp_path: pathlib.Path) -> None:
+    """A message appended and not dispatched is in the log but in no queue, and a pull does not find it."""
+    store = open_store(tmp_path)
+    result = store.put(message())
+    assert (store.visible_end("T", 0), store.log_end) == (0, result.log_end)
+    assert store.get("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    assert store.queues() == []
+    assert len(store.dispatch(10)) == 1
+    assert store.dispatch(10) == []
+    assert (store.visible_end("T", 0), store.queues()) == (1, [("T", 0)])
+    store.close()
+
+
+def test_asking_for_a_queue_makes_none(tmp_path: pathlib.Path) -> None:
+    """Reading a queue that is not there answers so and makes no file."""
+    store = open_store(tmp_path)
+    assert store.visible_end("nowhere", 3) == store.visible_start("nowhere", 3) == 0
+    found = store.get("nowhere", 3, 7, 32)
+    assert (found.status, found.offset_next) == (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+    assert store.store_ms_of("nowhere", 3, 0) is None
+    store.close()
+    assert not (tmp_path / "consumequeue").exists()
+
+
+def test_statuses_and_next_offsets(tmp_path: pathlib.Path) -> None:
+    """Each status of getMessage with RocketMQ's correction of the next offset."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(tag="a" if index < 4 else "b") for index in range(15)])
+    asked = {offset: store.get("T", 0, offset, 32) for offset in (-1, 0, 8, 10, 14, 15, 16, 1000)}
+    assert {offset: (found.status.name, found.offset_next) for offset, found in asked.items()} == {
+        -1: ("OFFSET_TOO_SMALL", 0),
+        # A file holds ten units, and a pull never crosses its end.
+        0: ("FOUND", 10),
+        8: ("FOUND", 10),
+        10: ("FOUND", 15),
+        14: ("FOUND", 15),
+        15: ("OFFSET_OVERFLOW_ONE", 15),
+        16: ("OFFSET_OVERFLOW_BADLY", 0),
+        1000: ("OFFSET_OVERFLOW_BADLY", 0),
+    }
+    assert {(found.offset_min, found.offset_max) for found in asked.values()} == {(0, 15)}
+    filtered = store.get("T", 0, 4, 32, lambda code: code == tags_code("a"))
+    assert (filtered.status, filtered.offset_next, filtered.records) == (GetStatus.NO_MATCHED_MESSAGE, 10, [])
+    some = store.get("T", 0, 2, 32, lambda code: code == tags_code("b"))
+    assert (some.offsets, some.offset_next) == (list(range(4, 10)), 10)
+    by_record = store.get("T", 0, 0, 32, matches_record=lambda content: b"\x01b" in bytes(content))
+    assert by_record.offsets == list(range(4, 10))
+    del some, by_record, asked, filtered
+    store.close()
+
+
+@pytest.mark.parametrize(("count_max", "count"), [(-1, 1), (0, 1), (1, 1), (3, 3), (32, 10)])
+def test_count_asked(tmp_path: pathlib.Path, count_max: int, count: int) -> None:
+    """At most what was asked, but one message always."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message() for _ in range(10)])
+    assert len(store.get("T", 0, 0, count_max).offsets) == count
+    store.close()
+
+
+def test_limits_in_memory_and_on_disk(tmp_path: pathlib.Path) -> None:
+    """Bytes and count have one limit near the log's end and another further behind it than memory allows."""
+    config = evolve(
+        SMALL, transfer_count_max_in_memory=5, transfer_count_max_on_disk=2, transfer_bytes_max_in_memory=1000,
+        transfer_bytes_max_on_disk=300, consume_queue_file_size=2000,
+    )  # fmt: skip
+    store = open_store(tmp_path, config)
+    put, _arrivals = put_and_dispatch(store, [message(body=b"x" * 100) for _ in range(20)])
+    size = put[0].size
+    assert len(store.get("T", 0, 0, 32).offsets) == min(5, 1000 // size)
+    store.close()
+    store = open_store(tmp_path, evolve(config, memory_size=10 * size, memory_ratio_max=40))
+    behind, near = store.get("T", 0, 0, 32), store.get("T", 0, 17, 32)
+    assert (len(behind.offsets), behind.suggest_slave) == (min(2, 300 // size), True)
+    assert (len(near.offsets), near.suggest_slave) == (3, False)
+    del behind, near
+    store.close()
+    store = open_store(tmp_path, evolve(config, transfer_bytes_max_in_memory=1))
+    assert len(store.get("T", 0, 0, 32).offsets) == 1, "the first message is given whatever its size"
+    store.close()
+
+
+def test_a_scan_ends_after_800_units(tmp_path: pathlib.Path) -> None:
+    """A filter that matches nothing looks at 800 units, and at more only when more messages were asked for."""
+    store = open_store(tmp_path, evolve(SMALL, consume_queue_file_size=20 * 1000, commit_log_file_size=1 << 20))
+    put_and_dispatch(store, [message(body=b"") for _ in range(950)])
+    assert store.get("T", 0, 0, 32, lambda _code: False).offset_next == 800
+    assert store.get("T", 0, 0, 900, lambda _code: False).offset_next == 900
+    store.close()
+
+
+def test_neighbours_are_one_slice(tmp_path: pathlib.Path) -> None:
+    """Records that stand next to each other come as one slice of the map, and never as a copy."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(queue_id=queue_id) for queue_id in (0, 0, 0, 1, 0, 0)])
+    found = store.get("T", 0, 0, 32)
+    assert [len(record) // (found.size_bytes // 5) for record in found.records] == [3, 2]
+    assert all(record.obj is found.records[0].obj and record.nbytes for record in found.records)
+    del found
+    store.close()
+
+
+def test_transactional_messages_are_in_the_log_only(tmp_path: pathlib.Path) -> None:
+    """Prepared and rolled-back messages take no queue offset; a committed one does."""
+    store = open_store(tmp_path)
+    put, arrivals = put_and_dispatch(store, [message(sys_flag=flag) for flag in (0x4, 0xC, 0x8, 0)])
+    assert [result.queue_offset for result in put] == [0, 0, 0, 1]
+    assert [arrival.offset_end for arrival in arrivals] == [1, 2]
+    assert store.dispatched_end == store.log_end
+    store.close()
+    assert verify(RealFiles(), str(tmp_path)).problems == []
+
+
+@pytest.mark.parametrize("topic", ["", "../x", "a/b", ".", "..", "x" * 128, "nul\0", "new\nline", "ü" * 64])
+def test_bad_topics_are_refused(tmp_path: pathlib.Path, topic: str) -> None:
+    """A topic that is too long or no safe file name is refused, and nothing is written."""
+    store = open_store(tmp_path)
+    with pytest.raises(MessageRefusedError):
+        store.put(message(topic))
+    assert store.log_end == 0
+    store.close()
+
+
+def test_too_large_is_refused(tmp_path: pathlib.Path) -> None:
+    """A body or properties over the limit, a bad queue id, a record that no file can hold: refused, nothing written."""
+    store = open_store(tmp_path, evolve(SMALL, message_size_max=5000))
+    for refused in (
+        message(body=b"x" * 5001),
+        message(properties={"k": "v" * 32_767}),
+        message(queue_id=-1),
+        message(queue_id=2**31),
+        message(body=b"x" * 2000),
+    ):
+        with pytest.raises(MessageRefusedError):
+            store.put(refused)
+    assert store.log_end == 0
+    assert store.put(message("x" * 127)).queue_offset == 0
+    store.close()
+
+
+def put_until_full(store: MessageStore) -> int:
+    """How many messages still fit."""
+    for count in range(1000):
+        try:
+            store.put(message())
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return count
+    raise AssertionError("the disk is not full")
+
+
+def dispatch_until_full(store: MessageStore) -> int:
+    """How many messages still become visible, one at a time, before a queue's file cannot grow."""
+    for count in range(1000):
+        try:
+            store.dispatch(1)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return count
+    raise AssertionError("the disk is not full")
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When no block is left, a put fails, reads go on, and after room is made everything goes on where it stood."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message() for _ in range(5)])
+    reserve = RealMappedFile.reserve
+
+    def full(self: RealMappedFile, start: int, stop: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "log")
+
+    monkeypatch.setattr(RealMappedFile, "reserve", full)
+    assert put_until_full(store) > 0
+    end = store.log_end
+    with pytest.raises(OSError, match="No space"):
+        store.put(message())
+    assert store.log_end == end
+    assert len(read_all(store, "T", 0)) == 5
+    assert dispatch_until_full(store) == 5
+    visible = store.visible_end("T", 0)
+    monkeypatch.setattr(RealMappedFile, "reserve", reserve)
+    _put, arrivals = put_and_dispatch(store, [message()])
+    assert [arrival.offset_end for arrival in arrivals] == list(range(visible + 1, store.visible_end("T", 0) + 1))
+    store.close()
+    verdict = verify(RealFiles(), str(tmp_path))
+    assert (verdict.problems, verdict.messages) == ([], arrivals[-1].offset_end)
+
+
+def test_records_and_times_are_found(tmp_path: pathlib.Path) -> None:
+    """A record is found by its physical offset only where one begins; store times by queue offset."""
+    store = open_store(tmp_path)
+    put, _arrivals = put_and_dispatch(store, mixed_messages(30))
+    for result in put:
+        record = store.record_at(result.physical_offset)
+        assert record is not None
+        assert len(record) == result.size
+        assert store.record_at(result.physical_offset + 1) is None
+        del record
+    assert store.record_at(store.log_end) is None
+    assert store.record_at(-5) is None
+    assert store.store_ms_of("Orders", 1, 0) == put[1].store_ms
+    store.close()
+
+
+def test_two_openers(tmp_path: pathlib.Path) -> None:
+    """A store that is open is refused to a second opener, in this process and in another, and free after closing."""
+    script = (
+        "import sys\n"
+        "from longpoll_broker.errors import StoreUserError\n"
+        "from longpoll_broker.testing.stores import open_store\n"
+        "try:\n    open_store(sys.argv[1]).close()\n"
+        "except StoreUserError as error:\n    print(error)\n    sys.exit(2)\n"
+    )
+    store = open_store(tmp_path)
+    with pytest.raises(StoreUserError, match="in use"):
+        open_store(tmp_path)
+    arguments = [sys.executable, "-c", script, str(tmp_path)]
+    other = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+    assert (other.returncode, "in use" in other.stdout) == (2, True), other.stderr
+    store.close()
+    assert subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60).returncode == 0
+
+
+def test_flush_says_how_far(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flushing syncs exactly the bytes written since the last time, and says up to where the log is durable."""
+    synced: list[tuple[int, int]] = []
+    sync = RealMappedFile.sync
+
+    def watched(self: RealMappedFile, start: int, stop: int) -> None:
+        synced.append((start, stop))
+        sync(self, start, stop)
+
+    monkeypatch.setattr(RealMappedFile, "sync", watched)
+    store = open_store(tmp_path)
+    first = store.put(message())
+    assert (store.flushed_end, store.flush(), store.flushed_end) == (0, first.log_end, first.log_end)
+    second = store.put(message())
+    assert store.flush() == second.log_end
+    assert store.flush() == second.log_end
+    assert synced == [(0, first.log_end), (first.log_end, second.log_end)]
+    store.close()
+
+
+@given(limits=st.lists(st.integers(1, 9), min_size=1, max_size=8), handed_max=st.integers(0, 6))
+def test_handed_over_or_read_is_the_same(
+    tmp_path_factory: pytest.TempPathFactory, limits: list[int], handed_max: int
+) -> None:
+    """Whether the dispatcher is handed the units or must read the log, the arrivals are the same and none is missed."""
+    arrivals: list[list[object]] = []
+    for count_max in (10_000, handed_max):
+        store = open_store(tmp_path_factory.mktemp("store"))
+        seen: list[object] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dispatch, "HANDED_COUNT_MAX", count_max)
+            for index, limit in enumerate(limits):
+                for each in mixed_messages(5 * index + 3)[-5:]:
+                    store.put(each)
+                seen.extend((each.topic, each.queue_id, each.offset_end, each.size) for each in store.dispatch(limit))
+            while store.dispatched_end < store.log_end:
+                seen.extend((each.topic, each.queue_id, each.offset_end, each.size) for each in store.dispatch(3))
+        store.close()
+        arrivals.append(seen)
+    assert arrivals[0] == arrivals[1]
