@@ -194,15 +194,15 @@ PARTS_MAX = 512
 class Socket(Protocol):
     """A connected, non-blocking stream socket."""
 
-    def recv_into(self, buffer: bytearray | memoryview) -> int:
+    def recv_into(self, buffer: bytearray | memoryview, /) -> int:
         """Receive into the buffer; 0 at end of stream; raises BlockingIOError when nothing is there."""
         ...
 
-    def send(self, content: Buffer) -> int:
+    def send(self, content: Buffer, /) -> int:
         """Send some of the bytes; raises BlockingIOError when none fit."""
         ...
 
-    def send_parts(self, parts: Sequence[Buffer]) -> int:
+    def send_parts(self, parts: Sequence[Buffer], /) -> int:
         """Send some of the bytes of the parts, in order, as if joined; raises BlockingIOError when none fit.
 
         No more than `PARTS_MAX` parts.

@@ -34,7 +34,7 @@ class RealSocket:
         self.fileno = connected.fileno
         self.close = connected.close
 
-    def send_parts(self, parts: Sequence[Buffer]) -> int:
+    def send_parts(self, parts: Sequence[Buffer], /) -> int:
         """Send some of the bytes of the parts, in order; raises BlockingIOError when none fit."""
         return self._socket.sendmsg(parts)
 

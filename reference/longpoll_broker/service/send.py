@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from typing import Final
 
 from attrs import define, field
@@ -17,7 +18,7 @@ from attrs import define, field
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.filter import java_hash
 from longpoll_broker.core.topics import NOT_FOR_SENDING, TopicConfig, Topics, name_problem
-from longpoll_broker.errors import MessageRefusedError
+from longpoll_broker.errors import BrokerError, MessageRefusedError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.exchange import answer
@@ -34,8 +35,20 @@ from longpoll_broker.wire.message import PROPERTY_DELAY, PROPERTY_TAGS, PROPERTY
 log = logging.getLogger(__name__)
 
 TRANSACTION_MASK: Final = 0xC
+PROPERTY_PREPARED: Final = "TRAN_MSG"
+REGION: Final = {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
+"""What every reply to a send carries, also a refusal."""
+_LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}")
 DEFAULT_QUEUE_COUNT: Final = 4
 """What a client that names no count gets (`defaultTopicQueueNums` of the clients)."""
+
+
+class SendRefusedError(BrokerError):
+    """A check before the store refuses a send; `code` is the answer's."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
 
 
 @define(slots=True, eq=False)
@@ -53,9 +66,7 @@ class SendService:
     """`SYNC_FLUSH`: a send is answered when its bytes are durable."""
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
 
-    def receive(  # noqa: PLR0911 - one return a check, in order
-        self, channel: Channel, command: Command, outbox: Outbox
-    ) -> Parts:
+    def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """Serve a send request."""
         kind = SendMessageRequestHeader if command.code == RequestCode.SEND_MESSAGE else SendMessageRequestHeaderV2
         header = kind.decode(command.ext_fields)
@@ -63,58 +74,60 @@ class SendService:
         number = channel.request_count
         if self.recorder is not None:
             self._record_request(channel, command, header, number)
-        topic = self._topic(command, header, channel)
-        if not isinstance(topic, TopicConfig):
-            return topic
-        queue_id = header.queue_id
-        if queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
-            return answer(
-                command,
-                ResponseCode.SYSTEM_ERROR,
-                f"request queueId[{queue_id}] is illegal, {topic.topic_name} Producer: {channel}",
-            )
-        if queue_id < 0:
-            queue_id = next(self._next_queue) % max(topic.write_queue_nums, 1)
-        if header.sys_flag & TRANSACTION_MASK:
-            return answer(
-                command,
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self.config.broker_name}] sending transaction message is forbidden",
-            )
-        if not channel.host_bytes:
-            channel.host_bytes = host_bytes(*channel.peer_host)
         try:
-            if header.batch and command.code == RequestCode.SEND_BATCH_MESSAGE:
+            queue_id = self._checked_queue(header, channel)
+            if header.batch and command.code != RequestCode.SEND_MESSAGE:
                 return self._put_batch(channel, command, header, queue_id, outbox)
             return self._put_one(channel, command, header, queue_id, number, outbox)
+        except SendRefusedError as error:
+            return answer(command, error.code, str(error), REGION)
         except MessageRefusedError as error:
-            return answer(command, ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
+            return answer(command, ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}", REGION)
         except OSError as error:
-            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}")
+            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}", REGION)
 
-    def _topic(self, command: Command, header: SendMessageRequestHeader, channel: Channel) -> TopicConfig | Parts:
-        """The topic to write to, made if need be; or the refusal."""
-        known = self.topics.get(header.topic)
-        if known is not None and header.topic not in NOT_FOR_SENDING:
-            return known
+    def _checked_queue(self, header: SendMessageRequestHeader, channel: Channel) -> int:
+        """The queue to write to; raises SendRefusedError."""
+        topic = self.topics.get(header.topic)
+        if topic is None or header.topic in NOT_FOR_SENDING:
+            topic = self._make_topic(header)
+        if header.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
+            raise SendRefusedError(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{header.queue_id}] is illegal, {topic.topic_name} Producer: {channel}",
+            )
+        if header.sys_flag & TRANSACTION_MASK:
+            raise self._no_transactions()
+        if not channel.host_bytes:
+            channel.host_bytes = host_bytes(*channel.peer_host)
+        if header.queue_id < 0:
+            return next(self._next_queue) % max(topic.write_queue_nums, 1)
+        return header.queue_id
+
+    def _make_topic(self, header: SendMessageRequestHeader) -> TopicConfig:
+        """The topic of a first send; raises SendRefusedError when there must be none."""
         problem = name_problem(header.topic)
         if problem is not None:
-            return answer(command, ResponseCode.SYSTEM_ERROR, problem)
+            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, problem)
         if header.topic in NOT_FOR_SENDING:
-            return answer(
-                command, ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden."
+            raise SendRefusedError(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden."
             )
         count = header.default_topic_queue_nums
-        made = self.topics.make_for_send(
+        topic = self.topics.make_for_send(
             header.topic, header.default_topic or "", DEFAULT_QUEUE_COUNT if count is None else count
         )
-        if made is None:
-            return answer(
-                command,
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{header.topic}] not exist, apply first please! (from {channel})",
+        if topic is None:
+            raise SendRefusedError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
             )
-        return made
+        return topic
+
+    def _no_transactions(self) -> SendRefusedError:
+        return SendRefusedError(
+            ResponseCode.NO_PERMISSION,
+            f"the broker[{self.config.broker_name}] sending transaction message is forbidden",
+        )
 
     def _put_one(  # noqa: PLR0917 - the parts of one request
         self,
@@ -135,10 +148,9 @@ class SendService:
             command,
             code,
             None,
-            {
+            REGION
+            | {
                 "queueId": str(queue_id),
-                "TRACE_ON": "true",
-                "MSG_REGION": "DefaultRegion",
                 "msgId": result.msg_id,
                 "queueOffset": str(result.queue_offset),
             },
@@ -150,12 +162,12 @@ class SendService:
         """Store a batch's messages one after the other; all are checked before the first is stored."""
         parts = decode_batch(command.body)
         if not parts:
-            return answer(command, ResponseCode.SYSTEM_ERROR, "the batch has no message")
+            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, "the batch has no message")
         messages = []
         shared = header.properties or ""
         for part in parts:
             text = f"{part.properties}\x02{shared}" if shared and part.properties else part.properties or shared
-            properties, tag = self._properties(text)
+            properties, tag = self._properties(text, batch=True)
             messages.append((self._message(channel, header, queue_id, part.body, properties, tag, part.flag), tag))
         results = [self._append(message, tag) for message, tag in messages]
         code = self._flush()
@@ -166,27 +178,40 @@ class SendService:
             command,
             code,
             None,
-            {
+            REGION
+            | {
                 "queueId": str(queue_id),
-                "TRACE_ON": "true",
-                "MSG_REGION": "DefaultRegion",
                 "msgId": ",".join(result.msg_id for result in results),
                 "queueOffset": str(results[0].queue_offset),
             },
         )
 
-    def _properties(self, text: str | None) -> tuple[bytes, str]:
-        """The properties as they are stored, and the tag: WAIT and empty values go, CLUSTER comes."""
+    def _properties(self, text: str | None, *, batch: bool = False) -> tuple[bytes, str]:
+        """The properties as they are stored, and the tag: WAIT and empty values go, CLUSTER comes.
+
+        Raises SendRefusedError for a delayed or prepared message; inside a batch RocketMQ heeds neither.
+        """
         cluster = f"CLUSTER\x01{self.config.cluster_name}"
         if not text:
             return cluster.encode(), ""
         properties = decode_properties(text)
-        if properties.get(PROPERTY_DELAY, "0") != "0":
-            raise MessageRefusedError("delayed messages are not served: send it without the property DELAY")
+        if not batch and (PROPERTY_DELAY in properties or PROPERTY_PREPARED in properties):
+            self._check_kind(properties)
         properties.pop(PROPERTY_WAIT, None)
         properties["CLUSTER"] = self.config.cluster_name
         stored = "\x02".join(f"{name}\x01{value}" for name, value in properties.items() if value)
         return stored.encode("utf-8", "surrogatepass"), properties.get(PROPERTY_TAGS, "")
+
+    def _check_kind(self, properties: dict[str, str]) -> None:
+        if properties.get(PROPERTY_PREPARED, "").lower() == "true":
+            raise self._no_transactions()
+        level = properties.get(PROPERTY_DELAY, "0")
+        if not _LEVEL.fullmatch(level):
+            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"the delay level {level[:40]!r} is not a whole number")
+        if int(level) > 0:
+            raise SendRefusedError(
+                ResponseCode.MESSAGE_ILLEGAL, "delayed messages are not served: send it without the property DELAY"
+            )
 
     def _message(  # noqa: PLR0917 - the parts of one message
         self,
