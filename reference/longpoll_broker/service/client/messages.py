@@ -1,0 +1,120 @@
+"""Messages as a consumer sees them: records of a pull's body, decoded, unpacked and filtered by their exact tags.
+
+Leaves out the record's bytes (`store.record`) and SQL92, which only the broker evaluates.
+
+Source: `MessageDecoder.decode`, `PullAPIWrapper.processPullResult`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_broker.config import MIB
+from longpoll_broker.errors import RemoteProtocolError
+from longpoll_broker.store.record import HEAD, HEAD_SIZE, Damage, Record, decode, decode_properties, host_text
+from longpoll_broker.wire.codes import MessageSysFlag
+from longpoll_broker.wire.frame import Buffer
+from longpoll_broker.wire.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+
+UNPACKED_SIZE_MAX: Final = 64 * MIB
+"""Longest body that is unpacked; the broker takes 4 MiB packed, and zlib packs zeros a thousandfold."""
+_COMPRESSION_TYPE_MASK: Final = 0x700
+_COMPRESSION_ZLIB: Final = (0x000, 0x300)
+"""Types that are zlib: none said (4.9) and 3 (5.x)."""
+
+
+@frozen
+class ReceivedMessage:
+    """One message that was pulled."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    body: bytes
+    """Unpacked if it came zlib-compressed; packed in another way (5.x: LZ4, ZSTD) it is as it came."""
+    properties: dict[str, str]
+    msg_id: str
+    """The producer's id if it gave one (`UNIQ_KEY`), else the broker's."""
+    born_ms: int
+    born_host: str
+    store_ms: int
+    store_host: str
+    physical_offset: int
+    sys_flag: int
+    flag: int
+    reconsume_times: int
+
+    @property
+    def tags(self) -> str | None:
+        """The message's tag."""
+        return self.properties.get(PROPERTY_TAGS)
+
+    @property
+    def keys(self) -> str | None:
+        """The message's keys, separated by spaces."""
+        return self.properties.get(PROPERTY_KEYS)
+
+
+def decode_messages(body: Buffer) -> list[ReceivedMessage]:
+    """Decode the records of a pull's answer; raises RemoteProtocolError when one is damaged."""
+    view = memoryview(body)
+    messages = []
+    at = 0
+    while at < len(view):
+        physical_offset = HEAD.unpack_from(view, at)[6] if len(view) - at >= HEAD_SIZE else 0
+        record = decode(view, at, len(view), physical_offset)
+        if isinstance(record, Damage):
+            raise RemoteProtocolError(
+                f"record at byte {at} of a pulled body is damaged at {record.offset}: "
+                f"found {record.found}, expected {record.expected}"
+            )
+        messages.append(_message(record))
+        at += record.size
+    return messages
+
+
+def _message(record: Record) -> ReceivedMessage:
+    properties = decode_properties(record.properties)
+    broker_id = f"{record.store_host.hex().upper()}{record.physical_offset:016X}"
+    return ReceivedMessage(
+        topic=record.topic,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        body=_unpacked(record),
+        properties=properties,
+        msg_id=properties.get(PROPERTY_UNIQ_KEY, broker_id),
+        born_ms=record.born_ms,
+        born_host=host_text(record.born_host),
+        store_ms=record.store_ms,
+        store_host=host_text(record.store_host),
+        physical_offset=record.physical_offset,
+        sys_flag=record.sys_flag,
+        flag=record.flag,
+        reconsume_times=record.reconsume_times,
+    )
+
+
+def _unpacked(record: Record) -> bytes:
+    is_packed = record.sys_flag & MessageSysFlag.COMPRESSED != 0
+    if not is_packed or record.sys_flag & _COMPRESSION_TYPE_MASK not in _COMPRESSION_ZLIB:
+        return bytes(record.body)
+    unpacker = zlib.decompressobj()
+    try:
+        body = unpacker.decompress(record.body, UNPACKED_SIZE_MAX)
+    except zlib.error as error:
+        raise RemoteProtocolError(f"body at offset {record.queue_offset} is not zlib: {error}") from None
+    if not unpacker.eof:
+        raise RemoteProtocolError(
+            f"body at offset {record.queue_offset} is cut short or unpacks to over {UNPACKED_SIZE_MAX} bytes"
+        )
+    return body
+
+
+def wanted_tags(expression: str) -> frozenset[str] | None:
+    """The exact tags that an expression asks for; None for all (`FilterAPI.buildSubscriptionData`)."""
+    if expression in {"", "*"}:
+        return None
+    return frozenset(tag for part in expression.split("||") if (tag := part.strip()))

@@ -1,0 +1,59 @@
+"""One thread that does things later: heartbeats, rebalance, retries.
+
+Leaves out what is done; an action must not wait long, for the next ones wait for it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from longpoll_broker.runtime import Runtime
+
+
+class Timer:
+    """Runs actions at their time, one after the other, on a thread of its own.
+
+    Invariant: `_entries` is a heap of (due_ns, number, action) and changes under `_changed`; numbers are unique, so
+    actions are never compared.
+    """
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        self._runtime = runtime
+        self._changed = runtime.condition()
+        self._entries: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self._is_closed = False
+        self._thread = runtime.spawn(name, self._run)
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Run the action once after the delay; after `close` it is never run."""
+        with self._changed:
+            self._count += 1
+            due_ns = self._runtime.monotonic_ns() + int(delay_s * 1e9)
+            heapq.heappush(self._entries, (due_ns, self._count, action))
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread; the running action is finished, the others are dropped. Not for actions."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (action := self._take()) is not None:
+            action()
+
+    def _take(self) -> Callable[[], None] | None:
+        """Wait for the next action that is due; None once closed."""
+        with self._changed:
+            while not self._is_closed:
+                if not self._entries:
+                    self._changed.wait()
+                    continue
+                left_ns = self._entries[0][0] - self._runtime.monotonic_ns()
+                if left_ns <= 0:
+                    return heapq.heappop(self._entries)[2]
+                self._changed.wait(left_ns / 1e9)
+        return None
