@@ -92,8 +92,9 @@ class ConsumerConfig:
 class GroupMember:
     """Keeps this client in its group and its share of the queues pulled; batches go to `deliver`.
 
-    Invariant: `_pullers` has one puller, not dropped, for each queue of this client's share; it changes under `_lock`
-    and only by `_rebalance` and `close`, which never run at once.
+    Invariant: `_pullers` has one puller, not dropped, for each queue of this client's share. It changes under `_lock`
+    and only within `_rebalancing`: two at once, of which the first heartbeat's own notice makes a second, would each
+    begin the same queue, and every message of it would come twice.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class GroupMember:
         self._deliver = deliver
         self._runtime = runtime
         self._lock = runtime.lock()
+        self._rebalancing = runtime.lock()
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._pullers: dict[MessageQueue, Puller] = {}
         self._stored: dict[MessageQueue, int] = {}
@@ -184,14 +186,15 @@ class GroupMember:
             ask(self._instance.client(address), RequestCode.HEART_BEAT, None, body)
 
     def _rebalance(self) -> None:
-        """Take and give up queues so that this client has its share; what fails is tried again the next time."""
-        for topic in self._subscriptions:
-            try:
-                self._rebalance_topic(topic)
-            except BrokerError as error:
-                log.warning("rebalance of %s for group %s: %s", topic, self.config.group, error)
-                self._timer.after(RETRY_S, self._heartbeat_all)
-                self._timer.after(RETRY_S, self._rebalance)
+        """Take and give up queues so that this client has its share; what fails is tried again soon."""
+        with self._rebalancing:
+            for topic in self._subscriptions:
+                try:
+                    self._rebalance_topic(topic)
+                except BrokerError as error:
+                    log.warning("rebalance of %s for group %s: %s", topic, self.config.group, error)
+                    self._timer.after(RETRY_S, self._heartbeat_all)
+                    self._timer.after(RETRY_S, self._rebalance)
 
     def _rebalance_topic(self, topic: str) -> None:
         route = self._instance.route(topic)
