@@ -151,6 +151,7 @@ class PullService:
         kind = Serialisation.JSON if self.policy.name.startswith("rocketmq") else Serialisation(pull.serialize)
         parts = self._encode(pull, decision, cause, kind, outbox)
         outbox.write(channel, parts)
+        outbox.flush_many()
 
     # -- answers -----------------------------------------------------------------------------------------------------
 

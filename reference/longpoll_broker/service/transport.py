@@ -31,6 +31,8 @@ ACCEPTS_MAX: Final = 256
 """Connections accepted before the open ones have their turn."""
 LINGER_S: Final = 2.0
 """How long a stopping loop waits for peers to read what was written to them."""
+FLUSH_COUNT: Final = 64
+"""Commands after which a long row of answers is sent without waiting for its end."""
 IDLE_CHECK_S: Final = 10.0
 """How often a loop looks for channels that have said nothing for too long, and the longest that it sleeps."""
 
@@ -202,9 +204,10 @@ class Channel:
 class Outbox:
     """The channels that one thread has written to and not flushed; not shared between threads."""
 
-    __slots__ = ("_channels", "_sent")
+    __slots__ = ("_channels", "_count", "_sent")
 
     def __init__(self) -> None:
+        self._count = 0
         self._channels: dict[Channel, None] = {}
         self._sent: list[Callable[[], None]] = []
 
@@ -212,15 +215,22 @@ class Outbox:
         """Queue one command for a channel."""
         channel.write(parts)
         self._channels[channel] = None
+        self._count += 1
 
     def after_flush(self, told: Callable[[], None]) -> None:
         """Call `told` when what is in the box now has been handed to the sockets (the recorder's use)."""
         self._sent.append(told)
 
+    def flush_many(self) -> None:
+        """Send everything if it has become much: the first of a thousand answers must not wait for the last."""
+        if self._count >= FLUSH_COUNT:
+            self.flush()
+
     def flush(self) -> None:
         """Send everything."""
         if not self._channels:
             return
+        self._count = 0
         channels, self._channels = self._channels, {}
         sent, self._sent = self._sent, []
         for channel in channels:
