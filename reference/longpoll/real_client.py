@@ -1,0 +1,195 @@
+"""Tries a broker with a real RocketMQ client, PyPI `rocketmq` 0.4.4 (C++ core), and judges what it saw.
+
+Leaves out what the client does (`real_client_child`, a process of its own) and starting the broker.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import field, frozen
+
+from longpoll_broker.errors import BrokerUserError, ClientError
+
+CHILD: Final = Path(__file__).with_name("real_client_child.py")
+HOLD_MS: Final = 15_000
+"""How long this client lets its pulls be held."""
+TAIL_SIZE: Final = 2000
+
+Progress = Callable[[str, int], None]
+"""Told of a part ("send", "consume", "single") and how many messages of it are done."""
+
+
+class RealClientMissingError(BrokerUserError):
+    """The real client cannot run here; the text says why and what to do."""
+
+
+@frozen
+class RealClientReport:
+    """What a real client's run came to."""
+
+    sent: int
+    received: int
+    missing: tuple[str, ...] = field(repr=False)
+    """Bodies that never came."""
+    repeated: tuple[str, ...] = field(repr=False)
+    """Bodies that came more than once."""
+    wrong_tags: tuple[str, ...] = field(repr=False)
+    """Bodies that came with another tag."""
+    out_of_order: tuple[str, ...] = field(repr=False)
+    """Bodies that came after a later message of their queue."""
+    single_ms: tuple[float, ...] = field(repr=False)
+    """Of each message sent to a waiting consumer: from the call of send to the consumer's callback, ms."""
+
+    @property
+    def single_ms_median(self) -> float:
+        """The median of `single_ms`; infinite when there is none."""
+        return statistics.median(self.single_ms) if self.single_ms else float("inf")
+
+    @property
+    def single_ms_max(self) -> float:
+        """The largest of `single_ms`; infinite when there is none."""
+        return max(self.single_ms, default=float("inf"))
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every message came exactly once, with its tag, in its queue's order, and before a hold could end."""
+        faults = (self.missing, self.repeated, self.wrong_tags, self.out_of_order)
+        return not any(faults) and self.single_ms_max < HOLD_MS
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as one JSON object."""
+        return {
+            "sent": self.sent,
+            "received": self.received,
+            "missing": len(self.missing),
+            "repeated": len(self.repeated),
+            "wrong_tags": len(self.wrong_tags),
+            "out_of_order": len(self.out_of_order),
+            "single_count": len(self.single_ms),
+            "single_ms_median": round(self.single_ms_median, 3),
+            "single_ms_max": round(self.single_ms_max, 3),
+            "is_right": self.is_right,
+        }
+
+
+def why_missing() -> str | None:
+    """Why the real client cannot run here; None when it can."""
+    if platform.machine() != "x86_64" or platform.system() != "Linux":
+        return f"its wheel exists for x86-64 Linux only, and this is {platform.machine()} {platform.system()}"
+    if importlib.util.find_spec("rocketmq") is None:
+        return "it is not installed: pip install 'longpoll[peers]'"
+    return None
+
+
+def run_real_client(
+    name_server: str,
+    *,
+    topic: str = "longpoll-real-client",
+    group: str = "longpoll-real-client",
+    count: int = 2000,
+    single_count: int = 50,
+    wait_s: float = 60.0,
+    progress: Progress | None = None,
+) -> RealClientReport:
+    """Send `count` tagged messages, consume them, then send single ones to the waiting consumer.
+
+    `topic` and `group` must be new to the broker; each part may take `wait_s` seconds.
+    Raises RealClientMissingError when the client cannot run here, ClientError when it failed.
+    """
+    reason = why_missing()
+    if reason is not None:
+        raise RealClientMissingError(f"the real RocketMQ client cannot run: {reason}")
+    with tempfile.TemporaryDirectory(prefix="longpoll-real-client-") as home:
+        output = _run_child(
+            [name_server, topic, group, str(count), str(single_count), str(wait_s)],
+            home,
+            wait_s,
+            single_count,
+            progress,
+        )
+    return make_report(output["sent"], output["received"], count)
+
+
+def _run_child(
+    arguments: list[str], home: str, wait_s: float, single_count: int, progress: Progress | None
+) -> dict[str, Any]:
+    """Run the child to its end and return its last line."""
+    environment = {"HOME": home, "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+    last: dict[str, Any] = {}
+    # Standard error to a file: a pipe that nobody reads would stop the child when it is full.
+    with (
+        Path(home, "stderr").open("w+") as errors,
+        subprocess.Popen(  # noqa: S603 - our own script with our own interpreter
+            [sys.executable, str(CHILD), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            cwd=home,
+            text=True,
+        ) as child,
+    ):
+        assert child.stdout is not None
+        guard = threading.Timer(wait_s * (3 + single_count), child.kill)
+        guard.start()
+        try:
+            for line in child.stdout:
+                if not line.startswith("{"):
+                    continue
+                last = json.loads(line)
+                if progress is not None and "progress" in last:
+                    progress(last["progress"], last["done"])
+            code = child.wait()
+        finally:
+            guard.cancel()
+            if child.poll() is None:
+                child.kill()
+        if "sent" not in last:
+            errors.seek(0)
+            said = " ".join(errors.read()[-TAIL_SIZE:].split())
+            raise ClientError(
+                f"the real RocketMQ client ended with code {code} before its report: {said or 'silently'}"
+            )
+    return last
+
+
+def make_report(
+    sent: list[tuple[str, str, int]], received: list[tuple[str, str, int, int, int]], count: int
+) -> RealClientReport:
+    """Judge a run: `sent` holds (body, tag, begin_ns), `received` (body, tag, queue, offset, arrival_ns) in order.
+
+    The first `count` sent were the bulk, the others the single ones.
+    """
+    arrivals: dict[str, int] = {}
+    tags = {body: tag for body, tag, _begin_ns in sent}
+    wrong_tags, out_of_order = [], []
+    last_offset: dict[int, int] = {}
+    for body, tag, queue_id, queue_offset, arrival_ns in received:
+        arrivals.setdefault(body, arrival_ns)
+        if tags.get(body) != tag:
+            wrong_tags.append(body)
+        if queue_offset < last_offset.get(queue_id, -1):
+            out_of_order.append(body)
+        last_offset[queue_id] = max(queue_offset, last_offset.get(queue_id, -1))
+    times = Counter(body for body, *_rest in received)
+    single = sent[count:]
+    return RealClientReport(
+        sent=len(sent),
+        received=len(received),
+        missing=tuple(body for body, _tag, _begin_ns in sent if body not in arrivals),
+        repeated=tuple(body for body, number in times.items() if number > 1),
+        wrong_tags=tuple(wrong_tags),
+        out_of_order=tuple(out_of_order),
+        single_ms=tuple((arrivals[body] - begin_ns) / 1e6 for body, _tag, begin_ns in single if body in arrivals),
+    )
