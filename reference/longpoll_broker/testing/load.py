@@ -1,0 +1,297 @@
+"""A load with a known answer: producers and long-polling consumers over real sockets, every delivery accounted for.
+
+Each producer sends one message after the other, over tags and queues in turn; each consumer is a group with a tag
+expression of its own and one pull in flight per queue, held by the broker while there is nothing. A message carries
+the moment just before it was sent, so its arrival tells the delivery time. Nothing is assumed of the broker but
+RocketMQ's protocol.
+
+Leaves out judging the broker's own view, which is the judge's work on the recorded history, and measuring its limits
+(`model_tests/bench`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Final
+
+from attrs import define, field, frozen
+
+from longpoll_broker.errors import ClientError
+from longpoll_broker.runtime import Condition, Runtime
+from longpoll_broker.service.client import RemotingClient
+from longpoll_broker.service.client.messages import decode_messages
+from longpoll_broker.wire.codes import PullSysFlag, RequestCode, ResponseCode
+from longpoll_broker.wire.command import Command
+from longpoll_broker.wire.headers import (
+    CreateTopicRequestHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeaderV2,
+)
+from longpoll_broker.wire.message import encode_properties
+
+Address = tuple[str, int]
+TAGS: Final = ("red", "green", "blue")
+EXPRESSIONS: Final = ("*", "red || blue", "green")
+"""One consumer group each."""
+HOLD_MS: Final = 500
+"""How long a pull may be held: short enough that a run ends with pulls that expire."""
+BATCH_MAX: Final = 32
+STALL_S: Final = 30.0
+"""A run in which nothing moves for so long has lost something."""
+PULLED: Final = frozenset(
+    {ResponseCode.SUCCESS.value, ResponseCode.PULL_NOT_FOUND.value, ResponseCode.PULL_RETRY_IMMEDIATELY.value}
+)
+
+
+@frozen
+class LoadPlan:
+    """How much to send, and where."""
+
+    topic: str
+    message_count: int = 12_000
+    queue_count: int = 8
+    producer_count: int = 3
+
+
+@frozen
+class LoadReport:
+    """What came of a load; `problems` is empty when every group got each message that it asked for once, in order."""
+
+    sent_count: int
+    delivered_count: int
+    pull_count: int
+    expired_count: int
+    """Pulls answered PULL_NOT_FOUND."""
+    seconds: float
+    delivery_ms: Sequence[float]
+    """Send written to message received, of every delivery, ascending."""
+    problems: Sequence[str]
+
+    def percentile_ms(self, share: float) -> float:
+        """The delivery time that this share of the deliveries does not exceed; 0 when there were none."""
+        if not self.delivery_ms:
+            return 0.0
+        return self.delivery_ms[min(len(self.delivery_ms) - 1, int(share * len(self.delivery_ms)))]
+
+
+@define(eq=False)
+class _Run:
+    """What the threads of a run share. Invariant: all of it changes under `moved`, which is notified after a change."""
+
+    runtime: Runtime
+    plan: LoadPlan
+    moved: Condition
+    sent: Counter[tuple[int, str]] = field(factory=Counter)
+    """(queue, tag) -> acknowledged messages."""
+    producers_left: int = 0
+    delivered: int = 0
+    problems: list[str] = field(factory=list)
+    ended: bool = False
+
+    def problem(self, text: str) -> None:
+        """Note what went wrong; the run ends soon after."""
+        with self.moved:
+            self.problems.append(text)
+            self.moved.notify_all()
+
+
+def wanted_tags(expression: str) -> frozenset[str]:
+    """The tags of this load that an expression names."""
+    return frozenset(TAGS) if expression == "*" else frozenset(part.strip() for part in expression.split("||"))
+
+
+@define(eq=False)
+class _Consumer:
+    """One group: a connection with one pull in flight per queue. Its counters belong to the connection's reader."""
+
+    run: _Run
+    expression: str
+    client: RemotingClient
+    received: Counter[tuple[int, str]] = field(factory=Counter)
+    last: dict[int, int] = field(factory=dict)
+    """Queue -> highest queue offset received."""
+    delivery_ns: list[int] = field(factory=list)
+    pull_count: int = 0
+    expired_count: int = 0
+
+    def pull(self, queue: int, offset: int) -> None:
+        """Ask for what comes at and after the offset; the answer asks again."""
+        header = PullMessageRequestHeader(
+            consumer_group=f"group-{EXPRESSIONS.index(self.expression)}",
+            topic=self.run.plan.topic,
+            queue_id=queue,
+            queue_offset=offset,
+            max_msg_nums=BATCH_MAX,
+            sys_flag=int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION),
+            commit_offset=0,
+            suspend_timeout_millis=HOLD_MS,
+            sub_version=0,
+            subscription=self.expression,
+            expression_type="TAG",
+        )
+        self.client.call_async(
+            RequestCode.PULL_MESSAGE, header, callback=partial(self._answered, queue), timeout_s=STALL_S
+        )
+
+    def _answered(self, queue: int, answer: Command | ClientError) -> None:
+        if self.run.ended:
+            return
+        if isinstance(answer, ClientError):
+            self.run.problem(f"pull of queue {queue} by {self.expression!r}: {answer}")
+            return
+        self.pull_count += 1
+        if answer.code not in PULLED:
+            self.run.problem(f"pull of queue {queue} by {self.expression!r}: code {answer.code} {answer.remark}")
+            return
+        if answer.code == ResponseCode.SUCCESS:
+            self._receive(queue, answer)
+        elif answer.code == ResponseCode.PULL_NOT_FOUND:
+            self.expired_count += 1
+        try:
+            self.pull(queue, PullMessageResponseHeader.decode(answer.ext_fields).next_begin_offset)
+        except ClientError as error:
+            if not self.run.ended:
+                self.run.problem(f"pull of queue {queue} by {self.expression!r}: {error}")
+
+    def _receive(self, queue: int, answer: Command) -> None:
+        now_ns = self.run.runtime.monotonic_ns()
+        messages = decode_messages(answer.body)
+        for message in messages:
+            tag = message.tags or ""
+            if message.queue_offset <= self.last.get(queue, -1):
+                self.run.problem(f"queue {queue}: offset {message.queue_offset} came twice or late")
+            self.last[queue] = message.queue_offset
+            self.received[queue, tag] += 1
+            self.delivery_ns.append(now_ns - int(message.body))
+        with self.run.moved:
+            self.run.delivered += len(messages)
+            self.run.moved.notify_all()
+
+    def problems(self) -> list[str]:
+        """What this group lacks, or got without asking."""
+        tags = wanted_tags(self.expression)
+        expected = Counter({key: count for key, count in self.run.sent.items() if key[1] in tags})
+        return [
+            f"queue {queue}, tag {tag!r}, expression {self.expression!r}: "
+            f"{self.received[queue, tag]} of {expected[queue, tag]} delivered"
+            for queue, tag in sorted(expected.keys() | self.received.keys())
+            if self.received[queue, tag] != expected[queue, tag]
+        ]
+
+
+def _produce(run: _Run, client: RemotingClient, first: int) -> None:
+    try:
+        for number in range(first, run.plan.message_count, run.plan.producer_count):
+            _send(run, client, number % run.plan.queue_count, TAGS[number // run.plan.queue_count % len(TAGS)])
+    except ClientError as error:
+        run.problem(f"send: {error}")
+    finally:
+        with run.moved:
+            run.producers_left -= 1
+            run.moved.notify_all()
+
+
+def _send(run: _Run, client: RemotingClient, queue: int, tag: str) -> None:
+    header = SendMessageRequestHeaderV2(
+        producer_group="load",
+        topic=run.plan.topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=run.plan.queue_count,
+        queue_id=queue,
+        sys_flag=0,
+        born_timestamp=run.runtime.unix_ms(),
+        flag=0,
+        properties=encode_properties({"TAGS": tag}),
+    )
+    body = str(run.runtime.monotonic_ns()).encode()
+    answer = client.call(RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=STALL_S)
+    if answer.code != ResponseCode.SUCCESS:
+        run.problem(f"send to queue {queue}: code {answer.code} {answer.remark}")
+        return
+    with run.moved:
+        run.sent[queue, tag] += 1
+        run.moved.notify_all()
+
+
+def _create_topic(client: RemotingClient, plan: LoadPlan) -> None:
+    header = CreateTopicRequestHeader(
+        topic=plan.topic, default_topic="TBW102", read_queue_nums=plan.queue_count, write_queue_nums=plan.queue_count
+    )
+    client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+
+def drive(
+    runtime: Runtime, address: Address, plan: LoadPlan, progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> LoadReport:
+    """Run the load against the broker at `address`; `progress` hears deliveries done and to do.
+
+    Raises ClientError when the broker cannot be reached at all; everything later is a problem in the report.
+    """
+    run = _Run(runtime, plan, runtime.condition())
+    begun_ns = runtime.monotonic_ns()
+    with ExitStack() as stack:
+
+        def connect() -> RemotingClient:
+            client = RemotingClient(runtime, *address)
+            stack.callback(client.close)
+            return client
+
+        _create_topic(connect(), plan)
+        consumers = [_Consumer(run, expression, connect()) for expression in EXPRESSIONS]
+        for consumer in consumers:
+            for queue in range(plan.queue_count):
+                consumer.pull(queue, 0)
+        run.producers_left = plan.producer_count
+        producers = [
+            runtime.spawn(f"producer-{number}", partial(_produce, run, connect(), number))
+            for number in range(plan.producer_count)
+        ]
+        _wait(run, progress)
+        _wait_for_expiries(run, consumers)
+        run.ended = True
+        for producer in producers:
+            producer.join()
+    seconds = (runtime.monotonic_ns() - begun_ns) / 1e9
+    delivery_ns = sorted(nanoseconds for consumer in consumers for nanoseconds in consumer.delivery_ns)
+    return LoadReport(
+        sent_count=run.sent.total(),
+        delivered_count=len(delivery_ns),
+        pull_count=sum(consumer.pull_count for consumer in consumers),
+        expired_count=sum(consumer.expired_count for consumer in consumers),
+        seconds=seconds,
+        delivery_ms=[nanoseconds / 1e6 for nanoseconds in delivery_ns],
+        problems=[*run.problems, *(problem for consumer in consumers for problem in consumer.problems())],
+    )
+
+
+def _due(run: _Run) -> int:
+    return sum(
+        count for expression in EXPRESSIONS for (_, tag), count in run.sent.items() if tag in wanted_tags(expression)
+    )
+
+
+def _wait(run: _Run, progress: Callable[[int, int], None]) -> None:
+    """Wait until everything that was sent is delivered, something went wrong, or nothing moves any more."""
+    all_count = sum(len(wanted_tags(expression)) for expression in EXPRESSIONS) * run.plan.message_count // len(TAGS)
+    with run.moved:
+        while not run.problems and (run.producers_left or run.delivered < _due(run)):
+            before = (run.delivered, run.sent.total())
+            progress(run.delivered, all_count)
+            if not run.moved.wait(STALL_S) and before == (run.delivered, run.sent.total()):
+                run.problems.append(f"nothing moved for {STALL_S:g} s")
+
+
+def _wait_for_expiries(run: _Run, consumers: Sequence[_Consumer]) -> None:
+    """Wait until every group has seen a pull end at its deadline, so that deadlines are part of each history."""
+    deadline_ns = run.runtime.monotonic_ns() + int(STALL_S * 1e9)
+    with run.moved:
+        while not run.problems and any(consumer.expired_count < run.plan.queue_count for consumer in consumers):
+            left_s = (deadline_ns - run.runtime.monotonic_ns()) / 1e9
+            if left_s <= 0:
+                run.problems.append("held pulls did not expire")
+                return
+            run.moved.wait(min(left_s, HOLD_MS / 1000))
