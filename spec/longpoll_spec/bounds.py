@@ -15,8 +15,8 @@ from longpoll_spec.errors import BoundsError
 from longpoll_spec.policy import Policy
 
 REQUESTS_MAX: Final = 64
-MESSAGES_MAX: Final = 1000
-TICKS_MAX: Final = 1000
+MESSAGES_MAX: Final = 255
+TICKS_MAX: Final = 255
 
 
 @frozen

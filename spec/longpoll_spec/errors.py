@@ -24,6 +24,10 @@ class UnknownPropertyError(SpecUserError):
     """No property has this name."""
 
 
+class UnknownEngineError(SpecUserError):
+    """No engine has this name."""
+
+
 class BoundsError(SpecUserError):
     """These bounds cannot be explored: one is out of range, or they do not fit the engine's packed words."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
-from attrs import field, frozen
+from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.errors import UnknownPropertyError
@@ -121,7 +121,7 @@ class Trace:
     """A run of the model from its first state, with what it shows."""
 
     model: Model
-    steps: tuple[TraceStep, ...] = field(converter=tuple)
+    steps: tuple[TraceStep, ...]
     property_name: str = ""
 
     @property

@@ -8,7 +8,7 @@ Leaves out properties of layers that the state does not have yet: tags, commits,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from longpoll_spec.model import Action, Kind, Model, Property
@@ -111,8 +111,28 @@ def _wrong_answers(model: Model) -> Wrong:
 
 def nothing_dropped(model: Model) -> Property:
     """A request whose pull waits for its answer stands somewhere: in a thread, the table, a list or the executor."""
-    somewhere = (each.open.implies(~each.is_("idle") | ~(each.copies <= 0)) for each in model.state.requests)
-    return _always(nothing_dropped, all_of(somewhere))
+    return _always(nothing_dropped, all_of(_stands(each) for each in model.state.requests))
+
+
+def dropped_by_reject(model: Model) -> Property:
+    """No refusal by the executor drops a request."""
+    return _no_step(dropped_by_reject, _dropping(model, "executor_rejects"))
+
+
+def dropped_by_throw(model: Model) -> Property:
+    """No notifier that throws drops a request."""
+    return _no_step(dropped_by_throw, _dropping(model, "notifier_throws"))
+
+
+def _dropping(model: Model, *names: str) -> Wrong:
+    for action in model.named(*names):
+        stands = [_stands(each) for each in model.state.requests]
+        yield action, any_of(here & ~after(here, action.effect) for here in stands)
+
+
+def _stands(request: Request) -> Bool:
+    """If the request's pull waits for its answer, it is in a thread, the table, a list or the executor."""
+    return request.open.implies(~request.is_("idle") | ~(request.copies <= 0))
 
 
 def answered_on_stop(model: Model) -> Property:
@@ -157,70 +177,68 @@ def time_can_pass(model: Model) -> Property | None:
     if model.state.policy.tick == "free":
         return None
     urgent = [action for action in model.actions if action.urgent]
-    before = rank(model.state)
-    wrong = [(action, ~_less([_after(part, action) for part in before], before)) for action in urgent]
+    parts = rank(model.state)
+    wrong = [(action, ~_gets_less(parts, action)) for action in urgent]
     return _no_step(time_can_pass, wrong, also=any_of(action.guard for action in model.actions))
 
 
-def rank(state: State) -> tuple[Int, ...]:
-    """What every urgent step makes smaller, most significant part first; no part is below zero.
+Rank = tuple[tuple[Int, ...], ...]
+"""Parts, most significant first; each is the sum of its terms."""
+
+
+def rank(state: State) -> Rank:
+    """What every urgent step makes smaller; no part is below zero.
 
     The messages to make visible; how far each request is from its answer; requests that a notifier keeps though they
     have something to read; a scan that is due; how far each notifier is from rest; requests that it has yet to look at.
     """
     stages = {"pulling": 10, "missed": 8, "rechecked": 6, "queued": 2}
     distance = [
-        _sum(
-            [
-                _choose(each.phase, {each.phases[label]: n for label, n in stages.items() if label in each.phases})
-                + ite(each.is_listed, 4, 0),
-                each.copies,
-                ite(each.recheck_due, 1, 0),
-                ite(each.armed, 1, 0),
-            ]
+        part
+        for each in state.requests
+        for part in (
+            _choose(each.phase, {each.phases[label]: far for label, far in stages.items() if label in each.phases}),
+            _one_if(each.is_listed, 4),
+            each.copies,
+            _one_if(each.recheck_due),
+            _one_if(each.armed),
         )
-        for each in state.requests
     ]
-    in_lists = [
-        each.phase.is_one_of({notifier.kept for notifier in state.notifiers}) & state.has_more(each)
-        for each in state.requests
-    ]
-    scan_due = state.running & (state.next_scan <= 0)
+    kept = {notifier.kept for notifier in state.notifiers}
+    taken = {notifier.taken for notifier in state.notifiers}
     waits = any_of(each.is_("held") & state.has_more(each) for each in state.requests)
-    rest = [
-        _choose(notifier.counter, {DUE: 3, RECHECKING: ite(waits, 4, 1), WALKING: ite(waits, 5, 2)})
-        for notifier in state.notifiers
-    ]
-    unseen = [each.phase.is_one_of({notifier.taken for notifier in state.notifiers}) for each in state.requests]
+    unrest: dict[int, Int | int] = {DUE: 3, RECHECKING: ite(waits, 4, 1), WALKING: ite(waits, 5, 2)}
     return (
-        state.log_end - state.visible_end,
-        _sum(distance),
-        _sum([ite(each, 1, 0) for each in in_lists]),
-        ite(scan_due, 1, 0),
-        _sum(rest),
-        _sum([ite(each, 1, 0) for each in unseen]),
+        (state.log_end - state.visible_end,),
+        tuple(distance),
+        tuple(_one_if(each.phase.is_one_of(kept) & state.has_more(each)) for each in state.requests),
+        (_one_if(state.running & (state.next_scan <= 0)),),
+        tuple(_choose(notifier.counter, unrest) for notifier in state.notifiers),
+        tuple(_one_if(each.phase.is_one_of(taken)) for each in state.requests),
     )
 
 
-def _choose(selector: Int, cases: dict[int, Int | int]) -> Int:
+def _choose(selector: Int, cases: Mapping[int, Int | int]) -> Int:
     chosen = const(0)
     for value, result in cases.items():
         chosen = ite(selector.is_(value), result, chosen)
     return chosen
 
 
-def _sum(parts: list[Int]) -> Int:
-    total = const(0)
-    for part in parts:
-        total = part + total
-    return total
+def _one_if(condition: Bool, weight: int = 1) -> Int:
+    return ite(condition, weight, 0)
 
 
-def _less(left: Iterable[Int], right: Iterable[Int]) -> Bool:
-    """Lexicographic order."""
+def _gets_less(parts: Rank, action: Action) -> Bool:
+    """Whether the step makes the rank smaller, in lexicographic order; what the step does not touch cancels out."""
     less: Bool = FALSE
-    for a, b in reversed(list(zip(left, right, strict=True))):
-        less = (a < b) | (a.is_(b) & less)
+    for part in reversed(parts):
+        change = const(0)
+        for term in part:
+            after_step = _after(term, action)
+            if after_step is not term:
+                change = change + (after_step - term)
+        less = (change < 0) | (change.is_(0) & less)
     return less
 
 
@@ -264,6 +282,8 @@ ALWAYS: Final[tuple[Text, ...]] = (
     answered_once,
     answer_is_right,
     nothing_dropped,
+    dropped_by_reject,
+    dropped_by_throw,
     answered_on_stop,
     visible_is_monotone,
     table_is_tidy,

@@ -170,6 +170,14 @@ def _arithmetic(op: str, left: Int, right: Int) -> Int:
         return const(left.args[0] + right.args[0] if op == "add" else left.args[0] - right.args[0])
     if right.op == "const" and right.args[0] == 0:
         return left
+    if op == "add" and left.op == "const" and left.args[0] == 0:
+        return right
+    if right.op == "const" and _chooses_constants(left):
+        condition, then, otherwise = left.args
+        return ite(condition, _arithmetic(op, then, right), _arithmetic(op, otherwise, right))
+    if _chooses_constants(left) and _chooses_constants(right) and left.args[0] is right.args[0]:
+        pairs = zip(left.args[1:], right.args[1:], strict=True)
+        return ite(left.args[0], *(_arithmetic(op, *pair) for pair in pairs))
     return _int(op, left, right)
 
 
@@ -179,7 +187,14 @@ def _comparison(op: str, left: Int, right: Int) -> Bool:
         return truth(a < b if op == "lt" else a <= b if op == "le" else a == b)
     if left is right:
         return truth(op != "lt")
+    if right.op == "const" and left.op == "ite" and any(branch.op == "const" for branch in left.args[1:]):
+        condition, then, otherwise = left.args
+        return ite(condition, _comparison(op, then, right), _comparison(op, otherwise, right))
     return _bool(op, left, right)
+
+
+def _chooses_constants(term: Int) -> bool:
+    return term.op == "ite" and all(branch.op == "const" for branch in term.args[1:])
 
 
 def all_of(terms: Iterable[Bool]) -> Bool:

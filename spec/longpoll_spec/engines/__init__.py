@@ -1,4 +1,42 @@
 """The engines: meanings of one text, equal by test.
 
-`python` is the plain one, `packed` the fast one. Leaves out choosing for the user: the command line does.
+`python` is the plain one, `packed` the fast one. Engines that need heavy imports are imported when asked for. Leaves
+out choosing for the user: the command line does.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
+
+from longpoll_spec.engines.exploration import Exploration, Report
+from longpoll_spec.errors import UnknownEngineError
+from longpoll_spec.law import properties_of
+from longpoll_spec.model import Model, Property
+
+EXPLORERS: Final = ("packed", "python")
+"""The engines that explore, the default first."""
+
+
+def explore(
+    model: Model,
+    properties: Sequence[Property] | None = None,
+    *,
+    engine: str = EXPLORERS[0],
+    report: Report | None = None,
+    limit_states: int | None = None,
+) -> Exploration:
+    """Explore a model with an engine by name and judge the properties, all of the law's if none are given.
+
+    `report` is called with the progress about every second or oftener. Past `limit_states` the search ends at the next
+    level, with `unknown` for what is not decided; Ctrl-C ends it in the same way. Raises `UnknownEngineError`, and
+    `BoundsError` for bounds that the engine cannot take.
+    """
+    if engine not in EXPLORERS:
+        raise UnknownEngineError(f"unknown engine {engine!r}; known: {', '.join(EXPLORERS)}")
+    judged = properties_of(model) if properties is None else properties
+    made: Exploration = import_module(f"longpoll_spec.engines.{engine}").explore(
+        model, judged, report=report, limit_states=limit_states
+    )
+    return made

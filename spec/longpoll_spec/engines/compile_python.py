@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from longpoll_spec.model import Model, Variable
+from longpoll_spec.model import Model
+from longpoll_spec.state import Variable
 from longpoll_spec.terms import Bool, Term, nodes
 
 Packed: TypeAlias = tuple[int, ...]
@@ -31,22 +32,21 @@ def source(term: Term, names: Mapping[int, str]) -> str:
 
 def _source(term: Term, args: Sequence[str]) -> str:
     match term.op:
-        case "var":
-            return str(term.args[0])
-        case "const":
-            return str(term.args[0])
+        case "var" | "const":
+            text = str(term.args[0])
         case "parameter":
-            return str(term.args[1])
+            text = str(term.args[1])
         case "true" | "false":
-            return term.op.capitalize()
+            text = term.op.capitalize()
         case "not":
-            return f"(not {args[0]})"
+            text = f"(not {args[0]})"
         case "ite":
-            return f"({args[1]} if {args[0]} else {args[2]})"
+            text = f"({args[1]} if {args[0]} else {args[2]})"
         case "and" | "or":
-            return f"({f' {term.op} '.join(args)})"
+            text = f"({f' {term.op} '.join(args)})"
         case _:
-            return f"({args[0]} {_SIGNS[term.op]} {args[1]})"
+            text = f"({args[0]} {_SIGNS[term.op]} {args[1]})"
+    return text
 
 
 def successors(model: Model) -> Successors:

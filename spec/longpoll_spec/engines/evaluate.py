@@ -5,12 +5,26 @@ Also runs a model step by step, which is how a counterexample's token becomes a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from longpoll_spec.model import Action, Model, Property, Trace, TraceStep
 from longpoll_spec.terms import Term, nodes
 
 Values = Mapping[str, int]
+
+_MEANINGS: Final[Mapping[str, Callable[..., int]]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "ite": lambda condition, then, otherwise: then if condition else otherwise,
+    "lt": operator.lt,
+    "le": operator.le,
+    "eq": operator.eq,
+    "and": lambda *parts: all(parts),
+    "or": lambda *parts: any(parts),
+    "not": operator.not_,
+}
 
 
 def evaluate(term: Term, values: Values) -> int:
@@ -32,30 +46,7 @@ def _value(node: Term, known: Mapping[int, int], values: Values) -> int:
         case "true" | "false":
             return int(node.op == "true")
         case _:
-            return _combine(node.op, [known[id(arg)] for arg in node.args])
-
-
-def _combine(op: str, args: Sequence[int]) -> int:
-    match op:
-        case "add":
-            return args[0] + args[1]
-        case "sub":
-            return args[0] - args[1]
-        case "ite":
-            return args[1] if args[0] else args[2]
-        case "lt":
-            return int(args[0] < args[1])
-        case "le":
-            return int(args[0] <= args[1])
-        case "eq":
-            return int(args[0] == args[1])
-        case "and":
-            return int(all(args))
-        case "or":
-            return int(any(args))
-        case _:
-            assert op == "not", op
-            return 1 - args[0]
+            return int(_MEANINGS[node.op](*(known[id(arg)] for arg in node.args)))
 
 
 def values_of(model: Model, state: Sequence[int]) -> dict[str, int]:

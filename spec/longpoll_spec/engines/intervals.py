@@ -1,4 +1,4 @@
-"""The least and greatest value of a term over the variables' ranges, so that a narrow column is known to be wide enough.
+"""The least and greatest value of a term over the variables' ranges: how wide a column has to be.
 
 Interval arithmetic: sound, not tight. Leaves out relations between variables.
 """

@@ -20,7 +20,8 @@ import numpy.typing as npt
 from attrs import frozen
 
 from longpoll_spec.errors import BoundsError
-from longpoll_spec.model import Model, Variable
+from longpoll_spec.model import Model
+from longpoll_spec.state import Variable
 
 LANES: Final = 8
 LANE_BITS: Final = 8

@@ -35,7 +35,7 @@ class _Runs:
 
     def missing(self, words: Words) -> Words:
         """Those of the sorted words that are in no run."""
-        for run in self.runs:
+        for run in reversed(self.runs):
             if not words.size:
                 break
             at = run.searchsorted(words)
