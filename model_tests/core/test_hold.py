@@ -1,0 +1,149 @@
+"""The hold table: critical sections one by one, its invariants after any of them."""
+
+from __future__ import annotations
+
+from longpoll_broker.core.hold import ANSWERED, HELD, MISSED, QUEUED, TAKEN, Deadlines, HoldTable, Pull
+
+KEY = ("T", 0)
+
+
+def missed(channel: str = "c1", offset: int = 0, deadline_ms: int = 100, topic: str = "T") -> Pull:
+    """A pull that has just missed."""
+    return Pull(channel, 1, "G", topic, 0, offset, 32, 2, deadline_ms=deadline_ms, timeout_ms=deadline_ms, phase=MISSED)
+
+
+def test_a_held_pull_is_found_by_its_bucket_and_leaves_nothing_behind() -> None:
+    """Hold, take and queue a pull: the table is empty again and tidy all the time."""
+    table = HoldTable()
+    pull = missed()
+    table.hold(pull)
+    table.assert_tidy()
+    assert table.has(KEY)
+    assert table.take(KEY) == [pull]
+    table.assert_tidy()
+    assert table.queue_taken(pull)
+    assert pull.phase is QUEUED
+    table.assert_tidy()
+    assert len(table) == 0
+    assert table.deadline_next_ms() is None
+
+
+def test_pulls_leave_in_the_order_they_were_held() -> None:
+    """A bucket is first in, first out."""
+    table = HoldTable()
+    pulls = [missed() for _ in range(5)]
+    for pull in pulls:
+        table.hold(pull)
+    assert table.take(KEY) == pulls
+
+
+def test_a_kept_pull_is_held_again() -> None:
+    """Keep is the inverse of take."""
+    table = HoldTable()
+    pull = missed()
+    table.hold(pull)
+    table.keep(table.take(KEY))
+    table.assert_tidy()
+    assert pull.phase is HELD
+    assert table.take(KEY) == [pull]
+
+
+def test_remove_does_nothing_once_a_notifier_has_taken_the_pull() -> None:
+    """The recheck must not queue what a walker has already in its hands: that would answer twice."""
+    table = HoldTable()
+    pull = missed()
+    table.hold(pull)
+    table.take(KEY)
+    assert not table.remove(pull)
+    assert pull.phase is TAKEN
+
+
+def test_a_deadline_that_fires_while_a_notifier_has_the_pull_stands_until_the_answer() -> None:
+    """With `until_answered` the kept pull is due at once; with `one_shot` its deadline is lost."""
+    for one_shot, late in ((False, 1), (True, 0)):
+        table = HoldTable(one_shot=one_shot)
+        pull = missed(deadline_ms=10)
+        table.hold(pull)
+        taken = table.take(KEY)
+        assert table.expire(10) == []
+        table.keep(taken)
+        table.assert_tidy()
+        assert len(table.expire(11)) == late
+
+
+def test_expire_takes_exactly_what_is_due() -> None:
+    """Deadlines up to now, earliest first, and no other."""
+    table = HoldTable()
+    early, due, later = missed(deadline_ms=5), missed(deadline_ms=10), missed(deadline_ms=11)
+    for pull in (later, due, early):
+        table.hold(pull)
+    assert table.deadline_next_ms() == 5
+    assert table.expire(10) == [early, due]
+    table.assert_tidy()
+    assert table.deadline_next_ms() == 11
+    assert later.phase is HELD
+
+
+def test_a_closed_channel_leaves_nothing_even_where_a_notifier_has_its_pulls() -> None:
+    """Held and taken pulls of the channel are dropped; the notifier neither wakes nor keeps them."""
+    table = HoldTable()
+    held, taken, other = missed("gone", topic="A"), missed("gone"), missed("stays")
+    for pull in (held, taken, other):
+        table.hold(pull)
+    walked = table.take(KEY)
+    assert walked == [taken, other]
+    assert set(table.drop_channel("gone")) == {held, taken}
+    assert not table.queue_taken(taken)
+    assert table.keep(walked) == [other]
+    table.assert_tidy()
+    assert taken.phase is ANSWERED
+    assert len(table) == 1
+
+
+def test_what_raises_in_place_costs_no_other_pull_its_turn() -> None:
+    """The one that raised is handed out for an error answer, the others are judged."""
+    table = HoldTable()
+    good, bad, quiet = missed(offset=0), missed(offset=1), missed(offset=2)
+    for pull in (good, bad, quiet):
+        table.hold(pull)
+
+    def wakes(pull: Pull) -> bool:
+        if pull is bad:
+            raise ValueError("a filter fails")
+        return pull is good
+
+    assert table.wake_in_place(KEY, wakes) == ([good], [bad])
+    table.assert_tidy()
+    assert table.take(KEY) == [quiet]
+
+
+def test_drain_leaves_an_empty_table() -> None:
+    """The stop of a broker takes every held pull."""
+    table = HoldTable()
+    pulls = [missed(topic=topic) for topic in "ABC"]
+    for pull in pulls:
+        table.hold(pull)
+    assert set(table.drain()) == set(pulls)
+    table.assert_tidy()
+    assert table.keys() == []
+
+
+def test_without_own_deadlines_nothing_is_armed() -> None:
+    """A scanning policy has no heap."""
+    table = HoldTable(own_deadlines=False)
+    table.hold(missed(deadline_ms=1))
+    assert table.deadline_next_ms() is None
+    assert table.expire(1_000) == []
+    table.assert_tidy()
+
+
+def test_stale_deadlines_do_not_pile_up() -> None:
+    """As in trio: a million pulls that were woken early leave a heap of bounded size."""
+    deadlines = Deadlines()
+    pull = missed()
+    for deadline_ms in range(50_000):
+        deadlines.add(pull, deadline_ms)
+        deadlines.remove(pull, deadline_ms)
+    assert len(deadlines) == 0
+    assert len(deadlines._heap) <= 1001
+    assert deadlines.next_ms() is None

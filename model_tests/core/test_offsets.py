@@ -1,0 +1,40 @@
+"""Committed offsets."""
+
+from __future__ import annotations
+
+import pytest
+
+from longpoll_broker.core import offsets as offsets_module
+from longpoll_broker.core.offsets import Offsets
+
+
+def test_the_last_commit_counts_even_if_it_is_lower() -> None:
+    """RocketMQ 4.9 stores what it is told."""
+    offsets = Offsets()
+    assert offsets.query("T", "G", 0) is None
+    offsets.commit("T", "G", 0, 9)
+    offsets.commit("T", "G", 0, 4)
+    offsets.commit("T", "H", 0, 1)
+    assert offsets.query("T", "G", 0) == 4
+    assert offsets.by_pair == {"T@G": {0: 4}, "T@H": {0: 1}}
+
+
+def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new entry over a limit is refused; a known one may still change."""
+    monkeypatch.setattr(offsets_module, "OFFSET_COUNT_MAX", 2)
+    monkeypatch.setattr(offsets_module, "QUEUE_COUNT_MAX", 1)
+    offsets = Offsets()
+    assert offsets.commit("T", "G", 0, 1)
+    assert offsets.commit("T", "H", 0, 1)
+    assert not offsets.commit("T", "I", 0, 1)
+    assert not offsets.commit("T", "G", 1, 1)
+    assert offsets.commit("T", "G", 0, 2)
+
+
+def test_forgetting_a_topic_leaves_the_others() -> None:
+    """A topic whose name begins alike is another topic."""
+    offsets = Offsets()
+    offsets.commit("T", "G", 0, 1)
+    offsets.commit("T2", "G", 0, 1)
+    offsets.forget_topic("T")
+    assert list(offsets.by_pair) == ["T2@G"]

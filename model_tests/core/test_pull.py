@@ -1,0 +1,149 @@
+"""The checks of a pull in RocketMQ's order, and what each read status becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from longpoll_broker.core.hold import Pull
+from longpoll_broker.core.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, code_of, decide
+from longpoll_broker.core.subscription import Clients, subscription_of
+from longpoll_broker.core.topics import GroupConfig, Groups, TopicConfig, Topics
+from longpoll_broker.store.messages import GetResult, GetStatus
+
+
+class OneRead:
+    """A store that gives one answer and remembers what it was asked."""
+
+    def __init__(self, status: GetStatus = GetStatus.FOUND) -> None:
+        self.status = status
+        self.matches: Callable[[int], bool] | None = None
+        self.count = 0
+
+    def get(
+        self, topic: str, queue_id: int, offset: int, count_max: int, matches: Callable[[int], bool] | None = None
+    ) -> GetResult:
+        """The answer."""
+        self.matches = matches
+        self.count += 1
+        return GetResult(self.status, offset + 1, 0, 9, [], [], 0, suggest_slave=False)
+
+
+def desk() -> Desk:
+    """One topic with four readable queues, no groups yet."""
+    topics = Topics()
+    topics.put(TopicConfig("T", 4, 4))
+    return Desk(topics, Groups(), Clients())
+
+
+def pull(**changes: object) -> Pull:
+    """A pull that passes every check."""
+    made = Pull("c", 1, "G", "T", 0, 5, 32, 4, subscription="*")
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def code(decision: Decision) -> int:
+    """The response code of a decision."""
+    return decision.code
+
+
+def test_a_pull_that_passes_reads_once() -> None:
+    """No filter is passed for a subscription to everything."""
+    store = OneRead()
+    assert isinstance(decide(pull(), desk(), store), Found)
+    assert (store.count, store.matches) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"topic": "U"}, 17),
+        ({"queue_id": 4}, 1),
+        ({"queue_id": -1}, 1),
+        ({"subscription": "||"}, 23),
+        ({"expression_type": "SQL92", "subscription": "a > 1"}, 1),
+        ({"expression_type": "tag", "subscription": "a"}, 1),
+        ({"count_max": -1}, 1),
+        ({"sys_flag": 0}, 24),
+    ],
+)
+def test_a_failed_check_refuses_without_reading(changes: dict[str, object], expected: int) -> None:
+    """Each refusal has RocketMQ's code."""
+    store = OneRead()
+    decision = decide(pull(**changes), desk(), store)
+    assert isinstance(decision, Refused)
+    assert (decision.code, store.count) == (expected, 0)
+
+
+def test_the_checks_come_in_rocketmqs_order() -> None:
+    """Repair one fault after the other: the code moves on through the list."""
+    tables = Desk(Topics(), Groups(auto_create=False), Clients(), is_readable=False)
+    broken = pull(topic="T", queue_id=9, sys_flag=0, sub_version=7)
+    store = OneRead()
+    assert code(decide(broken, tables, store)) == 16
+    tables = attrs.evolve(tables, is_readable=True)
+    assert code(decide(broken, tables, store)) == 26
+    tables.groups.put(GroupConfig("G", consume_enable=False))
+    assert code(decide(broken, tables, store)) == 16
+    tables.groups.put(GroupConfig("G", consume_broadcast_enable=False))
+    assert code(decide(broken, tables, store)) == 17
+    tables.topics.put(TopicConfig("T", 4, 4, perm=2))
+    assert code(decide(broken, tables, store)) == 16
+    tables.topics.put(TopicConfig("T", 4, 4))
+    assert code(decide(broken, tables, store)) == 1
+    broken.queue_id = 3
+    assert code(decide(broken, tables, store)) == 24
+    beat(tables, "BROADCASTING", topic="other", version=6)
+    assert code(decide(broken, tables, store)) == 16
+    beat(tables, "CLUSTERING", topic="other", version=6)
+    assert code(decide(broken, tables, store)) == 24
+    beat(tables, "CLUSTERING", topic="T", version=6)
+    assert code(decide(broken, tables, store)) == 25
+    beat(tables, "CLUSTERING", topic="T", version=7)
+    assert code(decide(broken, tables, store)) == 0
+
+
+def beat(tables: Desk, model: str, *, topic: str, version: int) -> None:
+    """One heartbeat of the group's one member."""
+    tables.clients.heartbeat(
+        "c",
+        "id",
+        "G",
+        message_model=model,
+        consume_type="CONSUME_PASSIVELY",
+        subscriptions=[subscription_of(topic, "*", "TAG", version)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "offset", "expected"),
+    [
+        ("FOUND", 5, 0),
+        ("NO_MATCHED_MESSAGE", 5, 20),
+        ("MESSAGE_WAS_REMOVING", 5, 20),
+        ("NO_MESSAGE_IN_QUEUE", 0, 19),
+        ("NO_MESSAGE_IN_QUEUE", 1, 21),
+        ("NO_MATCHED_LOGIC_QUEUE", 0, 19),
+        ("NO_MATCHED_LOGIC_QUEUE", 5, 21),
+        ("OFFSET_FOUND_NULL", 5, 19),
+        ("OFFSET_OVERFLOW_ONE", 5, 19),
+        ("OFFSET_OVERFLOW_BADLY", 5, 21),
+        ("OFFSET_TOO_SMALL", 5, 21),
+    ],
+)
+def test_every_read_status_has_its_code(status: str, offset: int, expected: int) -> None:
+    """The table of facts 3.6, and the kind of decision it leads to."""
+    assert code_of(status, offset) == expected
+    decision = decide(pull(offset=offset), desk(), OneRead(GetStatus[status]))
+    kinds = {0: Found, 19: Miss, 20: OffsetMoved, 21: OffsetMoved}
+    assert type(decision) is kinds[expected]
+
+
+def test_every_status_of_the_store_is_known() -> None:
+    """A new status must not end in an assertion while serving."""
+    for status in GetStatus:
+        assert code_of(status.name, 0) in {0, 19, 20, 21}
