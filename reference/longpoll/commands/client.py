@@ -1,0 +1,363 @@
+"""`longpoll send` and `longpoll consume`: a producer and a consumer for any broker that speaks RocketMQ's protocol.
+
+Leaves out the client itself (`longpoll_broker.service.client`).
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from types import FrameType
+from typing import Any, Final
+
+import click
+from attrs import define
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from longpoll.output import Exit, emit_json, err, fail, json_option, out, user_mistakes
+from longpoll_broker.errors import ClientError, ConfigError
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.client import (
+    ConsumerConfig,
+    Producer,
+    PullConsumer,
+    ReceivedMessage,
+    SendResult,
+    StartAt,
+)
+
+POLL_S: Final = 0.25
+"""How long `consume` waits before it looks at its own time limit again."""
+
+name_server_option = click.option(
+    "--name-server",
+    default="127.0.0.1:9876",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address of the name server.",
+)
+
+
+@contextmanager
+def stoppable() -> Iterator[threading.Event]:
+    """An event that Ctrl-C or SIGTERM sets, so that no message is half done; a second signal ends at once.
+
+    A client's error becomes one line and exit 2.
+    """
+    stopped = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    except ClientError as error:
+        fail(str(error))
+    except BrokenPipeError:
+        # Whoever read our output has enough of it; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def progress_bar() -> Progress:
+    """A bar on stderr, shown to people only."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[speed]}"),
+    )
+    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+
+
+# ---------------------------------------------------------------- send
+
+
+def read_properties(pairs: tuple[str, ...]) -> dict[str, str]:
+    """NAME=VALUE pairs as a dict; raises ConfigError."""
+    properties = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise ConfigError(f"--property {pair!r} is no NAME=VALUE")
+        properties[name] = value
+    return properties
+
+
+def read_body(body: str | None) -> bytes:
+    """The body given, or standard input for "-" or nothing."""
+    if body is None and sys.stdin.isatty():
+        raise ConfigError("no BODY is given: write it after the topic, or - to read standard input")
+    return sys.stdin.buffer.read() if body in {None, "-"} else os.fsencode(str(body))
+
+
+def result_fields(result: SendResult) -> dict[str, Any]:
+    """One sent message as JSON."""
+    return {
+        "msg_id": result.msg_id,
+        "broker_msg_id": result.broker_msg_id,
+        "broker": result.queue.broker_name,
+        "queue": result.queue.queue_id,
+        "queue_offset": result.queue_offset,
+        "code": result.code,
+    }
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("topic")
+@click.argument("body", required=False)
+@click.option("--tag", help="The message's tag.")
+@click.option("--key", help="The message's keys, separated by spaces.")
+@click.option(
+    "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property of the user's own; repeatable."
+)
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Always this queue; else each in turn.")
+@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="Send it so many times.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many messages a second.")
+@click.option("--group", default="longpoll-producer", show_default=True, help="The producer group.")
+@name_server_option
+@json_option
+@user_mistakes
+def send(
+    *,
+    topic: str,
+    body: str | None,
+    tag: str | None,
+    key: str | None,
+    pairs: tuple[str, ...],
+    queue_id: int | None,
+    count: int,
+    rate: float | None,
+    group: str,
+    name_server: str,
+    as_json: bool,
+) -> None:
+    """Send BODY, or standard input, to TOPIC; the topic is made if the broker may do so.
+
+    \b
+    Examples:
+      longpoll send Greetings hello --tag red --key k1
+      echo hello | longpoll send Greetings -
+      longpoll send Greetings hello --count 1000 --rate 200 --property lang=en
+
+    Exit codes: 0 all were sent, 2 a mistake or the broker refused, 3 stopped by Ctrl-C before the end.
+    """
+    content, properties = read_body(body), read_properties(pairs)
+    run = SendRun(topic, count)
+    with stoppable() as stopped, Producer(RealRuntime(), name_server, group) as producer:
+        send_one = partial(producer.send, topic, content, tags=tag, keys=key, properties=properties, queue_id=queue_id)
+        with progress_bar() as bar:
+            task = bar.add_task(f"sending to {topic}", total=count, speed="")
+            for number in range(count):
+                if stopped.wait(run.pause_s(number, rate)):
+                    break
+                run.note(send_one())
+                bar.update(task, completed=number + 1, speed=f"{run.per_second:,.0f}/s")
+    run.tell(as_json=as_json)
+    if run.sent < count:
+        sys.exit(Exit.UNKNOWN)
+
+
+@define
+class SendRun:
+    """How far a `send` has come. Invariant: `first` and `last` are there once `sent` is above 0."""
+
+    topic: str
+    count: int
+    sent: int = 0
+    first: SendResult | None = None
+    last: SendResult | None = None
+    began_s: float = 0.0
+    ended_s: float = 0.0
+
+    @property
+    def per_second(self) -> float:
+        """Messages a second so far."""
+        return self.sent / max(self.ended_s - self.began_s, 1e-9)
+
+    def pause_s(self, number: int, rate: float | None) -> float:
+        """How long until the message of this number is due, seconds."""
+        now_s = time.monotonic()
+        if number == 0:
+            self.began_s = now_s
+        return 0.0 if rate is None else max(0.0, self.began_s + number / rate - now_s)
+
+    def note(self, result: SendResult) -> None:
+        """Count one message that was sent."""
+        self.first = self.first or result
+        self.last = result
+        self.sent += 1
+        self.ended_s = time.monotonic()
+
+    def tell(self, *, as_json: bool) -> None:
+        """Say what was sent."""
+        seconds = round(self.ended_s - self.began_s, 3) if self.sent else 0.0
+        first, last = (result_fields(result) if result else None for result in (self.first, self.last))
+        if as_json:
+            emit_json(
+                {
+                    "topic": self.topic,
+                    "sent": self.sent,
+                    "wanted": self.count,
+                    "seconds": seconds,
+                    "first": first,
+                    "last": last,
+                }
+            )
+        elif self.last is None:
+            out.print("nothing was sent")
+        else:
+            place = f"{self.last.queue.broker_name} queue {self.last.queue.queue_id} offset {self.last.queue_offset}"
+            what = "1 message" if self.sent == 1 else f"{self.sent:,} of {self.count:,} messages in {seconds:g} s"
+            out.print(
+                f"sent {what} to {self.topic}; the last: {place} id {self.last.msg_id}", markup=False, soft_wrap=True
+            )
+
+
+# ---------------------------------------------------------------- consume
+
+
+def read_start(text: str | None) -> tuple[StartAt, int]:
+    """Where to begin, and a time in ms since 1970; raises ConfigError."""
+    if text is None:
+        return StartAt.STORED, 0
+    if text in {"first", "last"}:
+        return StartAt(text), 0
+    if text.isascii() and text.isdigit() and len(text) < 16:
+        return StartAt.TIMESTAMP, int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"--from {text!r} is none of first, last, ms since 1970, or a time such as 2026-01-31T12:00:00Z"
+        ) from None
+    return StartAt.TIMESTAMP, int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def message_fields(message: ReceivedMessage) -> dict[str, Any]:
+    """One message as JSON, with the keys of `longpoll store dump`; `text` only if the body is UTF-8."""
+    fields: dict[str, Any] = {
+        "msgId": message.msg_id,
+        "topic": message.topic,
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "physicalOffset": message.physical_offset,
+        "tags": message.tags,
+        "keys": message.keys,
+        "flag": message.flag,
+        "sysFlag": message.sys_flag,
+        "bornTimestamp": message.born_ms,
+        "bornHost": message.born_host,
+        "storeTimestamp": message.store_ms,
+        "storeHost": message.store_host,
+        "reconsumeTimes": message.reconsume_times,
+        "properties": message.properties,
+        "bodyLength": len(message.body),
+        "body": base64.b64encode(message.body).decode(),
+    }
+    try:
+        return fields | {"text": message.body.decode()}
+    except UnicodeDecodeError:
+        return fields
+
+
+def print_message(message: ReceivedMessage, *, as_json: bool) -> None:
+    """One message on one line, at once."""
+    if as_json:
+        emit_json(message_fields(message))
+        return
+    when = datetime.fromtimestamp(message.store_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    body = message.body.decode("utf-8", "backslashreplace").replace("\n", "\\n")
+    # Bodies come from strangers: a control character must not reach the terminal.
+    shown = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in body)
+    tags = f" [{message.tags}]" if message.tags else ""
+    sys.stdout.write(f"{when} {message.queue_id}:{message.queue_offset}{tags} {shown}\n")
+    sys.stdout.flush()
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("topic")
+@click.option("--group", required=True, help="The consumer group; its members share the queues.")
+@click.option("--tag", metavar="EXPR", help="Only these tags: a || b. Default: all.")
+@click.option("--sql", metavar="EXPR", help="An SQL92 expression on properties, if the broker allows it.")
+@click.option(
+    "--from", "start", metavar="first|last|TIMESTAMP", help="Where to begin. Default: where the group stopped."
+)
+@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--wait", "wait_s", type=click.FloatRange(min=0), help="End when nothing came for so many seconds.")
+@name_server_option
+@json_option
+@user_mistakes
+def consume(
+    *,
+    topic: str,
+    group: str,
+    tag: str | None,
+    sql: str | None,
+    start: str | None,
+    count: int | None,
+    wait_s: float | None,
+    name_server: str,
+    as_json: bool,
+) -> None:
+    """Consume TOPIC as a member of a group by long polling, until Ctrl-C, --count or --wait; --json: a line a message.
+
+    \b
+    Examples:
+      longpoll consume Greetings --group G
+      longpoll consume Greetings --group G --tag "red || blue" --from first --count 10
+      longpoll consume Greetings --group G --from 2026-01-31T12:00:00Z --wait 5 --json
+
+    Exit codes: 0 ended as asked, 2 a mistake or the broker refused, 3 fewer than --count came.
+    """
+    if tag is not None and sql is not None:
+        raise ConfigError("--tag and --sql cannot be used together")
+    start_at, timestamp_ms = read_start(start)
+    config = ConsumerConfig(group, start_at=start_at, start_timestamp_ms=timestamp_ms)
+    seen = 0
+    with stoppable() as stopped, PullConsumer(RealRuntime(), name_server, config) as consumer:
+        if sql is None:
+            consumer.subscribe(topic, tag or "*")
+        else:
+            consumer.subscribe(topic, sql, "SQL92")
+        consumer.start()
+        with progress_bar() as bar:
+            task = bar.add_task(f"consuming {topic}", total=count, speed="", visible=not out.is_terminal)
+            for message in messages(consumer, count, wait_s, stopped):
+                print_message(message, as_json=as_json)
+                consumer.commit()
+                seen += 1
+                bar.update(task, completed=seen)
+    if not as_json:
+        err.print(f"consumed {seen:,} messages of {topic} as {group}", markup=False)
+    if count is not None and seen < count:
+        sys.exit(Exit.UNKNOWN)
+
+
+def messages(
+    consumer: PullConsumer, count: int | None, wait_s: float | None, stopped: threading.Event
+) -> Iterator[ReceivedMessage]:
+    """The consumer's messages one by one, until so many have come, none for so long, or a signal."""
+    seen, last_s = 0, time.monotonic()
+    while not stopped.is_set() and (count is None or seen < count):
+        found = consumer.poll(POLL_S, 1)
+        if found:
+            seen += 1
+            yield found[0]
+            last_s = time.monotonic()
+        elif wait_s is not None and time.monotonic() - last_s >= wait_s:
+            return
