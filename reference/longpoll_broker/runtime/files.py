@@ -111,7 +111,7 @@ class RealFiles:
     """The operating system's files; keeps nothing itself."""
 
     def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> RealMappedFile:
-        """Map a file of exactly `size` bytes; with `create`, make it of zeros if it is not there."""
+        """Map a file of exactly `size` bytes; with `create`, make it, or fill it up, with zeros."""
         try:
             return self._map(path, size, writable=writable, create=create)
         except OSError as error:
@@ -124,7 +124,7 @@ class RealFiles:
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
         try:
             found = os.fstat(descriptor).st_size
-            if found == 0 and create:
+            if found < size and create:
                 os.ftruncate(descriptor, size)
             elif found != size:
                 raise OSError(errno.EINVAL, f"the file has {found} bytes, not {size}", path)

@@ -124,7 +124,7 @@ class Files(Protocol):
     """The files below some directories; every path is absolute."""
 
     def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> MappedFile:
-        """Map a file of exactly `size` bytes; with `create`, make it (zeros, sparse) if it is not there.
+        """Map a file of exactly `size` bytes; with `create`, make it, or fill a shorter one up, with zeros (sparse).
 
         Raises OSError (ENOSPC, EACCES, ...) as the operating system does.
         """

@@ -49,9 +49,9 @@ class CommitLog:
 
     __slots__ = ("_segment", "end", "flushed_end", "segments")
 
-    def __init__(self, files: Files, directory: str, file_size: int) -> None:
+    def __init__(self, files: Files, directory: str, file_size: int, *, lengthen: bool = False) -> None:
         """Map what is there; `end` is the last file's end until `recovery` has found the true one."""
-        self.segments = SegmentList(files, directory, file_size)
+        self.segments = SegmentList(files, directory, file_size, lengthen=lengthen)
         loaded = self.segments.segments
         self.end = loaded[-1].stop if loaded else 0
         self.flushed_end = self.end

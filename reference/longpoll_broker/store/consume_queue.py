@@ -15,7 +15,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from longpoll_broker.runtime import Files
 from longpoll_broker.store.segment import Segment, SegmentList
 
 UNIT: Final = struct.Struct(">qiq")
@@ -45,12 +44,12 @@ class ConsumeQueue:
         "topic",
     )
 
-    def __init__(self, files: Files, directory: str, file_size: int, topic: str, queue_id: int) -> None:
-        """Map what is there; `offset_end` is the last file's end until `recovery` has found the true one."""
-        assert file_size % UNIT_SIZE == 0
+    def __init__(self, segments: SegmentList, topic: str, queue_id: int) -> None:
+        """Over the files that are there; `offset_end` is the last one's end until `recovery` has found the true one."""
+        assert segments.size % UNIT_SIZE == 0
         self.topic = topic
         self.queue_id = queue_id
-        self.segments = SegmentList(files, directory, file_size)
+        self.segments = segments
         loaded = self.segments.segments
         self.offset_end = loaded[-1].stop // UNIT_SIZE if loaded else 0
         self.offset_min = 0

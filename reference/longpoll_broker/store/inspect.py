@@ -114,8 +114,8 @@ class FoundQueue:
         """(queue offset, physical offset, size, tags code) of every written unit from `start` on."""
         for file in self.files:
             first = file.start // UNIT_SIZE
-            begin = max(0, start - first) * UNIT_SIZE
-            stop = min(len(file.view) // UNIT_SIZE, self.offset_end - first) * UNIT_SIZE
+            begin = min(max(0, start - first), len(file.view) // UNIT_SIZE) * UNIT_SIZE
+            stop = max(begin, min(len(file.view) // UNIT_SIZE, self.offset_end - first) * UNIT_SIZE)
             for index, unit in enumerate(UNIT.iter_unpack(file.view[begin:stop]), first + begin // UNIT_SIZE):
                 yield index, *unit
 
@@ -171,6 +171,11 @@ class StoreDirectory:
     def log_start(self) -> int:
         """Physical offset of the oldest byte of the log."""
         return self.log[0].start if self.log else 0
+
+    def place(self, physical_offset: int) -> tuple[str, int]:
+        """(file, byte in it) of a physical offset that the log has."""
+        file = self.log[bisect.bisect_right(self._log_starts, physical_offset) - 1]
+        return file.name, physical_offset - file.start
 
     def record_at(self, physical_offset: int) -> Record | Damage:
         """The record at a physical offset, or why there is none."""

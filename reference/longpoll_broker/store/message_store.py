@@ -31,6 +31,7 @@ from longpoll_broker.store.record import (
     tags_code_of,
 )
 from longpoll_broker.store.recovery import recover_clean, recover_crashed
+from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.selection import RecordMatch, TagsMatch, nothing, read_queue
 
 QUEUE_ID_MAX: Final = 2**31 - 1
@@ -62,7 +63,10 @@ class MessageStore:
         self._flush_lock = runtime.lock()
         self._topics: dict[str, _Topic] = {}
         self._closed = False
-        self._log = CommitLog(runtime.files, f"{directory}/commitlog", config.commit_log_file_size)
+        self._crashed = runtime.files.exists(f"{directory}/abort")
+        self._log = CommitLog(
+            runtime.files, f"{directory}/commitlog", config.commit_log_file_size, lengthen=self._crashed
+        )
         self._checkpoint = load_checkpoint(runtime.files, f"{directory}/checkpoint")
         self._store_ms = 0
         self._dispatched_ms = 0
@@ -77,7 +81,8 @@ class MessageStore:
         """
         _check_config(config)
         files = runtime.files
-        files.make_directory(directory)
+        for name in ("commitlog", "consumequeue"):
+            files.make_directory(f"{directory}/{name}")
         try:
             unlock = files.lock(f"{directory}/lock")
         except BlockingIOError as error:
@@ -95,12 +100,9 @@ class MessageStore:
         return store
 
     def _recover(self) -> None:
-        files = self._runtime.files
-        abort = f"{self._directory}/abort"
-        crashed = files.exists(abort)
         self._load_queues()
         queues = self._all_queues()
-        if crashed:
+        if self._crashed:
             recovered = recover_crashed(self._log, queues, self._checkpoint)
         else:
             recovered = recover_clean(self._log, queues)
@@ -111,8 +113,8 @@ class MessageStore:
         for queue in self._all_queues():
             queue.offset_next = queue.offset_end
             queue.correct_min(self._log.start)
-        if not crashed:
-            files.write_atomic(abort, b"")
+        if not self._crashed:
+            self._runtime.files.write_atomic(f"{self._directory}/abort", b"")
 
     def _load_queues(self) -> None:
         files = self._runtime.files
@@ -134,8 +136,9 @@ class MessageStore:
         left then.
         """
         properties = message.properties
-        if len(message.body) > self._config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX:
-            raise MessageRefusedError(self._why_too_large(message))
+        too_large = len(message.body) > self._config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX
+        if too_large or b"\0" in properties:
+            raise MessageRefusedError(self._why_refused(message))
         topic_name, sys_flag = message.topic, message.sys_flag
         with self._append_lock:
             topic = self._topics.get(topic_name)
@@ -160,9 +163,11 @@ class MessageStore:
             self._dispatcher.hand(Handed(queue if listed else None, queue_offset, start, size, tags_code, store_ms))
         return PutResult(queue_offset, start, size, store_ms, message.store_host)
 
-    def _why_too_large(self, message: MessageToStore) -> str:
+    def _why_refused(self, message: MessageToStore) -> str:
         if len(message.properties) > PROPERTIES_SIZE_MAX:
             return f"the properties have {len(message.properties)} bytes, at most {PROPERTIES_SIZE_MAX} are allowed"
+        if b"\0" in message.properties:
+            return "the properties hold a zero byte, which could not be told from bytes that a crash lost"
         return f"the body has {len(message.body)} bytes, at most {self._config.message_size_max} are allowed"
 
     def _check_place(self, message: MessageToStore) -> None:
@@ -185,7 +190,8 @@ class MessageStore:
         if queue is None:
             directory = f"{self._directory}/consumequeue/{topic}/{queue_id}"
             size = self._config.consume_queue_file_size
-            queue = ConsumeQueue(self._runtime.files, directory, size, topic, queue_id)
+            segments = SegmentList(self._runtime.files, directory, size, lengthen=self._crashed)
+            queue = ConsumeQueue(segments, topic, queue_id)
             known.queues[queue_id] = queue
         return queue
 

@@ -110,6 +110,14 @@ class Record(msgspec.Struct, frozen=True):
         )
 
     @property
+    def has_zeros(self) -> bool:
+        """Whether topic or properties hold a zero byte: so looks a record whose last bytes never reached the disk.
+
+        No checksum covers them, and a message stored by us has none.
+        """
+        return b"\0" in self.properties or "\0" in self.topic
+
+    @property
     def tags_code(self) -> int:
         """What its consume-queue unit carries (`CommitLog.checkMessageAndReturnSize`)."""
         return tags_code_of(self.topic, self.properties, self.store_ms)

@@ -41,7 +41,7 @@ def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue]) -> Recovered:
     for queue in queues:
         _walk_queue(queue, len(queue.segments.segments) - FILES_WALKED, None)
     walked = log.segments.segments[-FILES_WALKED:]
-    end, store_ms = _walk_log(log, walked[0].start if walked else log.start)
+    end, store_ms = _walk_log(log, walked[0].start if walked else log.start, crashed=False)
     log.stand_at(end)
     for queue in queues:
         if queue.physical_end > end:
@@ -56,7 +56,7 @@ def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: 
     start = safe_start(log, checkpoint)
     for queue in queues:
         _walk_queue(queue, _file_before(queue, start), start)
-    end, store_ms = _walk_log(log, start)
+    end, store_ms = _walk_log(log, start, crashed=True)
     log.stand_at(end)
     # A kill leaves bytes in the page cache that no disk has seen yet.
     log.flushed_end = start
@@ -74,15 +74,22 @@ def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     return start
 
 
-def _walk_log(log: CommitLog, start: int) -> tuple[int, int]:
-    """(end of the last whole record from `start` on, its store time); a blank counts only if a record follows it."""
+def _walk_log(log: CommitLog, start: int, *, crashed: bool) -> tuple[int, int]:
+    """(end of the last whole record from `start` on, its store time); a blank counts only if a file follows it.
+
+    After a crash a last record that has zeros where no checksum looks is not taken for whole.
+    """
     position = end = start
     store_ms = 0
+    doubtful: int | None = None
     while True:
         found = log.read(position)
         if found is None or isinstance(found, Damage):
-            return end, store_ms
+            return end if doubtful is None else doubtful, store_ms
+        doubtful = None
         if isinstance(found, Record):
+            if crashed and found.has_zeros:
+                doubtful = end
             position = end = position + found.size
             store_ms = found.store_ms
         else:

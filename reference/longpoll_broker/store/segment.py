@@ -64,26 +64,30 @@ class SegmentList:
 
     __slots__ = ("_files", "_names_changed", "directory", "segments", "size")
 
-    def __init__(self, files: Files, directory: str, size: int) -> None:
-        """Map every segment that is there; raises StoreUserError when one does not have `size` bytes or is missing."""
+    def __init__(self, files: Files, directory: str, size: int, *, lengthen: bool = False) -> None:
+        """Map every segment that is there; raises StoreUserError when one does not have `size` bytes or is missing.
+
+        With `lengthen`, after a crash, a newest file that is too short is filled up with zeros.
+        """
         self._files = files
         self._names_changed = False
         self.directory = directory
         self.size = size
         self.segments: tuple[Segment, ...] = ()
         try:
-            self._load()
+            self._load(lengthen=lengthen)
         except StoreUserError:
             self.close()
             raise
 
-    def _load(self) -> None:
+    def _load(self, *, lengthen: bool) -> None:
         names = [name for name in self._files.list(self.directory) if is_segment_name(name)]
         for index, name in enumerate(names):
             path, start = f"{self.directory}/{name}", int(name)
             found = self._files.size(path)
+            is_short = found < self.size and index == len(names) - 1 and (lengthen or found == 0)
             # A crash between making a file and giving it its length leaves an empty one; it is the newest.
-            if found != self.size and not (found == 0 and index == len(names) - 1):
+            if found != self.size and not is_short:
                 raise StoreUserError(
                     f"{path} has {found} bytes, the settings say {self.size}: open the store with the file sizes "
                     "that it was made with"

@@ -113,7 +113,9 @@ class _Verifier:
 
     def _walk_log(self) -> None:
         passed = self._store.log_start
+        last: Record | None = None
         for entry in self._store.walk_log():
+            last = entry if isinstance(entry, Record) else None
             if isinstance(entry, Torn):
                 self._problem(not entry.followed, entry.file, entry.offset, entry.found, entry.expected)
             elif isinstance(entry, Record):
@@ -124,6 +126,13 @@ class _Verifier:
                 if self._log_end - passed >= 1024 * 1024:
                     self._progress(self._log_end - passed)
                     passed = self._log_end
+        if last is not None and last.has_zeros:
+            file, position = self._store.place(last.physical_offset)
+            self._problem(True, file, position, "a last record with zeros in topic or properties", "no zero byte")
+            if self._store.crashed:
+                # Recovery will not take it for whole, so it is no message, and its unit is part of the tail.
+                self._verdict.messages -= 1
+                self._log_end = last.physical_offset
 
     def _find_unit(self, record: Record) -> None:
         """The record's queue must have a unit that points back to it."""

@@ -1,0 +1,224 @@
+"""Opening again after a crash: exactly the whole records are there, and the queues say the same as the log."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.runtime.files import RealFiles
+from longpoll_broker.store import recovery
+from longpoll_broker.store.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint, load_checkpoint
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.plain_store import read_log, read_queues
+from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
+
+
+def copy_of(store: pathlib.Path, name: str) -> pathlib.Path:
+    """The directory as a kill at this moment would leave it: what is mapped is in the page cache."""
+    target = store.parent / name
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(store, target)
+    return target
+
+
+def assert_sound(directory: pathlib.Path, messages: int) -> None:
+    """So many messages, log and queues agree, and a clean reopening finds the same."""
+    verdict = verify(RealFiles(), str(directory))
+    assert (verdict.problems, verdict.messages) == ([], messages)
+    store = open_store(directory)
+    readable = sum(len(read_all(store, topic, queue_id)) for topic, queue_id in store.queues())
+    store.close()
+    assert readable == messages
+
+
+@given(appended=st.integers(0, 60), dispatched=st.integers(0, 60), flushed=st.booleans(), queues_flushed=st.booleans())
+def test_a_kill_loses_nothing(
+    tmp_path_factory: pytest.TempPathFactory, appended: int, dispatched: int, flushed: bool, queues_flushed: bool
+) -> None:
+    """Killed after any number of appends, dispatches and flushes: every message is there and visible after opening."""
+    root = tmp_path_factory.mktemp("kill")
+    store = open_store(root / "store")
+    for each in mixed_messages(appended):
+        store.put(each)
+    if dispatched:
+        store.dispatch(dispatched)
+    if flushed:
+        store.flush()
+    if queues_flushed:
+        store.flush_queues()
+    copy = copy_of(root / "store", "killed")
+    store.abandon()
+    opened = open_store(copy)
+    assert sum(len(read_all(opened, topic, queue_id)) for topic, queue_id in opened.queues()) == appended
+    opened.close()
+    assert not (copy / "abort").exists()
+    assert_sound(copy, appended)
+
+
+def cut_places(directory: pathlib.Path) -> tuple[list[int], int, int]:
+    """(ends of the records in the last commit-log file, start of its third last record, start of the file)."""
+    records = read_log(directory)["records"]
+    last = max(path.name for path in (directory / "commitlog").iterdir())
+    ends = [each["physicalOffset"] + each["totalSize"] for each in records if each["physicalOffset"] >= int(last)]
+    assert len(ends) >= 4
+    return ends, ends[-4], int(last)
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_lost_from_every_byte(tmp_path: pathlib.Path, is_cut: bool) -> None:
+    """The last log file cut at, or zeroed from, each byte of its last three records: exactly the whole are kept."""
+    store = open_store(tmp_path / "store")
+    put_and_dispatch(store, [message(queue_id=index % 2, body=b"\x01\xff\x02" * 5, tag="t") for index in range(15)])
+    store.close()
+    ends, first, base = cut_places(tmp_path / "store")
+    before = len(read_log(tmp_path / "store")["records"]) - 3
+    for position in range(first, ends[-1] + 1):
+        copy = copy_of(tmp_path / "store", "cut")
+        (copy / "abort").touch()
+        path = copy / "commitlog" / f"{base:020d}"
+        content = path.read_bytes()[: position - base]
+        path.write_bytes(content if is_cut else content.ljust(SMALL.commit_log_file_size, b"\0"))
+        lost = verify(RealFiles(), str(copy))
+        assert {problem.kind for problem in lost.problems} <= {"tail"}, (position, lost.problems)
+        assert lost.problems or position == ends[-1], position
+        opened = open_store(copy)
+        kept = max(end for end in ends if end <= position)
+        assert opened.log_end == kept, position
+        readable = sum(len(read_all(opened, topic, queue_id)) for topic, queue_id in opened.queues())
+        assert readable == before + sum(first < end <= kept for end in ends), position
+        opened.close()
+        assert verify(RealFiles(), str(copy)).problems == [], position
+
+
+def test_garbage_after_the_tail_is_forgotten(tmp_path: pathlib.Path) -> None:
+    """A torn record and the whole ones behind it are gone for good: what is appended does not bring them back."""
+    store = open_store(tmp_path / "store")
+    put, _arrivals = put_and_dispatch(store, [message() for _ in range(10)])
+    store.close()
+    (tmp_path / "store" / "abort").touch()
+    path = tmp_path / "store" / "commitlog" / f"{0:020d}"
+    content = bytearray(path.read_bytes())
+    content[put[6].physical_offset + 4] ^= 1
+    path.write_bytes(content)
+    store = open_store(tmp_path / "store")
+    assert store.log_end == put[5].log_end
+    assert store.put(message()).physical_offset == put[6].physical_offset
+    copy = copy_of(tmp_path / "store", "killed")
+    store.abandon()
+    store = open_store(copy)
+    assert (store.log_end, store.visible_end("T", 0)) == (put[6].log_end, 7)
+    store.close()
+    assert_sound(copy, 7)
+
+
+def test_queues_are_rebuilt_from_the_safe_point(tmp_path: pathlib.Path) -> None:
+    """After a crash units of records past the safe point are not believed: wrong ones are written anew."""
+    store = open_store(tmp_path / "store")
+    put_and_dispatch(store, mixed_messages(50))
+    store.close()
+    before = read_queues(tmp_path / "store")
+    (tmp_path / "store" / "abort").touch()
+    (tmp_path / "store" / "checkpoint").unlink()
+    for path in (tmp_path / "store" / "consumequeue").glob("*/*/*"):
+        content = bytearray(path.read_bytes())
+        content[UNIT_SIZE : 2 * UNIT_SIZE] = bytes(UNIT_SIZE)
+        content[0] ^= 0x7F
+        path.write_bytes(content)
+    open_store(tmp_path / "store").close()
+    assert read_queues(tmp_path / "store") == before
+    assert_sound(tmp_path / "store", 50)
+
+
+def test_a_queue_that_begins_later(tmp_path: pathlib.Path) -> None:
+    """When the log's oldest files are gone, rebuilt queues begin with pre-blank units and their minimum is right."""
+    store = open_store(tmp_path / "store")
+    put_and_dispatch(store, [message(queue_id=index % 2, body=b"x" * 50) for index in range(60)])
+    store.close()
+    logs = sorted((tmp_path / "store" / "commitlog").iterdir())
+    for path in logs[:2]:
+        path.unlink()
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+    first = min(record["queueOffset"] for record in read_log(tmp_path / "store")["records"] if not record["queueId"])
+    store = open_store(tmp_path / "store")
+    assert (store.visible_start("T", 0), store.visible_end("T", 0)) == (first, 30)
+    assert len(read_all(store, "T", 0)) == 30 - first
+    assert store.get("T", 0, first - 1, 32).offset_next == first
+    store.close()
+    verdict = verify(RealFiles(), str(tmp_path / "store"))
+    assert verdict.problems == []
+    assert {(each.offset_min, each.offset_max) for each in verdict.queues} == {(first, 30)}
+
+
+def test_safe_point_goes_by_the_checkpoint(tmp_path: pathlib.Path) -> None:
+    """The safe point is the newest file that begins with a record stored up to the checkpoint, 3 s taken off."""
+    log = CommitLog(RealFiles(), str(tmp_path), SMALL.commit_log_file_size)
+    for index in range(60):
+        log.append(message(body=b"x" * 100), b"\x01T", index, 10_000 + 1000 * index)
+    starts = [segment.start for segment in log.segments.segments]
+    stored = {start: int.from_bytes(log.segments.segments[index].view[56:64]) for index, start in enumerate(starts)}
+    assert recovery.safe_start(log, Checkpoint()) == 0
+    for start in starts:
+        exact = Checkpoint(stored[start] + 3000, stored[start] + 9000)
+        assert recovery.safe_start(log, exact) == start
+        assert recovery.safe_start(log, Checkpoint(exact.physic_ms - 1, exact.logics_ms)) == max(0, start - 2048)
+    log.segments.close()
+
+
+@given(st.lists(st.integers(0, 2**62), min_size=5, max_size=5))
+def test_checkpoint_survives(fields: list[int]) -> None:
+    """The checkpoint file comes back as it was written; a short one counts as never written."""
+    checkpoint = Checkpoint(*fields)
+    assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
+    assert len(encode_checkpoint(checkpoint)) == 4096
+    assert decode_checkpoint(encode_checkpoint(checkpoint)[:39]) == Checkpoint()
+
+
+def test_checkpoint_follows_the_flushes(tmp_path: pathlib.Path) -> None:
+    """A clean stop leaves the store time of the last message in the checkpoint, and takes `abort` away."""
+    store = open_store(tmp_path)
+    assert (tmp_path / "abort").exists()
+    put, _arrivals = put_and_dispatch(store, [message()])
+    store.close()
+    store.close()
+    checkpoint = load_checkpoint(RealFiles(), f"{tmp_path}/checkpoint")
+    assert (checkpoint.physic_ms, checkpoint.logics_ms) == (put[0].store_ms, put[0].store_ms)
+    assert not (tmp_path / "abort").exists()
+
+
+def test_planted_forgotten_unit_is_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recovery that forgets the last unit of a queue is seen by the comparison that the tests above make."""
+    store = open_store(tmp_path / "store")
+    put_and_dispatch(store, [message() for _ in range(5)])
+    store.close()
+    stand_at = ConsumeQueue.stand_at
+    monkeypatch.setattr(
+        ConsumeQueue, "stand_at", lambda self, offset, end: stand_at(self, max(0, offset - 1), max(end, 0))
+    )
+    with pytest.raises(AssertionError):
+        assert_sound(tmp_path / "store", 5)
+
+
+def test_planted_missing_dispatch_is_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recovery that dispatches only from the log's end on leaves messages invisible, and verify sees it."""
+    store = open_store(tmp_path / "store")
+    put_and_dispatch(store, mixed_messages(9))
+    for each in mixed_messages(9):
+        store.put(each)
+    copy = copy_of(tmp_path / "store", "killed")
+    store.abandon()
+    recover = recovery.recover_crashed
+
+    def skipping(log: CommitLog, queues: list[ConsumeQueue], checkpoint: Checkpoint) -> recovery.Recovered:
+        recovered = recover(log, queues, checkpoint)
+        return recovery.Recovered(log.end, recovered.store_ms)
+
+    monkeypatch.setattr("longpoll_broker.store.message_store.recover_crashed", skipping)
+    open_store(copy).close()
+    with pytest.raises(AssertionError):
+        assert_sound(copy, 18)

@@ -1,0 +1,233 @@
+"""Verify finds what is wrong, names file and offset, and survives anything."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+import struct
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import Buffer
+
+from longpoll.cli import main
+from longpoll_broker.runtime.files import RealFiles
+from longpoll_broker.store import commit_log, verify
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import ConsumeQueue
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.testing.plain_store import read_log
+from longpoll_broker.testing.stores import message, mixed_messages, open_store, put_and_dispatch
+
+LOG = f"commitlog/{2048:020d}"
+QUEUE = f"consumequeue/Orders/1/{0:020d}"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A small closed store of several log files and queues; not to be changed."""
+    directory = tmp_path_factory.mktemp("sound") / "store"
+    store = open_store(directory)
+    put_and_dispatch(store, mixed_messages(60))
+    store.close()
+    assert verify.verify(RealFiles(), str(directory)).problems == []
+    return directory
+
+
+def damaged(sound: pathlib.Path, directory: pathlib.Path, name: str, change: Callable[[bytearray], object]) -> str:
+    """A copy of the store with one file changed."""
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(sound, directory)
+    content = bytearray((directory / name).read_bytes())
+    change(content)
+    (directory / name).write_bytes(content)
+    return str(directory)
+
+
+def flip(offset: int) -> Callable[[bytearray], object]:
+    """Change one byte."""
+    return lambda content: content.__setitem__(offset, content[offset] ^ 0x55)
+
+
+def record_starts(sound: pathlib.Path) -> list[int]:
+    """Where the records of the second log file begin, in that file."""
+    records = read_log(sound)["records"]
+    return [each["physicalOffset"] - 2048 for each in records if 2048 <= each["physicalOffset"] < 4096]
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["size", "magic", "crc", "queue id", "queue offset", "physical offset", "body", "topic", "tag"],
+)
+def test_a_flip_in_a_record_is_found(sound: pathlib.Path, tmp_path: pathlib.Path, field: str) -> None:
+    """A changed byte in each field that anything else knows of is damage, and the record's place is named."""
+    start = record_starts(sound)[2]
+    content = (sound / LOG).read_bytes()
+    record = next(each for each in read_log(sound)["records"] if each["physicalOffset"] == 2048 + start)
+    places = {
+        "size": 3, "magic": 6, "crc": 9, "queue id": 15, "queue offset": 27, "physical offset": 35,
+        "body": content.index(b"Orders", start) - start - 3, "topic": content.index(b"Orders", start) - start,
+        "tag": content.index(b"TAGS\x01", start) - start + 5,
+    }  # fmt: skip
+    assert record["properties"]["TAGS"]
+    directory = damaged(sound, tmp_path / "store", LOG, flip(start + places[field]))
+    verdict = verify.verify(RealFiles(), directory)
+    assert verdict.is_damaged
+    unit = (record["queueOffset"] * 20, record["totalSize"])
+    named = {(problem.file, problem.offset) for problem in verdict.problems}
+    in_log = {(LOG, offset) for offset in range(start, start + record["totalSize"])}
+    queue = f"consumequeue/Orders/{record['queueId']}/{unit[0] // 200 * 200:020d}"
+    in_queue = {(queue, offset) for offset in range(unit[0] % 200, unit[0] % 200 + 20)}
+    assert named & (in_log | in_queue), (named, start)
+
+
+@pytest.mark.parametrize("offset", range(20))
+def test_a_flip_in_a_unit_is_found(sound: pathlib.Path, tmp_path: pathlib.Path, offset: int) -> None:
+    """A changed byte anywhere in a unit is damage, and the unit is named."""
+    verdict = verify.verify(RealFiles(), damaged(sound, tmp_path / "store", QUEUE, flip(40 + offset)))
+    assert verdict.is_damaged
+    assert any(problem.file == QUEUE and 40 <= problem.offset < 60 for problem in verdict.problems), verdict.problems
+
+
+@given(data=st.data())
+def test_any_flip_in_a_body_is_found(
+    sound: pathlib.Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever bit of whatever body is flipped, damage is found in that file, at that record."""
+    records = [record for record in read_log(sound)["records"] if record["bodyLength"]]
+    record = data.draw(st.sampled_from(records))
+    start = record["physicalOffset"]
+    fixed = 48 + 8 + 8 + 8 + 12 + 4 + 12 * (bool(record["sysFlag"] & 0x10) + bool(record["sysFlag"] & 0x20))
+    place = start % 2048 + fixed + data.draw(st.integers(0, record["bodyLength"] - 1))
+    name = f"commitlog/{start // 2048 * 2048:020d}"
+    bit = data.draw(st.integers(0, 7))
+
+    def change(content: bytearray) -> None:
+        content[place] ^= 1 << bit
+
+    verdict = verify.verify(RealFiles(), damaged(sound, tmp_path_factory.mktemp("flip") / "store", name, change))
+    assert verdict.is_damaged
+    assert any(problem.file == name and problem.offset == start % 2048 + 8 for problem in verdict.problems)
+
+
+@given(data=st.data())
+def test_nothing_makes_it_crash(
+    sound: pathlib.Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Flipped, overwritten, cut or emptied files of any kind: every command ends with a verdict, never a traceback."""
+    directory = tmp_path_factory.mktemp("any") / "store"
+    shutil.copytree(sound, directory)
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    for _ in range(data.draw(st.integers(1, 4))):
+        path = data.draw(st.sampled_from(paths))
+        content = bytearray(path.read_bytes())
+        start = data.draw(st.integers(0, len(content)))
+        if data.draw(st.booleans()):
+            content[start : start + 8] = data.draw(st.binary(max_size=8))
+        else:
+            del content[start:]
+        path.write_bytes(content)
+    for command in ("verify", "show", "dump"):
+        result = CliRunner().invoke(main, ["store", command, str(directory), "--json"])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+        assert result.exit_code in {0, 1, 2}
+        for line in result.stdout.splitlines():
+            json.loads(line)
+
+
+def test_a_cut_file_is_named(sound: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A log file that lost its end is damage at its length, and the records of the later files are still counted."""
+    before = verify.verify(RealFiles(), str(sound)).messages
+    directory = damaged(sound, tmp_path / "store", LOG, lambda content: content.__delitem__(slice(1000, None)))
+    verdict = verify.verify(RealFiles(), directory)
+    assert (LOG, 1000) in {(problem.file, problem.offset) for problem in verdict.problems if problem.kind == "damage"}
+    assert before - 15 < verdict.messages < before
+
+
+def test_a_missing_file_is_named(sound: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A log file that is missing in the middle is damage."""
+    shutil.copytree(sound, tmp_path / "store")
+    (tmp_path / "store" / LOG).unlink()
+    verdict = verify.verify(RealFiles(), str(tmp_path / "store"))
+    assert any(f"{2048:020d}" in problem.expected for problem in verdict.problems if problem.kind == "damage")
+
+
+def test_a_deleted_topic_is_no_damage(tmp_path: pathlib.Path) -> None:
+    """Records of a topic whose queues were deleted stay in the log; so do those older than a topic made again."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [*mixed_messages(30), message("Other")])
+    store.close()
+    shutil.rmtree(tmp_path / "consumequeue" / "Orders")
+    assert verify.verify(RealFiles(), str(tmp_path)).problems == []
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message("Orders", 1)])
+    assert store.visible_end("Orders", 1) == 1
+    store.close()
+    verdict = verify.verify(RealFiles(), str(tmp_path))
+    assert (verdict.problems, verdict.messages) == ([], 32)
+
+
+def test_exit_codes_and_shape(sound: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Verify prints one JSON object and ends 0 when sound, 1 on damage, 0 on a tail, 2 when it is no store."""
+    run = CliRunner().invoke
+    clean = run(main, ["store", "verify", str(sound), "--json"])
+    assert (clean.exit_code, sorted(json.loads(clean.stdout))) == (0, ["messages", "problems", "queues"])
+    broken = damaged(sound, tmp_path / "store", LOG, flip(100))
+    result = run(main, ["store", "verify", broken, "--json"])
+    assert result.exit_code == 1
+    problems = json.loads(result.stdout)["problems"]
+    assert all(sorted(problem) == ["expected", "file", "found", "kind", "offset"] for problem in problems)
+    last = max(path.name for path in (sound / "commitlog").iterdir())
+    torn = damaged(sound, tmp_path / "torn", f"commitlog/{last}", lambda content: content.__setitem__(-300, 1))
+    (pathlib.Path(torn) / "abort").touch()
+    result = run(main, ["store", "verify", torn, "--json"])
+    assert (result.exit_code, [each["kind"] for each in json.loads(result.stdout)["problems"]]) == (0, ["tail"])
+    assert run(main, ["store", "verify", str(tmp_path / "nothing")]).exit_code == 2
+    human = run(main, ["store", "verify", broken])
+    assert (human.exit_code, "damage" in human.stdout) == (1, True)
+
+
+def test_planted_faults_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that writes a wrong CRC, a wrong blank, a wrong unit or forgets a dispatch is found out by verify."""
+    put = ConsumeQueue.put
+
+    def without_third(self: ConsumeQueue, offset: int, physical: int, size: int, tags: int) -> bool:
+        self.offset_end += offset == 2
+        return offset == 2 or put(self, offset, physical, size, tags)
+
+    def wrong_tags(self: ConsumeQueue, offset: int, physical: int, size: int, tags: int) -> bool:
+        return put(self, offset, physical, size, tags + 1)
+
+    mutants: dict[str, tuple[object, str, object]] = {
+        "crc": (commit_log, "crc32", len),
+        "blank": (commit_log, "SIZE_AND_MAGIC", _OffByOne(">iI")),
+        "forgotten unit": (ConsumeQueue, "put", without_third),
+        "wrong tags code": (ConsumeQueue, "put", wrong_tags),
+        "wrong offset": (CommitLog, "append", _with_next_offset(CommitLog.append)),
+    }
+    for name, (target, attribute, mutant) in mutants.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(target, attribute, mutant)
+            store = open_store(tmp_path / name)
+            put_and_dispatch(store, [message(body=b"x" * 60) for _ in range(40)])
+            store.close()
+        assert verify.verify(RealFiles(), str(tmp_path / name)).is_damaged, name
+
+
+class _OffByOne(struct.Struct):
+    """Packs a size that is one too large."""
+
+    def pack_into(self, buffer: Buffer, offset: int, *values: int) -> None:
+        """Pack, with the first value one too large."""
+        super().pack_into(buffer, offset, values[0] + 1, *values[1:])
+
+
+def _with_next_offset(append: Callable[..., int]) -> Callable[..., int]:
+    def mutant(self: CommitLog, made: MessageToStore, topic: bytes, offset: int, store_ms: int) -> int:
+        return append(self, made, topic, offset + 1, store_ms)
+
+    return mutant
