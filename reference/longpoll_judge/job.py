@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -28,15 +28,23 @@ WAKE_MS: Final = 100.0
 LATE_MS: Final = 50.0
 
 
+class Reading(Protocol):
+    """A history that an engine reads."""
+
+    def surveys(self) -> Iterable[Survey]:
+        """The survey of every slice, in any order; to be asked for first, and once."""
+        ...
+
+    def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
+        """All rows that `verdict.judge_queue` gives, in any order; `unplaced`: there are answers that name no queue."""
+        ...
+
+
 class Engine(Protocol):
     """Where slices are read and queues judged."""
 
-    def survey(self, slices: Sequence[Slice]) -> Iterable[Survey]:
-        """The survey of every slice, in any order."""
-        ...
-
-    def verdicts(self, slices: Sequence[Slice], context: Context, *, unplaced: bool) -> pa.Table:
-        """All rows that `verdict.judge_queue` gives, in any order; `unplaced`: there are answers that name no queue."""
+    def read(self, slices: Sequence[Slice]) -> AbstractContextManager[Reading]:
+        """Read the slices; what is kept in between is released at the end of the block."""
         ...
 
 
@@ -77,10 +85,11 @@ def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float
     """Judge on an engine that is already running."""
     begun = time.monotonic()
     say(f"surveying {len(history.slices)} slices")
-    survey = merge(engine.survey(history.slices))
-    context, gaps = context_and_gaps(history, survey, wake_ms=wake_ms, late_ms=late_ms)
-    say(f"judging {survey.event_count} events")
-    rows = engine.verdicts(history.slices, context, unplaced=survey.unplaced_answers > 0)
+    with engine.read(history.slices) as reading:
+        survey = merge(reading.surveys())
+        context, gaps = context_and_gaps(history, survey, wake_ms=wake_ms, late_ms=late_ms)
+        say(f"judging {survey.event_count} events")
+        rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
     result = _add_up(rows, gaps)
     return msgspec.structs.replace(
         result,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from longpoll_judge.arrow import compute
 from longpoll_judge.schema import EVENT_SCHEMA
@@ -23,33 +24,49 @@ JUDGED_EVENTS: Final = ("request_received", "answer_sent", "message_acknowledged
 """The events that a queue's verdict reads; the others serve the survey, or later properties."""
 
 
-def judged_events(part: Slice) -> pa.Table:
-    """Those events of a slice that a queue's verdict reads."""
-    table, _damages = read_slice(part)
-    return table.filter(compute.is_in(table["event"], pa.array(JUDGED_EVENTS)))
+def read_and_survey(part: Slice) -> tuple[pa.Table, Survey]:
+    """Those events of a slice that a queue's verdict reads, and the survey of all of them."""
+    table, damages = read_slice(part)
+    survey = survey_slice(table, damages)
+    return table.filter(compute.is_in(table["event"], pa.array(JUDGED_EVENTS))), survey
+
+
+@define
+class LocalReading:
+    """A history read once, in a few threads (Arrow's reader works outside the interpreter's lock)."""
+
+    _slices: Sequence[Slice]
+    _threads: int
+    _tables: list[pa.Table] = field(factory=list)
+    """The judged events of every slice that was surveyed."""
+
+    def surveys(self) -> Iterator[Survey]:
+        """See `job.Reading.surveys`."""
+        with ThreadPoolExecutor(self._threads) as pool:
+            for table, survey in pool.map(read_and_survey, self._slices):
+                self._tables.append(table)
+                yield survey
+
+    def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
+        """See `job.Reading.verdicts`."""
+        table = pa.concat_tables([EVENT_SCHEMA.empty_table(), *self._tables])
+        self._tables.clear()
+        if unplaced:
+            table = place_answers(table)
+        judged = (judge_queue(group, context) for group in groups(table))
+        return pa.concat_tables([RESULT_SCHEMA.empty_table(), *judged])
 
 
 @frozen
 class LocalEngine:
-    """Reads slices in a few threads (Arrow's reader works outside the interpreter's lock) and judges queue by queue."""
+    """Judges queue by queue in this process."""
 
     threads: int = field(default=2)
 
-    def survey(self, slices: Sequence[Slice]) -> Iterator[Survey]:
-        """See `job.Engine.survey`."""
-        with ThreadPoolExecutor(self.threads) as pool:
-            yield from pool.map(lambda part: survey_slice(*read_slice(part)), slices)
-
-    def verdicts(self, slices: Sequence[Slice], context: Context, *, unplaced: bool) -> pa.Table:
-        """See `job.Engine.verdicts`."""
-        with ThreadPoolExecutor(self.threads) as pool:
-            tables = list(pool.map(judged_events, slices))
-        table = pa.concat_tables([EVENT_SCHEMA.empty_table(), *tables])
-        if unplaced:
-            table = place_answers(table)
-        return pa.concat_tables(
-            [RESULT_SCHEMA.empty_table(), *(judge_queue(group, context) for group in groups(table))]
-        )
+    @contextmanager
+    def read(self, slices: Sequence[Slice]) -> Iterator[LocalReading]:
+        """See `job.Engine.read`."""
+        yield LocalReading(slices, self.threads)
 
 
 def place_answers(table: pa.Table) -> pa.Table:

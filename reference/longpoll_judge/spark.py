@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 from attrs import frozen
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
@@ -30,15 +30,15 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.java import find_java_home
-from longpoll_judge.local import judged_events
-from longpoll_judge.schema import EVENT_SCHEMA
-from longpoll_judge.source import Slice, read_slice
-from longpoll_judge.survey import Context, Survey, survey_slice
+from longpoll_judge.local import read_and_survey
+from longpoll_judge.schema import DEFAULTS, EVENT_SCHEMA, REQUIRED
+from longpoll_judge.source import Slice
+from longpoll_judge.survey import Context, Survey
 from longpoll_judge.verdict import GROUP_KEY, RESULT_SCHEMA, judge_queue
 
 DEFAULT_MASTER: Final = "local[*]"
 LOG_FILE: Final = "spark.log"
-_LOG_TAIL_CHARACTERS: Final = 500
+_FAULT_CHARACTERS_MAX: Final = 300
 _STOP_SECONDS: Final = 20
 _SHUFFLE_PARTITIONS_MIN: Final = 4
 _SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint", pa.bool_(): "boolean"}
@@ -114,7 +114,7 @@ def _launch(conf: SparkConf, log: Any, directory: Path) -> Any:
         launch: Any = launch_gateway
         return launch(conf, {"stdout": log, "stderr": subprocess.STDOUT, "cwd": str(directory)})
     except (PySparkException, OSError) as error:
-        raise SparkUnavailableError(f"Spark does not start: {_log_tail(directory) or error}") from error
+        raise SparkUnavailableError(f"Spark does not start: {_first_fault(directory) or error}") from error
 
 
 def _connect(gateway: Any, conf: SparkConf, directory: Path) -> SparkSession:
@@ -123,12 +123,15 @@ def _connect(gateway: Any, conf: SparkConf, directory: Path) -> SparkSession:
             warnings.simplefilter("ignore", ResourceWarning)
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
     except (PySparkException, Py4JError) as error:
-        raise SparkUnavailableError(f"Spark does not start: {_log_tail(directory) or error}") from error
+        raise SparkUnavailableError(f"Spark does not start: {_first_fault(directory) or error}") from error
 
 
-def _log_tail(directory: Path) -> str:
-    lines = (directory / LOG_FILE).read_text(errors="replace").splitlines()
-    return " / ".join(line.strip() for line in lines if "rror" in line or "xception" in line)[-_LOG_TAIL_CHARACTERS:]
+def _first_fault(directory: Path) -> str:
+    """The first line of Spark's log that names a fault."""
+    for line in (directory / LOG_FILE).read_text(errors="replace").splitlines():
+        if "Exception" in line or "Error" in line:
+            return line.strip()[:_FAULT_CHARACTERS_MAX]
+    return ""
 
 
 def _end(gateway: Any) -> None:
@@ -145,51 +148,63 @@ def _end(gateway: Any) -> None:
     SparkContext._jvm = None  # noqa: SLF001 - the same
 
 
+SURVEY_ROW: Final = "survey of a slice"
+"""Stands in `event` of the one row a slice whose `expression` carries the slice's survey as JSON."""
+
+
+def _reader(slices: Sequence[Slice]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a worker does with the numbers of its slices: it gives their events, and one survey row a slice."""
+
+    def read_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                table, survey = read_and_survey(slices[number])
+                text = msgspec.json.encode(survey).decode()
+                row = dict.fromkeys(REQUIRED, 0) | DEFAULTS | {"event": SURVEY_ROW, "source": "", "expression": text}
+                yield pa.RecordBatch.from_pylist([row], schema=EVENT_SCHEMA)
+                yield from table.to_batches()
+
+    return read_all
+
+
 @frozen
-class SparkEngine:
-    """Both of `job.Engine`'s answers as Spark jobs."""
+class SparkReading:
+    """Events of a history, kept by Spark between the survey and the verdicts (in memory, else on disk)."""
 
-    session: SparkSession
+    events: DataFrame
 
-    def survey(self, slices: Sequence[Slice]) -> Iterator[Survey]:
-        """See `job.Engine.survey`."""
+    def surveys(self) -> Iterator[Survey]:
+        """See `job.Reading.surveys`."""
+        for row in self.events.filter(F.col("event") == SURVEY_ROW).select("expression").collect():
+            yield msgspec.json.decode(row["expression"], type=Survey)
 
-        def survey_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for part in _slices_of(batches):
-                survey = survey_slice(*read_slice(part))
-                yield pa.record_batch({"survey": pa.array([msgspec.json.encode(survey)], pa.binary())})
-
-        if slices:
-            for row in self._spread(slices).mapInArrow(survey_all, "survey binary").toLocalIterator():
-                yield msgspec.json.decode(bytes(row["survey"]), type=Survey)
-
-    def verdicts(self, slices: Sequence[Slice], context: Context, *, unplaced: bool) -> pa.Table:
-        """See `job.Engine.verdicts`."""
-
-        def read_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for part in _slices_of(batches):
-                yield from judged_events(part).to_batches()
+    def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
+        """See `job.Reading.verdicts`."""
 
         def judge_group(group: pa.Table) -> pa.Table:
             return judge_queue(group, context)
 
-        if not slices:
-            return RESULT_SCHEMA.empty_table()
-        events = self._spread(slices).mapInArrow(read_all, _ddl(EVENT_SCHEMA))
+        events = self.events.filter(F.col("event") != SURVEY_ROW)
         if unplaced:
             events = place_answers(events)
         return events.groupBy(*GROUP_KEY).applyInArrow(judge_group, _ddl(RESULT_SCHEMA)).toArrow()
 
-    def _spread(self, slices: Sequence[Slice]) -> DataFrame:
-        """One row a slice, one partition a row."""
-        rows = [(msgspec.json.encode(part),) for part in slices]
-        return self.session.createDataFrame(self.session.sparkContext.parallelize(rows, len(rows)), "slice binary")
 
+@frozen
+class SparkEngine:
+    """Reads slices and judges queues as Spark jobs."""
 
-def _slices_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Slice]:
-    for batch in batches:
-        for content in batch.column(0).to_pylist():
-            yield msgspec.json.decode(content, type=Slice)
+    session: SparkSession
+
+    @contextmanager
+    def read(self, slices: Sequence[Slice]) -> Iterator[SparkReading]:
+        """See `job.Engine.read`."""
+        numbers = self.session.range(0, len(slices), 1, max(len(slices), 1))
+        events = numbers.mapInArrow(_reader(slices), _ddl(EVENT_SCHEMA)).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            yield SparkReading(events)
+        finally:
+            events.unpersist()
 
 
 def place_answers(events: DataFrame) -> DataFrame:

@@ -49,7 +49,7 @@ _STAGES: Final = 3
 )
 @json_option
 @user_mistakes
-def judge(
+def judge(  # noqa: PLR0917 - one argument an option
     paths: tuple[Path, ...],
     engine: EngineName,
     master: str | None,
@@ -70,7 +70,12 @@ def judge(
     Exit codes: 0 valid, 1 invalid, 2 a mistake in the call, 3 unknown (evidence is missing).
     """
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=err, transient=True
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
     ) as progress:
         task = progress.add_task("looking", total=_STAGES)
         result = judge_paths(
