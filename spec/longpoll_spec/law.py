@@ -6,6 +6,8 @@ else is the text of `actions` and `properties`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
 from longpoll_spec.actions import actions_of
@@ -14,17 +16,22 @@ from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.policy import Policy
 from longpoll_spec.properties import ALWAYS, INDUCTIVE
 from longpoll_spec.reached import sometimes_of
-from longpoll_spec.state import state_of
+from longpoll_spec.state import State, state_of
 from longpoll_spec.terms import all_of
 
 
 def law_of(policy: Policy, bounds: Bounds) -> Model:
     """The model of a policy under bounds."""
     state = state_of(policy, bounds)
-    actions = tuple(actions_of(state))
-    if policy.tick == "maximal_progress":
-        actions = tuple(_waiting(action, actions) for action in actions)
-    return Model(policy, bounds, state, actions)
+    return assemble(state, actions_of(state))
+
+
+def assemble(state: State, actions: Iterable[Action]) -> Model:
+    """The model of a state and its actions, before time is told to wait for the urgent ones."""
+    together = tuple(actions)
+    if state.policy.tick == "maximal_progress":
+        together = tuple(_waiting(action, together) for action in together)
+    return Model(state.policy, state.bounds, state, together)
 
 
 def _waiting(action: Action, actions: tuple[Action, ...]) -> Action:
@@ -36,6 +43,6 @@ def _waiting(action: Action, actions: tuple[Action, ...]) -> Action:
 
 def properties_of(model: Model) -> tuple[Property, ...]:
     """Every property that makes sense for the model's policy: always, inductive, sometimes."""
-    texts = (*ALWAYS, *INDUCTIVE)
-    stated = [made for text in texts if (made := text(model)) is not None]
-    return (*stated, *sometimes_of(model))
+    stated = [made for text in ALWAYS if (made := text(model)) is not None]
+    needed = [attrs.evolve(made, kind="inductive") for text in INDUCTIVE if (made := text(model)) is not None]
+    return (*stated, *needed, *sometimes_of(model))

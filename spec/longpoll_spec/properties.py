@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from longpoll_spec.model import Action, Kind, Model, Property
+from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.state import DUE, RECHECKING, WALKING, Request, State
-from longpoll_spec.terms import FALSE, TRUE, Bool, Int, Term, after, all_of, any_of, const, ite, substitute
+from longpoll_spec.terms import FALSE, TRUE, Bool, Int, Term, after, all_of, any_of, const, ite, substitute, truth
 
 Text = Callable[[Model], Property | None]
 Wrong = Iterable[tuple[Action, Bool]]
@@ -172,6 +172,22 @@ def lists_have_owners(model: Model) -> Property:
     return _always(lists_have_owners, all_of(owned) & alone)
 
 
+def stays_in_range(model: Model) -> Property:
+    """No step takes a variable out of its range: at a bound a guard disables the step, and nothing is cut off."""
+    return _no_step(stays_in_range, _leaving(model))
+
+
+def _leaving(model: Model) -> Wrong:
+    ranges = {each.name: each for each in model.variables}
+    for action in model.actions:
+        outside: list[Bool] = []
+        for name, value in action.effect.items():
+            if isinstance(value, Int):
+                outside.append(value < ranges[name].lower)
+                outside.append(truth(ranges[name].upper is not None) & (value > (ranges[name].upper or 0)))
+        yield action, any_of(outside)
+
+
 def time_can_pass(model: Model) -> Property | None:
     """From every state a tick can be reached: whatever time waits for brings the tick nearer, and something can act."""
     if model.state.policy.tick == "free":
@@ -248,8 +264,8 @@ def _after(term: Int, action: Action) -> Int:
     return result
 
 
-def _always(text: Text, term: Bool, kind: Kind = "always") -> Property:
-    return Property(text.__name__, kind, _sentence(text), term, here=term)
+def _always(text: Text, term: Bool) -> Property:
+    return Property(text.__name__, "always", _sentence(text), term, here=term)
 
 
 def _no_step(text: Text, wrong: Wrong, also: Bool = TRUE) -> Property:
@@ -289,4 +305,4 @@ ALWAYS: Final[tuple[Text, ...]] = (
     table_is_tidy,
     time_can_pass,
 )
-INDUCTIVE: Final[tuple[Text, ...]] = (lists_have_owners,)
+INDUCTIVE: Final[tuple[Text, ...]] = (lists_have_owners, stays_in_range)

@@ -13,10 +13,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from attrs import define, field
 
+from longpoll_spec.engines.evaluate import evaluate
 from longpoll_spec.engines.intervals import column_type
 from longpoll_spec.engines.layout import LANE_BITS, LANES, Field, Layout, Words
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.terms import FALSE, TRUE, Bool, Int, Term, const, substitute
+from longpoll_spec.terms import FALSE, TRUE, Bool, Int, Term, const, substitute, truth, variables_of
 
 Found: TypeAlias = tuple[int, int | None, int]
 """(property index, index of the closing action or None, row in the chunk)."""
@@ -72,6 +73,8 @@ def _expand_action(chunk: _Scope, index: int, action: Action, closing: Sequence[
 
 def _look(scope: _Scope, number: int, closing: int | None, decisive: Bool, rows: str) -> None:
     """While a property is open, find the first row that decides it."""
+    if not variables_of(decisive):
+        decisive = truth(bool(evaluate(decisive, {})))
     if decisive is FALSE:
         return
     writer = scope.writer

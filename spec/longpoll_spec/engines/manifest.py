@@ -1,0 +1,97 @@
+"""The pinned numbers: what every engine must find for each preset and bounds.
+
+`manifest.json` is one list of entries. A change of the law changes numbers on purpose: then
+`python -m longpoll_spec.engines.manifest` writes them anew, and the difference is read by a person.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from longpoll_spec.bounds import named
+from longpoll_spec.engines.exploration import Exploration
+from longpoll_spec.engines.packed import explore
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.policy import PRESETS, preset
+
+PINNED_BOUNDS: Final = ("tiny", "small")
+_FILE: Final = "manifest.json"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one preset under one bounds."""
+
+    policy: str
+    bounds: str
+    requests: int
+    messages: int
+    hold_ticks: int
+    scan_ticks: int
+    distinct_states: int
+    transitions: int
+    depth: int
+    violated: dict[str, int]
+    """Property -> length of its shortest counterexample."""
+    reached: dict[str, int]
+    """Property -> length of the shortest run that shows it."""
+    holds: list[str]
+    unreached: list[str]
+
+
+def entry_of(result: Exploration) -> Entry:
+    """The entry of a complete exploration."""
+    assert result.complete, "an exploration that ended early pins nothing"
+    bounds = result.model.bounds
+    depths: dict[str, dict[str, int]] = {"violated": {}, "reached": {}}
+    names: dict[str, list[str]] = {"holds": [], "unreached": []}
+    for verdict in result.verdicts:
+        if verdict.verdict in names:
+            names[verdict.verdict].append(verdict.name)
+        else:
+            assert verdict.depth is not None, verdict.name
+            depths[verdict.verdict][verdict.name] = verdict.depth
+    return Entry(
+        policy=result.model.policy.name,
+        bounds=bounds.name,
+        requests=bounds.requests,
+        messages=bounds.messages or 0,
+        hold_ticks=bounds.hold_ticks,
+        scan_ticks=bounds.scan_ticks,
+        distinct_states=result.distinct_states,
+        transitions=result.transitions,
+        depth=result.depth,
+        violated=depths["violated"],
+        reached=depths["reached"],
+        holds=names["holds"],
+        unreached=names["unreached"],
+    )
+
+
+def pinned() -> list[Entry]:
+    """Every pinned entry."""
+    return msgspec.json.decode(files("longpoll_spec.engines").joinpath(_FILE).read_bytes(), type=list[Entry])
+
+
+def pinned_entry(policy: str, bounds: str) -> Entry:
+    """The entry of a preset under bounds."""
+    return next(entry for entry in pinned() if (entry.policy, entry.bounds) == (policy, bounds))
+
+
+def _measure(policy: str, bounds: str) -> Entry:
+    model = law_of(preset(policy), named(bounds, preset(policy)))
+    return entry_of(explore(model, properties_of(model)))
+
+
+def main() -> None:
+    """Write the manifest anew from the packed engine."""
+    entries = [_measure(policy, bounds) for bounds in PINNED_BOUNDS for policy in PRESETS]
+    text = msgspec.json.format(msgspec.json.encode(entries), indent=1)
+    Path(str(files("longpoll_spec.engines").joinpath(_FILE))).write_bytes(text + b"\n")
+
+
+if __name__ == "__main__":
+    main()
