@@ -1,0 +1,270 @@
+"""One connection of the client: answers matched, late, lost, never, and what ends it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from longpoll_broker.errors import (
+    AnswerTimeoutError,
+    ConnectionLostError,
+    LocalProtocolError,
+    UnreachableError,
+)
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.client import remoting
+from longpoll_broker.service.client.remoting import Answer, RemotingClient
+from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_broker.wire.command import Command, CommandFlag
+
+PATIENCE_S = 10.0
+
+
+def connect(server: ScriptedServer, **options: Any) -> RemotingClient:
+    """A client of the server."""
+    return RemotingClient(RealRuntime(), server.host, server.port, **options)
+
+
+def echo(peer: Peer, command: Command) -> None:
+    """Answer with the body that came."""
+    peer.answer(command, body=bytes(command.body))
+
+
+class Answers:
+    """Collects answers of asynchronous calls."""
+
+    def __init__(self, count: int) -> None:
+        self.found: list[Answer] = []
+        self._count = count
+        self._all = threading.Event()
+
+    def take(self, answer: Answer) -> None:
+        """Note one answer."""
+        self.found.append(answer)
+        if len(self.found) == self._count:
+            self._all.set()
+
+    def wait(self) -> list[Answer]:
+        """All of them."""
+        assert self._all.wait(PATIENCE_S), f"{len(self.found)} of {self._count} answers came"
+        return self.found
+
+
+def test_answers_find_their_calls_whatever_their_order() -> None:
+    """Ten calls on one connection, answered backwards, each get the answer with their own opaque."""
+    waiting: list[Command] = []
+
+    def backwards(peer: Peer, command: Command) -> None:
+        waiting.append(command)
+        if len(waiting) == 10:
+            for request in reversed(waiting):
+                peer.answer(request, body=bytes(request.body))
+
+    with ScriptedServer(backwards) as server:
+        client = connect(server)
+        found: dict[int, Answer] = {}
+        answers = Answers(10)
+
+        def keep(number: int) -> Callable[[Answer], None]:
+            def take(answer: Answer) -> None:
+                found[number] = answer
+                answers.take(answer)
+
+            return take
+
+        for number in range(10):
+            client.call_async(10, body=b"%d" % number, callback=keep(number))
+        answers.wait()
+        client.close()
+    assert {number: bytes(answer.body) for number, answer in found.items() if isinstance(answer, Command)} == {
+        number: b"%d" % number for number in range(10)
+    }
+
+
+def test_many_threads_share_a_connection() -> None:
+    """Eight threads of 200 calls each get every answer that is theirs."""
+    wrong: list[tuple[bytes, bytes]] = []
+
+    with ScriptedServer(echo) as server:
+        client = connect(server)
+
+        def call_all(name: int) -> None:
+            for number in range(200):
+                body = b"%d-%d" % (name, number)
+                got = bytes(client.call(10, body=body, timeout_s=PATIENCE_S).body)
+                if got != body:
+                    wrong.append((body, got))
+
+        threads = [threading.Thread(target=call_all, args=(name,)) for name in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        client.close()
+        assert len(server.received) == 1600
+    assert wrong == []
+
+
+def test_a_call_without_an_answer_times_out_and_harms_no_other() -> None:
+    """The deadline is the call's own; a late answer is thrown away and the connection goes on."""
+    silent: list[Command] = []
+
+    def answer_even(peer: Peer, command: Command) -> None:
+        if bytes(command.body) == b"silent":
+            silent.append(command)
+            return
+        for late in silent:
+            peer.answer(late, body=b"late")
+        peer.answer(command, body=b"here")
+
+    with ScriptedServer(answer_even) as server:
+        client = connect(server)
+        answers = Answers(1)
+        client.call_async(11, body=b"silent", callback=answers.take, timeout_s=PATIENCE_S)
+        with pytest.raises(AnswerTimeoutError, match="PULL_MESSAGE to 127"):
+            client.call(11, body=b"silent", timeout_s=0.05)
+        assert bytes(client.call(11, body=b"x", timeout_s=PATIENCE_S).body) == b"here"
+        late = answers.wait()[0]
+        assert isinstance(late, Command)
+        assert bytes(late.body) == b"late"
+        client.close()
+
+
+@pytest.mark.parametrize("how", ["close", "garbage", "half"])
+def test_a_connection_that_ends_tells_every_call(how: str) -> None:
+    """Closed, garbage, or closed within a frame: each waiting call gets one error, and later calls are refused."""
+
+    def end(peer: Peer, _command: Command) -> None:
+        if len(server.received) < 3:
+            return
+        if how == "garbage":
+            peer.send_bytes(b"\xff" * 20)
+        elif how == "half":
+            peer.send_bytes(b"\x00\x00\x00\x20half")
+            peer.close()
+        else:
+            peer.close()
+
+    with ScriptedServer(end) as server:
+        client = connect(server)
+        answers = Answers(3)
+        for _number in range(3):
+            client.call_async(10, callback=answers.take, timeout_s=PATIENCE_S)
+        assert all(isinstance(answer, ConnectionLostError) for answer in answers.wait())
+        with pytest.raises(ConnectionLostError):
+            client.call(10)
+        assert not client.is_open
+        client.close()
+
+
+def test_closing_tells_the_waiting_calls_and_ends_the_thread() -> None:
+    """No call is left waiting and no thread is left running."""
+    before = threading.active_count()
+    with ScriptedServer(lambda _peer, _command: None) as server:
+        client = connect(server)
+        answers = Answers(5)
+        for _number in range(5):
+            client.call_async(10, callback=answers.take, timeout_s=PATIENCE_S)
+        client.close()
+        assert all(isinstance(answer, ConnectionLostError) for answer in answers.wait())
+        client.close()
+    assert threading.active_count() == before
+
+
+def test_nobody_listens() -> None:
+    """The error names the address and the system's reason."""
+    with ScriptedServer(echo) as server:
+        port = server.port
+    with pytest.raises(UnreachableError, match=f"127.0.0.1:{port}: Connection refused"):
+        RemotingClient(RealRuntime(), "127.0.0.1", port)
+
+
+def test_one_way_waits_for_nothing() -> None:
+    """A one-way request carries the flag and leaves no call behind."""
+    with ScriptedServer(echo) as server:
+        client = connect(server)
+        client.one_way(10, body=b"one way")
+        assert bytes(client.call(10, body=b"both", timeout_s=PATIENCE_S).body) == b"both"
+        client.close()
+        assert [command.flag for command in server.received] == [CommandFlag.ONE_WAY, 0]
+
+
+def test_requests_of_the_peer_are_handled_or_refused() -> None:
+    """A known one is handed over; an unknown one is answered with code 3 unless it is one-way."""
+    refused = threading.Event()
+    handled: list[int] = []
+
+    def ask_back(peer: Peer, command: Command) -> None:
+        if command.is_response:
+            assert command.code == 3
+            refused.set()
+            return
+        peer.send(Command(code=40, flag=2), Command(code=220, opaque=9), Command(code=221, flag=2))
+        peer.answer(command)
+
+    def known(command: Command) -> bool:
+        handled.append(command.code)
+        return command.code == 40
+
+    with ScriptedServer(ask_back) as server:
+        client = connect(server, on_request=known)
+        client.call(34, timeout_s=PATIENCE_S)
+        assert refused.wait(PATIENCE_S)
+        client.close()
+        assert [command.opaque for command in server.received if command.is_response] == [9]
+    assert handled == [40, 220, 221]
+
+
+def test_a_large_request_is_sent_whole_though_the_socket_takes_it_in_pieces() -> None:
+    """Eight calls of 4 MiB are queued and come back unchanged."""
+    bodies = [bytes([number]) * (4 * 1024 * 1024) for number in range(8)]
+    with ScriptedServer(echo) as server:
+        client = connect(server)
+        answers = Answers(8)
+        for body in bodies:
+            client.call_async(10, body=body, callback=answers.take, timeout_s=PATIENCE_S)
+        found = [bytes(answer.body) for answer in answers.wait() if isinstance(answer, Command)]
+        client.close()
+    assert found == bodies
+
+
+def test_limits_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many waiting calls, too much unsent output and too long a frame are our own errors; nothing is half sent."""
+    monkeypatch.setattr(remoting, "PENDING_COUNT_MAX", 2)
+    with ScriptedServer(lambda _peer, _command: None) as server:
+        client = connect(server)
+        answers = Answers(2)
+        for _number in range(2):
+            client.call_async(10, callback=answers.take, timeout_s=PATIENCE_S)
+        with pytest.raises(LocalProtocolError, match="wait for answers"):
+            client.call_async(10, callback=answers.take)
+        monkeypatch.setattr(remoting, "PENDING_COUNT_MAX", 10)
+        with pytest.raises(LocalProtocolError, match="over the limit"):
+            client.call(10, body=bytes(17 * 1024 * 1024))
+        monkeypatch.setattr(remoting, "OUTPUT_BYTES_MAX", 1000)
+        with pytest.raises(LocalProtocolError, match="does not read"):
+            client.call(10, body=bytes(2000))
+        client.close()
+        assert len(answers.wait()) == 2
+
+
+def test_planted_a_client_that_matches_answers_by_order_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taking the oldest waiting call for each answer breaks the test of order."""
+
+    class InOrder(dict[int, Any]):
+        """A table whose pop gives the oldest entry, whatever was asked for."""
+
+        def pop(self, key: int, default: Any = None) -> Any:
+            return super().pop(next(iter(self)), default) if self else default
+
+    original = remoting._Calls
+
+    def planted() -> Any:
+        return original(pending=InOrder())
+
+    monkeypatch.setattr(remoting, "_Calls", planted)
+    with pytest.raises(AssertionError):
+        test_answers_find_their_calls_whatever_their_order()

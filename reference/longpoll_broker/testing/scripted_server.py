@@ -1,0 +1,106 @@
+"""A server on loopback that answers each request with what a test says, for faults that no real broker shows.
+
+Leaves out everything that a broker does. It may inject: answers late, never, twice, out of order or in part, bytes that
+are no frame, requests of its own, and a closed connection.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Final, Self
+
+from longpoll_broker.wire.command import Command, encode, reply
+from longpoll_broker.wire.connection import CLOSED, Connection
+
+PATIENCE_S: Final = 10.0
+Handler = Callable[["Peer", Command], None]
+
+
+class Peer:
+    """One connection to the server; `send` may be called from any thread."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._lock = threading.Lock()
+
+    def send(self, *commands: Command) -> None:
+        """Send whole commands."""
+        self.send_bytes(b"".join(b"".join(encode(command)) for command in commands))
+
+    def answer(self, request: Command, code: int = 0, fields: dict[str, str] | None = None, body: bytes = b"") -> None:
+        """Send the reply to a request."""
+        self.send(reply(request, code, ext_fields=fields, body=body))
+
+    def send_bytes(self, content: bytes) -> None:
+        """Send anything."""
+        with self._lock:
+            self._socket.sendall(content)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class ScriptedServer:
+    """Listens on a port of its own; `handler` gets every command, on a thread per connection."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.received: list[Command] = []
+        self._handler = handler
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.host, self.port = self._listening.getsockname()
+        self.address = f"{self.host}:{self.port}"
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(PATIENCE_S)
+        self._listening.close()
+        for connected in self._sockets:
+            connected.close()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+    def codes(self) -> list[int]:
+        """The codes of everything received so far."""
+        return [command.code for command in self.received]
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connected, _address = self._listening.accept()
+            except OSError:
+                return
+            self._sockets.append(connected)
+            thread = threading.Thread(target=self._serve, args=(connected,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connected: socket.socket) -> None:
+        connection, peer = Connection(), Peer(connected)
+        try:
+            while content := connected.recv(65_536):
+                connection.receive_data(content)
+                for command in commands(connection):
+                    self.received.append(command)
+                    self._handler(peer, command)
+        except OSError:
+            return
+
+
+def commands(connection: Connection) -> Iterable[Command]:
+    """Every command that is there."""
+    while isinstance(event := connection.next_event(), Command):
+        yield event
+    assert event is not CLOSED
