@@ -1,0 +1,5 @@
+"""`python -m longpoll` is `longpoll`."""
+
+from longpoll.cli import main
+
+main()

@@ -1,0 +1,69 @@
+"""`longpoll-report/index.html`: the rows, the race of RocketMQ 4.9 as a sequence chart, and the judge's section.
+
+One self-contained file: no network, no script, everything escaped. Leaves out how the parts are drawn
+(`longpoll_spec.render`, `longpoll_judge.report`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from longpoll.verification.page import Row
+from longpoll_judge.report import STYLE as JUDGE_STYLE
+from longpoll_judge.report import render_section
+from longpoll_judge.result import Result
+
+STYLE: Final = """
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0; color: #1c2733; background: #fff }
+main { max-width: 78rem; margin: 2rem auto; padding: 0 1rem }
+table.rows { border-collapse: collapse; width: 100% }
+table.rows th, table.rows td { text-align: left; vertical-align: top; padding: .35rem .7rem; border-bottom: 1px solid #d9e0e6 }
+table.rows td.s { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
+table.rows td.seen { overflow-wrap: anywhere }
+.outcome { padding: .1rem .7rem; border-radius: 1rem; color: #fff }
+.ok { background: #1a7f4b } .violated { background: #b3261e } .unknown { background: #8a6100 } .skipped { background: #66727d }
+figure { margin: 1rem 0; overflow-x: auto } figcaption { margin-bottom: .5rem }
+@media (prefers-color-scheme: dark) {
+  body { color: #e3e8ec; background: #14191e }
+  table.rows th, table.rows td { border-color: #35404a }
+  .judge, .judge th, .judge pre { color: #e3e8ec !important }
+  .judge th, .judge pre { background: #1f262d !important }
+}
+"""
+
+
+def render(rows: Sequence[Row], charts: Sequence[tuple[str, str]], result: Result | None) -> str:
+    """The page; `charts` are (caption, SVG text) pairs."""
+    figures = "".join(f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>" for caption, svg in charts)
+    section = render_section(result) if result is not None else "<p>No history was recorded.</p>"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>longpoll verify</title><style>{STYLE}{JUDGE_STYLE}</style></head><body><main>"
+        f"<h1>longpoll verify</h1>{_table(rows)}"
+        f"<h2>The race, step by step</h2>{figures or '<p>No counterexample to draw.</p>'}"
+        f"</main>{section}</body></html>\n"
+    )
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = "".join(f"<th>{title}</th>" for title in ("part", "what", "", "what was seen", "s"))
+    body = "".join(
+        f"<tr><td>{escape(row.part)}</td><td>{escape(row.what)}</td>"
+        f'<td><span class="outcome {row.outcome}">{row.outcome}</span></td>'
+        f'<td class="seen">{escape(row.detail)}</td><td class="s">{row.seconds:.1f}</td></tr>'
+        for row in rows
+    )
+    return f'<table class="rows"><tr>{head}</tr>{body}</table>'
+
+
+def write(directory: Path, text: str) -> Path:
+    """Write the page as `index.html` into the directory, made if need be."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "index.html"
+    path.write_text(text, encoding="utf-8")
+    return path

@@ -1,0 +1,102 @@
+"""One page: a row for everything that was checked, what came of it, and the exit code that follows.
+
+Leaves out the checks (the stage modules) and the HTML page (`.html`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+from attrs import define, field, frozen
+from rich.table import Table
+
+from longpoll.output import Exit, err, out
+
+Outcome: TypeAlias = Literal["ok", "violated", "unknown", "skipped"]
+MARKS: Final[dict[Outcome, str]] = {
+    "ok": "[green]ok[/]",
+    "violated": "[bold red]violated[/]",
+    "unknown": "[yellow]unknown[/]",
+    "skipped": "[dim]skipped[/]",
+}
+
+
+@frozen
+class Row:
+    """One thing that was checked."""
+
+    part: str
+    """law, proof, store, broker, suite, client or history."""
+    what: str
+    outcome: Outcome
+    detail: str
+    seconds: float = 0.0
+    token: str | None = None
+    """A counterexample of the law, for `longpoll explain`."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as one JSON object."""
+        return {
+            "part": self.part,
+            "what": self.what,
+            "outcome": self.outcome,
+            "detail": self.detail,
+            "seconds": round(self.seconds, 3),
+            "token": self.token,
+        }
+
+
+@define
+class Page:
+    """The rows so far. Invariant: `rows` only grows."""
+
+    rows: list[Row] = field(factory=list)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Add rows, and say each on stderr as it comes."""
+        for row in rows:
+            self.rows.append(row)
+            err.print(f"  {MARKS[row.outcome]} {row.part}: {row.what} [dim]({row.seconds:.1f} s)[/]")
+
+    def stage(self, title: str, work: Callable[[], Sequence[Row]]) -> None:
+        """Run one stage under a title and add its rows."""
+        err.print(f"[bold]{title}[/]")
+        self.add(work())
+
+    @property
+    def exit_code(self) -> Exit:
+        """1 when anything is violated, else 3 when anything is unknown, else 0; what was skipped says so itself."""
+        outcomes = {row.outcome for row in self.rows}
+        if "violated" in outcomes:
+            return Exit.VIOLATED
+        return Exit.UNKNOWN if "unknown" in outcomes else Exit.OK
+
+    def print(self) -> None:
+        """The page for people, on stdout."""
+        grid = Table(title="longpoll verify", title_justify="left", expand=False)
+        for column in ("part", "what", "", "what was seen", "s"):
+            grid.add_column(column, justify="right" if column == "s" else "left", overflow="fold")
+        part = ""
+        for row in self.rows:
+            if row.part != part and part:
+                grid.add_section()
+            grid.add_row(
+                row.part if row.part != part else "", row.what, MARKS[row.outcome], row.detail, f"{row.seconds:.1f}"
+            )
+            part = row.part
+        out.print(grid)
+
+
+class Stopwatch:
+    """Seconds since it was made or last read."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        now = time.monotonic()
+        seconds, self._since = now - self._since, now
+        return seconds

@@ -1,0 +1,81 @@
+"""A broker in a process of its own, started and stopped as a user would: `longpoll serve`, its ready line, SIGTERM.
+
+Leaves out what is done with it (`.stages`).
+"""
+
+from __future__ import annotations
+
+import selectors
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+from longpoll_broker.errors import BrokerUserError
+
+START_S: Final = 30.0
+STOP_S: Final = 30.0
+
+
+class ServeError(BrokerUserError):
+    """The embedded broker did not start or did not stop as it should."""
+
+
+class ServedBroker:
+    """A running `longpoll serve`. `stop` is idempotent; leaving the `with` block never leaves a process behind."""
+
+    def __init__(self, store: Path, record: Path | None, *options: str) -> None:
+        """Start it and wait for the ready line; raises ServeError."""
+        command = [sys.executable, "-m", "longpoll", "serve", "--store", str(store)]
+        command += ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", *options]
+        if record is not None:
+            command += ["--record", str(record)]
+        self.store = store
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own command
+        try:
+            self.address, self.name_server = self._await_ready()
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+
+    def _await_ready(self) -> tuple[tuple[str, int], str]:
+        line = _first_line(self._process.stdout, START_S)
+        words = dict(word.split("=", 1) for word in line.split()[1:] if "=" in word)
+        if not line.startswith("ready ") or not {"broker", "name-server"} <= words.keys():
+            raise ServeError(f"the broker did not say that it is ready within {START_S:g} s; it said {line!r}")
+        host, _, port = words["broker"].rpartition(":")
+        return (host, int(port)), words["name-server"]
+
+    def stop(self) -> int:
+        """Ask it to stop and return its exit code; raises ServeError when it does not stop in time."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            return self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise ServeError(f"the broker did not stop within {STOP_S:g} s of SIGTERM and was killed") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def _first_line(stream: IO[str] | None, timeout_s: float) -> str:
+    assert stream is not None
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        if not selector.select(max(0.0, deadline - time.monotonic())):
+            return ""
+    return stream.readline().strip()
