@@ -222,3 +222,16 @@ def test_planted_missing_dispatch_is_seen(tmp_path: pathlib.Path, monkeypatch: p
     open_store(copy).close()
     with pytest.raises(AssertionError):
         assert_sound(copy, 18)
+
+
+def test_an_empty_newest_queue_file_is_dropped(tmp_path: pathlib.Path) -> None:
+    """A crash between making a queue's next file and writing its first unit leaves zeros: they are no units."""
+    store = open_store(tmp_path / "store")
+    put_and_dispatch(store, [message() for _ in range(10)])
+    store.close()
+    for crashed in (False, True):
+        (tmp_path / "store" / "consumequeue" / "T" / "0" / f"{200:020d}").write_bytes(bytes(0 if crashed else 200))
+        if crashed:
+            (tmp_path / "store" / "abort").touch()
+        open_store(tmp_path / "store").close()
+        assert_sound(tmp_path / "store", 10)

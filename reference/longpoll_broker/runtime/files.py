@@ -75,13 +75,13 @@ class RealMappedFile:
 
     def close(self) -> None:
         """Release the view; the memory goes when the last slice of it is gone."""
-        self.view.release()
         self._address = 0
-        if self._map is not None:
-            # An answer that is still being sent keeps the map alive; Python unmaps it with the last slice.
-            with contextlib.suppress(BufferError):
+        # An answer that is still being sent keeps the map alive; Python unmaps it with the last slice.
+        with contextlib.suppress(BufferError):
+            self.view.release()
+            if self._map is not None:
                 self._map.close()
-            self._map = None
+        self._map = None
 
 
 class RealAppendFile:

@@ -20,6 +20,7 @@ from longpoll_broker.store.checkpoint import Checkpoint
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.record import Damage, Record
+from longpoll_broker.store.segment import Segment
 
 FILES_WALKED: Final = 3
 """How many of the newest files a normal recovery walks."""
@@ -112,19 +113,19 @@ def _file_before(queue: ConsumeQueue, log_end: int) -> int:
 def _walk_queue(queue: ConsumeQueue, file_first: int, log_end: int | None) -> None:
     """Let the queue stand after its last good unit, walking from a file; good is written and before `log_end`."""
     segments = queue.segments.segments
-    if not segments:
-        return
-    offset = segments[0].start // UNIT_SIZE
-    physical_end = -1
     if file_first < 0 and log_end is not None:
-        queue.stand_at(0, physical_end)
-        return
-    for segment in segments[max(0, file_first) :]:
-        offset = segment.start // UNIT_SIZE
+        queue.stand_at(0, -1)
+    elif segments:
+        queue.stand_at(*_last_good(segments[max(0, file_first) :], log_end))
+
+
+def _last_good(segments: tuple[Segment, ...], log_end: int | None) -> tuple[int, int]:
+    """(offset after the last good unit of these files, end of its record in the log, -1 when there is none)."""
+    offset, physical_end = segments[0].start // UNIT_SIZE, -1
+    for segment in segments:
         for physical_offset, size, _tags_code in UNIT.iter_unpack(segment.view):
             if physical_offset < 0 or size <= 0 or (log_end is not None and physical_offset >= log_end):
-                queue.stand_at(offset, physical_end)
-                return
+                return offset, physical_end
             offset += 1
             physical_end = physical_offset + size if size != PRE_BLANK_SIZE else physical_end
-    queue.stand_at(offset, physical_end)
+    return offset, physical_end

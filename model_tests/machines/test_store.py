@@ -1,0 +1,262 @@
+"""The mapped store beside a plain model: append, dispatch, read, flush, close, kill, open, in any order.
+
+The model is lists in memory and knows nothing of files but two numbers that show: a read stops at a consume-queue
+file's end, and after opening everything is visible. Files are so small that log and queues roll over within a run.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from attrs import Factory, define, evolve
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from longpoll_broker.errors import StoreError
+from longpoll_broker.runtime.files import RealFiles
+from longpoll_broker.store import commit_log, selection
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.consume_queue import ConsumeQueue
+from longpoll_broker.store.dispatch import Dispatcher
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.record import tags_code
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.plain_store import read_record
+from longpoll_broker.testing.stores import SMALL, message, open_store
+
+CONFIG = evolve(SMALL, transfer_bytes_max_in_memory=800, transfer_count_max_in_memory=6)
+UNITS_PER_FILE = CONFIG.consume_queue_file_size // 20
+QUEUES = [("A", 0), ("A", 1), ("%RETRY%B", 0)]
+TAGS = ["red", "AaAa", "BBBB", None]
+PREPARED = 0x4
+
+
+@define
+class Message:
+    """What the model remembers of a message."""
+
+    body: str
+    tag: str | None
+    size: int
+
+
+@define
+class Queue:
+    """A queue of the model: `messages[:visible]` can be read."""
+
+    messages: list[Message] = Factory(list)
+    visible: int = 0
+    known: bool = False
+
+
+def expected_read(queue: Queue, offset: int, count: int, tag: str | None) -> tuple[str, int, list[int]]:
+    """(status, next offset, offsets of the messages) that a read must give, straight from the rules of getMessage."""
+    end = queue.visible
+    if not queue.known:
+        return "NO_MATCHED_LOGIC_QUEUE", 0, []
+    if end == 0:
+        return "NO_MESSAGE_IN_QUEUE", 0, []
+    if offset >= end:
+        return ("OFFSET_OVERFLOW_ONE", offset, []) if offset == end else ("OFFSET_OVERFLOW_BADLY", 0, [])
+    stop = min(end, (offset // UNITS_PER_FILE + 1) * UNITS_PER_FILE)
+    taken: list[int] = []
+    size = 0
+    for index in range(offset, stop):
+        each = queue.messages[index]
+        limits = (count, CONFIG.transfer_count_max_in_memory)
+        if taken and (len(taken) >= min(limits) or size + each.size > CONFIG.transfer_bytes_max_in_memory):
+            return "FOUND", index, taken
+        if tag is None or tags_code(each.tag) == tags_code(tag):
+            taken.append(index)
+            size += each.size
+    return "FOUND" if taken else "NO_MATCHED_MESSAGE", stop, taken
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Drives the store and the model together and compares everything that can be seen."""
+
+    @initialize()
+    def open_empty(self) -> None:
+        """A new directory."""
+        self.root = pathlib.Path(tempfile.mkdtemp(prefix="longpoll-store-"))
+        self.directory = self.root / "0"
+        self.kills = 0
+        self.queues = {key: Queue() for key in QUEUES}
+        self.log: list[tuple[str, int] | None] = []
+        self.dispatched = 0
+        self.store = open_store(self.directory, CONFIG)
+
+    @rule(
+        key=st.sampled_from(QUEUES),
+        body=st.integers(0, 220).map(lambda size: "z" * size),
+        tag=st.sampled_from(TAGS),
+        count=st.integers(1, 6),
+        prepared=st.integers(0, 9).map(lambda die: die == 0),
+    )
+    def append(self, key: tuple[str, int], body: str, tag: str | None, *, count: int, prepared: bool) -> None:
+        """Append some messages, now and then such that no queue lists."""
+        for _ in range(count):
+            self._append(key, body, tag, prepared=prepared)
+
+    def _append(self, key: tuple[str, int], body: str, tag: str | None, *, prepared: bool) -> None:
+        made: MessageToStore = message(*key, body.encode(), tag=tag, sys_flag=PREPARED if prepared else 0)
+        end = self.store.log_end
+        result = self.store.put(made)
+        queue = self.queues[key]
+        queue.known = True
+        assert result.queue_offset == (0 if prepared else len(queue.messages))
+        assert end <= result.physical_offset < result.log_end == self.store.log_end
+        if not prepared:
+            queue.messages.append(Message(body, tag, result.size))
+        self.log.append(None if prepared else key)
+
+    @rule(limit=st.integers(1, 25))
+    def dispatch(self, limit: int) -> None:
+        """Make some messages visible."""
+        arrivals = [(each.topic, each.queue_id, each.offset_end) for each in self.store.dispatch(limit)]
+        moved = self.log[self.dispatched : self.dispatched + limit]
+        self.dispatched += len(moved)
+        assert arrivals == self._show(moved)
+
+    def _show(self, moved: list[tuple[str, int] | None]) -> list[tuple[str, int, int]]:
+        shown = []
+        for key in moved:
+            if key is not None:
+                self.queues[key].visible += 1
+                shown.append((*key, self.queues[key].visible))
+        return shown
+
+    @rule(
+        key=st.sampled_from(QUEUES),
+        offset=st.integers(0, 60),
+        count=st.integers(0, 12),
+        tag=st.sampled_from(["red", "AaAa", "blue", None]),
+    )
+    def read(self, key: tuple[str, int], offset: int, count: int, tag: str | None) -> None:
+        """Read from any offset, with and without a tag."""
+        wanted: Callable[[int], bool] | None = None if tag is None else (lambda code: code == tags_code(tag))
+        queue = self.queues[key]
+        # Mostly inside the queue, where there is something to find, and up to two beyond its end.
+        offset %= queue.visible + 3
+        found = self.store.get(*key, offset, count, wanted)
+        status, offset_next, taken = expected_read(queue, offset, count, tag)
+        assert (found.status.name, found.offset_next, found.offsets) == (status, offset_next, taken)
+        content = b"".join(found.records)
+        assert found.size_bytes == len(content) == sum(queue.messages[index].size for index in taken)
+        for index in taken:
+            record = read_record(content[: queue.messages[index].size])
+            content = content[queue.messages[index].size :]
+            assert (record["queueOffset"], record["bodyLength"]) == (index, len(queue.messages[index].body))
+            assert record["properties"].get("TAGS") == queue.messages[index].tag
+
+    @rule()
+    def flush(self) -> None:
+        """Make the log durable."""
+        assert self.store.flush() == self.store.flushed_end == self.store.log_end
+
+    @rule()
+    def flush_queues(self) -> None:
+        """Make the queues durable and write the checkpoint."""
+        self.store.flush_queues()
+        assert (self.directory / "checkpoint").stat().st_size == 4096
+
+    @rule()
+    def close_and_open(self) -> None:
+        """Stop cleanly and open again; the closed directory is sound."""
+        self.store.close()
+        verdict = verify(RealFiles(), str(self.directory))
+        assert (verdict.problems, verdict.messages) == ([], len(self.log))
+        self._open()
+
+    @rule()
+    def kill_and_open(self) -> None:
+        """Leave the directory as a kill leaves it and open it; a crash leaves tails at most."""
+        self.kills += 1
+        killed = self.root / str(self.kills)
+        shutil.copytree(self.directory, killed)
+        self.store.abandon()
+        shutil.rmtree(self.directory)
+        self.directory = killed
+        assert {problem.kind for problem in verify(RealFiles(), str(killed)).problems} <= {"tail"}
+        self._open()
+
+    def _open(self) -> None:
+        end = self.store.log_end
+        self.store = open_store(self.directory, CONFIG)
+        assert self.store.log_end == self.store.dispatched_end == end
+        self._show(self.log[self.dispatched :])
+        self.dispatched = len(self.log)
+        for queue in self.queues.values():
+            queue.known = bool(queue.messages)
+
+    @precondition(lambda self: hasattr(self, "store"))
+    @invariant()
+    def ranges_agree(self) -> None:
+        """Every queue's visible range, and the list of queues, is the model's."""
+        for key, queue in self.queues.items():
+            assert (self.store.visible_start(*key), self.store.visible_end(*key)) == (0, queue.visible)
+        assert self.store.queues() == sorted(key for key, queue in self.queues.items() if queue.visible)
+
+    def teardown(self) -> None:
+        """Close and remove what was made."""
+        if hasattr(self, "store"):
+            self.store.abandon()
+            shutil.rmtree(self.root)
+
+
+TestStore = StoreMachine.TestCase
+
+
+def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store with a planted slip is told from the model: each of these turns the machine red."""
+    stand_at, hand, append = ConsumeQueue.stand_at, Dispatcher.hand, CommitLog.append
+
+    def forgets_a_unit(self: ConsumeQueue, offset: int, physical_end: int) -> None:
+        stand_at(self, max(0, offset - 1), physical_end)
+
+    def hands_every_other(self: Dispatcher, handed: Any) -> None:
+        if handed.queue_offset % 2 == 0:
+            hand(self, handed)
+
+    def spoils_the_body(self: CommitLog, *arguments: Any) -> int:
+        start = append(self, *arguments)
+        segment = self.segments.segments[-1]
+        segment.view[start - segment.start + 88] ^= 1
+        return start
+
+    slips: dict[str, tuple[object, str, Any]] = {
+        "the reopened queue forgets its last unit": (ConsumeQueue, "stand_at", forgets_a_unit),
+        "no blank is written": (commit_log, "MAGIC_BLANK", 0),
+        "a hand-over is lost": (Dispatcher, "hand", hands_every_other),
+        "a body changes": (CommitLog, "append", spoils_the_body),
+        "a read gives one too many": (selection._Scan, "_is_full", lambda *_, **__: False),
+    }
+    for name, (target, attribute, slip) in slips.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(target, attribute, slip)
+            assert is_red(), f"not seen: {name}"
+
+
+def is_red() -> bool:
+    """Whether a short, fixed run of the machine fails."""
+    profile = settings(
+        max_examples=80, stateful_step_count=40, phases=[Phase.generate], derandomize=True, database=None
+    )
+    try:
+        run_state_machine_as_test(StoreMachine, settings=profile)
+    except (AssertionError, StoreError, ValueError):
+        return True
+    return False
