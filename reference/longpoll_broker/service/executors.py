@@ -65,6 +65,8 @@ class PoolExecutor:
     def stop(self) -> None:
         """Run what is queued, then end the workers."""
         self._stopping = True
+        for _ in self._threads:
+            self._tasks.offer(lambda _outbox: None)
         for thread in self._threads:
             thread.join()
 

@@ -163,9 +163,8 @@ class HoldService:
     def notify(self, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
         """Go through one bucket as a notifier; raises what a filter or the store raises under `on_throw=drop_rest`."""
         shard = self._shards[hash(key) % SHARD_COUNT]
-        # Without the lock this is safe: a pull inserted after this look rechecks the end that was moved before it
-        # (and where a policy has no recheck, this look adds nothing to the race that it has anyway).
-        if not shard.table.has(key):
+        # Without the lock this is safe: a pull inserted after this look rechecks the end that was moved before it.
+        if self._policy.empty_shortcut and not shard.table.has(key):
             return
         recorder = self._recorder
         topic, queue_id = key

@@ -6,16 +6,19 @@ Leaves out everything that a real client does on its own.
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
+from longpoll_broker.store.record import Record, decode
 from longpoll_broker.wire.codes import CommandFlag, RequestCode
 from longpoll_broker.wire.command import Command, encode
 from longpoll_broker.wire.connection import Connection
 from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
 
-PATIENCE_S = 10.0
+_PHYSICAL_OFFSET: Final = struct.Struct(">q")
+PATIENCE_S: Final = 10.0
 """How long a reply that must come is waited for; only a failing test waits so long."""
 
 
@@ -157,3 +160,17 @@ def send_message(client: RawClient, topic: str, body: bytes = b"x", *, queue_id:
     assert reply.code == 0, reply.remark
     assert reply.ext_fields is not None
     return int(reply.ext_fields["queueOffset"])
+
+
+def records_of(reply: Command) -> list[Record]:
+    """The messages of a pull's answer, decoded and checked."""
+    body = memoryview(reply.body)
+    records = []
+    start = 0
+    while start < len(body):
+        (physical_offset,) = _PHYSICAL_OFFSET.unpack_from(body, start + 28)
+        record = decode(body, start, len(body), physical_offset)
+        assert isinstance(record, Record), record
+        records.append(record)
+        start += record.size
+    return records

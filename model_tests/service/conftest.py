@@ -1,0 +1,36 @@
+"""A running broker on a temporary store, and clients that are closed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
+from longpoll_broker.testing.raw_client import RawClient
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    """Start brokers that are stopped at the end."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> Broker:
+            runtime = options.pop("runtime", None) or RealRuntime()
+            directory = options.pop("directory", None) or str(tmp_path / "store")
+            options.setdefault("store_config", SMALL_STORE)
+            return stack.enter_context(Broker.start(runtime, directory, **options))
+
+        yield start
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Connect raw clients that are closed at the end."""
+    with ExitStack() as stack:
+        yield lambda address: stack.enter_context(RawClient(address))

@@ -1,0 +1,200 @@
+"""Pulls over real sockets: answered, held, woken, late, dropped."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.command import Command
+from longpoll_broker.wire.frame import Serialisation
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE
+
+PULL = RequestCode.PULL_MESSAGE
+LONG_MS = 30_000
+"""A deadline that no passing test waits for."""
+
+
+def fields(reply: Command | None) -> dict[str, str]:
+    """The reply's fields; there must be some."""
+    assert reply is not None
+    assert reply.ext_fields is not None
+    return reply.ext_fields
+
+
+def hold(client: RawClient, broker: Broker, topic: str, offset: int, **options: object) -> int:
+    """Send a pull and wait until it is held; its opaque."""
+    before = len(broker.hold_service)
+    opaque = client.send(PULL, pull_fields(topic, offset, timeout_ms=LONG_MS) | {k: str(v) for k, v in options.items()})
+    # A second request on the same connection is answered after the first was dealt with.
+    client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
+    if broker.policy.notify == "at_append":
+        assert len(broker.hold_service) == before + 1
+    return opaque
+
+
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+def test_what_was_sent_is_pulled(policy: object, start_broker: StartBroker, connect: Connect) -> None:
+    """Bodies and tags come back in queue order; the next offset is the one after the last."""
+    broker = start_broker(policy=policy)
+    client = connect(broker.address)
+    for number in range(3):
+        assert send_message(client, "T", b"body %d" % number, properties="TAGS\x01a\x02") == number
+    wait_until(lambda: broker.store.visible_end("T", 0) == 3)
+    reply = client.call(PULL, pull_fields("T", 0))
+    assert (reply.code, fields(reply)["nextBeginOffset"]) == (0, "3")
+    bodies = [bytes(record.body) for record in records_of(reply)]
+    assert bodies == [b"body 0", b"body 1", b"body 2"]
+
+
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+def test_a_held_pull_is_woken_by_a_send(policy: object, start_broker: StartBroker, connect: Connect) -> None:
+    """Long before its deadline, and the table is empty afterwards."""
+    broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=100_000))
+    puller, sender = connect(broker.address), connect(broker.address)
+    send_message(sender, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    send_message(sender, "T")
+    reply = puller.reply(opaque)
+    assert fields(reply)["nextBeginOffset"] == "2"
+    wait_until(lambda: len(broker.hold_service) == 0)
+    broker.hold_service.assert_tidy()
+
+
+def test_a_tag_that_nobody_wants_wakes_nobody(start_broker: StartBroker, connect: Connect) -> None:
+    """The held pull waits for its own tag."""
+    broker = start_broker()
+    puller, sender = connect(broker.address), connect(broker.address)
+    send_message(sender, "T")
+    opaque = hold(puller, broker, "T", 1, subscription="b")
+    send_message(sender, "T", properties="TAGS\x01a\x02")
+    assert len(broker.hold_service) == 1
+    send_message(sender, "T", properties="TAGS\x01b\x02")
+    assert fields(puller.reply(opaque))["nextBeginOffset"] == "3"
+
+
+def test_a_pull_is_answered_at_its_own_deadline(start_broker: StartBroker, connect: Connect) -> None:
+    """Never before it, with 19 and the same offset; each on its own."""
+    broker = start_broker()
+    client = connect(broker.address)
+    send_message(client, "T")
+    started_s = time.monotonic()
+    opaques = {ms: client.send(PULL, pull_fields("T", 1, timeout_ms=ms)) for ms in (150, 50, 100)}
+    for ms in (50, 100, 150):
+        reply = client.reply(opaques[ms])
+        assert time.monotonic() - started_s >= ms / 1000
+        assert reply is not None
+        assert (reply.code, fields(reply)["nextBeginOffset"]) == (19, "1")
+    broker.hold_service.assert_tidy()
+    assert len(broker.hold_service) == 0
+
+
+def test_the_scan_answers_what_is_late_under_rocketmq(start_broker: StartBroker, connect: Connect) -> None:
+    """A deadline is noticed by the next scan."""
+    broker = start_broker(policy=ROCKETMQ_4_9, config=BrokerConfig(scan_period_ms=50))
+    client = connect(broker.address)
+    send_message(client, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    reply = client.reply(client.send(PULL, pull_fields("T", 1, timeout_ms=10)))
+    assert reply is not None
+    assert reply.code == 19
+
+
+def test_a_hold_without_end_is_capped_under_strict(start_broker: StartBroker, connect: Connect) -> None:
+    """SuspendTimeoutMillis of 2^62 is granted as the configured most; a negative one as nothing."""
+    broker = start_broker(config=BrokerConfig(hold_timeout_ms_max=50))
+    client = connect(broker.address)
+    send_message(client, "T")
+    for timeout_ms in (2**62, -1):
+        reply = client.reply(client.send(PULL, pull_fields("T", 1, timeout_ms=timeout_ms)))
+        assert reply is not None
+        assert reply.code == 19
+
+
+def test_over_the_limit_of_held_pulls_the_answer_is_busy(start_broker: StartBroker, connect: Connect) -> None:
+    """Code 2 at once, and the one that is held stays held."""
+    broker = start_broker(config=BrokerConfig(held_count_max=1))
+    client = connect(broker.address)
+    send_message(client, "T")
+    hold(client, broker, "T", 1)
+    assert client.call(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)).code == 2
+    assert len(broker.hold_service) == 1
+
+
+def test_a_closed_connection_leaves_nothing_in_the_table(start_broker: StartBroker, connect: Connect) -> None:
+    """Its held pulls go; others' stay."""
+    broker = start_broker()
+    leaver, stayer = connect(broker.address), connect(broker.address)
+    send_message(stayer, "T")
+    hold(leaver, broker, "T", 1)
+    assert leaver.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("U")).code == 0
+    hold(leaver, broker, "U", 0)
+    hold(stayer, broker, "T", 1)
+    leaver.close()
+    wait_until(lambda: len(broker.hold_service) == 1)
+    broker.hold_service.assert_tidy()
+
+
+def test_the_commit_bit_stores_the_offset(start_broker: StartBroker, connect: Connect) -> None:
+    """Also when the pull is held; and a refused pull commits nothing."""
+    broker = start_broker()
+    client = connect(broker.address)
+    send_message(client, "T")
+    hold(client, broker, "T", 1, sysFlag=7, commitOffset=42)
+    asked = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
+    assert fields(client.call(RequestCode.QUERY_CONSUMER_OFFSET, asked))["offset"] == "42"
+    refused = pull_fields("T", 0, queue_id=99) | {"sysFlag": "5", "commitOffset": "7"}
+    assert client.call(PULL, refused).code == 1
+    assert broker.offsets.query("T", "G", 99) is None
+
+
+def test_a_rocketmq_header_is_answered_in_kind(start_broker: StartBroker, connect: Connect) -> None:
+    """An immediate answer copies the request's serialisation."""
+    broker = start_broker()
+    client = connect(broker.address)
+    send_message(client, "T")
+    reply = client.call(PULL, pull_fields("T", 0), serialisation=Serialisation.ROCKETMQ)
+    assert reply.code == 0
+    assert reply.serialisation is Serialisation.ROCKETMQ
+
+
+def test_one_message_wakes_every_pull_of_its_queue(start_broker: StartBroker, connect: Connect) -> None:
+    """A thousand on ten connections, each answered once with the message."""
+    broker = start_broker()
+    sender = connect(broker.address)
+    send_message(sender, "T")
+    pullers = [connect(broker.address) for _ in range(10)]
+    opaques = [[puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)) for _ in range(100)] for puller in pullers]
+    wait_until(lambda: len(broker.hold_service) == 1000)
+    send_message(sender, "T")
+    for puller, asked in zip(pullers, opaques, strict=True):
+        for opaque in asked:
+            assert fields(puller.reply(opaque))["nextBeginOffset"] == "2"
+    assert len(broker.hold_service) == 0
+
+
+def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Connect) -> None:
+    """Strict does not lean on a single thread: senders and pullers on three threads, no message missed."""
+    broker = start_broker(config=BrokerConfig(io_thread_count=3))
+    pullers = [connect(broker.address) for _ in range(3)]
+    senders = [connect(broker.address) for _ in range(3)]
+    send_message(senders[0], "T")
+    for offset in range(1, 100):
+        opaques = [puller.send(PULL, pull_fields("T", offset, timeout_ms=LONG_MS)) for puller in pullers]
+        send_message(senders[offset % 3], "T")
+        for puller, opaque in zip(pullers, opaques, strict=True):
+            assert fields(puller.reply(opaque))["nextBeginOffset"] == str(offset + 1)
+    wait_until(lambda: len(broker.hold_service) == 0)
+    broker.hold_service.assert_tidy()
+
+
+def topic_fields(topic: str) -> dict[str, str]:
+    """The fields of a 17 request."""
+    return {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
