@@ -1,0 +1,103 @@
+"""The real C++-core client of PyPI `rocketmq` 0.4.4 against `longpoll serve`, each a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from longpoll.real_client import HOLD_MS, RealClientReport, make_report, run_real_client, why_missing
+
+PATIENCE_S = 20.0
+COUNT, SINGLE_COUNT = 2000, 50
+
+needs_client = pytest.mark.skipif(why_missing() is not None, reason=f"REAL CLIENT NOT TRIED: {why_missing()}")
+
+
+@pytest.fixture(params=["strict", "rocketmq-4.9"])
+def name_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The name server of a `longpoll serve` under each policy."""
+    arguments = ["--store", str(tmp_path / "store"), "--policy", request.param]
+    arguments += ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0"]
+    code = "from longpoll.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "serve", *arguments], stdout=subprocess.PIPE, text=True
+    ) as served:
+        assert served.stdout is not None
+        try:
+            ready = dict(pair.split("=", 1) for pair in served.stdout.readline().split()[1:])
+            yield ready["name-server"]
+        finally:
+            served.send_signal(signal.SIGTERM)
+            assert served.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.peers
+@needs_client
+def test_the_real_client_gets_each_message_once_in_order_and_at_once(name_server: str) -> None:
+    """2,000 tagged messages, each exactly once, in queue order; 50 single ones long before their hold ends."""
+    report = run_real_client(name_server, count=COUNT, single_count=SINGLE_COUNT)
+    print(f"single messages to a held consumer: {report.as_json()}")  # noqa: T201 - the figure that the test is run for
+    assert report.is_right, report
+    assert report.sent == report.received == COUNT + SINGLE_COUNT
+    assert len(report.single_ms) == SINGLE_COUNT
+    assert report.single_ms_max < HOLD_MS / 2
+
+
+@pytest.mark.peers
+@needs_client
+def test_the_real_client_twice_with_one_topic_and_two_groups(name_server: str) -> None:
+    """A second group begins at the first message too, so its run finds the first run's messages as strangers."""
+    topic = f"twice-{uuid.uuid4().hex}"
+    first = run_real_client(name_server, topic=topic, group="first", count=50, single_count=5)
+    second = run_real_client(name_server, topic=topic, group="second", count=50, single_count=5)
+    assert first.is_right
+    assert second.repeated
+    assert not second.is_right
+
+
+def a_run() -> tuple[list[tuple[str, str, int]], list[tuple[str, str, int, int, int]]]:
+    """What a faultless run of four bulk messages and two single ones looks like."""
+    sent = [(f"m{number}", "red", number * 10_000_000) for number in range(6)]
+    received = [(f"m{number}", "red", number % 2, number // 2, number * 10_000_000 + 1_500_000) for number in range(6)]
+    return sent, received
+
+
+def faults(report: RealClientReport) -> set[str]:
+    """The names of what is not empty."""
+    names = ("missing", "repeated", "wrong_tags", "out_of_order")
+    return {name for name in names if getattr(report, name)}
+
+
+def test_a_faultless_run_is_right() -> None:
+    """And its figures are those of the single messages."""
+    sent, received = a_run()
+    report = make_report(sent, received, 4)
+    assert report.is_right
+    assert (report.single_ms_median, report.single_ms_max, len(report.single_ms)) == (1.5, 1.5, 2)
+
+
+def test_every_planted_fault_is_named() -> None:
+    """A lost, a repeated, a wrongly tagged, a swapped and a late message each make the report wrong, by name."""
+    sent, received = a_run()
+    assert faults(make_report(sent, received[:-1], 4)) == {"missing"}
+    assert faults(make_report(sent, [*received, received[5]], 4)) == {"repeated"}
+    assert faults(make_report(sent, [("m0", "blue", 0, 0, 0), *received[1:]], 4)) == {"wrong_tags"}
+    assert faults(make_report(sent, [received[2], received[1], received[0], *received[3:]], 4)) == {"out_of_order"}
+    late = (*received[5][:4], received[5][4] + HOLD_MS * 1_000_000)
+    report = make_report(sent, [*received[:5], late], 4)
+    assert faults(report) == set()
+    assert not report.is_right
+
+
+def test_a_machine_without_the_client_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason says what is missing."""
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    reason = why_missing()
+    assert reason is not None
+    assert "x86-64" in reason
