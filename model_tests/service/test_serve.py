@@ -1,0 +1,115 @@
+"""The command `longpoll serve` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from longpoll.commands.broker_conf import read_broker_conf
+from longpoll_broker.errors import ConfigError
+from longpoll_broker.testing.brokers import Connect
+from longpoll_broker.testing.raw_client import send_message
+from longpoll_spec.history import META_FILE
+
+Serve = Callable[..., "subprocess.Popen[str]"]
+READY = re.compile(r"ready broker=(\S+):(\d+) name-server=(\S+):(\d+) store=(\S+)")
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start `longpoll serve`; killed at the end if it still runs."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*options: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", "from longpoll.cli import main; main()", "serve", *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+ANY = ("--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "ctrl-c"])
+def test_it_says_ready_serves_and_stops_cleanly(
+    number: signal.Signals, serve: Serve, connect: Connect, tmp_path: Path
+) -> None:
+    """One ready line, messages served, exit 0, nothing on stderr, the store closed and the history there."""
+    store, history = tmp_path / "store", tmp_path / "history"
+    process = serve(*ANY, "--store", str(store), "--record", str(history))
+    assert process.stdout is not None
+    ready = READY.fullmatch(process.stdout.readline().strip())
+    assert ready is not None
+    assert ready[5] == str(store)
+    assert send_message(connect((ready[1], int(ready[2]))), "T") == 0
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "", "")
+    assert not (store / "abort").exists()
+    assert (history / META_FILE).exists()
+
+
+def test_the_ready_line_can_be_json_and_unknown_keys_are_named(serve: Serve, tmp_path: Path) -> None:
+    """A broker.conf of the Java broker is taken; what we have no setting for is named once."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text("# comment\nbrokerName = other\nautoCreateTopicEnable=false\nhaListenPort=1\n")
+    process = serve(*ANY, "--store", str(tmp_path / "store"), "--config", str(conf), "--json")
+    assert process.stdout is not None
+    ready = json.loads(process.stdout.readline())
+    assert ready["ready"] is True
+    assert ready["store"] == str(tmp_path / "store")
+    process.send_signal(signal.SIGTERM)
+    _out, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "not used: haListenPort" in err.replace("\n", " ")
+
+
+def test_a_users_mistake_is_one_line_and_exit_2(serve: Serve, tmp_path: Path) -> None:
+    """A port in use, no address, an unknown policy or knob, a bad or missing config file, a store that is a file."""
+    bad_conf = tmp_path / "bad.conf"
+    bad_conf.write_text("maxMessageSize=many\n")
+    file = tmp_path / "file"
+    file.write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        mistakes = (
+            (("--listen", f"127.0.0.1:{port}", "--name-server", "127.0.0.1:0"), "give another address"),
+            (("--listen", "here"), "HOST:PORT"),
+            (("--policy", "best"), "unknown policy"),
+            (("--knob", "luck=more"), "unknown knob"),
+            (("--config", str(bad_conf)), "maxMessageSize"),
+            (("--config", str(tmp_path / "none.conf")), "cannot read"),
+            ((*ANY, "--store", str(file)), "--store"),
+        )
+        processes = [(serve("--store", str(tmp_path / "store"), *options), text) for options, text in mistakes]
+        for process, text in processes:
+            out, err = process.communicate(timeout=60)
+            assert (process.returncode, out) == (2, ""), err
+            assert text in err.replace("\n", " ")
+            assert "Traceback" not in err
+
+
+def test_broker_conf_keys_become_settings(tmp_path: Path) -> None:
+    """And a value that cannot be is named with its line."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=65536\nflushDiskType=SYNC_FLUSH\nlongPollingEnable=false\n! note\n\n")
+    broker, store, unknown = read_broker_conf(conf)
+    assert (store.commit_log_file_size, store.flush_disk_sync, broker.long_polling, unknown) == (65536, True, False, [])
+    for line in ("longPollingEnable=perhaps", "flushDiskType=NOW", "maxMessageSize=-1", "nonsense"):
+        conf.write_text("brokerName=a\n" + line)
+        with pytest.raises(ConfigError, match="line 2"):
+            read_broker_conf(conf)
