@@ -96,7 +96,7 @@ def judge_rightness(case: Case) -> list[Suspects]:
     answers = _answers(case)
     if not len(answers.pull):
         return []
-    rules = [*_order(answers), *_bounds(answers), *_found(answers), *_not_found(answers)]
+    rules = [*_order(answers), *_found(answers), *_not_found(answers), *_bounds(answers)]
     first_rule = np.full(len(answers.pull), -1, dtype=np.int64)
     for number, rule in reversed(list(enumerate(rules))):
         first_rule[rule.broken] = number

@@ -119,11 +119,18 @@ def _launch(conf: SparkConf, log: Any, directory: Path) -> Any:
 
 def _connect(gateway: Any, conf: SparkConf, directory: Path) -> SparkSession:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
+        with _unclosed_sockets_ignored():
             return SparkSession(SparkContext(conf=conf, gateway=gateway))
     except (PySparkException, Py4JError) as error:
         raise SparkUnavailableError(f"Spark does not start: {_first_fault(directory) or error}") from error
+
+
+@contextmanager
+def _unclosed_sockets_ignored() -> Iterator[None]:
+    """PySpark leaves the sockets over which results come to be closed with their last reference."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
+        yield
 
 
 def _first_fault(directory: Path) -> str:
@@ -175,7 +182,9 @@ class SparkReading:
 
     def surveys(self) -> Iterator[Survey]:
         """See `job.Reading.surveys`."""
-        for row in self.events.filter(F.col("event") == SURVEY_ROW).select("expression").collect():
+        with _unclosed_sockets_ignored():
+            rows = self.events.filter(F.col("event") == SURVEY_ROW).select("expression").collect()
+        for row in rows:
             yield msgspec.json.decode(row["expression"], type=Survey)
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
@@ -187,7 +196,8 @@ class SparkReading:
         events = self.events.filter(F.col("event") != SURVEY_ROW)
         if unplaced:
             events = place_answers(events)
-        return events.groupBy(*GROUP_KEY).applyInArrow(judge_group, _ddl(RESULT_SCHEMA)).toArrow()
+        with _unclosed_sockets_ignored():
+            return events.groupBy(*GROUP_KEY).applyInArrow(judge_group, _ddl(RESULT_SCHEMA)).toArrow()
 
 
 @frozen

@@ -1,0 +1,216 @@
+"""Planted faults: each must be found and rightly named, in a simulated history and in changed judges."""
+
+from __future__ import annotations
+
+import shutil
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from longpoll_judge import case, promptness, queue_log, rightness, steps, verdict
+from longpoll_judge.job import judge
+from longpoll_judge.plant import FAULTS, Fault, NoVictimError, load, plant
+from longpoll_judge.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
+from longpoll_spec.history import PART_GLOB, Event
+
+PlantOnce = Callable[[str], tuple[Path, Fault]]
+
+
+@pytest.fixture(scope="module")
+def planted(clean: Path, tmp_path_factory: pytest.TempPathFactory) -> PlantOnce:
+    """Plants a fault in the clean history, each once a run."""
+    directory = tmp_path_factory.mktemp("planted")
+
+    def plant_once(name: str) -> tuple[Path, Fault]:
+        if not (directory / name).exists():
+            plant(clean, name, directory / name)
+        return directory / name, FAULTS[name]
+
+    return plant_once
+
+
+SAYS = {
+    "answer_deleted": "was never answered",
+    "answer_delayed": "after its deadline",
+    "wake_delayed": "while it was held",
+    "answer_duplicated": "2 answers",
+    "next_wrong": "it must be",
+    "message_missing": "although 2 messages",
+    "message_from_the_future": "not yet visible",
+    "too_many_messages": "asked were at most",
+    "messages_out_of_order": "out of order",
+    "next_stays": "passed over nothing",
+    "wrong_tag": "tag does not match",
+    "answer_before_visible": "not yet visible",
+    "denies_message": "a matching message was visible",
+    "end_too_high": "can have been visible",
+    "end_too_low": "was visible before its request came",
+    "legal_called_illegal": "calls the offset illegal",
+    "half_line": "damaged line",
+    "meta_missing": "missing",
+    "sequence_gap": "misses 1 events",
+    "events_lost": "was never answered",
+}
+"""What some finding or gap says of each fault, planted in the simulated history."""
+
+
+def as_expected(result: Result, name: str) -> bool:
+    """Whether the verdict, the named properties and the reason given are those of the fault."""
+    fault = FAULTS[name]
+    named = {finding.property for finding in result.findings}
+    certain = "violated" if fault.verdict == "invalid" else "unknown"
+    reasons = [finding.why for finding in result.findings if finding.verdict == certain]
+    reasons += [gap["why"] for gap in result.gaps]
+    is_named = named <= fault.properties and bool(named) == bool(fault.properties)
+    return result.verdict == fault.verdict and is_named and any(SAYS[name] in reason for reason in reasons)
+
+
+def test_a_simulated_history_is_valid(clean: Path) -> None:
+    """A history of a broker that does everything right is valid, and its latencies were measured."""
+    result = judge([clean], engine="local")
+
+    assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
+    assert result.latency["wake_ms"].count > 100
+    assert result.latency["late_ms"].count > 10
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_every_planted_fault_is_found_and_named(planted: PlantOnce, name: str) -> None:
+    """The verdict is the fault's, and no other property is named."""
+    directory, fault = planted(name)
+    result = judge([directory], engine="local")
+
+    assert as_expected(result, name), (fault, result.verdict, result.findings, result.gaps)
+    for finding in result.findings:
+        assert finding.evidence
+        assert finding.window_start_ms <= finding.window_end_ms
+        assert finding.request
+
+
+def test_a_deleted_answer_is_found_even_when_its_number_stays_missing(clean: Path, tmp_path: Path) -> None:
+    """Taking a line out by hand leaves a gap in the numbers, which acquits nobody."""
+    request = next(
+        answer.request for pull, answer in load(clean).exchanges() if answer.cause == "expired" and pull.offset > 0
+    )
+    shutil.copytree(clean, tmp_path / "cut")
+    for part in (tmp_path / "cut").glob(PART_GLOB):
+        lines = part.read_bytes().splitlines(keepends=True)
+        kept = [line for line in lines if f'"{request}"'.encode() not in line or b"answer_sent" not in line]
+        part.write_bytes(b"".join(kept))
+    result = judge([tmp_path / "cut"], engine="local")
+
+    assert result.verdict == "invalid"
+    assert (ANSWERED_BY_DEADLINE, "violated") in {(finding.property, finding.verdict) for finding in result.findings}
+    assert [gap["kind"] for gap in result.gaps] == ["sequence gap"]
+
+
+def test_thresholds_decide(planted: PlantOnce) -> None:
+    """A wake that is 2 s late is no lost wakeup to someone who allows 10 s."""
+    directory, _fault = planted("wake_delayed")
+
+    assert judge([directory], engine="local").verdict == "invalid"
+    assert judge([directory], engine="local", wake_ms=10_000, late_ms=10_000).verdict == "valid"
+
+
+@pytest.fixture(scope="module")
+def vague(planted: PlantOnce, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The history with a wake 2 s late, seen with a clock that may be 5 s off."""
+    directory = tmp_path_factory.mktemp("vague") / "history"
+    shutil.copytree(planted("wake_delayed")[0], directory)
+    meta = msgspec.json.decode((directory / "meta.json").read_bytes())
+    meta["sources"][0]["uncertainty_ns"] = 5 * 10**9
+    (directory / "meta.json").write_bytes(msgspec.json.encode(meta))
+    return directory
+
+
+def test_uncertain_clocks_make_a_late_wake_unknown(vague: Path) -> None:
+    """With an uncertainty of 5 s nobody can say whether an answer was 2 s late."""
+    result = judge([vague], engine="local")
+
+    assert result.verdict == "unknown"
+    assert {finding.verdict for finding in result.findings} == {"unknown"}
+    assert NO_LOST_WAKEUP in {finding.property for finding in result.findings}
+
+
+def test_a_fault_that_finds_no_victim_says_so(tmp_path: Path, clean: Path) -> None:
+    """Planting in a history without pulls is the user's mistake, and nothing is written."""
+    few: list[Event] = load(clean).events[:1]
+    (tmp_path / "few").mkdir()
+    shutil.copy(clean / "meta.json", tmp_path / "few")
+    (tmp_path / "few" / "part-000000.ndjson").write_bytes(msgspec.json.encode(few[0]) + b"\n")
+
+    with pytest.raises(NoVictimError, match="longer run"):
+        plant(tmp_path / "few", "answer_deleted", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+MUTANTS = {
+    "wake threshold inverted": (promptness, "over = is_judged & (delay_least > wake_ns)", "delay_least < wake_ns"),
+    "wake judged by upper bound": (promptness, "over = is_judged & (delay_least > wake_ns)", "delay_most > wake_ns"),
+    "deadline threshold inverted": (promptness, "over = is_judged & (late_least > late_ns)", "late_least < late_ns"),
+    "deadline never": (promptness, "over = is_judged & (late_least > late_ns)", "late_least > 10**18"),
+    "losses do not excuse": (promptness, 'is_excused = ~pulls.is_answered & pulls.facts("lossy")', "pulls.is_answered"),
+    "unknown left out": (verdict, "for member in group.members[:FINDINGS_MAX].tolist():", "for member in []:"),
+    "any next will do": (rightness, "(answers.next != last + 1)", "(answers.next < 0)"),
+    "tags not looked at": (rightness, "wrong_tag = _wrong_tags(answers) & ~unknown", "unknown & ~unknown"),
+    "skipped not counted": (rightness, "(matching_least > answers.body_count)", "(matching_least < 0)"),
+    "visible end not looked at": (rightness, "told & (answers.max > end_most)", "told & (answers.max < 0)"),
+    "visible end at least not looked at": (rightness, "told & (answers.max < end_least)", "told & (answers.max < 0)"),
+    "twice is fine": (rightness, "first[count > 1]", "first[count > 2]"),
+    "19 always fine": (
+        rightness,
+        "no_new & (visible_before < answers.received_after_ns)",
+        "no_new & (visible_before < 0)",
+    ),
+    "21 always fine": (rightness, "illegal & inside", "illegal & inside & ~inside"),
+    "20 may stay": (
+        rightness,
+        "no_match & (answers.next <= answers.asked)",
+        "no_match & (answers.next < answers.asked)",
+    ),
+    "order not looked at": (rightness, "answers.any_in_body(follows)", "answers.any_in_body(follows & ~follows)"),
+    "size not looked at": (rightness, "(answers.body_count > count_max)", "(answers.body_count < 0)"),
+    "first message taken for visible": (queue_log, 'place = np.searchsorted(ends, offset, side="right")', "0 * offset"),
+    "last answer counts": (steps, "padded_rows[place], -1)", "-1, -1)"),
+}
+
+
+ENTRIES = ("judge_promptness", "judge_rightness", "judge_once", "pulls", "Growth")
+"""What the other modules take from a changed one."""
+
+
+def _mutated(module: types.ModuleType, old: str, new: str) -> dict[str, object]:
+    """The names of the module made anew with one place of its source changed."""
+    assert module.__file__ is not None
+    source = Path(module.__file__).read_text()
+    changed = old.replace(old.split(" = ", 1)[1], new) if " = " in old and not new.startswith("for") else new
+    assert source.count(old) >= 1, f"the mutant's place is gone: {old}"
+    names: dict[str, object] = {"__name__": module.__name__, "__file__": module.__file__}
+    exec(compile(source.replace(old, changed), module.__file__, "exec", dont_inherit=True), names)  # noqa: S102 - a mutant
+    return names
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_every_changed_judge_is_caught(
+    planted: PlantOnce, clean: Path, vague: Path, mutant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slip in the verdict's code makes a planted fault pass, or a clean history fail."""
+    module, old, new = MUTANTS[mutant]
+    for name, value in _mutated(module, old, new).items():
+        if name in ENTRIES or (module is verdict and name == "_findings"):
+            for user in (verdict, case, steps):
+                if hasattr(user, name):
+                    monkeypatch.setattr(user, name, value)
+
+    assert not all(_outcomes(planted, clean, vague)), f"nothing notices the mutant {mutant!r}"
+
+
+def _outcomes(planted: PlantOnce, clean: Path, vague: Path) -> Iterator[bool]:
+    """Whether each history is judged as it must be; the rest is not looked at after the first that is not."""
+    yield judge([clean], engine="local").verdict == "valid"
+    yield judge([vague], engine="local").verdict == "unknown"
+    for name in FAULTS:
+        yield as_expected(judge([planted(name)[0]], engine="local"), name)

@@ -1,0 +1,143 @@
+"""Reading: damage is named and never fatal, and slices do not show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longpoll_judge import source
+from longpoll_judge.errors import HistoryNotFoundError
+from longpoll_judge.generate import simulated_meta, write
+from longpoll_judge.job import judge
+from longpoll_judge.schema import EVENT_SCHEMA, event_dict
+from longpoll_spec.history import FIELD_TYPES, META_FILE, Event
+
+BAD_LINES = {
+    b'{"event":"append","after_ns":1': "truncated",
+    b"garbage": "malformed",
+    b'{"event":"append"}': "required",
+    b'{"event":"append","after_ns":"x","before_ns":1,"source":"s","sequence":0}': "Expected `int`",
+    b'{"event":"append","after_ns":9,"before_ns":1,"source":"s","sequence":0}': "later than",
+    b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":99999999999999999999}': "out of range",
+    b'{"event":"append","after_ns":1,"before_ns":1,"source":"\xff","sequence":0}': "utf-8",
+    b"[1,2]": "Expected `object`",
+    b"\x00\x00\x00": "malformed",
+}
+
+
+def event(sequence: int) -> Event:
+    """Some event."""
+    return Event(event="append", after_ns=5, before_ns=7, source="broker-a#1", sequence=sequence, tag="a b\u00e9")
+
+
+def read(directory: Path) -> tuple[list[dict[str, object]], list[source.Damage]]:
+    """All events and damages of a history."""
+    events: list[dict[str, object]] = []
+    damages: list[source.Damage] = []
+    for part in source.find([directory]).slices:
+        table, found = source.read_slice(part)
+        events += [event_dict(row) for row in table.to_pylist()]
+        damages += found
+    return events, damages
+
+
+def test_the_schema_is_the_specs() -> None:
+    """Every field of an event is a column, in order, and the struct agrees with the table of types."""
+    assert EVENT_SCHEMA.names == list(FIELD_TYPES)
+    assert [field.name for field in msgspec.structs.fields(Event)] == list(FIELD_TYPES)
+
+
+@pytest.mark.parametrize("line", BAD_LINES)
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_bad_line_is_named_and_the_rest_goes_on(tmp_path: Path, line: bytes, place: int) -> None:
+    """Three good lines are read whatever stands before, between or after them; file and byte are named."""
+    lines = [msgspec.json.encode(event(sequence)) for sequence in range(3)]
+    lines.insert(place, line)
+    write(tmp_path, [], simulated_meta())
+    (tmp_path / "part-000000.ndjson").write_bytes(b"\n".join(lines))
+    events, damages = read(tmp_path)
+
+    assert [row["sequence"] for row in events] == [0, 1, 2]
+    assert [(damage.file, damage.position) for damage in damages] == [
+        (str(tmp_path / "part-000000.ndjson"), sum(len(before) + 1 for before in lines[:place]))
+    ]
+    assert BAD_LINES[line] in damages[0].reason
+
+
+@settings(max_examples=30, deadline=None)
+@given(size=st.integers(1, 700), count=st.integers(0, 12), torn=st.integers(0, 60))
+def test_slices_do_not_show(tmp_path_factory: pytest.TempPathFactory, size: int, count: int, torn: int) -> None:
+    """However a part is cut into slices, every line is read once."""
+    directory = tmp_path_factory.mktemp("slices")
+    write(directory, (event(sequence) for sequence in range(count)), simulated_meta())
+    with (directory / "part-000000.ndjson").open("ab") as file:
+        file.write(msgspec.json.encode(event(count))[:torn])
+    whole = read(directory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "SLICE_BYTES", size)
+        cut = read(directory)
+
+    assert cut == whole
+    assert [row["sequence"] for row in whole[0]] == list(range(count))
+    assert len(whole[1]) == (torn > 0)
+
+
+def test_a_huge_line_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line over the limit is damage, and the lines around it are read."""
+    monkeypatch.setattr(source, "SLICE_BYTES", 500)
+    monkeypatch.setattr(source, "LINE_BYTES_MAX", 2_000)
+    lines = [msgspec.json.encode(event(0)), b"x" * 100_000, msgspec.json.encode(event(1))]
+    write(tmp_path, [], simulated_meta())
+    (tmp_path / "part-000000.ndjson").write_bytes(b"\n".join(lines) + b"\n")
+    events, damages = read(tmp_path)
+
+    assert [row["sequence"] for row in events] == [0, 1]
+    assert [damage.reason for damage in damages] == ["a line longer than 2000 bytes"]
+
+
+def test_clocks_are_aligned_and_intervals_widened(tmp_path: Path) -> None:
+    """offset_ns is added and uncertainty_ns widens both sides."""
+    meta = simulated_meta()
+    clock = msgspec.structs.replace(meta.sources[0], offset_ns=1_000, uncertainty_ns=10)
+    write(tmp_path, [event(0)], msgspec.structs.replace(meta, sources=[clock]))
+    (row,) = read(tmp_path)[0]
+
+    assert (row["after_ns"], row["before_ns"]) == (995, 1_017)
+
+
+def test_another_format_is_left_unread_and_named(tmp_path: Path, clean: Path) -> None:
+    """A history of a newer format makes the verdict unknown, beside one that is read."""
+    write(tmp_path, [event(0)], msgspec.structs.replace(simulated_meta(), format_version=99))
+    result = judge([tmp_path, clean], engine="local")
+
+    assert result.verdict == "unknown"
+    assert ["format 99 is not the one read here" in gap["why"] for gap in result.gaps] == [True]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format_version":"x"}', b"\xff"])
+def test_a_damaged_meta_file_is_a_gap(tmp_path: Path, content: bytes) -> None:
+    """Whatever stands in meta.json, the events are read and the damage is named."""
+    write(tmp_path, [event(0)], None)
+    (tmp_path / META_FILE).write_bytes(content)
+    result = judge([tmp_path], engine="local")
+
+    assert (result.verdict, result.events) == ("unknown", 1)
+    assert META_FILE in result.gaps[0]["where"]
+
+
+def test_a_path_without_history_is_the_users_mistake(tmp_path: Path) -> None:
+    """Neither a missing path nor an empty directory is a history."""
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(HistoryNotFoundError):
+            source.find([path])
+
+
+def test_an_empty_history_is_not_valid(tmp_path: Path) -> None:
+    """Nothing was seen, so nothing is known."""
+    write(tmp_path, [], simulated_meta())
+
+    assert judge([tmp_path], engine="local").verdict == "unknown"
