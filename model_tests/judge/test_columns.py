@@ -1,0 +1,127 @@
+"""The pure parts against plain Python: tag hashes, logs, latencies, sequence numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_judge.expression import java_hash, parse
+from longpoll_judge.latency import bucket_counts, percentiles
+from longpoll_judge.queue_log import NEVER, Growth, QueueLog
+from longpoll_judge.survey import sequence_faults
+
+MOMENTS = st.integers(0, 50)
+GROWTHS = st.lists(st.tuples(st.integers(0, 12), MOMENTS, st.integers(0, 9)), max_size=8)
+
+
+def growth(steps: list[tuple[int, int, int]]) -> Growth:
+    """A growth from (end, after, width) triples."""
+    end, after, width = (np.array([step[place] for step in steps], dtype=np.int64) for place in range(3))
+    return Growth(end, after, after + width)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("", 0), ("a", 97), ("TagA", 2598919), ("Aa", 2112), ("BB", 2112), ("polygenelubricants", -(1 << 31))],
+)
+def test_hashes_are_javas(text: str, code: int) -> None:
+    """`String.hashCode` of known strings, with two that collide and one that is the least int."""
+    assert java_hash(text) == code
+
+
+def test_hashes_count_utf_16_units() -> None:
+    """A character beyond the basic plane is two units, as in Java."""
+    assert java_hash("\U0001f600") == 0xD83D * 31 + 0xDE00 == 1772899
+
+
+def test_expressions_are_split_as_the_broker_does() -> None:
+    """Asked tags are trimmed, `*` is everything only when it stands alone, SQL92 is not decided."""
+    tags = np.array([java_hash(tag) for tag in ("a", "b", "c", "", "BB")], dtype=np.int64)
+    taken = {}
+    for text in ("*", "", " a ||b", "*||a", "Aa", "||"):
+        expression = parse("TAG", text)
+        assert expression is not None
+        taken[text] = expression.matches(tags).tolist()
+
+    assert taken["*"] == taken[""] == [True] * 5
+    assert taken[" a ||b"] == [True, True, False, False, False]
+    assert taken["*||a"] == [True, False, False, False, False]
+    assert taken["Aa"] == [False, False, False, False, True]
+    assert taken["||"] == [False] * 5
+    assert parse("SQL92", "a > 1") is None
+    assert parse("", "") is None
+
+
+@given(steps=GROWTHS, offset=st.integers(0, 13))
+def test_an_offset_is_visible_from_the_first_end_above_it(steps: list[tuple[int, int, int]], offset: int) -> None:
+    """The interval is bounded by the earliest of all moments at which the end was above the offset."""
+    after, before = growth(steps).visible_between(np.array([offset], dtype=np.int64))
+
+    assert after[0] == min((begin for end, begin, _width in steps if end > offset), default=NEVER)
+    assert before[0] == min((begin + width for end, begin, width in steps if end > offset), default=NEVER)
+
+
+@given(steps=GROWTHS, moment=MOMENTS)
+def test_the_end_at_a_moment_lies_between_two_bounds(steps: list[tuple[int, int, int]], moment: int) -> None:
+    """At least what was surely reached before, at most what may have been reached by then."""
+    grown = growth(steps)
+    at = np.array([moment], dtype=np.int64)
+
+    assert grown.end_at_least(at)[0] == max((end for end, begin, width in steps if begin + width < moment), default=0)
+    assert grown.end_at_most(at)[0] == max((end for end, begin, _width in steps if begin <= moment), default=0)
+
+
+@given(
+    tags=st.lists(st.sampled_from(["a", "b", ""]), max_size=12),
+    holes=st.sets(st.integers(0, 11)),
+    text=st.sampled_from(["*", "a", "a || b"]),
+    first=st.integers(0, 12),
+    width=st.integers(0, 12),
+)
+def test_matching_messages_are_counted(tags: list[str], holes: set[int], text: str, first: int, width: int) -> None:
+    """Messages whose tags were not recorded may match or not; the others are counted exactly."""
+    seen = [offset for offset in range(len(tags)) if offset not in holes]
+    codes = np.array([java_hash(tags[offset]) for offset in seen], dtype=np.int64)
+    log = QueueLog(np.array(seen, dtype=np.int64), codes, growth([]), is_white_box=True, slack_ns=0)
+    expression = parse("TAG", text)
+    assert expression is not None
+    least, most = log.matching(expression).count(np.array([first]), np.array([first + width]))
+    wanted = {"*": {"a", "b", ""}, "a": {"a"}, "a || b": {"a", "b"}}[text]
+    known = [offset for offset in seen if first <= offset < first + width]
+    sure = sum(tags[offset] in wanted for offset in known)
+
+    if text == "*":
+        assert least[0] == most[0] == width
+    else:
+        assert (least[0], most[0]) == (sure, sure + width - len(known))
+
+
+@given(values=st.lists(st.integers(0, 10**12), min_size=1, max_size=200), cut=st.integers(0, 200))
+def test_percentiles_are_within_one_per_cent_and_add_up(values: list[int], cut: int) -> None:
+    """However the values are divided among queues, p50 and p99 are the ranked values rounded up by at most 1 %."""
+    counts: dict[int, int] = {}
+    for part in (values[:cut], values[cut:]):
+        buckets, numbers = bucket_counts(np.array(part, dtype=np.int64))
+        for bucket, number in zip(buckets.tolist(), numbers.tolist(), strict=True):
+            counts[bucket] = counts.get(bucket, 0) + number
+    told = percentiles(counts, max(values))
+    ranked = sorted(values)
+
+    assert (told.count, told.max) == (len(values), max(values) / 1e6)
+    for value, place in ((told.p50, (len(values) + 1) // 2), (told.p99, -(-99 * len(values) // 100))):
+        assert value is not None
+        true = ranked[place - 1]
+        assert true * 0.999 - 2 <= value * 1e6 <= max(true * 1.011, 1) + 2
+
+
+@given(numbers=st.lists(st.integers(0, 15), max_size=20))
+def test_sequence_faults_are_those_of_the_numbers(numbers: list[int]) -> None:
+    """Missing and repeated numbers are counted exactly, from runs in any order."""
+    faults = sequence_faults([(number, number) for number in numbers])
+    missing = set(range(max(numbers, default=-1) + 1)) - set(numbers)
+
+    assert faults.missing_count == len(missing)
+    assert faults.first_missing == min(missing, default=-1)
+    assert faults.repeated_count == len(numbers) - len(set(numbers))
