@@ -8,6 +8,7 @@ readers take none. Leaves out threads: the service calls `dispatch`, `flush` and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from longpoll_broker.config import StoreConfig
@@ -87,16 +88,13 @@ class MessageStore:
             unlock = files.lock(f"{directory}/lock")
         except BlockingIOError as error:
             raise StoreUserError(f"{directory} is in use: {error.strerror}; stop that broker first") from error
-        try:
+        with ExitStack() as undo:
+            undo.callback(unlock)
             store = cls(runtime, directory, config, unlock)
-        except BaseException:
-            unlock()
-            raise
-        try:
+            undo.pop_all()
+            undo.callback(store.abandon)
             store._recover()
-        except BaseException:
-            store.abandon()
-            raise
+            undo.pop_all()
         return store
 
     def _recover(self) -> None:
