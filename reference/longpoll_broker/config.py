@@ -5,17 +5,10 @@ Leaves out policy knobs (`longpoll_spec.policy`): a setting changes sizes and ad
 
 from __future__ import annotations
 
-import os
-
 from attrs import field, frozen
 
 KIB = 1024
 MIB = 1024 * KIB
-
-
-def _memory_size() -> int:
-    """Bytes of physical memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @frozen
@@ -42,8 +35,8 @@ class StoreConfig:
     """`maxTransferCountOnMessageInDisk`."""
     memory_ratio_max: int = field(default=40)
     """`accessMessageInMemoryMaxRatio`, percent: what is further behind the log's end than this counts as on disk."""
-    memory_size: int = field(factory=_memory_size)
-    """Bytes of physical memory that the ratio is taken of."""
+    memory_size: int = field(default=0)
+    """Bytes of physical memory that the ratio is taken of; 0 asks the machine."""
 
 
 @frozen

@@ -319,6 +319,10 @@ class Runtime(Protocol):
         """A new poller."""
         ...
 
+    def memory_size(self) -> int:
+        """Bytes of physical memory of the machine."""
+        ...
+
     def step(self, action: str) -> None:
         """A step point named as one of the law's actions; does nothing here."""
         ...

@@ -5,6 +5,7 @@ Leaves out any policy of its own; a test subclasses it to act at a step point.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -67,6 +68,10 @@ class RealRuntime:
     def poller(self) -> Poller:
         """A new poller."""
         return RealPoller()
+
+    def memory_size(self) -> int:
+        """Bytes of physical memory of the machine."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def step(self, action: str) -> None:
         """A step point; production has nothing to do there."""

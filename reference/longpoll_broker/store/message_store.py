@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
+from attrs import evolve
+
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import MessageRefusedError, StoreUserError
 from longpoll_broker.runtime import Runtime
@@ -57,7 +59,7 @@ class MessageStore:
         """Use `open`."""
         self._runtime = runtime
         self._directory = directory
-        self._config = config
+        self._config = config if config.memory_size else evolve(config, memory_size=runtime.memory_size())
         self._unlock = unlock
         self._append_lock = runtime.lock()
         self._dispatch_lock = runtime.lock()
