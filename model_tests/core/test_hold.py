@@ -48,14 +48,25 @@ def test_a_kept_pull_is_held_again() -> None:
     assert table.take(KEY) == [pull]
 
 
-def test_remove_does_nothing_once_a_notifier_has_taken_the_pull() -> None:
+def test_a_recheck_does_nothing_once_a_notifier_has_taken_the_pull() -> None:
     """The recheck must not queue what a walker has already in its hands: that would answer twice."""
     table = HoldTable()
     pull = missed()
     table.hold(pull)
     table.take(KEY)
-    assert not table.remove(pull)
+    assert not table.recheck(pull, 9)
     assert pull.phase is TAKEN
+
+
+def test_a_recheck_takes_out_what_need_not_wait() -> None:
+    """Only if the visible end has moved past the offset."""
+    table = HoldTable()
+    pull = missed(offset=4)
+    table.hold(pull)
+    assert not table.recheck(pull, 4)
+    assert table.recheck(pull, 5)
+    table.assert_tidy()
+    assert len(table) == 0
 
 
 def test_a_deadline_that_fires_while_a_notifier_has_the_pull_stands_until_the_answer() -> None:

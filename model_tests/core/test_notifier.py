@@ -55,12 +55,13 @@ def test_a_walk_without_a_message_wakes_every_tag(policy: Policy) -> None:
     assert walk(policy, table, 5) == [Wake(pull, "woken")]
 
 
-def test_only_a_scanning_policy_expires_in_a_walk() -> None:
-    """RocketMQ notices a passed deadline at any arrival; strict leaves it to the deadline heap."""
-    for policy, causes in ((ROCKETMQ_4_9, ["expired"]), (STRICT, [])):
+def test_a_walk_lets_go_what_is_late() -> None:
+    """A notifier that comes by notices a passed deadline, in every policy."""
+    for policy in (ROCKETMQ_4_9, STRICT, STRICT_CLONE):
         table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
         held(table, 4, deadline_ms=10)
-        assert [wake.cause for wake in walk(policy, table, 4, now_ms=10)] == causes
+        assert [wake.cause for wake in walk(policy, table, 4, now_ms=9)] == []
+        assert [wake.cause for wake in walk(policy, table, 4, now_ms=10)] == ["expired"]
 
 
 def broken_walk(policy: Policy) -> tuple[HoldTable, list[Pull], list[Wake], bool]:

@@ -239,9 +239,12 @@ class HoldTable:
 
     # -- recheck, expire, drop, stop --------------------------------------------------------------------------------
 
-    def remove(self, pull: Pull) -> bool:
-        """Take one pull out to run it; false, and nothing done, if a notifier or an answer was first."""
-        if pull.phase is not HELD:
+    def recheck(self, pull: Pull, visible_end: int) -> bool:
+        """After the insert, take the pull out to run it if the visible end has moved past its offset.
+
+        False, and nothing done, if it has not, or if a notifier or an answer was first.
+        """
+        if pull.phase is not HELD or visible_end <= pull.offset:
             return False
         self._remove(pull)
         return True

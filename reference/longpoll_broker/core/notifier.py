@@ -2,7 +2,7 @@
 
 A `Walk` is made for every arrival (or bucket of a scan) that may concern somebody. `start` and `end` are called with
 the shard's lock held; `each` without it. What a policy changes is here and nowhere else: taking by clone-and-clear or
-in place, whether a passed deadline counts, and what becomes of the list when a filter raises.
+in place, and what becomes of the list when a filter raises. A passed deadline wakes as well as an arrival.
 
 Leaves out threads and the executor (`service.hold_service`). Source: `PullRequestHoldService.notifyMessageArriving`.
 """
@@ -95,7 +95,7 @@ class Walk:
     def _wakes(self, pull: Pull) -> bool:
         if self._has_news(pull):
             return True
-        return self.policy.expiry == "scan" and self.now_ms >= pull.deadline_ms
+        return self.now_ms >= pull.deadline_ms
 
     def _has_news(self, pull: Pull) -> bool:
         newest = self.visible_end
@@ -106,5 +106,4 @@ class Walk:
         return pull.filter is None or pull.filter.matches(self.tags_code)
 
     def _cause(self, pull: Pull) -> str:
-        # Only the scanning policies wake for a deadline, and there news come first, as in Java.
-        return "expired" if self.policy.expiry == "scan" and self.now_ms >= pull.deadline_ms else "woken"
+        return "expired" if self.now_ms >= pull.deadline_ms else "woken"

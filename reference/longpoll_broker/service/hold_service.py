@@ -28,6 +28,19 @@ SHARD_COUNT: Final = 8
 """Locks of the table; buckets are dealt to them by hash."""
 
 
+@frozen
+class Steps:
+    """The step points of a walk, by the law's names."""
+
+    start: str
+    each: str
+    end: str
+
+
+NOTIFY: Final = Steps("notify_start", "notify_each", "notify_end")
+SCAN: Final = Steps("scan_start", "scan_each", "scan_end")
+
+
 class Executor(Protocol):
     """Runs a pull that left the table."""
 
@@ -145,11 +158,10 @@ class HoldService:
         after_ns = recorder.now_ns() if recorder is not None else 0
         self._runtime.step("recheck")
         visible_end = self._ends.visible_end(pull.topic, pull.queue_id)
-        if visible_end <= pull.offset:
-            removed = False
-        else:
+        removed = False
+        if visible_end > pull.offset:
             with shard.lock:
-                removed = shard.table.remove(pull)
+                removed = shard.table.recheck(pull, visible_end)
         if recorder is not None:
             recorder.put("recheck", after_ns, **_place(pull), visible_end=visible_end)
         if removed:
@@ -161,7 +173,10 @@ class HoldService:
     # -- notifiers ---------------------------------------------------------------------------------------------------
 
     def notify(self, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
-        """Go through one bucket as a notifier; raises what a filter or the store raises under `on_throw=drop_rest`."""
+        """Go through one bucket because of an arrival; raises what a filter raises under `on_throw=drop_rest`."""
+        self._walk(NOTIFY, key, visible_end, tags_code, outbox)
+
+    def _walk(self, steps: Steps, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
         shard = self._shards[hash(key) % SHARD_COUNT]
         # Without the lock this is safe: a pull inserted after this look rechecks the end that was moved before it.
         if self._policy.empty_shortcut and not shard.table.has(key):
@@ -178,14 +193,14 @@ class HoldService:
             lambda: self._ends.visible_end(topic, queue_id),
         )
         after_ns = recorder.now_ns() if recorder is not None else 0
-        self._runtime.step("notify_start")
+        self._runtime.step(steps.start)
         with shard.lock:
             taken = walk.start()
         if recorder is not None:
             for pull in taken:
                 recorder.put("take", after_ns, **_place(pull), visible_end=visible_end)
         while walk.unseen:
-            self._runtime.step("notify_each")
+            self._runtime.step(steps.each)
             wake = walk.each()
             if wake is None:
                 continue
@@ -195,12 +210,12 @@ class HoldService:
                         continue
             self._queue(wake.pull, wake.cause, outbox)
         if self._policy.take == "clone_and_clear":
-            self._keep(shard, walk, outbox)
+            self._keep(steps, shard, walk, outbox)
 
-    def _keep(self, shard: Shard, walk: Walk, outbox: Outbox) -> None:
+    def _keep(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> None:
         recorder = self._recorder
         after_ns = recorder.now_ns() if recorder is not None else 0
-        self._runtime.step("notify_end")
+        self._runtime.step(steps.end)
         with shard.lock:
             kept = walk.end()
         if recorder is not None:
@@ -221,18 +236,15 @@ class HoldService:
 
     def scan(self, outbox: Outbox) -> None:
         """Go through every bucket as the scanner does; a store that fails for one bucket ends the round, as in 4.9."""
-        self._runtime.step("scan_start")
         for shard in self._shards:
             with shard.lock:
                 keys = shard.table.keys()
             for key in keys:
-                self._runtime.step("scan_each")
                 visible_end = self._ends.visible_end(*key)
                 try:
-                    self.notify(key, visible_end, None, outbox)
+                    self._walk(SCAN, key, visible_end, None, outbox)
                 except FAULTS:
                     log.exception("the scan of %s failed", key)
-        self._runtime.step("scan_end")
 
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
