@@ -42,6 +42,12 @@ __all__ = [
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
+# Looking a member up in its enum, and `&` on an IntFlag, cost more than what is done with them here.
+_JSON: Final = Serialisation.JSON
+_ROCKETMQ: Final = Serialisation.ROCKETMQ
+_RESPONSE: Final = int(CommandFlag.RESPONSE)
+_ONE_WAY: Final = int(CommandFlag.ONE_WAY)
+
 
 class Command(msgspec.Struct, frozen=True, gc=False):
     """One request or reply. It holds no reference cycles, so the collector need not know it (`gc=False`)."""
@@ -68,12 +74,12 @@ class Command(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_response(self) -> bool:
         """Whether this is a reply."""
-        return self.flag & CommandFlag.RESPONSE != 0
+        return self.flag & _RESPONSE != 0
 
     @property
     def is_one_way(self) -> bool:
         """Whether the sender wants no reply."""
-        return self.flag & CommandFlag.ONE_WAY != 0
+        return self.flag & _ONE_WAY != 0
 
 
 def reply(
@@ -88,7 +94,7 @@ def reply(
     return Command(
         code=code,
         opaque=request.opaque,
-        flag=request.flag | CommandFlag.RESPONSE,
+        flag=request.flag | _RESPONSE,
         ext_fields=ext_fields,
         body=body,
         remark=remark,
@@ -101,7 +107,7 @@ def reply(
 
 def decode_frame(frame: Frame) -> Command:
     """Read the header of a frame; raises RemoteProtocolError."""
-    if frame.serialisation is Serialisation.JSON:
+    if frame.serialisation is _JSON:
         return _decode_json(frame.header, frame.body)
     return _decode_rocketmq(frame.header, frame.body)
 
@@ -121,7 +127,7 @@ def encode_head(command: Command, body_size: int, size_max: int = FRAME_SIZE_MAX
 
     Raises LocalProtocolError when it does not fit the protocol.
     """
-    if command.serialisation is Serialisation.JSON:
+    if command.serialisation is _JSON:
         header = _encode_json(
             command.code,
             command.language,
@@ -161,8 +167,8 @@ def encode_reply_head(
     Raises LocalProtocolError when it does not fit the protocol.
     """
     kind = request.serialisation if serialisation is None else serialisation
-    write = _encode_json if kind is Serialisation.JSON else _encode_rocketmq
-    flag = request.flag | CommandFlag.RESPONSE.value
+    write = _encode_json if kind is _JSON else _encode_rocketmq
+    flag = request.flag | _RESPONSE
     return frame_head(kind, write(code, "JAVA", VERSION, request.opaque, flag, remark, ext_fields), body_size, size_max)
 
 
@@ -231,7 +237,7 @@ def _decode_json(header: memoryview, body: memoryview) -> Command:
         read.remark,
         read.language,
         read.version,
-        Serialisation.JSON,
+        _JSON,
     )
 
 
@@ -255,7 +261,7 @@ def _decode_odd_json(header: memoryview, body: memoryview) -> Command:
         remark=remark,
         language="JAVA" if language is None else language,
         version=read.version or 0,
-        serialisation=Serialisation.JSON,
+        serialisation=_JSON,
     )
 
 
@@ -322,7 +328,7 @@ def _decode_rocketmq(header: memoryview, body: memoryview) -> Command:
     except UnicodeDecodeError as error:
         raise RemoteProtocolError(f"ROCKETMQ header is not UTF-8: {error}") from None
     name = LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER"
-    return Command(code, opaque, flag, fields, body, remark, name, version, Serialisation.ROCKETMQ)
+    return Command(code, opaque, flag, fields, body, remark, name, version, _ROCKETMQ)
 
 
 def _decode_fields(raw: bytes, start: int, stop: int) -> dict[str, str]:

@@ -16,7 +16,9 @@ from __future__ import annotations
 import enum
 from collections import deque
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
+
+import msgspec
 
 from longpoll_broker.config import MIB
 from longpoll_broker.errors import LocalProtocolError, RemoteProtocolError
@@ -54,7 +56,7 @@ class Serialisation(enum.IntEnum):
     ROCKETMQ = 1
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """One frame, cut but not yet read."""
 
     serialisation: Serialisation
@@ -65,6 +67,7 @@ class Frame(NamedTuple):
 
 
 _SERIALISATIONS: Final = {int(kind): kind for kind in Serialisation}
+_unpack_head: Final = HEAD.unpack_from
 
 
 def check_length(length: int, size_max: int) -> None:
@@ -155,7 +158,7 @@ class FrameReader:
         chunk, start = self._chunk, self._start
         left = len(chunk) - start
         if left >= HEAD_SIZE:
-            length, mark = HEAD.unpack_from(chunk, start)
+            length, mark = _unpack_head(chunk, start)
             check_length(length, self._size_max)
             serialisation, header_size = check_mark(mark, length)
             stop = start + LENGTH_SIZE + length

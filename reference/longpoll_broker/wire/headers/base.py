@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Self
 
 import msgspec
 from msgspec import Meta, Struct, inspect
+from msgspec.structs import astuple
 
 from longpoll_broker.errors import HeaderError
 
@@ -51,9 +52,10 @@ class Header(Struct, frozen=True, rename="camel", gc=False):
     def encode(self) -> dict[str, str]:
         """The fields as text; a field that is None is left out, as in Java."""
         fields = {}
-        for attribute, name in _names(type(self)):
-            value = getattr(self, attribute)
-            if value is not None:
+        for name, value in zip(self.__struct_encode_fields__, astuple(self), strict=True):
+            if value.__class__ is int:
+                fields[name] = str(value)
+            elif value is not None:
                 fields[name] = value if value.__class__ is str else _text(value)
         return fields
 
@@ -78,12 +80,6 @@ class Header(Struct, frozen=True, rename="camel", gc=False):
 
 class EmptyHeader(Header, frozen=True):
     """A reply whose header class has no fields set: `{}` on the wire, which is not the same as none."""
-
-
-@cache
-def _names(header: type[Header]) -> tuple[tuple[str, str], ...]:
-    """Each field's name here and on the wire."""
-    return tuple(zip(header.__struct_fields__, header.__struct_encode_fields__, strict=True))
 
 
 @cache
