@@ -13,7 +13,7 @@ from typing import Final
 
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.state import DUE, RECHECKING, WALKING, Request, State
-from longpoll_spec.terms import FALSE, TRUE, Bool, Int, Term, after, all_of, any_of, const, ite, substitute, truth
+from longpoll_spec.terms import FALSE, TRUE, Bool, Int, Term, after, all_of, any_of, const, ite, substitute
 
 Text = Callable[[Model], Property | None]
 Wrong = Iterable[tuple[Action, Bool]]
@@ -184,7 +184,8 @@ def _leaving(model: Model) -> Wrong:
         for name, value in action.effect.items():
             if isinstance(value, Int):
                 outside.append(value < ranges[name].lower)
-                outside.append(truth(ranges[name].upper is not None) & (value > (ranges[name].upper or 0)))
+                greatest = ranges[name].greatest
+                outside.append(FALSE if greatest is None else value > greatest)
         yield action, any_of(outside)
 
 

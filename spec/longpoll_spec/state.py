@@ -32,6 +32,7 @@ from longpoll_spec.terms import (
     ite,
     lift,
     parameter,
+    truth,
 )
 
 IDLE: Final = 0
@@ -60,11 +61,27 @@ class Variable:
     """A truth value: 0 or 1 in every engine's words."""
     labels: tuple[str, ...] = ()
     """A word for each value, where the values are not quantities."""
+    limit: Int | None = None
+    """The parameter of the law that its upper end is: a proof that leaves the parameter open leaves this open too."""
 
     @property
     def term(self) -> Term:
         """The variable as a term."""
         return bool_variable(self.name) if self.truth else int_variable(self.name)
+
+    @property
+    def greatest(self) -> Int | None:
+        """Its upper end as a term; None when it is unbounded."""
+        if self.upper is None:
+            return None
+        return const(self.upper) if self.limit is None else self.limit
+
+    @property
+    def first(self) -> Term:
+        """Its first value as a term; what starts full starts full whatever the parameter is."""
+        if self.truth:
+            return truth(bool(self.initial))
+        return self.limit if self.limit is not None and self.initial == self.upper else const(self.initial)
 
     def show(self, value: int) -> str:
         """The value as a reader wants it."""
@@ -235,8 +252,8 @@ def state_of(policy: Policy, bounds: Bounds) -> State:
         bounds=bounds,
         phases=phases,
         variables=variables,
-        hold_ticks=parameter("hold_ticks", bounds.hold_ticks),
-        scan_ticks=parameter("scan_ticks", bounds.scan_ticks),
+        hold_ticks=hold_ticks_of(bounds),
+        scan_ticks=scan_ticks_of(bounds),
         log_end=int_variable("log_end"),
         visible_end=int_variable("visible_end"),
         running=bool_variable("running"),
@@ -264,6 +281,16 @@ def _request(index: int, phases: Phases, names: set[str]) -> Request:
     )
 
 
+def hold_ticks_of(bounds: Bounds) -> Int:
+    """A pull's deadline as a parameter, which a proof may leave open."""
+    return parameter("hold_ticks", bounds.hold_ticks)
+
+
+def scan_ticks_of(bounds: Bounds) -> Int:
+    """The scan's period as a parameter, which a proof may leave open."""
+    return parameter("scan_ticks", bounds.scan_ticks)
+
+
 def _shared_variables(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
     last = RECHECKING if policy.recheck_after_keep else DUE
     labels = NOTIFIER_LABELS
@@ -271,7 +298,14 @@ def _shared_variables(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
         Variable("log_end", 0, bounds.messages, 0, "Messages that were appended to the log."),
         Variable("visible_end", 0, bounds.messages, 0, "Messages that pulls can read: the consume queue's end."),
         Variable("running", 0, 1, 1, "The broker has not been told to stop.", truth=True),
-        Variable("next_scan", 0, bounds.scan_ticks, bounds.scan_ticks, "Ticks left to the next scan."),
+        Variable(
+            "next_scan",
+            0,
+            bounds.scan_ticks,
+            bounds.scan_ticks,
+            "Ticks left to the next scan.",
+            limit=scan_ticks_of(bounds),
+        ),
         Variable("dispatcher", 0, last, IDLE, "Where the dispatcher stands in its program.", labels=labels),
         Variable("scanner", 0, last, IDLE, "Where the scanner stands in its program.", labels=labels),
     )
@@ -281,7 +315,14 @@ def _slot_variables(policy: Policy, bounds: Bounds, phases: Phases, index: int) 
     slot = [
         Variable(f"phase_{index}", 0, len(phases.labels) - 1, 0, "Where the request stands.", labels=phases.labels),
         Variable(f"offset_{index}", 0, bounds.messages, 0, "The next offset that the consumer reads."),
-        Variable(f"deadline_{index}", 0, bounds.hold_ticks, 0, "Ticks left to the request's deadline."),
+        Variable(
+            f"deadline_{index}",
+            0,
+            bounds.hold_ticks,
+            0,
+            "Ticks left to the request's deadline.",
+            limit=hold_ticks_of(bounds),
+        ),
         Variable(f"copies_{index}", 0, COPIES_MAX, 0, "How often the request stands in the executor."),
         Variable(f"open_{index}", 0, 1, 0, "A pull waits for its answer.", truth=True),
     ]
