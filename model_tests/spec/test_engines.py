@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longpoll_spec import engines
+from longpoll_spec.bounds import named
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.compile_python import Question, question
+from longpoll_spec.engines.evaluate import evaluate, values_of
+from longpoll_spec.engines.exploration import Progress
+from longpoll_spec.engines.intervals import extent
+from longpoll_spec.engines.layout import layout_of
+from longpoll_spec.engines.manifest import Entry, entry_of, pinned, pinned_entry
+from longpoll_spec.engines.packed import _Runs
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.errors import BoundsError, UnknownEngineError
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Model
+from longpoll_spec.policy import PRESETS, preset, with_knob
+from longpoll_spec.terms import Bool
+from longpoll_spec.testing.strategies import runs
+
+ENGINES = engines.EXPLORERS
+VARIANTS = [
+    *PRESETS,
+    "strict+recheck_after_hold=in_lock",
+    "strict-clone+heap_entry=one_shot+tick=free",
+    "strict-clone+on_throw=keep_rest",
+]
+
+
+def _model(name: str, bounds: str = "tiny") -> Model:
+    base, *settings_ = name.split("+")
+    policy = preset(base)
+    for setting in settings_:
+        policy = with_knob(policy, setting)
+    return law_of(policy, named(bounds, policy))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("entry", [each for each in pinned() if each.bounds == "tiny"], ids=lambda each: each.policy)
+def test_every_engine_finds_the_pinned_numbers(engine: str, entry: Entry) -> None:
+    """States, transitions, depth and every verdict with its length are what the manifest says."""
+    assert entry_of(explore(_model(entry.policy), engine=engine)) == entry
+
+
+@pytest.mark.parametrize("policy", PRESETS)
+def test_small_bounds_find_the_pinned_numbers(policy: str) -> None:
+    """The packed engine at small: at least a hundred thousand states, nothing vacuous, and all as pinned."""
+    entry = pinned_entry(policy, "small")
+
+    assert entry_of(explore(_model(policy, "small"))) == entry
+    assert entry.distinct_states >= 100_000
+    assert not entry.unreached
+
+
+def test_the_manifest_has_every_preset() -> None:
+    """No preset goes unpinned."""
+    assert {(entry.policy, entry.bounds) for entry in pinned()} == {
+        (name, bounds) for name in PRESETS for bounds in ("tiny", "small")
+    }
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_engines_agree(name: str) -> None:
+    """Counts, what each action instance fired, verdicts and lengths are equal, and every token replays."""
+    model = _model(name)
+    plain, fast = (explore(model, engine=engine) for engine in ("python", "packed"))
+
+    assert dict(plain.fired) == dict(fast.fired)
+    assert entry_of(plain) == entry_of(fast)
+    for result in (plain, fast):
+        for verdict in result.verdicts:
+            if verdict.token is not None:
+                assert replay(verdict.token).depth == verdict.depth
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_counterexample_shows_what_it_says(engine: str) -> None:
+    """A run to a violated state property ends in a state where the property is false."""
+    model = _model("rocketmq-4.9")
+    broken = {item.name: item for item in properties_of(model) if not item.closing}
+    result = explore(model, engine=engine)
+
+    violated = [verdict for verdict in result.verdicts if verdict.verdict == "violated" and verdict.name in broken]
+    assert violated
+    for verdict in violated:
+        assert verdict.token is not None
+        end = replay(verdict.token).steps[-1].state
+        assert evaluate(broken[verdict.name].term, values_of(model, end)) == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_limit_leaves_unknowns(engine: str) -> None:
+    """An exploration that ends early claims neither that something holds nor that it is unreached."""
+    result = explore(_model("strict"), engine=engine, limit_states=200)
+
+    verdicts = {verdict.verdict for verdict in result.verdicts}
+    assert not result.complete
+    assert 200 <= result.distinct_states < 2650
+    assert verdicts == {"unknown", "reached"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_interrupt_keeps_what_was_explored(engine: str) -> None:
+    """Ctrl-C in the middle gives the counts so far, and `unknown` where nothing was decided."""
+    reports: list[Progress] = []
+
+    def interrupt(progress: Progress) -> None:
+        reports.append(progress)
+        if progress.depth == 5:
+            raise KeyboardInterrupt
+
+    result = explore(_model("strict"), engine=engine, report=interrupt)
+
+    assert reports[-1].depth == result.depth == 5
+    assert not result.complete
+    assert 0 < result.distinct_states < 2650
+    assert result.verdict("no_lost_wakeup").verdict == "unknown"
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    """The error lists the engines there are."""
+    with pytest.raises(UnknownEngineError, match="packed, python"):
+        explore(_model("strict"), engine="quantum")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@given(data=st.data())
+def test_packing_loses_nothing(name: str, data: st.DataObject) -> None:
+    """A state comes back from its word, so equal words are equal states."""
+    model = _model(name)
+    _, state = data.draw(runs(model))
+    layout = layout_of(model)
+
+    assert layout.unpack(layout.pack(state)) == state
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    """Too many bits and an unbounded log are named, with what to do."""
+    policy = preset("strict")
+
+    with pytest.raises(BoundsError, match="lower --requests or --messages, or use --engine python"):
+        explore(law_of(policy, named("tiny", policy, requests=20)))
+
+
+def test_wide_columns_agree_with_narrow_ones() -> None:
+    """More messages than a signed byte holds make wider columns, and the same counts as the Python engine."""
+    policy = preset("rocketmq-4.9")
+    model = law_of(policy, named("tiny", policy, requests=1, messages=200))
+
+    assert extent(model, [model.state.log_end])[1] > np.iinfo(np.int8).max
+    plain, fast = (explore(model, [], engine=engine, limit_states=4000) for engine in ("python", "packed"))
+    assert (plain.distinct_states, plain.transitions) == (fast.distinct_states, fast.transitions)
+
+
+@given(st.lists(st.lists(st.integers(0, 40), max_size=30), max_size=12))
+@settings(max_examples=100)
+def test_sorted_runs_are_a_set(batches: list[list[int]]) -> None:
+    """What is added is no longer missing, everything else is, whatever the merging does."""
+    runs_, members = _Runs(), set[int]()
+    for batch in batches:
+        words = np.array(sorted(set(batch)), dtype=np.uint64)
+        missing = runs_.missing(words)
+        assert set(missing.tolist()) == set(batch) - members
+        if missing.size:
+            runs_.add(missing)
+        members |= set(batch)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@given(data=st.data())
+def test_compiled_questions_mean_what_terms_mean(name: str, data: st.DataObject) -> None:
+    """The compiled form of every property agrees with the plain walk over its term."""
+    model = _model(name)
+    _, state = data.draw(runs(model, 20))
+
+    for item, ask in _questions(name):
+        assert bool(ask(state)) == bool(evaluate(item, values_of(model, state)))
+
+
+def _questions(name: str) -> list[tuple[Bool, Question]]:
+    if name not in _COMPILED:
+        model = _model(name)
+        _COMPILED[name] = [(item.term, question(model, item.term)) for item in properties_of(model)]
+    return _COMPILED[name]
+
+
+_COMPILED: dict[str, list[tuple[Bool, Question]]] = {}
