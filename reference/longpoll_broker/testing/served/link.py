@@ -1,0 +1,192 @@
+"""One connection of the suite: requests out, replies in by opaque, each with the moment at which it was read.
+
+Unlike a real client it does nothing by itself: no thread, no retry, no time-out of its own. It is strict about what a
+broker may send: a reply to nothing that was asked, or a second one, is a violation.
+
+Leaves out what replies mean (`answers`) and which of them must come (`model`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_broker.errors import RemoteProtocolError
+from longpoll_broker.runtime import Runtime
+from longpoll_broker.testing.served.model import ViolationError
+from longpoll_broker.wire.codes import CommandFlag
+from longpoll_broker.wire.command import Command, encode
+from longpoll_broker.wire.connection import Connection
+from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
+
+Address = tuple[str, int]
+CONNECT_S: Final = 10.0
+RECEIVE_SIZE: Final = 1 << 18
+STALL_S: Final = 30.0
+"""A broker that takes no bytes for so long does not serve."""
+
+
+@frozen
+class Reply:
+    """A command that answers one of ours."""
+
+    command: Command
+    read_ns: int
+    """When it was read from the socket; it may have lain there for a while."""
+
+
+class Link:
+    """One connection.
+
+    Invariant: an opaque is in exactly one of `_asked` (no reply yet), `_replies` (not yet taken), or is done with;
+    only the first may be answered.
+    """
+
+    def __init__(self, runtime: Runtime, address: Address, number: int) -> None:
+        """Connect; raises OSError."""
+        self.number = number
+        self.closed = False
+        """The broker closed the connection; replies that came before are still there."""
+        self.written_ns = runtime.monotonic_ns()
+        """When bytes were last written."""
+        self._runtime = runtime
+        self._socket = runtime.connect(*address, CONNECT_S)
+        self._poller = runtime.poller()
+        self._poller.register(self._socket, read=True, write=False, data=self)
+        self._connection = Connection()
+        self._buffer = bytearray(RECEIVE_SIZE)
+        self._opaque = 0
+        self._asked: set[int] = set()
+        self._replies: dict[int, Reply] = {}
+
+    def close(self) -> None:
+        """Close the socket, with whatever is still asked."""
+        self._poller.unregister(self._socket)
+        self._poller.close()
+        self._socket.close()
+
+    # -- out ---------------------------------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: Buffer = EMPTY,
+        *,
+        serialisation: Serialisation = Serialisation.JSON,
+        one_way: bool = False,
+    ) -> int:
+        """Send a request; returns its opaque, which `wait` takes. A one-way request must never be answered."""
+        opaque, content = self.prepare(code, fields, body, serialisation=serialisation, one_way=one_way)
+        self.write(content)
+        return opaque
+
+    def prepare(
+        self,
+        code: int,
+        fields: Mapping[str, str] | None = None,
+        body: Buffer = EMPTY,
+        *,
+        serialisation: Serialisation = Serialisation.JSON,
+        one_way: bool = False,
+    ) -> tuple[int, bytes]:
+        """As `ask`, but the bytes are returned to be written together with others."""
+        self._opaque += 1
+        flag = CommandFlag.ONE_WAY.value if one_way else 0
+        command = Command(
+            code,
+            self._opaque,
+            flag,
+            ext_fields=None if fields is None else dict(fields),
+            body=body,
+            serialisation=serialisation,
+        )
+        if not one_way:
+            self._asked.add(self._opaque)
+        return self._opaque, b"".join(encode(command))
+
+    def write(self, content: bytes) -> None:
+        """Send bytes as they are; raises ViolationError when the broker does not take them."""
+        rest = memoryview(content)
+        self.written_ns = self._runtime.monotonic_ns()
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except BlockingIOError:
+                self._wait_writable()
+            except OSError as error:
+                raise ViolationError(f"connection {self.number} was closed by the broker: {error}") from None
+
+    def _wait_writable(self) -> None:
+        """Wait until bytes fit, reading meanwhile, for the broker may wait for that."""
+        self._poller.modify(self._socket, read=True, write=True, data=self)
+        ready = self._poller.poll(STALL_S)
+        self._poller.modify(self._socket, read=True, write=False, data=self)
+        if not ready:
+            raise ViolationError(f"the broker took no bytes of connection {self.number} for {STALL_S:g} s")
+        self.drain()
+
+    # -- in ----------------------------------------------------------------------------------------------------------
+
+    def wait(self, opaque: int, deadline_ns: int) -> Reply | None:
+        """Take the reply; None when it did not come by the deadline (of the runtime's clock) or never can."""
+        self.drain()
+        while opaque not in self._replies and not self.closed:
+            left_ns = deadline_ns - self._runtime.monotonic_ns()
+            if left_ns <= 0:
+                return None
+            self._poller.poll(left_ns / 1e9)
+            self.drain()
+        return self.take(opaque)
+
+    def take(self, opaque: int) -> Reply | None:
+        """Take the reply if it has been read."""
+        return self._replies.pop(opaque, None)
+
+    def wait_closed(self, deadline_ns: int) -> bool:
+        """Whether the broker closes the connection by the deadline."""
+        self.drain()
+        while not self.closed:
+            left_ns = deadline_ns - self._runtime.monotonic_ns()
+            if left_ns <= 0:
+                return False
+            self._poller.poll(left_ns / 1e9)
+            self.drain()
+        return True
+
+    def drain(self) -> None:
+        """Read everything that has arrived, without waiting."""
+        while not self.closed:
+            try:
+                size = self._socket.recv_into(self._buffer)
+            except BlockingIOError:
+                return
+            except OSError:
+                size = 0
+            if size == 0:
+                self.closed = True
+                return
+            self._connection.receive_data(memoryview(self._buffer)[:size])
+            self._read_commands(self._runtime.monotonic_ns())
+            if size < RECEIVE_SIZE:
+                return
+
+    def _read_commands(self, now_ns: int) -> None:
+        try:
+            while isinstance(command := self._connection.next_event(), Command):
+                if command.is_response:
+                    self._received(Reply(command, now_ns))
+        except RemoteProtocolError as error:
+            raise ViolationError(f"the broker sent what is no command: {error}") from None
+
+    def _received(self, reply: Reply) -> None:
+        opaque = reply.command.opaque
+        if opaque not in self._asked:
+            what = "a second answer to" if 0 < opaque <= self._opaque else "an answer to"
+            raise ViolationError(
+                f"connection {self.number} got {what} request {opaque}, which waits for none: code {reply.command.code}"
+            )
+        self._asked.discard(opaque)
+        self._replies[opaque] = reply

@@ -1,0 +1,332 @@
+"""The rules: what may be done to a served broker, in any order, as a Hypothesis state machine.
+
+No rule has a precondition and none draws inside its body, so which choices there are never depends on time: a run with
+the same seed makes the same choices, whatever the broker does. A rule that has nothing to do does nothing.
+
+Leaves out how a step is done and judged (`driver`, `model`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import attrs
+from attrs import define, field, frozen
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from longpoll_broker.errors import UnreachableError
+from longpoll_broker.runtime import Runtime
+from longpoll_broker.testing.served.driver import GROUP_COUNT, LONG_MS, QUEUE_COUNTS, Driver, Links
+from longpoll_broker.testing.served.model import Expectations, Queue, ViolationError, Wanted
+from longpoll_broker.testing.served.requests import BAD_REQUESTS, FORMS, MALFORMED, Bad, Form
+from longpoll_broker.testing.served.subject import Subject
+
+LINK_COUNT: Final = 4
+PULL_COUNT_MAX: Final = 24
+"""Most pulls held at once in one example."""
+SHORT_MS: Final = (50, 150, 400)
+SHRINK_NS: Final = 30 * 10**9
+"""How long a failing example is made smaller."""
+SHRINK_PATIENCE_MS: Final = 1_000
+"""Once the failure is certain, its smaller variants are waited for less long."""
+
+MISSING: Final = "nothing to do"
+
+links = st.integers(0, LINK_COUNT - 1)
+queues = st.sampled_from([(topic, queue_id) for topic, count in enumerate(QUEUE_COUNTS) for queue_id in range(count)])
+groups = st.integers(0, GROUP_COUNT - 1)
+forms = st.sampled_from(FORMS)
+tags = st.sampled_from(["", "a", "b", "c", "AaAa", "BBBB", "\u00fc\u20ac\U0001f600"])
+expressions = st.sampled_from(["*", "a", "a || b", "AaAa", "c||BBBB", "\u00fc\u20ac\U0001f600||a"]).map(Wanted)
+bodies = st.one_of(
+    st.binary(max_size=40), st.sampled_from([b"", b"\x00" * 64, bytes(range(256)) * 4, b"long " * 1_000])
+)
+extra_properties = st.sampled_from(
+    [
+        {},
+        {"KEYS": "k1 k2"},
+        {"KEYS": "k", "WAIT": "false", "empty": ""},
+        {"\u00d6\u00e4": "\u00fc \u20ac \U0001f600", "UNIQ_KEY": "7F0000010000"},
+    ]
+)
+batches = st.lists(st.tuples(st.binary(max_size=12), tags), min_size=2, max_size=20)
+places = st.sampled_from(["end", "next", "start", "middle", "last", "negative", "beyond"])
+hold_places = st.sampled_from(["end", "end", "end", "next", "last"])
+
+
+def properties_of(tag: str, extra: Mapping[str, str]) -> dict[str, str]:
+    """A message's properties."""
+    return ({"TAGS": tag} if tag else {}) | dict(extra)
+
+
+@frozen
+class Failure:
+    """A violation, and the steps that led to it."""
+
+    text: str
+    steps: tuple[str, ...]
+
+
+@define(eq=False)
+class Run:
+    """What the examples of one run share.
+
+    Invariant: `failure` is the one with the fewest steps among those seen; once it is set, `ends_ns` is set too.
+    """
+
+    runtime: Runtime
+    subject: Subject
+    name: str
+    """Unique among all runs against this broker."""
+    links: Links
+    expectations: Expectations
+    example_done: Callable[[int], None]
+    examples: int = 0
+    """Up to the first failure."""
+    started: int = 0
+    """All of them, so that no two have the same topics."""
+    rule_counts: Counter[str] = field(factory=Counter)
+    failure: Failure | None = None
+    ends_ns: int | None = None
+    """When making the failure smaller ends."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is a failure and the time to make it smaller is up."""
+        return self.ends_ns is not None and self.runtime.monotonic_ns() > self.ends_ns
+
+    def failed(self, failure: Failure) -> None:
+        """Keep a failure if it is the first or has fewer steps."""
+        if self.failure is None:
+            self.ends_ns = self.runtime.monotonic_ns() + SHRINK_NS
+            patience_ms = min(self.expectations.patience_ms, SHRINK_PATIENCE_MS)
+            self.expectations = attrs.evolve(self.expectations, patience_ms=patience_ms)
+        if self.failure is None or len(failure.steps) < len(self.failure.steps):
+            self.failure = failure
+
+
+Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+def step(body: Step) -> Step:
+    """Make a rule of a method: do it, judge whatever has arrived meanwhile, and note it for the report."""
+
+    @functools.wraps(body)
+    def wrapped(machine: ServedMachine, **arguments: Any) -> None:
+        machine.do(body.__name__, arguments, lambda: body(machine, **arguments))
+
+    return wrapped  # type: ignore[return-value]
+
+
+class ServedMachine(RuleBasedStateMachine):
+    """One example: steps over real connections, judged by the model.
+
+    Invariant: `is_sound` is false from the start of a step to its good end; what is not sound is not looked at again.
+    """
+
+    def __init__(self, run: Run) -> None:
+        """Begin an example of a run."""
+        super().__init__()
+        self.run = run
+        run.examples += run.failure is None
+        run.started += 1
+        self.driver = Driver(run.runtime, run.subject, run.links, run.expectations, f"{run.name}-{run.started}")
+        self.steps: list[str] = []
+        self.is_sound = False
+
+    def do(self, name: str, arguments: Mapping[str, Any], body: Callable[[], object]) -> None:
+        """Do one step."""
+        run = self.run
+        if run.is_over:
+            return
+        self.is_sound = False
+        run.rule_counts[name] += run.failure is None
+        call = f"{name}({', '.join(f'{key}={_short(value)}' for key, value in arguments.items())})"
+        try:
+            result = body()
+            self.driver.judge_arrived()
+        except (ViolationError, UnreachableError) as error:
+            run.failed(Failure(str(error), (*self.steps, f"{call} -> {error}")))
+            raise
+        self.steps.append(call if result is None else f"{call} -> {result}")
+        self.is_sound = True
+
+    def teardown(self) -> None:
+        """End the example well, or forget connections of which nobody knows what is under way on them."""
+        if self.is_sound:
+            self.do("end", {}, self.driver.end)
+        if not self.is_sound:
+            self.run.links.drop_all()
+        self.run.example_done(self.run.examples)
+
+    @initialize()
+    @step
+    def begin(self) -> None:
+        """Make topics and groups."""
+        self.driver.begin()
+
+    # -- sends -------------------------------------------------------------------------------------------------------
+
+    @rule(link=links, queue=queues, body=bodies, tag=tags, extra=extra_properties, form=forms)
+    @step
+    def send(
+        self, link: int, queue: tuple[int, int], body: bytes, tag: str, extra: Mapping[str, str], form: Form
+    ) -> str:
+        """Send one message."""
+        return self.driver.send(link, self._queue(queue), body, properties_of(tag, extra), form)
+
+    @rule(link=links, topic=st.integers(0, len(QUEUE_COUNTS) - 1), body=st.binary(min_size=1, max_size=8))
+    @step
+    def send_anywhere(self, link: int, topic: int, body: bytes) -> str:
+        """Send one message to whatever queue the broker picks."""
+        return self.driver.send_anywhere(link, topic, body)
+
+    @rule(link=links, queue=queues, messages=batches, as_batch=st.booleans())
+    @step
+    def send_many(self, link: int, queue: tuple[int, int], messages: list[tuple[bytes, str]], as_batch: bool) -> str:
+        """Send many messages, one after the other without waiting, or as one batch."""
+        sent = [(bytes([number]) + body, properties_of(tag, {})) for number, (body, tag) in enumerate(messages)]
+        if as_batch:
+            return self.driver.send_batch(link, self._queue(queue), sent)
+        return self.driver.send_many(link, self._queue(queue), sent)
+
+    @rule(link=links, queue=queues, tag=tags, form=forms)
+    @step
+    def send_one_way(self, link: int, queue: tuple[int, int], tag: str, form: Form) -> str:
+        """Send one message that gets no reply."""
+        return self.driver.send_one_way(link, self._queue(queue), b"one way", properties_of(tag, {}), form)
+
+    # -- pulls -------------------------------------------------------------------------------------------------------
+
+    @rule(
+        link=links, queue=queues, place=places, wanted=expressions, count_max=st.sampled_from([32, 1, 3, 0]),
+        group=groups, commit=st.booleans(), form=forms,
+    )  # fmt: skip
+    @step
+    def pull(
+        self,
+        link: int,
+        queue: tuple[int, int],
+        place: str,
+        wanted: Wanted,
+        count_max: int,
+        group: int,
+        commit: bool,
+        form: Form,
+    ) -> str:
+        """Pull without holding."""
+        chosen = self._queue(queue)
+        offset = self._offset(link, chosen, place)
+        offset_next = self.driver.pull(
+            link, chosen, offset, wanted, count_max=count_max, group=group,
+            commit_offset=max(offset, 0) if commit else None, form=form,
+        )  # fmt: skip
+        return f"from {offset}, next {offset_next}"
+
+    @rule(
+        link=links, queue=queues, place=hold_places, wanted=expressions, group=groups, form=forms,
+        timeout_ms=st.sampled_from([LONG_MS, LONG_MS, *SHORT_MS]),
+    )  # fmt: skip
+    @step
+    def hold(
+        self, link: int, queue: tuple[int, int], place: str, wanted: Wanted, group: int, form: Form, timeout_ms: int
+    ) -> str:
+        """Pull, and be held when there is nothing."""
+        if len(self.driver.pulls) >= PULL_COUNT_MAX:
+            return MISSING
+        chosen = self._queue(queue)
+        offset = self._offset(link, chosen, place)
+        offset_next = self.driver.pull(link, chosen, offset, wanted, group=group, timeout_ms=timeout_ms, form=form)
+        return f"from {offset}, {'held' if offset_next < 0 else f'next {offset_next}'}"
+
+    @rule(puller=links, sender=links, queue=queues, wanted=expressions, tag=tags, pull_first=st.booleans())
+    @step
+    def cross(
+        self, puller: int, sender: int, queue: tuple[int, int], wanted: Wanted, tag: str, pull_first: bool
+    ) -> str:
+        """Pull and send at the same time."""
+        if len(self.driver.pulls) >= PULL_COUNT_MAX:
+            return MISSING
+        return self.driver.cross(puller, sender, self._queue(queue), wanted, tag, pull_first=pull_first)
+
+    @rule()
+    @step
+    def expire(self) -> str:
+        """Wait for the deadlines of the pulls that are not held for long."""
+        return f"{self.driver.await_expiries(max(SHORT_MS))} pulls"
+
+    # -- the rest ----------------------------------------------------------------------------------------------------
+
+    @rule(link=links)
+    @step
+    def close(self, link: int) -> str:
+        """Close a connection."""
+        return f"{self.driver.close(link)} pulls were held on it"
+
+    @rule(kind=st.sampled_from(sorted(MALFORMED)))
+    @step
+    def malformed(self, kind: str) -> None:
+        """Send bytes that are no frame."""
+        self.driver.send_malformed(kind)
+
+    @rule(link=links, bad=st.sampled_from(BAD_REQUESTS), form=forms)
+    @step
+    def refuse(self, link: int, bad: Bad, form: Form) -> str:
+        """Send a request that must be refused."""
+        return f"code {self.driver.refuse(link, bad, form)}"
+
+    @rule(link=links, queue=queues, group=groups, offset=st.one_of(st.none(), st.integers(0, 2**40)))
+    @step
+    def committed(self, link: int, queue: tuple[int, int], group: int, offset: int | None) -> str:
+        """Store a group's offset, or not, and ask for it."""
+        chosen = self._queue(queue)
+        if offset is not None:
+            self.driver.commit(link, group, chosen, offset)
+        return self.driver.check_committed(link, group, chosen)
+
+    @rule(link=links, queue=queues, position=st.integers(0, 255))
+    @step
+    def look(self, link: int, queue: tuple[int, int], position: int) -> None:
+        """Ask for a queue's ends, and for one message by its place in the log."""
+        chosen = self._queue(queue)
+        self.driver.check_end(link, chosen)
+        if chosen.end:
+            self.driver.view(link, chosen, position % chosen.end)
+
+    def _queue(self, key: tuple[int, int]) -> Queue:
+        return self.driver.queues[key]
+
+    def _offset(self, link: int, queue: Queue, place: str) -> int:
+        return {
+            "end": queue.end,
+            "next": self.driver.cursors.get((link, queue), 0),
+            "start": 0,
+            "middle": queue.end // 2,
+            "last": max(queue.end - 1, 0),
+            "negative": -1,
+            "beyond": queue.end + 3,
+        }[place]
+
+
+class RestartingMachine(ServedMachine):
+    """The same for a broker that may be restarted."""
+
+    @rule()
+    @step
+    def restart(self) -> str:
+        """Stop the broker and start it again."""
+        return f"{self.driver.restart()} pulls were held"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, bytes) and len(value) > 40:
+        return f"<{len(value)} bytes>"
+    if isinstance(value, Wanted):
+        return repr(value.expression)
+    if isinstance(value, Bad):
+        return repr(value.name)
+    return str(value) if isinstance(value, Form) else repr(value)

@@ -1,0 +1,276 @@
+"""What a broker must do, as plain lists and numbers: messages by queue, and what each pull may be answered when.
+
+The model knows what was acknowledged. It says what a read at a given end of the queue gives, and judges an answer by
+asking whether some end explains it that the broker may have seen between the request and the answer. It shares no
+code with the broker, not even the hash of a tag.
+
+Leaves out limits by bytes (bodies here are far below 256 KiB a pull), reads of more than 800 messages without a
+match, and queues whose first messages were deleted. Source: the law in `longpoll_spec`, `DefaultMessageStore.getMessage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from attrs import define, field, frozen
+
+from longpoll_broker.wire.frame import Serialisation
+
+FOUND: Final = 0
+NOT_FOUND: Final = 19
+RETRY_IMMEDIATELY: Final = 20
+OFFSET_MOVED: Final = 21
+COUNT_MAX: Final = 32
+"""`maxTransferCountOnMessageInMemory`: most messages of one answer."""
+ADDED_PROPERTIES: Final = frozenset({"CLUSTER", "MSG_REGION", "TRACE_ON", "UNIQ_KEY"})
+"""Properties that brokers add to a message."""
+DROPPED_PROPERTIES: Final = frozenset({"WAIT"})
+"""Properties that brokers may drop, as they drop every empty one."""
+EARLY_NS: Final = 2_000_000
+"""Java counts a deadline in whole milliseconds of its clock: two cut-offs of up to one each."""
+
+
+class ViolationError(AssertionError):
+    """The broker did what it must not do, or did not do what it must."""
+
+
+@frozen
+class Expectations:
+    """How much is asked of a broker; the defaults are what the policy `strict` promises."""
+
+    scan_period_ms: int | None = None
+    """Brokers that notice deadlines and missed arrivals by a scan only may be late by this much."""
+    visible_at_ack: bool = True
+    """Whether an acknowledged message can be read at once, or only after the dispatcher's next poll."""
+    answers_on_stop: bool = True
+    """Whether held pulls are answered when the broker stops, or only see their connection end."""
+    copies_serialisation: bool = True
+    """Whether every answer is written in its request's encoding; Java writes woken ones in JSON."""
+    queue_file_units: int = 300_000
+    """Messages of one consume-queue file: a read does not go past its end."""
+    patience_ms: int = 5_000
+    """A wake or a reply that took longer than this (and a scan) counts as lost."""
+    late_ms: int = 2_000
+    """A held pull must be answered this long after its deadline (and a scan) at the latest."""
+
+    @property
+    def patience_ns(self) -> int:
+        """How long something that is due at once is waited for."""
+        return (self.patience_ms + (self.scan_period_ms or 0)) * 1_000_000
+
+    @property
+    def late_ns(self) -> int:
+        """How long after its deadline a held pull may be answered."""
+        return (self.late_ms + (self.scan_period_ms or 0)) * 1_000_000
+
+
+STRICT: Final = Expectations()
+ROCKETMQ: Final = Expectations(
+    scan_period_ms=5_000, visible_at_ack=False, answers_on_stop=False, copies_serialisation=False
+)
+"""Java's brokers, and the policies named after them."""
+
+
+def tag_hash(tag: str) -> int:
+    """Java's hash of a text, the plain way: s[0]*31^(n-1) + ... + s[n-1] over UTF-16 units, 32 bits, signed."""
+    units = memoryview(tag.encode("utf-16-le")).cast("H")
+    total = sum(unit * 31**power for power, unit in enumerate(reversed(units)))
+    return (total + 2**31) % 2**32 - 2**31
+
+
+@frozen
+class Wanted:
+    """A tag expression: `*`, or tags separated by `||`."""
+
+    expression: str
+
+    def matches(self, tag: str) -> bool:
+        """Whether a message with this tag ("" for none) is delivered: by hash, so tags of one hash are not told apart."""
+        if self.expression == "*":
+            return True
+        asked = {tag_hash(part.strip()) for part in self.expression.split("||")}
+        return (tag_hash(tag) if tag else 0) in asked
+
+
+@frozen
+class Message:
+    """A message that was sent and acknowledged."""
+
+    body: bytes
+    properties: Mapping[str, str]
+    acknowledged_ns: int
+    physical_offset: int | None
+    """Where its id says it stands in the log; None when no id was told (sent one-way)."""
+
+    @property
+    def tag(self) -> str:
+        """Its tag, "" for none."""
+        return self.properties.get("TAGS", "")
+
+    def kept_properties(self) -> dict[str, str]:
+        """What a broker must give back of its properties."""
+        return {name: value for name, value in self.properties.items() if value and name not in DROPPED_PROPERTIES}
+
+
+@frozen
+class Stored:
+    """A message as an answer carried it, its CRC already checked."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    body: bytes
+    properties: Mapping[str, str]
+
+
+@frozen
+class Read:
+    """What a read gives: code, where to go on, and the queue offsets of the messages."""
+
+    code: int
+    offset_next: int
+    offsets: tuple[int, ...] = ()
+
+
+@frozen
+class Answer:
+    """An answer to a pull, decoded."""
+
+    code: int
+    offset_next: int
+    offset_min: int
+    offset_max: int
+    stored: Sequence[Stored] = ()
+
+    def __str__(self) -> str:
+        offsets = [message.queue_offset for message in self.stored]
+        return f"code {self.code}, next {self.offset_next}, min {self.offset_min}, max {self.offset_max}, {offsets=}"
+
+
+@define(eq=False)
+class Queue:
+    """One queue: every message that it has been acknowledged to hold, at its queue offset."""
+
+    topic: str
+    queue_id: int
+    file_units: int
+    messages: list[Message] = field(factory=list)
+
+    @property
+    def end(self) -> int:
+        """Where the next message will stand."""
+        return len(self.messages)
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.queue_id}"
+
+    def end_acknowledged_before(self, moment_ns: int) -> int:
+        """The end as everybody could see it at a moment."""
+        return sum(message.acknowledged_ns < moment_ns for message in self.messages)
+
+    def read(self, offset: int, wanted: Wanted, count_max: int, end: int) -> Read:
+        """What a pull gets while the queue ends at `end`."""
+        if end == 0:
+            return Read(NOT_FOUND, 0) if offset == 0 else Read(OFFSET_MOVED, 0)
+        if offset < 0 or offset > end:
+            return Read(OFFSET_MOVED, 0)
+        if offset == end:
+            return Read(NOT_FOUND, offset)
+        stop = min(end, (offset // self.file_units + 1) * self.file_units)
+        count_max = max(1, min(count_max, COUNT_MAX))
+        found: list[int] = []
+        for position in range(offset, stop):
+            if len(found) == count_max:
+                return Read(FOUND, position, tuple(found))
+            if wanted.matches(self.messages[position].tag):
+                found.append(position)
+        return Read(FOUND if found else RETRY_IMMEDIATELY, stop, tuple(found))
+
+    def has_match(self, offset: int, wanted: Wanted) -> bool:
+        """Whether there is a matching message at or after an offset."""
+        return 0 <= offset <= self.end and any(wanted.matches(message.tag) for message in self.messages[offset:])
+
+    def check_stored(self, stored: Stored) -> None:
+        """Check that a delivered message is the one that was sent; raises ViolationError."""
+        sent = self.messages[stored.queue_offset]
+        where = f"the message at {self} offset {stored.queue_offset}"
+        if (stored.topic, stored.queue_id) != (self.topic, self.queue_id):
+            raise ViolationError(f"{where} says that it is of {stored.topic}@{stored.queue_id}")
+        if stored.body != sent.body:
+            raise ViolationError(f"{where} has body {stored.body[:60]!r}, sent was {sent.body[:60]!r}")
+        if sent.physical_offset not in {None, stored.physical_offset}:
+            raise ViolationError(f"{where} stands at {stored.physical_offset}, its id says {sent.physical_offset}")
+        kept = sent.kept_properties()
+        got = {name: value for name, value in stored.properties.items() if name in kept or name not in ADDED_PROPERTIES}
+        if got != kept:
+            raise ViolationError(f"{where} has properties {got}, sent were {kept}")
+
+
+@define(eq=False)
+class Pull:
+    """A pull that was asked and is not yet answered."""
+
+    queue: Queue
+    link: int
+    """The number of the connection it was asked on."""
+    opaque: int
+    offset: int
+    wanted: Wanted
+    count_max: int
+    timeout_ms: int
+    """How long it may be held; 0 when it may not."""
+    serialisation: Serialisation
+    end_at_ask: int
+    """The end that was acknowledged before it was asked: the broker sees this much at least."""
+    asked_ns: int
+    """Just before its bytes were written."""
+
+    @property
+    def due_ns(self) -> int:
+        """Before this it must not be answered with nothing."""
+        return self.asked_ns + self.timeout_ms * 1_000_000 - EARLY_NS
+
+    def __str__(self) -> str:
+        held = f" held up to {self.timeout_ms} ms" if self.timeout_ms else ""
+        return f"pull {self.link}-{self.opaque} of {self.queue} at {self.offset} for {self.wanted.expression!r}{held}"
+
+    def must_be_answered(self) -> bool:
+        """Whether there is something for it now, so that an answer is due at once."""
+        if self.queue.read(self.offset, self.wanted, self.count_max, self.end_at_ask).code != NOT_FOUND:
+            return True
+        return self.timeout_ms == 0 or self.queue.has_match(self.offset, self.wanted)
+
+    def is_late(self, now_ns: int, expectations: Expectations) -> bool:
+        """Whether it should have been answered by now, whatever happened."""
+        return now_ns > self.asked_ns + self.timeout_ms * 1_000_000 + expectations.late_ns
+
+    def judge(self, answer: Answer, read_ns: int, *, stopping: bool = False) -> None:
+        """Check an answer that was read at `read_ns`; raises ViolationError."""
+        queue = self.queue
+        if stopping and answer.code == NOT_FOUND and answer.offset_next == self.offset and not answer.stored:
+            return
+        if answer.offset_min != 0:
+            raise ViolationError(f"{self}: minOffset {answer.offset_min}, nothing was ever deleted")
+        ends = range(self.end_at_ask, queue.end + 1)
+        if answer.offset_max not in ends:
+            raise ViolationError(f"{self}: maxOffset {answer.offset_max}, it lies in {ends[0]}..{ends[-1]}")
+        got = Read(answer.code, answer.offset_next, tuple(message.queue_offset for message in answer.stored))
+        explained = [end for end in ends if queue.read(self.offset, self.wanted, self.count_max, end) == got]
+        if not any(end >= answer.offset_max for end in explained):
+            expected = queue.read(self.offset, self.wanted, self.count_max, answer.offset_max)
+            raise ViolationError(f"{self}: {answer}; expected {expected} while the queue ends at {answer.offset_max}")
+        if answer.code == NOT_FOUND and self.timeout_ms:
+            self._judge_nothing(explained, read_ns)
+        for message in answer.stored:
+            queue.check_stored(message)
+
+    def _judge_nothing(self, explained: Sequence[int], read_ns: int) -> None:
+        if read_ns < self.due_ns:
+            early_ms = (self.due_ns - read_ns) / 1e6
+            raise ViolationError(f"{self}: answered with nothing {early_ms:.1f} ms before its deadline")
+        # It expired after `due_ns`, so it must have seen what was acknowledged before that.
+        seen = self.queue.end_acknowledged_before(self.due_ns)
+        if explained[-1] < seen:
+            raise ViolationError(f"{self}: expired with nothing, though message {explained[-1]} was there to wake it")

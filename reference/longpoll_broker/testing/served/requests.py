@@ -1,0 +1,151 @@
+"""The requests of the suite, good and bad, as fields and bytes.
+
+Leaves out sending them (`link`) and what must come back (`driver`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_broker.wire.codes import PullSysFlag, RequestCode
+from longpoll_broker.wire.frame import Serialisation
+from longpoll_broker.wire.headers import (
+    CreateTopicRequestHeader,
+    PullMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from longpoll_broker.wire.message import encode_properties
+
+DEFAULT_TOPIC: Final = "TBW102"
+BORN_MS: Final = 1_700_000_000_000
+
+
+@frozen
+class Form:
+    """How a request is written."""
+
+    serialisation: Serialisation = Serialisation.JSON
+    short_names: bool = True
+    """Sends: code 310 with one-letter names instead of code 10."""
+
+    def __str__(self) -> str:
+        return f"{self.serialisation.name} {'310' if self.short_names else '10'}"
+
+
+FORMS: Final = tuple(Form(kind, short) for kind in (Serialisation.JSON, Serialisation.ROCKETMQ) for short in (True, False))
+
+
+def send_request(
+    topic: str, queue_id: int, properties: Mapping[str, str], form: Form, *, batch: bool = False
+) -> tuple[int, dict[str, str]]:
+    """Code and fields of a send."""
+    kind = SendMessageRequestHeaderV2 if form.short_names or batch else SendMessageRequestHeader
+    header = kind(
+        producer_group="served",
+        topic=topic,
+        default_topic=DEFAULT_TOPIC,
+        default_topic_queue_nums=4,
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp=BORN_MS,
+        flag=0,
+        properties=encode_properties(properties) or None,
+        batch=batch,
+    )
+    if batch:
+        return RequestCode.SEND_BATCH_MESSAGE, header.encode()
+    code = RequestCode.SEND_MESSAGE_V2 if form.short_names else RequestCode.SEND_MESSAGE
+    return code, header.encode()
+
+
+def pull_fields(
+    group: str,
+    topic: str,
+    queue_id: int,
+    offset: int,
+    *,
+    expression: str,
+    count_max: int,
+    timeout_ms: int = 0,
+    commit_offset: int | None = None,
+) -> dict[str, str]:
+    """The fields of a pull that brings its subscription, may be held if it has a timeout, and may commit an offset."""
+    sys_flag = PullSysFlag.SUBSCRIPTION
+    if timeout_ms:
+        sys_flag |= PullSysFlag.SUSPEND
+    if commit_offset is not None:
+        sys_flag |= PullSysFlag.COMMIT_OFFSET
+    return PullMessageRequestHeader(
+        consumer_group=group,
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=offset,
+        max_msg_nums=count_max,
+        sys_flag=sys_flag.value,
+        commit_offset=commit_offset or 0,
+        suspend_timeout_millis=timeout_ms,
+        sub_version=0,
+        subscription=expression,
+        expression_type="TAG",
+    ).encode()
+
+
+def topic_fields(topic: str, queue_count: int) -> dict[str, str]:
+    """The fields that make a topic (code 17)."""
+    return CreateTopicRequestHeader(
+        topic=topic, default_topic=DEFAULT_TOPIC, read_queue_nums=queue_count, write_queue_nums=queue_count
+    ).encode()
+
+
+@frozen
+class Bad:
+    """A request that must be refused while the connection goes on."""
+
+    name: str
+    code: int
+    changes: Mapping[str, str | None]
+    """Fields that replace those of a good request of this code; None leaves the field out."""
+    refusals: frozenset[int]
+    """The codes that brokers of 4.9 and 5.x refuse it with."""
+
+
+_ILLEGAL: Final = frozenset({1, 29})
+PULL: Final = RequestCode.PULL_MESSAGE.value
+SEND: Final = RequestCode.SEND_MESSAGE_V2.value
+BAD_REQUESTS: Final = (
+    Bad("unknown code", 999, {}, frozenset({3})),
+    Bad("unknown code of many digits", 32_767, {"x": "y"}, frozenset({3})),
+    Bad("pull without a topic", PULL, {"topic": None}, frozenset({1, 17})),
+    Bad("pull without a queue", PULL, {"queueId": None}, _ILLEGAL),
+    Bad("pull with a word for an offset", PULL, {"queueOffset": "one"}, _ILLEGAL),
+    Bad("pull of a queue that is not there", PULL, {"queueId": "77"}, _ILLEGAL),
+    Bad("pull of queue -1", PULL, {"queueId": "-1"}, _ILLEGAL),
+    Bad("pull of a topic that is not there", PULL, {"topic": "served-no-such-topic"}, frozenset({17})),
+    Bad("pull of a topic that would leave the store", PULL, {"topic": "../x"}, frozenset({17})),
+    Bad("pull for no tag", PULL, {"subscription": "||"}, frozenset({23})),
+    Bad("pull by an unknown kind of expression", PULL, {"expressionType": "FOO"}, frozenset({1})),
+    Bad("send without a queue", SEND, {"e": None}, _ILLEGAL),
+    Bad("send with a word for a queue", SEND, {"e": "first"}, _ILLEGAL),
+    Bad("send to a queue that is not there", SEND, {"e": "77"}, _ILLEGAL),
+    Bad("send to a topic that would leave the store", SEND, {"b": "../x"}, _ILLEGAL),
+    Bad("send to a topic with a name of 128 letters", SEND, {"b": "x" * 128}, _ILLEGAL),
+    Bad("send to a topic without a name", SEND, {"b": ""}, _ILLEGAL),
+    Bad("offset without a topic", RequestCode.GET_MAX_OFFSET.value, {"queueId": "x"}, _ILLEGAL),
+)
+
+MALFORMED: Final[Mapping[str, bytes]] = {
+    "a negative length": (-5).to_bytes(4, signed=True) + bytes(8),
+    "a length over 16 MiB": (16 * 1024 * 1024 + 1).to_bytes(4) + bytes(8),
+    "the longest length there is": b"\x7f\xff\xff\xff" + bytes(8),
+    "a header longer than its frame": (12).to_bytes(4) + (100).to_bytes(4) + bytes(8),
+    "serialisation 7": (12).to_bytes(4) + (7 << 24 | 8).to_bytes(4) + bytes(8),
+    "a JSON header that is no JSON": (12).to_bytes(4) + (8).to_bytes(4) + b"garbage!",
+    "a JSON header cut short": (12).to_bytes(4) + (8).to_bytes(4) + b'{"code":',
+    "a JSON header that is a list": (6).to_bytes(4) + (2).to_bytes(4) + b"[]",
+    "a ROCKETMQ header cut short": (7).to_bytes(4) + (1 << 24 | 3).to_bytes(4) + b"\x00\x0b\x00",
+}
+"""Frames after which a broker closes the connection at once."""

@@ -1,0 +1,130 @@
+"""What the suite is run against: any broker by its address, or an embedded one that it may also restart.
+
+Leaves out starting the real Java broker. The suite makes its own topics and groups and deletes the topics when done,
+so a shared broker keeps nothing of it but groups and log space.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import attrs
+from attrs import define, field, frozen
+
+from longpoll_broker.config import KIB, BrokerConfig, StoreConfig
+from longpoll_broker.runtime import Runtime
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.testing.served.link import Address
+from longpoll_broker.testing.served.model import ROCKETMQ, STRICT, Expectations
+from longpoll_spec.policy import STRICT as STRICT_POLICY
+from longpoll_spec.policy import Policy
+
+
+class Subject(Protocol):
+    """A broker under test."""
+
+    @property
+    def address(self) -> Address:
+        """Where it listens now; may change by a restart."""
+        ...
+
+    @property
+    def expectations(self) -> Expectations:
+        """How much is asked of it."""
+        ...
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether `restart` may be called."""
+        ...
+
+    def restart(self) -> None:
+        """Stop it cleanly and start it again on the same store."""
+        ...
+
+
+@frozen
+class RemoteSubject:
+    """A broker that somebody else runs, by its address."""
+
+    address: Address
+    expectations: Expectations = STRICT
+
+    @property
+    def can_restart(self) -> bool:
+        """Never: it is not ours."""
+        return False
+
+    def restart(self) -> None:
+        """Not to be called."""
+        raise AssertionError("a broker that somebody else runs is not restarted")
+
+
+SMALL_FILES: Final = StoreConfig(commit_log_file_size=256 * KIB, consume_queue_file_size=40 * 20, message_size_max=64 * KIB)
+"""Files so small that an example of some dozen messages reaches the end of one and goes on in the next."""
+
+
+@define(eq=False)
+class EmbeddedSubject:
+    """A broker in this process on a store of its own; a context manager that stops it.
+
+    `broker` is the one that runs now; a test that plants a fault in it does so in `started`, which sees each one.
+    """
+
+    runtime: Runtime
+    directory: str
+    """Of the store, absolute."""
+    policy: Policy = STRICT_POLICY
+    config: BrokerConfig = field(factory=BrokerConfig)
+    store_config: StoreConfig = SMALL_FILES
+    expectations: Expectations = field()
+    can_restart: bool = True
+    broker: Broker = field(init=False)
+
+    @expectations.default
+    def _expectations_of_policy(self) -> Expectations:
+        return expectations_of(self.policy, self.config, self.store_config)
+
+    def __attrs_post_init__(self) -> None:
+        self.broker = self._start()
+
+    @property
+    def address(self) -> Address:
+        """Where it listens now."""
+        return self.broker.address
+
+    def restart(self) -> None:
+        """Stop it cleanly and start it again on the same store, on another port."""
+        self.broker.stop()
+        self.broker = self._start()
+
+    def started(self, broker: Broker) -> None:
+        """Called with every broker just after its start; here it does nothing."""
+
+    def _start(self) -> Broker:
+        broker = Broker.start(
+            self.runtime, self.directory, policy=self.policy, config=self.config, store_config=self.store_config
+        )
+        self.started(broker)
+        return broker
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.broker.stop()
+
+
+def expectations_of(policy: Policy, config: BrokerConfig, store_config: StoreConfig) -> Expectations:
+    """What our own broker promises under a policy."""
+    promised = ROCKETMQ if policy.name.startswith("rocketmq") else STRICT
+    return attrs.evolve(
+        promised,
+        scan_period_ms=config.scan_period_ms if policy.expiry == "scan" else None,
+        visible_at_ack=policy.notify == "at_append",
+        answers_on_stop=policy.on_stop == "answer",
+        queue_file_units=store_config.consume_queue_file_size // 20,
+    )
