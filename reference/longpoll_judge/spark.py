@@ -6,6 +6,7 @@ in a log there. Leaves out what is judged (`verdict`). Parts must lie where ever
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -70,24 +71,24 @@ def _settings(directory: Path, master: str) -> SparkConf:
 
 @contextmanager
 def open_session(master: str | None = None) -> Iterator[SparkSession]:
-    """A session that ends with the block, and its files with it; raises `SparkUnavailableError`."""
+    """A session that ends with the block, and its files with it; raises `SparkUnavailableError`.
+
+    Ctrl-C ends the Java process at once: asked politely it would first finish the job.
+    """
     directory = Path(tempfile.mkdtemp(prefix="longpoll-spark-"))
     (directory / "local").mkdir()
-    before = signal.getsignal(signal.SIGINT)
+    conf = _settings(directory, master or DEFAULT_MASTER)
     try:
-        with _environment(directory), (directory / LOG_FILE).open("wb") as log:
-            gateway = _launch(_settings(directory, master or DEFAULT_MASTER), log, directory)
+        with _bridge_kept_quiet(), _environment(directory), (directory / LOG_FILE).open("wb") as log:
+            gateway = _launch(conf, log, directory)
             try:
-                session = _connect(gateway, _settings(directory, master or DEFAULT_MASTER), directory)
-                try:
-                    yield session
-                finally:
-                    session.stop()
+                session = _connect(gateway, conf, directory)
+                yield session
+                session.stop()
+                gateway.shutdown()
             finally:
-                _end(gateway)
+                _end(gateway.proc)
     finally:
-        if before is not None and signal.getsignal(signal.SIGINT) is not before:
-            signal.signal(signal.SIGINT, before)
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -120,9 +121,19 @@ def _launch(conf: SparkConf, log: Any, directory: Path) -> Any:
 def _connect(gateway: Any, conf: SparkConf, directory: Path) -> SparkSession:
     try:
         with _unclosed_sockets_ignored():
-            return SparkSession(SparkContext(conf=conf, gateway=gateway))
+            return SparkSession(_open_context(gateway, conf))
     except (PySparkException, Py4JError) as error:
         raise SparkUnavailableError(f"Spark does not start: {_first_fault(directory) or error}") from error
+
+
+def _open_context(gateway: Any, conf: SparkConf) -> SparkContext:
+    """The context, with the process's own handler of Ctrl-C left in place."""
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        return SparkContext(conf=conf, gateway=gateway)
+    finally:
+        if signal.getsignal(signal.SIGINT) is not on_interrupt:
+            signal.signal(signal.SIGINT, on_interrupt)
 
 
 @contextmanager
@@ -141,18 +152,45 @@ def _first_fault(directory: Path) -> str:
     return ""
 
 
-def _end(gateway: Any) -> None:
-    """End the Java process that `_launch` started."""
-    gateway.shutdown()
-    process = gateway.proc
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the Java process and forget it; it goes by itself when its standard input ends, unless it is busy."""
+    if sys.exc_info()[0] is not None:
+        _stop_accumulators(SparkContext._active_spark_context)  # noqa: SLF001 - it has no public name
+        process.kill()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else the next session would talk to an ended process
+    SparkContext._active_spark_context = None  # noqa: SLF001 - the same
+    assert process.stdin is not None, "PySpark opens it"
     process.stdin.close()
     try:
         process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    SparkContext._gateway = None  # noqa: SLF001 - else the next session would talk to the ended process
-    SparkContext._jvm = None  # noqa: SLF001 - the same
+
+
+def _stop_accumulators(context: Any) -> None:
+    """Stop the thread that would print a traceback when the Java process is gone."""
+    if context is not None:
+        context._accumulatorServer.shutdown()  # noqa: SLF001 - `SparkContext.stop` does so
+
+
+class _BridgeFilter(logging.Filter):
+    """Keeps what py4j logs about a broken bridge from the user: its errors are raised as well."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record comes from elsewhere."""
+        return "py4j" not in Path(record.pathname).parts
+
+
+@contextmanager
+def _bridge_kept_quiet() -> Iterator[None]:
+    """py4j logs by the root logger, so the filter stands there."""
+    bridge = _BridgeFilter()
+    logging.getLogger().addFilter(bridge)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeFilter(bridge)
 
 
 SURVEY_ROW: Final = "survey of a slice"
