@@ -108,6 +108,24 @@ class ConsumeStatus(enum.Enum):
 Listener = Callable[[Sequence[ReceivedMessage]], ConsumeStatus]
 
 
+class _Keeping:
+    """Keeps whatever the user's listener raises, so that it is told by `close` and not lost with a thread."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Exception):
+            self.error = error
+            return True
+        return False
+
+
 class PushConsumer:
     """Gives messages to a listener, batch by batch, on one thread of its own.
 
@@ -158,12 +176,12 @@ class PushConsumer:
                     return
 
     def _consume(self, messages: list[ReceivedMessage]) -> ConsumeStatus:
-        try:
+        status = ConsumeStatus.LATER
+        with _Keeping() as kept:
             status = self._listener(messages)
-        except Exception as error:  # noqa: BLE001 - the listener is the user's, and close() tells of it
-            self._failure = error
+        if kept.error is not None:
+            self._failure = kept.error
             self._stopping.set()
-            return ConsumeStatus.LATER
-        if status is ConsumeStatus.SUCCESS:
+        elif status is ConsumeStatus.SUCCESS:
             self._consumer.commit()
         return status
