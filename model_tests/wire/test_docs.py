@@ -1,0 +1,31 @@
+"""The examples of docs/wire.md run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+
+PAGE = Path(__file__).parents[2] / "docs" / "wire.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_each_example_runs(number: int, tmp_path: Path) -> None:
+    """Against an embedded broker; the asserts are the page's own."""
+    assert "assert" in EXAMPLES[number]
+    with Broker.start(RealRuntime(), str(tmp_path / "store")) as broker:
+        address = "{}:{}".format(*broker.name_server_address)
+        exec(compile(EXAMPLES[number], str(PAGE), "exec"), {"name_server": address})  # noqa: S102 - the page's own code
+
+
+def test_a_planted_wrong_example_fails(tmp_path: Path) -> None:
+    """The page has examples, and changing what one expects makes it fail."""
+    assert len(EXAMPLES) == 2
+    planted = EXAMPLES[0].replace("opaque == 7", "opaque == 8")
+    with pytest.raises(AssertionError):
+        exec(compile(planted, str(PAGE), "exec"), {})  # noqa: S102 - the same
