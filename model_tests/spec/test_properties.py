@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longpoll_spec.bounds import named
@@ -93,6 +93,7 @@ def test_selecting_an_unknown_property_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_the_term_says_what_here_and_closing_say(name: str, data: st.DataObject) -> None:
     """One statement about states, or one about the state and its next steps: the two forms of a property agree."""

@@ -20,7 +20,7 @@ from longpoll_spec.terms import (
     substitute,
     variables_of,
 )
-from longpoll_spec.testing.strategies import BOOL_NAMES, bools, ints, values
+from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, bools, ints, values
 
 
 def test_a_term_has_no_truth_value() -> None:
@@ -114,7 +114,7 @@ def test_truth_equality_and_implication(left: Bool, right: Bool, state: dict[str
 def test_a_term_reads_only_its_variables(term: Bool) -> None:
     """Giving other variables other values changes nothing."""
     names = variables_of(term)
-    low = dict.fromkeys(("a", "b", "c", *BOOL_NAMES), 0)
+    low: dict[str, int] = dict.fromkeys((*INT_NAMES, *BOOL_NAMES), 0)
     high = {name: value if name in names else 1 for name, value in low.items()}
 
     assert evaluate(term, low) == evaluate(term, high)

@@ -39,7 +39,7 @@ def pull_read(state: State, request: Request) -> Step:
         (request.phase, ite(found, request.phases["idle"], request.phases["missed"])),
         (request.offset, offset_after_read(state, request)),
         (request.deadline, ite(found, 0, request.deadline)),
-        (request.open, ~found),
+        (request.open, request.open & ~found),
     )
     return Step(guard, effect)
 

@@ -1,0 +1,182 @@
+"""Slips planted in the law's guards and effects: each one must turn a property or the counts red."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import attrs
+import pytest
+
+from longpoll_spec.actions import actions_of
+from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.compile_python import source
+from longpoll_spec.engines.exploration import Exploration
+from longpoll_spec.engines.manifest import pinned_entry
+from longpoll_spec.law import law_of
+from longpoll_spec.model import Action, Model
+from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.state import State, state_of
+from longpoll_spec.terms import Effect, const, ite
+from longpoll_spec.testing.slips import Change, conjuncts, forgetting, guard_slips, slipped, with_effect
+
+LIMIT_STATES = 40_000
+"""A slip may make the space endless; what differs shows long before this."""
+LONGER_LOG = Bounds("longer-log", requests=1, messages=2)
+"""Some slips need a second message rather than a second request."""
+
+EQUIVALENT = {
+    ("next_pull", "phase_0 == "): "open says the same: a request that stands anywhere waits for its answer",
+    ("next_pull", "not open_0"): "phase says the same, where nothing is ever dropped",
+    (
+        "",
+        "copies_0 < 2",
+    ): "a request of the table or a list has no copy in the executor; the guard is there for mutants",
+    ("expire", "running"): "a stop that answers leaves nobody in the table",
+    (
+        "expire",
+        "not ((dispatcher",
+    ): "while a notifier walks in place nobody is held: it has taken all, and no one enters",
+    ("executor_rejects", "phase_0 == "): "copies says the same",
+    ("executor_rejects", "not (copies_0"): "phase says the same",
+    ("notify_each", "dispatcher == "): "what is in the dispatcher's own list is there only while it walks",
+    ("scan_each", "scanner == "): "what is in the scanner's own list is there only while it walks",
+    ("notifier_throws", "dispatcher == "): "what is in a notifier's own list is there only while it walks",
+}
+"""(action, how the forgotten part of the guard begins): why forgetting it changes nothing."""
+
+
+def _red(base: Model, model: Model) -> list[str]:
+    """What tells the slipped model from the right one: properties that changed, and `counts`."""
+    right, wrong = _right(base.policy.name, base.bounds), explore(model, engine="python", limit_states=LIMIT_STATES)
+    before = {verdict.name: verdict.verdict for verdict in right.verdicts}
+    red = [verdict.name for verdict in wrong.verdicts if verdict.verdict != before[verdict.name]]
+    return red + ["counts"] * (_counts(right) != _counts(wrong))
+
+
+def _counts(result: Exploration) -> tuple[int, int, int]:
+    return result.distinct_states, result.transitions, result.depth
+
+
+@cache
+def _right(policy: str, bounds: Bounds) -> Exploration:
+    return explore(law_of(preset(policy), bounds), engine="python")
+
+
+def _is_caught(policy: str, name: str, change: Change) -> list[str]:
+    for bounds in (named("tiny", preset(policy)), LONGER_LOG):
+        red = _red(law_of(preset(policy), bounds), slipped(preset(policy), bounds, name, change))
+        if red:
+            return red
+    return []
+
+
+@pytest.mark.parametrize(
+    "policy", [pytest.param(name, marks=[pytest.mark.long] * (name != "strict")) for name in PRESETS]
+)
+def test_a_forgotten_part_of_any_guard_is_caught(policy: str) -> None:
+    """Forgetting one part of one guard changes a verdict or the counts, unless another part is known to imply it."""
+    tiny = named("tiny", preset(policy))
+    firsts = {action.name: action for action in reversed(list(actions_of(state_of(preset(policy), tiny))))}
+    missed, caught = [], 0
+    for name, position, change in guard_slips(preset(policy), tiny):
+        part = source(conjuncts(firsts[name])[position], {}).removeprefix("(")
+        if name != "tick" and not _is_caught(policy, name, change):
+            missed.append((name, part))
+        else:
+            caught += 1
+
+    unexplained = [(name, part) for name, part in missed if not _is_equivalent(name, part)]
+    assert not unexplained
+    assert caught >= 20
+
+
+def _is_equivalent(name: str, part: str) -> bool:
+    return any(name in {action, name if not action else ""} and part.startswith(begin) for action, begin in EQUIVALENT)
+
+
+def _wakes_without_leaving(state: State, action: Action) -> Effect:
+    """A recheck that hands the request to the executor and forgets to take it out of the table."""
+    actor = action.actors[0]
+    return {f"phase_{actor}": state.requests[actor].phase} if isinstance(actor, int) else {}
+
+
+def _two_at_once(state: State, _action: Action) -> Effect:
+    return {"log_end": state.log_end + 2}
+
+
+def _all_at_once(state: State, _action: Action) -> Effect:
+    return {"visible_end": state.log_end}
+
+
+def _to_the_log_end(state: State, action: Action) -> Effect:
+    """A read that answers with the end of the log, which is not visible yet."""
+    request = state.requests[int(action.actors[0])]
+    return {f"offset_{request.index}": ite(state.has_more(request), state.log_end, request.offset)}
+
+
+def _one_by_one(state: State, action: Action) -> Effect:
+    """A read whose next offset is one further, however much it gave."""
+    request = state.requests[int(action.actors[0])]
+    return {f"offset_{request.index}": ite(state.has_more(request), request.offset + 1, request.offset)}
+
+
+def _new_deadline(state: State, action: Action) -> Effect:
+    """A wake that buys time: looking at a request gives it a new deadline."""
+    return {f"deadline_{action.actors[0]}": state.hold_ticks}
+
+
+def _scan_again(_state: State, _action: Action) -> Effect:
+    """A scan that is due again at once."""
+    return {"next_scan": const(0)}
+
+
+SLIPS: tuple[tuple[str, str, Change, str], ...] = (
+    ("strict-clone", "run", forgetting("offset"), "answer_is_right"),
+    ("strict-clone", "run", forgetting("copies"), "answered_once"),
+    ("strict-clone", "run", forgetting("open"), "nothing_dropped"),
+    ("strict-clone", "run", with_effect(_to_the_log_end), "answer_is_right"),
+    ("strict-clone", "run", with_effect(_one_by_one), "answer_is_right"),
+    ("strict", "recheck", with_effect(_wakes_without_leaving), "answered_once"),
+    ("strict-clone", "recheck", with_effect(_wakes_without_leaving), "answered_once"),
+    ("strict-clone", "hold", forgetting("recheck_due"), "lost_by_hold"),
+    ("strict-clone", "make_visible", forgetting("dispatcher"), "no_lost_wakeup"),
+    ("strict-clone", "make_visible", with_effect(_all_at_once), "counts"),
+    ("strict-clone", "expire", forgetting("copies"), "answered_by_deadline"),
+    ("strict-clone", "next_pull", forgetting("deadline"), "counts"),
+    ("strict-clone", "next_pull", forgetting("open"), "answered_once"),
+    ("strict-clone", "tick", forgetting("deadline"), "expire_fires"),
+    ("strict-clone", "tick", forgetting("next_scan"), "scan_start_fires"),
+    ("strict-clone", "stop", forgetting("phase"), "answered_on_stop"),
+    ("strict-clone", "stop", forgetting("open"), "nothing_dropped"),
+    ("strict-clone", "notify_end", forgetting("phase"), "lists_have_owners"),
+    ("strict-clone", "scan_end", forgetting("scanner"), "time_can_pass"),
+    ("strict-clone", "scan_start", forgetting("next_scan"), "time_can_pass"),
+    ("strict-clone", "scan_start", with_effect(_scan_again), "time_can_pass"),
+    ("strict-clone", "scan_each", with_effect(_new_deadline), "counts"),
+    ("strict-clone", "notify_each", forgetting("copies"), "answered_by_deadline"),
+    ("strict-clone", "executor_rejects", forgetting("open"), "nothing_dropped"),
+    ("strict-clone", "notifier_throws", forgetting("open"), "nothing_dropped"),
+    ("strict-clone", "pull_read", forgetting("open"), "nothing_dropped"),
+    ("strict-clone", "pull_read", with_effect(_to_the_log_end), "answer_is_right"),
+    ("strict-clone", "append", with_effect(_two_at_once), "stays_in_range"),
+    ("rocketmq-4.9", "notify_end", forgetting("dispatcher"), "time_can_pass"),
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "change", "red"), SLIPS, ids=[f"{number}-{slip[1]}" for number, slip in enumerate(SLIPS)]
+)
+def test_a_slip_in_an_effect_is_caught(policy: str, name: str, change: Change, red: str) -> None:
+    """Each slip is caught, and by the property that speaks of it."""
+    assert red in _is_caught(policy, name, change)
+
+
+def test_the_unslipped_law_is_green() -> None:
+    """The same comparison finds nothing in a law without a slip, and its numbers are the pinned ones."""
+    policy = preset("strict-clone")
+    tiny = named("tiny", policy)
+    entry = pinned_entry("strict-clone", "tiny")
+
+    assert _red(law_of(policy, tiny), slipped(policy, tiny, "run", lambda _, action: attrs.evolve(action))) == []
+    assert _counts(_right("strict-clone", tiny)) == (entry.distinct_states, entry.transitions, entry.depth)
