@@ -199,8 +199,8 @@ def time_can_pass(model: Model) -> Property | None:
     return _no_step(time_can_pass, wrong, also=any_of(action.guard for action in model.actions))
 
 
-Rank = tuple[tuple[Int, ...], ...]
-"""Parts, most significant first; each is the sum of its terms."""
+Rank = tuple[tuple[tuple[Int, ...], ...], ...]
+"""Parts, most significant first; a part is made of sums, one for each request or thread; a sum has its terms."""
 
 
 def rank(state: State) -> Rank:
@@ -211,27 +211,26 @@ def rank(state: State) -> Rank:
     """
     stages = {"pulling": 10, "missed": 8, "rechecked": 6, "queued": 2}
     distance = [
-        part
-        for each in state.requests
-        for part in (
+        (
             _choose(each.phase, {each.phases[label]: far for label, far in stages.items() if label in each.phases}),
             _one_if(each.is_listed, 4),
             each.copies,
             _one_if(each.recheck_due),
             _one_if(each.armed),
         )
+        for each in state.requests
     ]
     kept = {notifier.kept for notifier in state.notifiers}
     taken = {notifier.taken for notifier in state.notifiers}
     waits = any_of(each.is_("held") & state.has_more(each) for each in state.requests)
     unrest: dict[int, Int | int] = {DUE: 3, RECHECKING: ite(waits, 4, 1), WALKING: ite(waits, 5, 2)}
     return (
-        (state.log_end - state.visible_end,),
+        ((state.log_end - state.visible_end,),),
         tuple(distance),
-        tuple(_one_if(each.phase.is_one_of(kept) & state.has_more(each)) for each in state.requests),
-        (_one_if(state.running & (state.next_scan <= 0)),),
-        tuple(_choose(notifier.counter, unrest) for notifier in state.notifiers),
-        tuple(_one_if(each.phase.is_one_of(taken)) for each in state.requests),
+        tuple((_one_if(each.phase.is_one_of(kept) & state.has_more(each)),) for each in state.requests),
+        ((_one_if(state.running & (state.next_scan <= 0)),),),
+        tuple((_choose(notifier.counter, unrest),) for notifier in state.notifiers),
+        tuple((_one_if(each.phase.is_one_of(taken)),) for each in state.requests),
     )
 
 
@@ -247,16 +246,25 @@ def _one_if(condition: Bool, weight: int = 1) -> Int:
 
 
 def _gets_less(parts: Rank, action: Action) -> Bool:
-    """Whether the step makes the rank smaller, in lexicographic order; what the step does not touch cancels out."""
+    """Whether the step makes the rank smaller, in lexicographic order; what the step does not touch cancels out.
+
+    A part is smaller if one of its sums falls and none rises: more than the total asks for, and plain to a solver.
+    """
     less: Bool = FALSE
     for part in reversed(parts):
-        change = const(0)
-        for term in part:
-            after_step = _after(term, action)
-            if after_step is not term:
-                change = change + (after_step - term)
-        less = (change < 0) | (change.is_(0) & less)
+        changes = [_change(terms, action) for terms in part]
+        falls = all_of(change <= 0 for change in changes) & any_of(change < 0 for change in changes)
+        less = falls | (all_of(change.is_(0) for change in changes) & less)
     return less
+
+
+def _change(terms: Iterable[Int], action: Action) -> Int:
+    change = const(0)
+    for term in terms:
+        after_step = _after(term, action)
+        if after_step is not term:
+            change = change + (after_step - term)
+    return change
 
 
 def _after(term: Int, action: Action) -> Int:
