@@ -1,0 +1,86 @@
+"""The strengthening: what is true of every reachable state and that no user asked for, so that a proof can be made.
+
+A property such as `no_lost_wakeup` is not inductive alone: a state that satisfies it, and that no run reaches, may step
+into one that breaks it. The statements here, each about the broker as a whole or about one request, rule those states
+out. They are candidates, not axioms: `engines.smt_inductive` proves each with the others, and gives up those that a
+policy does not keep.
+
+Leaves out what the properties say already; the engine takes them, and `lists_have_owners`, as candidates too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from longpoll_spec.model import Model, Property
+from longpoll_spec.state import DUE, Variable
+from longpoll_spec.terms import Bool, Int, all_of
+
+Text = Callable[[Model], Iterable[Bool]]
+
+
+def in_range(model: Model) -> Iterable[Bool]:
+    """Every variable is within its range, whatever the timeout, the scan's period and the number of messages."""
+    for variable in model.variables:
+        if not variable.truth:
+            yield _within(variable)
+
+
+def _within(variable: Variable) -> Bool:
+    term, greatest = variable.term, variable.greatest
+    assert isinstance(term, Int)
+    above = term >= variable.lower
+    return above if greatest is None else above & (term <= greatest)
+
+
+def ends_in_order(model: Model) -> Iterable[Bool]:
+    """Nobody has read past the visible end, and nothing is visible that was not appended."""
+    state = model.state
+    yield state.visible_end <= state.log_end
+    for each in state.requests:
+        yield each.offset <= state.visible_end
+
+
+def queued_is_in_executor(model: Model) -> Iterable[Bool]:
+    """A request is queued exactly if the executor has a copy of it."""
+    for each in model.state.requests:
+        yield each.is_("queued").is_(each.copies >= 1)
+
+
+def standing_is_open(model: Model) -> Iterable[Bool]:
+    """A request that stands anywhere is one whose pull waits for its answer."""
+    for each in model.state.requests:
+        yield each.is_("idle") | each.open
+
+
+def kept_is_watched(model: Model) -> Iterable[Bool]:
+    """In place: a kept request that has something to read since the look has a dispatcher that is due.
+
+    The dispatcher looks at a visible end that cannot move before it has ended its walk; so only the scanner's walk can
+    be overtaken by a message, and the dispatcher then waits for the lock.
+    """
+    state = model.state
+    if state.policy.take == "in_place":
+        for each in state.requests:
+            kept = each.phase.is_one_of({notifier.kept for notifier in state.notifiers})
+            yield (kept & state.has_more(each)).implies(state.dispatcher.at(DUE))
+
+
+STRENGTHENING: Final[tuple[Text, ...]] = (
+    in_range,
+    ends_in_order,
+    queued_is_in_executor,
+    standing_is_open,
+    kept_is_watched,
+)
+
+
+def strengthening_of(model: Model) -> tuple[Property, ...]:
+    """The strengthening of a model; a statement that its policy gives no meaning is left out."""
+    made = []
+    for text in STRENGTHENING:
+        term = all_of(text(model))
+        if term.op != "true":
+            made.append(Property(text.__name__, "inductive", " ".join((text.__doc__ or "").split()), term, here=term))
+    return tuple(made)
