@@ -227,9 +227,9 @@ def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgets_a_unit(self: ConsumeQueue, offset: int, physical_end: int) -> None:
         stand_at(self, max(0, offset - 1), physical_end)
 
-    def hands_every_other(self: Dispatcher, handed: Any) -> None:
+    def hands_every_other(self: Dispatcher, handed: Any, _log_end_before: int) -> None:
         if handed.queue_offset % 2 == 0:
-            hand(self, handed)
+            hand(self, handed, self._handed_end)
 
     def spoils_the_body(self: CommitLog, *arguments: Any) -> int:
         start = append(self, *arguments)

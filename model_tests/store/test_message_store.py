@@ -7,6 +7,8 @@ import errno
 import pathlib
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from attrs import evolve
@@ -18,7 +20,7 @@ from longpoll_broker.runtime.files import RealFiles, RealMappedFile
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import GetStatus
+from longpoll_broker.store.messages import Arrival, GetStatus
 from longpoll_broker.store.record import Record, tags_code
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_log, read_queues, read_record
@@ -249,6 +251,86 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: pathlib.Path, monkeyp
     store.close()
     verdict = verify(RealFiles(), str(tmp_path))
     assert (verdict.problems, verdict.messages) == ([], arrivals[-1].offset_end)
+
+
+def test_a_full_disk_at_a_file_end_can_be_closed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the disk is full just after a blank was written, nothing waits for ever: the store closes and is whole."""
+    store = open_store(tmp_path)
+    put, _arrivals = put_and_dispatch(store, [message(body=b"x" * 800) for _ in range(2)])
+    reserve = RealMappedFile.reserve
+
+    def full(self: RealMappedFile, start: int, stop: int) -> None:
+        if start == 0:
+            raise OSError(errno.ENOSPC, "No space left on device", "log")
+        reserve(self, start, stop)
+
+    monkeypatch.setattr(RealMappedFile, "reserve", full)
+    with pytest.raises(OSError, match="No space"):
+        store.put(message(body=b"x" * 800))
+    assert store.log_end == SMALL.commit_log_file_size > put[-1].log_end
+    assert store.dispatch(10) == []
+    assert store.dispatched_end == store.log_end
+    store.close()
+    assert verify(RealFiles(), str(tmp_path)).messages == 2
+
+
+def test_a_lost_hand_over_is_made_good(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that reached the log but not the dispatcher is read from the log, in its turn and once."""
+    store = open_store(tmp_path)
+    hand = dispatch.Dispatcher.hand
+    store.put(message(tag="0"))
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch.Dispatcher, "hand", lambda *_: None)
+        store.put(message(tag="1"))
+    assert dispatch.Dispatcher.hand is hand
+    _put, arrivals = put_and_dispatch(store, [message(tag=str(index)) for index in range(2, 6)])
+    assert [(each.offset_end, each.tags_code) for each in arrivals] == [
+        (index + 1, tags_code(str(index))) for index in range(6)
+    ]
+    store.close()
+
+
+def test_threads_see_whole_messages_in_order(tmp_path: pathlib.Path) -> None:
+    """Four writers, one dispatcher and a reader at once: every message once, in order, whole from the first sight."""
+    store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=16_384, consume_queue_file_size=2000))
+    count = 400
+    seen: list[str] = []
+    arrived: list[Arrival] = []
+    writers: list[threading.Thread] = []
+    for writer in range(4):
+        made = [message("T", writer % 2, f"{writer}:{index}".encode(), tag="t") for index in range(count)]
+        writers.append(threading.Thread(target=lambda made=made: [store.put(each) for each in made]))
+
+    def make_visible() -> None:
+        while len(arrived) < 4 * count:
+            arrived.extend(store.dispatch(50))
+
+    workers = [*writers, threading.Thread(target=make_visible)]
+    for worker in workers:
+        worker.start()
+    offsets = [0, 0]
+    deadline = time.monotonic() + 60
+    while len(seen) < 4 * count and time.monotonic() < deadline:
+        for queue in (0, 1):
+            found = store.get("T", queue, offsets[queue], 32)
+            content = b"".join(found.records)
+            for offset in found.offsets:
+                assert offset == offsets[queue]
+                record = read_record(content[: int.from_bytes(content[:4])])
+                content = content[record["totalSize"] :]
+                assert (record["queueId"], record["queueOffset"]) == (queue, offset)
+                seen.append(base64.b64decode(record["body"]).decode())
+                offsets[queue] += 1
+            offsets[queue] = max(offsets[queue], found.offset_next if found.offsets else 0)
+    for worker in workers:
+        worker.join(60)
+    assert sorted(seen) == sorted(f"{writer}:{index}" for writer in range(4) for index in range(count))
+    for writer in range(4):
+        mine = [body for body in seen if body.startswith(f"{writer}:")]
+        assert mine == [f"{writer}:{index}" for index in range(count)]
+    ends = [[each.offset_end for each in arrived if each.queue_id == queue] for queue in (0, 1)]
+    assert ends == [list(range(1, 2 * count + 1))] * 2
+    store.close()
 
 
 def test_records_and_times_are_found(tmp_path: pathlib.Path) -> None:

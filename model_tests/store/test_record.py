@@ -67,6 +67,7 @@ def test_a_delayed_message_carries_when_it_is_due() -> None:
     assert tags_code_of(SCHEDULE_TOPIC, level3, 1000) == 11_000
     assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "99"}), 0) == 7_200_000
     assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "x", "TAGS": "a"}), 0) == 97
+    assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "9" * 9000, "TAGS": "a"}), 0) == 97
     assert tags_code_of("T", level3, 1000) == 97
 
 

@@ -162,7 +162,8 @@ def dump_command(
         _print_lines(itertools.islice(lines, count), as_json)
         damaged = [place for place in torn if place.followed or not found.crashed]
     for place in torn:
-        err.print(f"longpoll: {place.file}, byte {place.offset}: found {place.found}, expected {place.expected}")
+        text = f"longpoll: {place.file}, byte {place.offset}: found {place.found}, expected {place.expected}"
+        err.print(text, soft_wrap=True, markup=False)
     if damaged:
         raise SystemExit(Exit.VIOLATED)
 

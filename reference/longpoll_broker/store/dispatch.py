@@ -47,10 +47,11 @@ class Dispatcher:
     """The cursor. Invariant: every record before `cursor` is in its queue; `handed` are neighbours that begin there.
 
     `handing` is false from a missed hand-over until the cursor has caught up with the log; both change under the append
-    lock only, so a record is either handed over or read, never both and never neither.
+    lock only, so a record is either handed over or read, never both and never neither. `_handed_end` is where the log
+    ended after the last hand-over: a record that does not begin there shows that one before it was missed.
     """
 
-    __slots__ = ("_append_lock", "_log", "_queue_of", "cursor", "handed", "handing")
+    __slots__ = ("_append_lock", "_handed_end", "_log", "_queue_of", "cursor", "handed", "handing")
 
     def __init__(self, log: CommitLog, append_lock: Lock, queue_of: QueueOf, cursor: int) -> None:
         self._log = log
@@ -59,12 +60,17 @@ class Dispatcher:
         self.cursor = cursor
         self.handed: deque[Handed] = deque()
         self.handing = cursor == log.end
+        self._handed_end = cursor
 
-    def hand(self, handed: Handed) -> None:
-        """Take over a record just appended; the caller holds the append lock."""
+    def hand(self, handed: Handed, log_end_before: int) -> None:
+        """Take over a record just appended; the caller holds the append lock.
+
+        `log_end_before` is where the log ended before it, and before a blank that it may have needed.
+        """
         if self.handing:
-            if len(self.handed) < HANDED_COUNT_MAX:
+            if log_end_before == self._handed_end and len(self.handed) < HANDED_COUNT_MAX:
                 self.handed.append(handed)
+                self._handed_end = handed.physical_offset + handed.size
             else:
                 self.handing = False
 
@@ -82,7 +88,7 @@ class Dispatcher:
             self._show(handed[0], arrivals.append)
             handed.popleft()
             count += 1
-        if not handed and not self.handing:
+        if self.cursor != self._log.end:
             self._read(limit - count, arrivals)
         return arrivals
 
@@ -101,8 +107,11 @@ class Dispatcher:
         log = self._log
         for _ in range(limit):
             with self._append_lock:
+                if self.handed:
+                    return
                 if self.cursor == log.end:
                     self.handing = True
+                    self._handed_end = log.end
                     return
             found = log.read(self.cursor)
             if isinstance(found, int):

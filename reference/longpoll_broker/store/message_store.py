@@ -86,6 +86,7 @@ class MessageStore:
         files = runtime.files
         for name in ("commitlog", "consumequeue"):
             files.make_directory(f"{directory}/{name}")
+        files.sync_directory(directory)
         try:
             unlock = files.lock(f"{directory}/lock")
         except BlockingIOError as error:
@@ -152,15 +153,18 @@ class MessageStore:
             store_ms = max(store_ms, self._store_ms)
             listed = not sys_flag or sys_flag & SYS_FLAG_TRANSACTION_MASK not in _NOT_IN_QUEUE
             queue_offset = queue.offset_next if listed else 0
-            start = self._log.append(message, topic.part, queue_offset, store_ms)
-            size = self._log.end - start
-            self._store_ms = store_ms
             tags_code = message.tags_code
+            if topic_name == SCHEDULE_TOPIC:
+                tags_code = tags_code_of(topic_name, properties, store_ms)
+            log = self._log
+            end_before = log.end
+            start = log.append(message, topic.part, queue_offset, store_ms)
+            size = log.end - start
+            self._store_ms = store_ms
             if listed:
                 queue.offset_next = queue_offset + 1
-                if topic_name == SCHEDULE_TOPIC:
-                    tags_code = tags_code_of(topic_name, properties, store_ms)
-            self._dispatcher.hand(Handed(queue if listed else None, queue_offset, start, size, tags_code, store_ms))
+            handed = Handed(queue if listed else None, queue_offset, start, size, tags_code, store_ms)
+            self._dispatcher.hand(handed, end_before)
         return PutResult(queue_offset, start, size, store_ms, message.store_host)
 
     def _why_refused(self, message: MessageToStore) -> str:

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import re
 import struct
 import zlib
 from typing import Final
@@ -59,6 +60,8 @@ DELAY_LEVELS_MS: Final = tuple(
     for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
 """`messageDelayLevel`: how long level 1, 2, ... waits."""
+LEVEL: Final = re.compile("[0-9]{1,9}")
+"""What counts as a level; longer numbers overflow in Java."""
 
 SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 HEAD: Final = struct.Struct(">iIiiiqqiq")
@@ -236,7 +239,7 @@ def tags_code_of(topic: str, properties: bytes, store_ms: int) -> int:
     """The tags code of a stored message; for a delayed one, when it is due (`CommitLog.checkMessageAndReturnSize`)."""
     if topic == SCHEDULE_TOPIC:
         level = property_of(properties, DELAY)
-        if level is not None and level.isascii() and level.isdigit() and int(level) > 0:
+        if level is not None and LEVEL.fullmatch(level) and int(level) > 0:
             return store_ms + DELAY_LEVELS_MS[min(int(level), len(DELAY_LEVELS_MS)) - 1]
     return tags_code(property_of(properties, TAGS))
 

@@ -45,6 +45,10 @@ class Segment:
         self.reserved_end = end
 
 
+def _parent(directory: str) -> str:
+    return directory.rpartition("/")[0] or "/"
+
+
 def segment_name(start: int) -> str:
     """The file name of the segment that begins at `start`."""
     return f"{start:0{NAME_DIGITS}d}"
@@ -62,7 +66,7 @@ class SegmentList:
     threads need no lock. Writers and removers hold the owner's lock.
     """
 
-    __slots__ = ("_files", "_names_changed", "directory", "segments", "size")
+    __slots__ = ("_changed_directories", "_files", "directory", "segments", "size")
 
     def __init__(self, files: Files, directory: str, size: int, *, lengthen: bool = False) -> None:
         """Map every segment that is there; raises StoreUserError when one does not have `size` bytes or is missing.
@@ -70,7 +74,7 @@ class SegmentList:
         With `lengthen`, after a crash, a newest file that is too short is filled up with zeros.
         """
         self._files = files
-        self._names_changed = False
+        self._changed_directories: tuple[str, ...] = ()
         self.directory = directory
         self.size = size
         self.segments: tuple[Segment, ...] = ()
@@ -119,8 +123,11 @@ class SegmentList:
         assert start % self.size == 0
         if not self.segments:
             self._files.make_directory(self.directory)
+            # A queue's first file may come with its directory and its topic's.
+            topic_directory = _parent(self.directory)
+            self._changed_directories = (self.directory, topic_directory, _parent(topic_directory))
         segment = Segment(self._files, f"{self.directory}/{segment_name(start)}", start, self.size)
-        self._names_changed = True
+        self._changed_directories = self._changed_directories or (self.directory,)
         self.segments = (*self.segments, segment)
         return segment
 
@@ -135,7 +142,7 @@ class SegmentList:
         for segment in reversed(drop):
             segment.mapped.close()
             self._files.remove(segment.path)
-            self._names_changed = True
+            self._changed_directories = (self.directory,)
         if keep and end < keep[-1].stop:
             keep[-1].mapped.clear_from(end - keep[-1].start)
             keep[-1].reserved_end = 0
@@ -145,10 +152,10 @@ class SegmentList:
         for segment in self.segments:
             if segment.start < stop and start < segment.stop:
                 segment.mapped.sync(max(0, start - segment.start), min(self.size, stop - segment.start))
-        if self._names_changed:
-            # Set back first: a segment made while the directory is being synced must be seen the next time.
-            self._names_changed = False
-            self._files.sync_directory(self.directory)
+        # Taken first: a segment made while a directory is being synced must be seen the next time.
+        changed, self._changed_directories = self._changed_directories, ()
+        for directory in changed:
+            self._files.sync_directory(directory)
 
     def close(self) -> None:
         """Unmap every file."""

@@ -1,0 +1,142 @@
+"""The real file layer does what the interface says, also when the system refuses."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from longpoll_broker.runtime.files import RealFiles
+
+
+def test_a_mapped_file_is_the_file(tmp_path: pathlib.Path) -> None:
+    """What is written through the view is in the file, before and after syncing; a made file is zeros and sparse."""
+    path = tmp_path / "file"
+    mapped = RealFiles().map(str(path), 1 << 20, writable=True, create=True)
+    assert path.read_bytes() == bytes(1 << 20)
+    assert path.stat().st_blocks * 512 < 1 << 20
+    mapped.reserve(0, 8192)
+    assert path.stat().st_blocks * 512 >= 8192
+    mapped.view[5000:5004] = b"here"
+    mapped.sync(5000, 5004)
+    assert path.read_bytes()[5000:5004] == b"here"
+    mapped.clear_from(5002)
+    assert bytes(mapped.view[5000:5004]) == b"he\0\0"
+    assert path.stat().st_size == 1 << 20
+    mapped.close()
+
+
+def test_a_slice_outlives_the_closing(tmp_path: pathlib.Path) -> None:
+    """A slice that is still in use when the file is closed stays readable; closing does not fail."""
+    mapped = RealFiles().map(str(tmp_path / "file"), 4096, writable=True, create=True)
+    mapped.view[:3] = b"abc"
+    held = mapped.view[:3]
+    mapped.close()
+    assert bytes(held) == b"abc"
+
+
+def test_maps_that_cannot_be(tmp_path: pathlib.Path) -> None:
+    """A missing file, another length, and writing to a read-only map are errors that name what is wrong."""
+    files = RealFiles()
+    with pytest.raises(FileNotFoundError):
+        files.map(str(tmp_path / "none"), 10, writable=False)
+    (tmp_path / "long").write_bytes(b"x" * 20)
+    with pytest.raises(OSError, match="20 bytes, not 10"):
+        files.map(str(tmp_path / "long"), 10, writable=True, create=True)
+    read_only = files.map(str(tmp_path / "long"), 20, writable=False)
+    with pytest.raises(TypeError):
+        read_only.view[0] = 1
+    read_only.close()
+    (tmp_path / "empty").touch()
+    empty = files.map(str(tmp_path / "empty"), 0, writable=False)
+    assert len(empty.view) == 0
+    empty.close()
+
+
+def test_a_failed_sync_raises(tmp_path: pathlib.Path) -> None:
+    """A sync of memory that is not mapped is an OSError and not silence."""
+    mapped = RealFiles().map(str(tmp_path / "file"), 4096, writable=True, create=True)
+    mapped._address = 4096
+    with pytest.raises(OSError, match="file") as raised:
+        mapped.sync(0, 4096)
+    assert raised.value.errno == errno.ENOMEM
+    mapped.close()
+
+
+def test_replacing_is_all_or_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is replaced whole; when the disk is full the old bytes stay and nothing lies about."""
+    files, path = RealFiles(), tmp_path / "file"
+    files.write_atomic(str(path), b"old")
+    assert files.read(str(path)) == b"old"
+
+    def full(descriptor: int, content: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            files.write_atomic(str(path), b"new")
+    assert files.read(str(path)) == b"old"
+    assert files.list(str(tmp_path)) == ["file"]
+
+
+def test_appending(tmp_path: pathlib.Path) -> None:
+    """A file opened for appending grows, also after it was opened again."""
+    files, path = RealFiles(), str(tmp_path / "file")
+    for part in (b"one", b"two"):
+        file = files.open_append(path)
+        file.write(part)
+        file.sync()
+        file.close()
+        file.close()
+    assert (files.read(path), files.size(path)) == (b"onetwo", 6)
+
+
+def test_directories(tmp_path: pathlib.Path) -> None:
+    """Directories are made with their parents, listed sorted, and what is gone is no error to remove."""
+    files = RealFiles()
+    files.make_directory(f"{tmp_path}/a/b")
+    files.make_directory(f"{tmp_path}/a/b")
+    files.sync_directory(f"{tmp_path}/a")
+    for name in ("z", "y"):
+        files.write_atomic(f"{tmp_path}/a/{name}", b"")
+    assert files.list(f"{tmp_path}/a") == ["b", "y", "z"]
+    assert files.list(f"{tmp_path}/none") == []
+    files.remove(f"{tmp_path}/a/y")
+    files.remove(f"{tmp_path}/a/y")
+    assert (files.exists(f"{tmp_path}/a/y"), files.exists(f"{tmp_path}/a/z")) == (False, True)
+
+
+def test_locks(tmp_path: pathlib.Path) -> None:
+    """A lock keeps others of this process out, under any name of the file, until it is given back."""
+    files = RealFiles()
+    (tmp_path / "other").symlink_to(tmp_path / "lock")
+    unlock = files.lock(str(tmp_path / "lock"))
+    for name in ("lock", "other"):
+        with pytest.raises(BlockingIOError):
+            RealFiles().lock(str(tmp_path / name))
+    unlock()
+    RealFiles().lock(str(tmp_path / "lock"))()
+
+
+def test_many_files_raise_the_limit(tmp_path: pathlib.Path) -> None:
+    """When the soft limit of open files is met, it is raised to the hard one and mapping goes on."""
+    script = (
+        "import resource, sys\n"
+        "from longpoll_broker.runtime.files import RealFiles\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (32, int(sys.argv[2])))\n"
+        "files = RealFiles()\n"
+        "held = [files.map(f'{sys.argv[1]}/{n}', 10, writable=True, create=True) for n in range(64)]\n"
+        "print(len(held))\n"
+    )
+    hard = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    arguments = [sys.executable, "-c", script, str(tmp_path)]
+    raised = subprocess.run([*arguments, str(hard)], capture_output=True, text=True, check=False, timeout=60)
+    assert raised.stdout == "64\n", raised.stderr
+    kept = subprocess.run([*arguments, "32"], capture_output=True, text=True, check=False, timeout=60)
+    assert "Too many open files" in kept.stderr
