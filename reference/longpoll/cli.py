@@ -29,11 +29,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is first used."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Every command, in the order of the list above."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - the same
         """The command of this name, imported now; None when there is none."""
         if cmd_name not in COMMANDS:
             return None
@@ -41,7 +41,7 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, cmd_name)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - the same
         """Write the list without importing the commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_module, text) in COMMANDS.items()])

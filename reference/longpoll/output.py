@@ -9,7 +9,7 @@ import enum
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any, NoReturn, ParamSpec
+from typing import Any, Final, NoReturn, ParamSpec
 
 import click
 import msgspec
@@ -23,7 +23,10 @@ from longpoll_spec.errors import SpecUserError
 P = ParamSpec("P")
 USER_ERRORS = (SpecUserError, BrokerUserError, JudgeUserError)
 
-out = Console(soft_wrap=False, highlight=False)
+WIDTH_OF_A_FILE: Final = 140
+"""Columns of a table that goes to a file or a pipe, which has no width of its own."""
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
 err = Console(stderr=True, highlight=False)
 
 

@@ -21,11 +21,13 @@ STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0; color: #1c2733; background: #fff }
 main { max-width: 78rem; margin: 2rem auto; padding: 0 1rem }
 table.rows { border-collapse: collapse; width: 100% }
-table.rows th, table.rows td { text-align: left; vertical-align: top; padding: .35rem .7rem; border-bottom: 1px solid #d9e0e6 }
+table.rows th, table.rows td { text-align: left; vertical-align: top; padding: .35rem .7rem }
+table.rows th, table.rows td { border-bottom: 1px solid #d9e0e6 }
 table.rows td.s { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
 table.rows td.seen { overflow-wrap: anywhere }
 .outcome { padding: .1rem .7rem; border-radius: 1rem; color: #fff }
-.ok { background: #1a7f4b } .violated { background: #b3261e } .unknown { background: #8a6100 } .skipped { background: #66727d }
+.ok { background: #1a7f4b } .violated { background: #b3261e }
+.unknown { background: #8a6100 } .skipped { background: #66727d }
 figure { margin: 1rem 0; overflow-x: auto } figcaption { margin-bottom: .5rem }
 @media (prefers-color-scheme: dark) {
   body { color: #e3e8ec; background: #14191e }

@@ -87,6 +87,9 @@ class Page:
             )
             part = row.part
         out.print(grid)
+        for row in self.rows:
+            if row.token is not None:
+                out.print(f"{row.what}:\n  longpoll explain {row.token}", soft_wrap=True, markup=False)
 
 
 class Stopwatch:

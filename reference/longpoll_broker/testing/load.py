@@ -52,7 +52,7 @@ class LoadPlan:
     """How much to send, and where."""
 
     topic: str
-    message_count: int = 12_000
+    message_count: int = 6_000
     queue_count: int = 8
     producer_count: int = 3
 

@@ -1,0 +1,89 @@
+"""The broker's rows: a load whose every delivery is accounted for, the property suite, and the real client.
+
+Leaves out what the broker itself recorded, which `.history` has judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from longpoll.real_client import RealClientReport, run_real_client, why_missing
+from longpoll.verification.page import Outcome, Row, Stopwatch
+from longpoll_broker.runtime import Runtime
+from longpoll_broker.testing.load import LoadPlan, LoadReport, drive
+from longpoll_broker.testing.served.subject import Subject
+from longpoll_broker.testing.served.suite import SuiteReport, run_suite
+
+Address = tuple[str, int]
+Progress = Callable[[int, int], None]
+SUITE_EXAMPLES: Final = 12
+SUITE_STEPS: Final = 30
+REAL_CLIENT_COUNT: Final = 2000
+REAL_CLIENT_SINGLE_COUNT: Final = 50
+
+
+def load(runtime: Runtime, address: Address, topic: str, progress: Progress) -> Sequence[Row]:
+    """Producers and long-polling consumers: every message to every group that asked for it, once, in order."""
+    watch = Stopwatch()
+    report = drive(runtime, address, LoadPlan(topic), progress)
+    return [Row("broker", "load over real sockets", _outcome(not report.problems), _of_load(report), watch.lap())]
+
+
+def _of_load(report: LoadReport) -> str:
+    detail = (
+        f"{report.sent_count:,} messages sent, {report.delivered_count:,} delivered by {report.pull_count:,} pulls; "
+        f"delivery p50 {report.percentile_ms(0.5):.2f} ms, p99 {report.percentile_ms(0.99):.2f} ms"
+    )
+    return detail + (f"; {len(report.problems)} problems, first: {report.problems[0]}" if report.problems else "")
+
+
+def suite(runtime: Runtime, subject: Subject, progress: Progress) -> Sequence[Row]:
+    """The property suite over the wire, beside a plain model."""
+    watch = Stopwatch()
+    report = run_suite(
+        runtime, subject, max_examples=SUITE_EXAMPLES, step_count=SUITE_STEPS, progress=progress, shrink=False
+    )
+    return [Row("suite", "properties over the wire", _outcome(report.holds), _of_suite(report), watch.lap())]
+
+
+def _of_suite(report: SuiteReport) -> str:
+    detail = f"{report.steps:,} steps of {len(report.rule_counts)} kinds in {report.examples} examples"
+    return detail if report.holds else f"{detail}; seed {report.seed}: {report.failure}\n{report.falsifying_example}"
+
+
+def real_client(name_server: str, topic: str, progress: Progress) -> Sequence[Row]:
+    """The real RocketMQ client in a process of its own: each message once, in order; single ones while held."""
+    what = "real RocketMQ client (C++ core)"
+    missing = why_missing()
+    if missing is not None:
+        return [Row("client", what, "skipped", missing)]
+    watch = Stopwatch()
+    report = run_real_client(
+        name_server,
+        topic=topic,
+        group=topic,
+        count=REAL_CLIENT_COUNT,
+        single_count=REAL_CLIENT_SINGLE_COUNT,
+        progress=lambda _what, done: progress(done, REAL_CLIENT_COUNT),
+    )
+    return [Row("client", what, _outcome(report.is_right), _of_client(report), watch.lap())]
+
+
+def _of_client(report: RealClientReport) -> str:
+    wrong = {
+        "missing": report.missing,
+        "repeated": report.repeated,
+        "with a wrong tag": report.wrong_tags,
+        "out of order": report.out_of_order,
+    }
+    faults = ", ".join(f"{len(bodies)} {name}" for name, bodies in wrong.items() if bodies)
+    return (
+        f"{report.sent:,} sent, {faults or 'each received once, in queue order'}; "
+        f"{len(report.single_ms)} single ones to a held pull: median {report.single_ms_median:.2f} ms, "
+        f"max {report.single_ms_max:.2f} ms"
+    )
+
+
+def _outcome(holds: bool) -> Outcome:
+    return "ok" if holds else "violated"
