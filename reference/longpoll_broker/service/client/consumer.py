@@ -198,10 +198,11 @@ class GroupMember:
 
     def _rebalance_topic(self, topic: str) -> None:
         route = self._instance.route(topic)
-        header = GetConsumerListByGroupRequestHeader(consumer_group=self.config.group)
-        address = min(route.addresses.values())
-        answer = ask(self._instance.client(address), RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-        members = ConsumerList.decode(answer.body).consumer_id_list
+        members = self._members(route)
+        if self.client_id not in members:
+            # The broker was restarted and has forgotten us: without this our queues would be given up.
+            self._heartbeat([route])
+            members = self._members(route)
         share = set(allocate_averagely(self.client_id, members, route.readable))
         with self._lock:
             own = {queue for queue in self._pullers if queue.topic == topic}
@@ -212,6 +213,18 @@ class GroupMember:
             self._store(queue, puller.offset_done)
         for queue in sorted(share - own):
             self._begin(queue)
+
+    def _members(self, route: Route) -> list[str]:
+        """The client ids of the group by one of the topic's brokers; none when the broker does not know the group."""
+        header = GetConsumerListByGroupRequestHeader(consumer_group=self.config.group)
+        client = self._instance.client(min(route.addresses.values()))
+        try:
+            answer = ask(client, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+        except RefusedError as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            return []
+        return ConsumerList.decode(answer.body).consumer_id_list
 
     def _begin(self, queue: MessageQueue) -> None:
         offset = self._start_offset(queue)
