@@ -102,5 +102,6 @@ def test_a_client_that_vanishes_leaves_its_group(start_broker: StartBroker, conn
     broker = start_broker()
     client = connect(broker.address)
     heartbeat(client, "c1")
+    assert broker.clients.group("G") is not None
     client.close()
     wait_until(lambda: broker.clients.group("G") is None)

@@ -52,7 +52,7 @@ class RealListener:
             listening.bind((host, port))
             listening.listen(ACCEPT_BACKLOG)
             listening.setblocking(False)
-        except BaseException:
+        except (OSError, OverflowError):
             listening.close()
             raise
         self._socket = listening
