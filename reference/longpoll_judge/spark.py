@@ -249,10 +249,8 @@ class SparkEngine:
         """See `job.Engine.read`."""
         numbers = self.session.range(0, len(slices), 1, max(len(slices), 1))
         events = numbers.mapInArrow(_reader(slices), _ddl(EVENT_SCHEMA)).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            yield SparkReading(events)
-        finally:
-            events.unpersist()
+        yield SparkReading(events)
+        events.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
 
 
 def place_answers(events: DataFrame) -> DataFrame:

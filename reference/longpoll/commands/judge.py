@@ -19,7 +19,7 @@ from longpoll_judge.report import render_html
 from longpoll_judge.result import Result
 
 EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
-_FINDINGS_SHOWN_MAX: Final = 20
+_FINDINGS_SHOWN_MAX: Final = 10
 _STAGES: Final = 3
 
 

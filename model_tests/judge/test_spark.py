@@ -1,0 +1,84 @@
+"""The Spark session: quiet, tidy, and gone at once on Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+WAIT_S = 100
+MAIN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the test run's own parent chose
+from longpoll.cli import main
+main()
+"""
+
+
+def start(clean: Path, directory: Path, *options: str) -> subprocess.Popen[str]:
+    """`longpoll judge` in a process of its own, with its own directory and temporary files below it."""
+    (directory / "work").mkdir()
+    (directory / "temporary").mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN, "judge", str(clean), *options],
+        cwd=directory / "work",
+        env=os.environ | {"TMPDIR": str(directory / "temporary")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def left_over(directory: Path) -> list[str]:
+    """What the process left behind."""
+    return sorted(path.name for path in directory.glob("*/*") if not path.name.startswith("hsperfdata"))
+
+
+def test_the_command_says_nothing_but_its_verdict_and_leaves_nothing(clean: Path, tmp_path: Path) -> None:
+    """Nothing of Spark's chatter reaches stdout or stderr, and no file stays."""
+    process = start(clean, tmp_path)
+    told, complained = process.communicate(timeout=WAIT_S)
+
+    assert process.returncode == 0
+    assert told.startswith("verdict: valid")
+    assert complained == ""
+    assert left_over(tmp_path) == []
+
+
+def test_ctrl_c_ends_it_at_once_and_tidily(clean: Path, tmp_path: Path) -> None:
+    """Interrupted while Spark works, it leaves with one word, no Java process and no file."""
+    process = start(clean, tmp_path)
+    deadline = time.monotonic() + WAIT_S
+    while not list(tmp_path.glob("temporary/longpoll-spark-*/local/blockmgr-*")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "Spark did not start"
+        time.sleep(0.02)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(signal.SIGINT)
+    told, complained = process.communicate(timeout=WAIT_S)
+
+    assert process.returncode == 1
+    assert told == ""
+    assert complained.strip() == "Aborted!"
+    assert children
+    assert [child for child in children if Path(f"/proc/{child}").exists()] == []
+    assert left_over(tmp_path) == []
+
+
+def test_a_master_that_cannot_be_is_one_clear_line(clean: Path, tmp_path: Path) -> None:
+    """The line names the fault, exit 2, and nothing stays."""
+    process = start(clean, tmp_path, "--master", "nonsense")
+    told, complained = process.communicate(timeout=WAIT_S)
+
+    assert (process.returncode, told) == (2, "")
+    assert "Spark does not start" in complained
+    assert "Master must" in complained
+    assert len(complained.splitlines()) == 1
+    assert left_over(tmp_path) == []
