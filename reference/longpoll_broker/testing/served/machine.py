@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec
 
 import attrs
 from attrs import define, field, frozen
@@ -20,9 +20,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from longpoll_broker.errors import UnreachableError
 from longpoll_broker.runtime import Runtime
-from longpoll_broker.testing.served.driver import GROUP_COUNT, LONG_MS, QUEUE_COUNTS, Driver, Links
+from longpoll_broker.testing.served.driver import GROUP_COUNT, QUEUE_COUNTS, Driver
+from longpoll_broker.testing.served.example import Example, Links
 from longpoll_broker.testing.served.model import Expectations, Queue, ViolationError, Wanted
 from longpoll_broker.testing.served.requests import BAD_REQUESTS, FORMS, MALFORMED, Bad, Form
+from longpoll_broker.testing.served.sends import LONG_MS
 from longpoll_broker.testing.served.subject import Subject
 
 LINK_COUNT: Final = 4
@@ -109,17 +111,17 @@ class Run:
             self.failure = failure
 
 
-Step = TypeVar("Step", bound=Callable[..., Any])
+Arguments = ParamSpec("Arguments")
 
 
-def step(body: Step) -> Step:
-    """Make a rule of a method: do it, judge whatever has arrived meanwhile, and note it for the report."""
+def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concatenate[Any, Arguments], None]:
+    """Make a step of a method: do it, judge whatever has arrived meanwhile, and note it for the report."""
 
     @functools.wraps(body)
-    def wrapped(machine: ServedMachine, **arguments: Any) -> None:
-        machine.do(body.__name__, arguments, lambda: body(machine, **arguments))
+    def wrapped(machine: Any, /, *nothing: Arguments.args, **arguments: Arguments.kwargs) -> None:
+        machine.do(body.__name__, arguments, lambda: body(machine, *nothing, **arguments))
 
-    return wrapped  # type: ignore[return-value]
+    return wrapped
 
 
 class ServedMachine(RuleBasedStateMachine):
@@ -134,7 +136,9 @@ class ServedMachine(RuleBasedStateMachine):
         self.run = run
         run.examples += run.failure is None
         run.started += 1
-        self.driver = Driver(run.runtime, run.subject, run.links, run.expectations, f"{run.name}-{run.started}")
+        self.driver = Driver(
+            Example(run.runtime, run.subject, run.links, run.expectations, f"{run.name}-{run.started}")
+        )
         self.steps: list[str] = []
         self.is_sound = False
 
@@ -148,7 +152,7 @@ class ServedMachine(RuleBasedStateMachine):
         call = f"{name}({', '.join(f'{key}={_short(value)}' for key, value in arguments.items())})"
         try:
             result = body()
-            self.driver.judge_arrived()
+            self.driver.pulls.judge_arrived()
         except (ViolationError, UnreachableError) as error:
             run.failed(Failure(str(error), (*self.steps, f"{call} -> {error}")))
             raise
@@ -174,31 +178,31 @@ class ServedMachine(RuleBasedStateMachine):
     @rule(link=links, queue=queues, body=bodies, tag=tags, extra=extra_properties, form=forms)
     @step
     def send(
-        self, link: int, queue: tuple[int, int], body: bytes, tag: str, extra: Mapping[str, str], form: Form
+        self, *, link: int, queue: tuple[int, int], body: bytes, tag: str, extra: Mapping[str, str], form: Form
     ) -> str:
         """Send one message."""
-        return self.driver.send(link, self._queue(queue), body, properties_of(tag, extra), form)
+        return self.driver.sends.send(link, self._queue(queue), body, properties_of(tag, extra), form)
 
     @rule(link=links, topic=st.integers(0, len(QUEUE_COUNTS) - 1), body=st.binary(min_size=1, max_size=8))
     @step
-    def send_anywhere(self, link: int, topic: int, body: bytes) -> str:
+    def send_anywhere(self, *, link: int, topic: int, body: bytes) -> str:
         """Send one message to whatever queue the broker picks."""
-        return self.driver.send_anywhere(link, topic, body)
+        return self.driver.sends.send_anywhere(link, topic, body)
 
     @rule(link=links, queue=queues, messages=batches, as_batch=st.booleans())
     @step
-    def send_many(self, link: int, queue: tuple[int, int], messages: list[tuple[bytes, str]], as_batch: bool) -> str:
+    def send_many(self, *, link: int, queue: tuple[int, int], messages: list[tuple[bytes, str]], as_batch: bool) -> str:
         """Send many messages, one after the other without waiting, or as one batch."""
         sent = [(bytes([number]) + body, properties_of(tag, {})) for number, (body, tag) in enumerate(messages)]
         if as_batch:
-            return self.driver.send_batch(link, self._queue(queue), sent)
-        return self.driver.send_many(link, self._queue(queue), sent)
+            return self.driver.sends.send_batch(link, self._queue(queue), sent)
+        return self.driver.sends.send_many(link, self._queue(queue), sent)
 
     @rule(link=links, queue=queues, tag=tags, form=forms)
     @step
-    def send_one_way(self, link: int, queue: tuple[int, int], tag: str, form: Form) -> str:
+    def send_one_way(self, *, link: int, queue: tuple[int, int], tag: str, form: Form) -> str:
         """Send one message that gets no reply."""
-        return self.driver.send_one_way(link, self._queue(queue), b"one way", properties_of(tag, {}), form)
+        return self.driver.sends.send_one_way(link, self._queue(queue), b"one way", properties_of(tag, {}), form)
 
     # -- pulls -------------------------------------------------------------------------------------------------------
 
@@ -209,6 +213,7 @@ class ServedMachine(RuleBasedStateMachine):
     @step
     def pull(
         self,
+        *,
         link: int,
         queue: tuple[int, int],
         place: str,
@@ -221,7 +226,7 @@ class ServedMachine(RuleBasedStateMachine):
         """Pull without holding."""
         chosen = self._queue(queue)
         offset = self._offset(link, chosen, place)
-        offset_next = self.driver.pull(
+        offset_next = self.driver.pulls.pull(
             link, chosen, offset, wanted, count_max=count_max, group=group,
             commit_offset=max(offset, 0) if commit else None, form=form,
         )  # fmt: skip
@@ -233,55 +238,57 @@ class ServedMachine(RuleBasedStateMachine):
     )  # fmt: skip
     @step
     def hold(
-        self, link: int, queue: tuple[int, int], place: str, wanted: Wanted, group: int, form: Form, timeout_ms: int
+        self, *, link: int, queue: tuple[int, int], place: str, wanted: Wanted, group: int, form: Form, timeout_ms: int
     ) -> str:
         """Pull, and be held when there is nothing."""
-        if len(self.driver.pulls) >= PULL_COUNT_MAX:
+        if len(self.driver.pulls.asked) >= PULL_COUNT_MAX:
             return MISSING
         chosen = self._queue(queue)
         offset = self._offset(link, chosen, place)
-        offset_next = self.driver.pull(link, chosen, offset, wanted, group=group, timeout_ms=timeout_ms, form=form)
+        offset_next = self.driver.pulls.pull(
+            link, chosen, offset, wanted, group=group, timeout_ms=timeout_ms, form=form
+        )
         return f"from {offset}, {'held' if offset_next < 0 else f'next {offset_next}'}"
 
     @rule(puller=links, sender=links, queue=queues, wanted=expressions, tag=tags, pull_first=st.booleans())
     @step
     def cross(
-        self, puller: int, sender: int, queue: tuple[int, int], wanted: Wanted, tag: str, pull_first: bool
+        self, *, puller: int, sender: int, queue: tuple[int, int], wanted: Wanted, tag: str, pull_first: bool
     ) -> str:
         """Pull and send at the same time."""
-        if len(self.driver.pulls) >= PULL_COUNT_MAX:
+        if len(self.driver.pulls.asked) >= PULL_COUNT_MAX:
             return MISSING
-        return self.driver.cross(puller, sender, self._queue(queue), wanted, tag, pull_first=pull_first)
+        return self.driver.sends.cross(puller, sender, self._queue(queue), wanted, tag, pull_first=pull_first)
 
     @rule()
     @step
     def expire(self) -> str:
         """Wait for the deadlines of the pulls that are not held for long."""
-        return f"{self.driver.await_expiries(max(SHORT_MS))} pulls"
+        return f"{self.driver.pulls.await_expiries(max(SHORT_MS))} pulls"
 
     # -- the rest ----------------------------------------------------------------------------------------------------
 
     @rule(link=links)
     @step
-    def close(self, link: int) -> str:
+    def close(self, *, link: int) -> str:
         """Close a connection."""
-        return f"{self.driver.close(link)} pulls were held on it"
+        return f"{self.driver.pulls.close(link)} pulls were held on it"
 
     @rule(kind=st.sampled_from(sorted(MALFORMED)))
     @step
-    def malformed(self, kind: str) -> None:
+    def malformed(self, *, kind: str) -> None:
         """Send bytes that are no frame."""
         self.driver.send_malformed(kind)
 
     @rule(link=links, bad=st.sampled_from(BAD_REQUESTS), form=forms)
     @step
-    def refuse(self, link: int, bad: Bad, form: Form) -> str:
+    def refuse(self, *, link: int, bad: Bad, form: Form) -> str:
         """Send a request that must be refused."""
         return f"code {self.driver.refuse(link, bad, form)}"
 
     @rule(link=links, queue=queues, group=groups, offset=st.one_of(st.none(), st.integers(0, 2**40)))
     @step
-    def committed(self, link: int, queue: tuple[int, int], group: int, offset: int | None) -> str:
+    def committed(self, *, link: int, queue: tuple[int, int], group: int, offset: int | None) -> str:
         """Store a group's offset, or not, and ask for it."""
         chosen = self._queue(queue)
         if offset is not None:
@@ -290,7 +297,7 @@ class ServedMachine(RuleBasedStateMachine):
 
     @rule(link=links, queue=queues, position=st.integers(0, 255))
     @step
-    def look(self, link: int, queue: tuple[int, int], position: int) -> None:
+    def look(self, *, link: int, queue: tuple[int, int], position: int) -> None:
         """Ask for a queue's ends, and for one message by its place in the log."""
         chosen = self._queue(queue)
         self.driver.check_end(link, chosen)
@@ -298,12 +305,12 @@ class ServedMachine(RuleBasedStateMachine):
             self.driver.view(link, chosen, position % chosen.end)
 
     def _queue(self, key: tuple[int, int]) -> Queue:
-        return self.driver.queues[key]
+        return self.driver.example.queues[key]
 
     def _offset(self, link: int, queue: Queue, place: str) -> int:
         return {
             "end": queue.end,
-            "next": self.driver.cursors.get((link, queue), 0),
+            "next": self.driver.pulls.cursors.get((link, queue), 0),
             "start": 0,
             "middle": queue.end // 2,
             "last": max(queue.end - 1, 0),
@@ -315,11 +322,11 @@ class ServedMachine(RuleBasedStateMachine):
 class RestartingMachine(ServedMachine):
     """The same for a broker that may be restarted."""
 
-    @rule()
+    @rule(settle=st.booleans())
     @step
-    def restart(self) -> str:
-        """Stop the broker and start it again."""
-        return f"{self.driver.restart()} pulls were held"
+    def restart(self, *, settle: bool) -> str:
+        """Stop the broker and start it again, in the middle of whatever is under way or not."""
+        return f"{self.driver.restart(settle=settle)} pulls were held"
 
 
 def _short(value: object) -> str:

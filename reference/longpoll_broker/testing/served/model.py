@@ -5,7 +5,9 @@ asking whether some end explains it that the broker may have seen between the re
 code with the broker, not even the hash of a tag.
 
 Leaves out limits by bytes (bodies here are far below 256 KiB a pull), reads of more than 800 messages without a
-match, and queues whose first messages were deleted. Source: the law in `longpoll_spec`, `DefaultMessageStore.getMessage`.
+match, and queues whose first messages were deleted.
+
+Source: the law in `longpoll_spec`; `DefaultMessageStore.getMessage`.
 """
 
 from __future__ import annotations
@@ -74,8 +76,9 @@ ROCKETMQ: Final = Expectations(
 
 def tag_hash(tag: str) -> int:
     """Java's hash of a text, the plain way: s[0]*31^(n-1) + ... + s[n-1] over UTF-16 units, 32 bits, signed."""
-    units = memoryview(tag.encode("utf-16-le")).cast("H")
-    total = sum(unit * 31**power for power, unit in enumerate(reversed(units)))
+    encoded = tag.encode("utf-16-be")
+    units = [int.from_bytes(encoded[at : at + 2]) for at in range(0, len(encoded), 2)]
+    total: int = sum(unit * 31**power for power, unit in enumerate(reversed(units)))
     return (total + 2**31) % 2**32 - 2**31
 
 
@@ -86,7 +89,7 @@ class Wanted:
     expression: str
 
     def matches(self, tag: str) -> bool:
-        """Whether a message with this tag ("" for none) is delivered: by hash, so tags of one hash are not told apart."""
+        """Whether a message with this tag ("" for none) is delivered; tags of one hash are not told apart."""
         if self.expression == "*":
             return True
         asked = {tag_hash(part.strip()) for part in self.expression.split("||")}

@@ -36,7 +36,9 @@ class Form:
         return f"{self.serialisation.name} {'310' if self.short_names else '10'}"
 
 
-FORMS: Final = tuple(Form(kind, short) for kind in (Serialisation.JSON, Serialisation.ROCKETMQ) for short in (True, False))
+FORMS: Final = tuple(
+    Form(kind, short) for kind in (Serialisation.JSON, Serialisation.ROCKETMQ) for short in (True, False)
+)
 
 
 def send_request(

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 import attrs
-from attrs import define, field, frozen
+from attrs import Factory, define, field, frozen
 
 from longpoll_broker.config import KIB, BrokerConfig, StoreConfig
 from longpoll_broker.runtime import Runtime
@@ -61,7 +61,9 @@ class RemoteSubject:
         raise AssertionError("a broker that somebody else runs is not restarted")
 
 
-SMALL_FILES: Final = StoreConfig(commit_log_file_size=256 * KIB, consume_queue_file_size=40 * 20, message_size_max=64 * KIB)
+SMALL_FILES: Final = StoreConfig(
+    commit_log_file_size=256 * KIB, consume_queue_file_size=40 * 20, message_size_max=64 * KIB
+)
 """Files so small that an example of some dozen messages reaches the end of one and goes on in the next."""
 
 
@@ -78,13 +80,11 @@ class EmbeddedSubject:
     policy: Policy = STRICT_POLICY
     config: BrokerConfig = field(factory=BrokerConfig)
     store_config: StoreConfig = SMALL_FILES
-    expectations: Expectations = field()
+    expectations: Expectations = field(
+        default=Factory(lambda self: expectations_of(self.policy, self.config, self.store_config), takes_self=True)
+    )
     can_restart: bool = True
     broker: Broker = field(init=False)
-
-    @expectations.default
-    def _expectations_of_policy(self) -> Expectations:
-        return expectations_of(self.policy, self.config, self.store_config)
 
     def __attrs_post_init__(self) -> None:
         self.broker = self._start()

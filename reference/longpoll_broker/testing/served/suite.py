@@ -16,7 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from longpoll_broker.errors import UnreachableError
 from longpoll_broker.runtime import Runtime
-from longpoll_broker.testing.served.driver import Links
+from longpoll_broker.testing.served.example import Links
 from longpoll_broker.testing.served.machine import RestartingMachine, Run, ServedMachine
 from longpoll_broker.testing.served.model import ViolationError
 from longpoll_broker.testing.served.subject import Subject
@@ -71,7 +71,7 @@ def run_suite(
         f"served-{runtime.unix_ms():x}-{random.SystemRandom().getrandbits(24):06x}",
         links,
         subject.expectations,
-        lambda done: tell(done, max_examples),
+        lambda done: tell(min(done, max_examples), max_examples),
     )
     machine = RestartingMachine if subject.can_restart else ServedMachine
 
@@ -114,5 +114,5 @@ def _settings(max_examples: int, step_count: int, *, shrink: bool) -> settings:
         print_blob=False,
         verbosity=Verbosity.quiet,
         phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[*HealthCheck],  # pyright: ignore[reportArgumentType] - its metaclass hides the type
     )

@@ -1,0 +1,147 @@
+"""Sends of an example: one, many, a batch, one-way; each ends when those have the message who wait for it.
+
+Leaves out deferred and transactional messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from attrs import define
+
+from longpoll_broker.errors import HeaderError
+from longpoll_broker.testing.served.answers import header_of
+from longpoll_broker.testing.served.example import Example
+from longpoll_broker.testing.served.link import Reply
+from longpoll_broker.testing.served.model import Message, Queue, ViolationError, Wanted
+from longpoll_broker.testing.served.pulls import Pulls
+from longpoll_broker.testing.served.requests import Form, send_request
+from longpoll_broker.wire.codes import SEND_SUCCESS_CODES, RequestCode, ResponseCode
+from longpoll_broker.wire.headers import SendMessageResponseHeader
+from longpoll_broker.wire.message import BatchMessage, encode_batch, encode_properties, message_id_position
+
+LONG_MS: Final = 10_000
+"""Held so long, a pull that is answered within the patience was woken, and did not just expire."""
+
+
+@define(eq=False)
+class Sends:
+    """The sends of one example."""
+
+    example: Example
+    pulls: Pulls
+
+    def send(self, number: int, queue: Queue, body: bytes, properties: Mapping[str, str], form: Form) -> str:
+        """Send one message, and wait until those have it who wait for it."""
+        link = self.example.links.get(number)
+        code, fields = send_request(queue.topic, queue.queue_id, properties, form)
+        opaque = link.ask(code, fields, body, serialisation=form.serialisation)
+        reply = self.example.reply(link, opaque)
+        if not body and reply.command.code == ResponseCode.SYSTEM_ERROR:
+            return "empty body refused"  # 5.x refuses it, 4.9 does not
+        self._stored(queue, [(reply, body, properties)])
+        return f"offset {queue.end - 1}"
+
+    def send_anywhere(self, number: int, topic: int, body: bytes) -> str:
+        """Send one message to queue -1: the broker picks."""
+        link = self.example.links.get(number)
+        name = self.example.queues[topic, 0].topic
+        code, fields = send_request(name, -1, {}, Form())
+        reply = self.example.reply(link, link.ask(code, fields, body))
+        queue_id = header_of(reply.command, SendMessageResponseHeader).queue_id
+        queue = self.example.queues.get((topic, queue_id))
+        if queue is None:
+            raise ViolationError(f"the broker put a message into queue {queue_id} of {name}, which has no such queue")
+        self._stored(queue, [(reply, body, {})])
+        return f"queue {queue_id}"
+
+    def send_many(self, number: int, queue: Queue, messages: Sequence[tuple[bytes, Mapping[str, str]]]) -> str:
+        """Send messages in one write, without waiting for any reply in between."""
+        link = self.example.links.get(number)
+        prepared = []
+        for body, properties in messages:
+            code, fields = send_request(queue.topic, queue.queue_id, properties, Form())
+            prepared.append(link.prepare(code, fields, body))
+        link.write(b"".join(content for _, content in prepared))
+        replies = [self.example.reply(link, opaque) for opaque, _ in prepared]
+        self._stored(queue, [(reply, *message) for reply, message in zip(replies, messages, strict=True)])
+        return f"end {queue.end}"
+
+    def send_batch(self, number: int, queue: Queue, messages: Sequence[tuple[bytes, Mapping[str, str]]]) -> str:
+        """Send messages as one batch (code 320)."""
+        link = self.example.links.get(number)
+        code, fields = send_request(queue.topic, queue.queue_id, {}, Form(), batch=True)
+        parts = [BatchMessage(body, encode_properties(properties)) for body, properties in messages]
+        command = self.example.expect(link, link.ask(code, fields, encode_batch(parts)), SEND_SUCCESS_CODES)
+        header = header_of(command, SendMessageResponseHeader)
+        if header.queue_offset != queue.end:
+            raise ViolationError(f"a batch was put at {queue} offset {header.queue_offset}, its end was {queue.end}")
+        ids = header.msg_id.split(",")
+        if len(ids) != len(messages):
+            raise ViolationError(f"a batch of {len(messages)} messages got {len(ids)} ids")
+        now_ns = self.example.runtime.monotonic_ns()
+        queue.messages.extend(
+            Message(body, properties, now_ns, _physical_offset(msg_id))
+            for (body, properties), msg_id in zip(messages, ids, strict=True)
+        )
+        self._made_visible(queue)
+        return f"end {queue.end}"
+
+    def cross(self, puller: int, sender: int, queue: Queue, wanted: Wanted, tag: str, *, pull_first: bool) -> str:
+        """Ask for what comes next on one connection and send it on another, neither waiting for the other."""
+        pull, asked = self.pulls.prepare(puller, queue, queue.end, wanted, timeout_ms=LONG_MS)
+        code, fields = send_request(queue.topic, queue.queue_id, {"TAGS": tag}, Form())
+        link = self.example.links.get(sender)
+        opaque, sent = link.prepare(code, fields, b"cross")
+        if not pull_first:
+            link.write(sent)
+        self.example.links.get(puller).write(asked)
+        if pull_first:
+            link.write(sent)
+        self._stored(queue, [(self.example.reply(link, opaque), b"cross", {"TAGS": tag})])
+        return "held" if pull in self.pulls.asked else "answered"
+
+    def send_one_way(self, number: int, queue: Queue, body: bytes, properties: Mapping[str, str], form: Form) -> str:
+        """Send one message without a reply; the queue's end tells when it is there."""
+        code, fields = send_request(queue.topic, queue.queue_id, properties, form)
+        self.example.links.get(number).ask(code, fields, body, serialisation=form.serialisation, one_way=True)
+        self._wait_end(queue, queue.end + 1)
+        queue.messages.append(Message(body, properties, self.example.runtime.monotonic_ns(), None))
+        self.pulls.await_wakes(queue)
+        return f"offset {queue.end - 1}"
+
+    def _stored(self, queue: Queue, sent: Sequence[tuple[Reply, bytes, Mapping[str, str]]]) -> None:
+        """Note acknowledged messages: they stand at the end of the queue, in whatever order they were served."""
+        by_offset: dict[int, Message] = {}
+        for reply, body, properties in sent:
+            if reply.command.code not in SEND_SUCCESS_CODES:
+                raise ViolationError(f"a good send was refused: code {reply.command.code} {reply.command.remark}")
+            header = header_of(reply.command, SendMessageResponseHeader)
+            if header.queue_id != queue.queue_id:
+                raise ViolationError(f"a message for {queue} was put into queue {header.queue_id}")
+            by_offset[header.queue_offset] = Message(body, properties, reply.read_ns, _physical_offset(header.msg_id))
+        if sorted(by_offset) != list(range(queue.end, queue.end + len(sent))):
+            raise ViolationError(
+                f"{len(sent)} messages were put at {queue} offsets {sorted(by_offset)}, its end was {queue.end}"
+            )
+        queue.messages.extend(by_offset[offset] for offset in sorted(by_offset))
+        self._made_visible(queue)
+
+    def _made_visible(self, queue: Queue) -> None:
+        if not self.example.expectations.visible_at_ack:
+            self._wait_end(queue, queue.end)
+        self.pulls.await_wakes(queue)
+
+    def _wait_end(self, queue: Queue, end: int) -> None:
+        deadline_ns = self.example.runtime.monotonic_ns() + self.example.expectations.patience_ns
+        while (seen := self.example.ask_end(0, queue, RequestCode.GET_MAX_OFFSET)) < end:
+            if self.example.runtime.monotonic_ns() > deadline_ns:
+                raise ViolationError(f"the end of {queue} stays at {seen}, though message {seen} was sent")
+
+
+def _physical_offset(message_id: str) -> int:
+    try:
+        return message_id_position(message_id)[2]
+    except HeaderError as error:
+        raise ViolationError(str(error)) from None
