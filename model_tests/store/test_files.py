@@ -25,6 +25,8 @@ def test_a_mapped_file_is_the_file(tmp_path: pathlib.Path) -> None:
     mapped.view[5000:5004] = b"here"
     mapped.sync(5000, 5004)
     assert path.read_bytes()[5000:5004] == b"here"
+    assert mapped.data_from(0) <= 5000
+    assert mapped.data_from(500_000) == mapped.data_from(1 << 20) == 1 << 20
     mapped.clear_from(5002)
     assert bytes(mapped.view[5000:5004]) == b"he\0\0"
     assert path.stat().st_size == 1 << 20

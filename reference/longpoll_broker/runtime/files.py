@@ -63,6 +63,21 @@ class RealMappedFile:
         finally:
             os.close(descriptor)
 
+    def data_from(self, position: int) -> int:
+        """The first position at or after this one that is not in a hole; the length if there is none."""
+        if position >= len(self.view):
+            return len(self.view)
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return len(self.view)
+            # A file system that does not know holes.
+            return position
+        finally:
+            os.close(descriptor)
+
     def sync(self, start: int, stop: int) -> None:
         """Make bytes [start, stop) durable; other threads run meanwhile."""
         assert self._writable

@@ -111,6 +111,10 @@ class MappedFile(Protocol):
         """Make zeros of everything from `start` to the end; no other thread may be using those bytes."""
         ...
 
+    def data_from(self, position: int) -> int:
+        """The first position at or after this one whose byte may not be zero: holes are skipped; the length if none."""
+        ...
+
     def sync(self, start: int, stop: int) -> None:
         """Make bytes [start, stop) durable (msync); returns when they are."""
         ...

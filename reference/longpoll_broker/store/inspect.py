@@ -11,7 +11,7 @@ import base64
 import bisect
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from attrs import frozen
@@ -50,6 +50,8 @@ class FoundFile:
     start: int
     view: memoryview
     expected_size: int
+    data_from: Callable[[int], int]
+    """Where bytes begin that may not be zero, at or after a position (`MappedFile.data_from`)."""
 
     @property
     def is_cut(self) -> bool:
@@ -156,7 +158,7 @@ class StoreDirectory:
         for name, size in zip(names, sizes, strict=True):
             mapped = self._files.map(f"{self._directory}/{folder}/{name}", size, writable=False)
             self._maps.append(mapped)
-            found.append(FoundFile(f"{folder}/{name}", int(name), mapped.view.toreadonly(), expected))
+            found.append(FoundFile(f"{folder}/{name}", int(name), mapped.view, expected, mapped.data_from))
         return tuple(found)
 
     def _load_queues(self) -> Iterator[FoundQueue]:
@@ -219,9 +221,9 @@ class StoreDirectory:
                 yield entry
                 position += entry.size
                 continue
-            following = _next_record(file, position + 1)
+            following = None if is_zero(file, position) else _next_record(file, position + 1)
             followed = following is not None or self._is_followed(index)
-            if not followed and is_zero(view, position):
+            if not followed and is_zero(file, position):
                 return
             yield Torn(file.name, position + entry.offset, entry.found, entry.expected, followed)
             if following is None:
@@ -255,12 +257,14 @@ def _next_record(file: FoundFile, position: int) -> int | None:
     return None
 
 
-def is_zero(view: memoryview, position: int) -> bool:
-    """Whether only zeros follow."""
-    for start in range(position, len(view), len(_ZEROS)):
-        chunk = bytes(view[start : start + len(_ZEROS)])
+def is_zero(file: FoundFile, position: int) -> bool:
+    """Whether only zeros follow; holes of a sparse file are not read."""
+    view = file.view
+    while (start := file.data_from(position)) < len(view):
+        chunk = bytes(view[start : start + _CHUNK_SIZE])
         if chunk != _ZEROS[: len(chunk)]:
             return False
+        position = start + len(chunk)
     return True
 
 

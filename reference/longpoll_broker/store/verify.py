@@ -194,7 +194,7 @@ class _Verifier:
         end = queue.offset_end * UNIT_SIZE
         for file in queue.files:
             start = max(0, end - file.start)
-            if start < len(file.view) and not is_zero(file.view, start):
+            if start < len(file.view) and not is_zero(file, start):
                 self._damage(file.name, start, "a unit that is not written, and others after it", "zeros to the end")
                 return
 
