@@ -14,6 +14,7 @@ from longpoll_broker.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_broker.testing import plain_codec
 from longpoll_broker.testing.wire_strategies import commands
 from longpoll_broker.wire import command as command_module
+from longpoll_broker.wire import json_header, rocketmq_header
 from longpoll_broker.wire.codes import OPAQUE_MADE_UP, VERSION
 from longpoll_broker.wire.command import (
     Command,
@@ -284,12 +285,12 @@ def test_flags() -> None:
 
 def test_planted_a_codec_that_forgets_the_flag_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The round trip goes red when one value is not written."""
-    original = command_module._encode_rocketmq
+    original = rocketmq_header.write_rocketmq
 
     def forgetful(code: int, language: str, version: int, opaque: int, _flag: int, *rest: Any) -> bytes:
         return original(code, language, version, opaque, 0, *rest)
 
-    monkeypatch.setattr(command_module, "_encode_rocketmq", forgetful)
+    monkeypatch.setattr(command_module, "write_rocketmq", forgetful)
     with pytest.raises(AssertionError):
         test_what_is_written_is_read_back()
     with pytest.raises(AssertionError):
@@ -298,7 +299,7 @@ def test_planted_a_codec_that_forgets_the_flag_is_noticed(monkeypatch: pytest.Mo
 
 def test_planted_a_decoder_without_its_error_net_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the decoder no longer turned its library's errors into ours, the arbitrary-bytes test would go red."""
-    monkeypatch.setattr(command_module, "_JSON_ERRORS", (KeyError,))
+    monkeypatch.setattr(json_header, "_ERRORS", (KeyError,))
     with pytest.raises(ExceptionGroup, match="distinct failures") as caught:
         test_any_header_is_a_command_or_a_remote_error()
     assert caught.group_contains(RecursionError)
