@@ -172,6 +172,7 @@ class Broker:
             self.hold_service.assert_tidy()
         if self._recorder is not None:
             self._recorder.stop()
+        self.pull_service.forget_last()
         self.store.close()
 
     def __enter__(self) -> Self:

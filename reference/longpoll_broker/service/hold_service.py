@@ -85,6 +85,8 @@ class HoldService:
         self._executor = executor
         self._refuse = refuse
         self._held_count_max = held_count_max
+        self._room = 0
+        self._room_lock = runtime.lock()
         self._recorder = recorder
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
@@ -142,12 +144,25 @@ class HoldService:
         """Insert the pull; or why it must be answered instead."""
         if self._stopping and self._policy.on_stop == "answer":
             return "stopped"
-        if len(self) >= self._held_count_max:
+        if not self._take_room():
             return "busy"
         if self._policy.recheck_after_hold == "in_lock" and self._has_news(pull):
             return "woken"
         table.hold(pull)
         return None
+
+    def _take_room(self) -> bool:
+        """Whether one more pull may be held.
+
+        Counting eight shards for every pull would cost as much as the insert: what is free at a count may be used up
+        before the next. Pulls that are between this and their insert are not counted, so the limit is kept up to one
+        pull an I/O thread.
+        """
+        with self._room_lock:
+            if self._room <= 0:
+                self._room = self._held_count_max - len(self)
+            self._room -= 1
+            return self._room >= 0
 
     def _recheck(self, shard: Shard, pull: Pull, outbox: Outbox) -> None:
         """Look at the visible end once more; take the pull out under the lock, and only then queue it.

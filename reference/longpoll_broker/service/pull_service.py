@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from attrs import define
+from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.faults import FAULTS
@@ -27,7 +27,6 @@ from longpoll_broker.core.pull import (
     Miss,
     Refused,
     check,
-    decide,
     look,
 )
 from longpoll_broker.record import HistoryRecorder
@@ -61,6 +60,8 @@ class PullService:
     store: MessageStore
     recorder: HistoryRecorder | None
     hold_service: HoldService | None = None
+    _last: tuple[tuple[object, ...], Decision] | None = field(default=None, init=False)
+    """The last read: its key and what came out. One assignment, so threads see the old pair or the new one."""
 
     # -- the first pass ----------------------------------------------------------------------------------------------
 
@@ -74,7 +75,7 @@ class PullService:
             decision: Decision = wanted
         else:
             self.runtime.step("pull_read")
-            decision = look(pull, wanted, self.store)
+            decision = self._look(pull, wanted)
             if pull.sys_flag & FLAG_COMMIT_OFFSET:
                 self.offsets.commit(pull.topic, pull.group, pull.queue_id, pull.commit_offset)
             if isinstance(decision, Miss) and pull.sys_flag & FLAG_SUSPEND:
@@ -83,6 +84,34 @@ class PullService:
                 self.hold_service.hold(pull, outbox)
                 return None
         return self._encode(pull, decision, "immediate", Serialisation(pull.serialize), outbox)
+
+    def _look(self, pull: Pull, wanted: TagFilter) -> Decision:
+        """Read for a pull; a row of pulls with one offset, as one message wakes them, is read once.
+
+        The last read counts as long as the queue's two ends and the log's start are what they were before it: what lies
+        between them does not change.
+        """
+        store = self.store
+        key = (
+            pull.offset,
+            pull.queue_id,
+            pull.topic,
+            pull.count_max,
+            wanted,
+            store.visible_end(pull.topic, pull.queue_id),
+            store.visible_start(pull.topic, pull.queue_id),
+            store.log_start,
+        )
+        last = self._last
+        if last is not None and last[0] == key:
+            return last[1]
+        decision = look(pull, wanted, store)
+        self._last = (key, decision)
+        return decision
+
+    def forget_last(self) -> None:
+        """Let go of the last read's slices of the log; before the store closes."""
+        self._last = None
 
     def _decode(self, channel: Channel, command: Command) -> Pull:
         header = PullMessageRequestHeader.decode(command.ext_fields)
@@ -124,7 +153,8 @@ class PullService:
         after_ns = self.recorder.now_ns() if self.recorder is not None else 0
         self.runtime.step("run")
         try:
-            decision = decide(pull, self.desk, self.store)
+            wanted = check(pull, self.desk)
+            decision: Decision = wanted if isinstance(wanted, Refused) else self._look(pull, wanted)
         except FAULTS as error:
             if self.policy.on_throw != "answer_and_go_on":
                 raise
