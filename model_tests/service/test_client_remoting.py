@@ -16,7 +16,8 @@ from longpoll_broker.errors import (
 )
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.client import remoting
-from longpoll_broker.service.client.remoting import Answer, RemotingClient
+from longpoll_broker.service.client.calls import Answer, Calls
+from longpoll_broker.service.client.remoting import RemotingClient
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_broker.wire.command import Command, CommandFlag
 
@@ -260,11 +261,11 @@ def test_planted_a_client_that_matches_answers_by_order_is_noticed(monkeypatch: 
         def pop(self, key: int, default: Any = None) -> Any:
             return super().pop(next(iter(self)), default) if self else default
 
-    original = remoting._Calls
+    original = Calls
 
     def planted() -> Any:
         return original(pending=InOrder())
 
-    monkeypatch.setattr(remoting, "_Calls", planted)
+    monkeypatch.setattr(remoting, "Calls", planted)
     with pytest.raises(AssertionError):
         test_answers_find_their_calls_whatever_their_order()

@@ -15,9 +15,9 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_broker.errors import BrokerError, RefusedError
+from longpoll_broker.service.client.calls import Answer
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.messages import ReceivedMessage, decode_messages, wanted_tags
-from longpoll_broker.service.client.remoting import Answer
 from longpoll_broker.service.client.timer import Timer
 from longpoll_broker.wire.bodies import MessageQueue, SubscriptionData
 from longpoll_broker.wire.codes import PullSysFlag, RequestCode, ResponseCode

@@ -10,12 +10,9 @@ Source: `NettyRemotingAbstract.java`, `NettyRemotingClient.java`.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeAlias
-
-from attrs import define, field, frozen
+from typing import Final
 
 from longpoll_broker.config import MIB
 from longpoll_broker.errors import (
@@ -27,6 +24,7 @@ from longpoll_broker.errors import (
     UnreachableError,
 )
 from longpoll_broker.runtime import PARTS_MAX, Runtime
+from longpoll_broker.service.client.calls import OPAQUE_MAX, Answer, Callback, Calls, PendingCall
 from longpoll_broker.wire.codes import VERSION, CommandFlag, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command, encode_reply_head
 from longpoll_broker.wire.connection import Connection, Signal
@@ -41,60 +39,9 @@ PENDING_COUNT_MAX: Final = 65_535
 OUTPUT_BYTES_MAX: Final = 64 * MIB
 """Most bytes that may wait for a peer that does not read."""
 RECEIVE_SIZE: Final = 256 * 1024
-OPAQUE_MAX: Final = 2**31 - 1
 # Longer than any deadline's own lateness: the reader thread ends every call, this only guards against its death.
 GRACE_S: Final = 5.0
 _REQUEST_NAMES: Final = {code.value: code.name for code in RequestCode}
-
-Answer: TypeAlias = Command | ClientError
-Callback: TypeAlias = Callable[[Answer], None]
-
-
-@frozen
-class _Pending:
-    """A call that waits for its answer."""
-
-    name: str
-    deadline_ns: int
-    callback: Callback
-
-
-@define(slots=True, eq=False)
-class _Calls:
-    """The calls that wait. Invariant: every key of `pending` is in `deadlines` at least once; change under the lock."""
-
-    pending: dict[int, _Pending] = field(factory=dict)
-    deadlines: list[tuple[int, int]] = field(factory=list)
-    """A heap of (deadline_ns, opaque); an opaque no longer pending is skipped."""
-    opaque_next: int = 0
-
-    def add(self, call: _Pending) -> int:
-        """Register a call and return its opaque."""
-        while self.opaque_next in self.pending:
-            self.opaque_next = (self.opaque_next + 1) & OPAQUE_MAX
-        opaque = self.opaque_next
-        self.opaque_next = (opaque + 1) & OPAQUE_MAX
-        self.pending[opaque] = call
-        heapq.heappush(self.deadlines, (call.deadline_ns, opaque))
-        return opaque
-
-    def first_deadline_ns(self) -> int | None:
-        """The earliest deadline of a waiting call."""
-        while self.deadlines and not self._is_live(self.deadlines[0]):
-            heapq.heappop(self.deadlines)
-        return self.deadlines[0][0] if self.deadlines else None
-
-    def expired(self, now_ns: int) -> list[_Pending]:
-        """Take out every call whose deadline has come."""
-        found = []
-        while (deadline_ns := self.first_deadline_ns()) is not None and deadline_ns <= now_ns:
-            _deadline, opaque = heapq.heappop(self.deadlines)
-            found.append(self.pending.pop(opaque))
-        return found
-
-    def _is_live(self, entry: tuple[int, int]) -> bool:
-        call = self.pending.get(entry[1])
-        return call is not None and call.deadline_ns == entry[0]
 
 
 class RemotingClient:
@@ -120,7 +67,7 @@ class RemotingClient:
         self._runtime = runtime
         self._on_request = on_request
         self._lock = runtime.lock()
-        self._calls = _Calls()
+        self._calls = Calls()
         self._output: deque[Buffer] = deque()
         self._output_size = 0
         self._failure: ClientError | None = None
@@ -175,7 +122,7 @@ class RemotingClient:
         Raises ConnectionLostError or LocalProtocolError when nothing was sent; then the callback is not called.
         """
         deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
-        call = _Pending(self._name(code), deadline_ns, callback)
+        call = PendingCall(self._name(code), deadline_ns, callback)
         with self._lock:
             self._check_open(code)
             if len(self._calls.pending) >= PENDING_COUNT_MAX:

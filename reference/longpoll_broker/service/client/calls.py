@@ -1,0 +1,67 @@
+"""The calls of one connection that wait for an answer: found by opaque, ended by deadline.
+
+Leaves out locks, clock and sockets: whoever owns it holds its lock and passes the time in.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from attrs import define, field, frozen
+
+from longpoll_broker.errors import ClientError
+from longpoll_broker.wire.command import Command
+
+OPAQUE_MAX: Final = 2**31 - 1
+
+Answer: TypeAlias = Command | ClientError
+Callback: TypeAlias = Callable[[Answer], None]
+
+
+@frozen
+class PendingCall:
+    """A call that waits for its answer."""
+
+    name: str
+    deadline_ns: int
+    callback: Callback
+
+
+@define(slots=True, eq=False)
+class Calls:
+    """The calls that wait. Invariant: every key of `pending` is in `deadlines` at least once; change under the lock."""
+
+    pending: dict[int, PendingCall] = field(factory=dict)
+    deadlines: list[tuple[int, int]] = field(factory=list)
+    """A heap of (deadline_ns, opaque); an opaque no longer pending is skipped."""
+    opaque_next: int = 0
+
+    def add(self, call: PendingCall) -> int:
+        """Register a call and return its opaque."""
+        while self.opaque_next in self.pending:
+            self.opaque_next = (self.opaque_next + 1) & OPAQUE_MAX
+        opaque = self.opaque_next
+        self.opaque_next = (opaque + 1) & OPAQUE_MAX
+        self.pending[opaque] = call
+        heapq.heappush(self.deadlines, (call.deadline_ns, opaque))
+        return opaque
+
+    def first_deadline_ns(self) -> int | None:
+        """The earliest deadline of a waiting call."""
+        while self.deadlines and not self._is_live(self.deadlines[0]):
+            heapq.heappop(self.deadlines)
+        return self.deadlines[0][0] if self.deadlines else None
+
+    def expired(self, now_ns: int) -> list[PendingCall]:
+        """Take out every call whose deadline has come."""
+        found = []
+        while (deadline_ns := self.first_deadline_ns()) is not None and deadline_ns <= now_ns:
+            _deadline, opaque = heapq.heappop(self.deadlines)
+            found.append(self.pending.pop(opaque))
+        return found
+
+    def _is_live(self, entry: tuple[int, int]) -> bool:
+        call = self.pending.get(entry[1])
+        return call is not None and call.deadline_ns == entry[0]
