@@ -67,12 +67,31 @@ def kept_is_watched(model: Model) -> Iterable[Bool]:
             yield (kept & state.has_more(each)).implies(state.dispatcher.at(DUE))
 
 
+def kept_has_time(model: Model) -> Iterable[Bool]:
+    """A request that a notifier keeps is not past its deadline: the notifier has looked, and no time passes since."""
+    state = model.state
+    for each in state.requests:
+        kept = each.phase.is_one_of({notifier.kept for notifier in state.notifiers})
+        yield kept.implies(each.deadline > 0)
+
+
+def spent_is_taken(model: Model) -> Iterable[Bool]:
+    """A one-shot heap entry is spent only while a notifier that will see the deadline has the request."""
+    state = model.state
+    if any(variable.name.startswith("armed_") for variable in model.variables):
+        for each in state.requests:
+            taken = each.phase.is_one_of({notifier.taken for notifier in state.notifiers})
+            yield (each.is_listed & ~each.armed).implies(taken & (each.deadline <= 0))
+
+
 STRENGTHENING: Final[tuple[Text, ...]] = (
     in_range,
     ends_in_order,
     queued_is_in_executor,
     standing_is_open,
     kept_is_watched,
+    kept_has_time,
+    spent_is_taken,
 )
 
 

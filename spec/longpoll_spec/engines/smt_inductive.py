@@ -25,7 +25,7 @@ from longpoll_spec.terms import TRUE, Bool, after, variables_of
 Answer: TypeAlias = Literal["proved", "refuted", "unknown"]
 Report: TypeAlias = Callable[[str], None]
 _ANSWERS: Final[Mapping[str, Answer]] = {"unsat": "proved", "sat": "refuted", "unknown": "unknown"}
-_WORST: Final = ("proved", "unknown", "refuted")
+_FROM_BEST: Final[tuple[Answer, ...]] = ("proved", "unknown", "refuted")
 
 
 @frozen
@@ -48,7 +48,7 @@ class Outcome:
 
     def also(self, other: Outcome) -> Outcome:
         """Both together: the worse verdict, the first counterexample, the time of both."""
-        verdict = max(self.verdict, other.verdict, key=_WORST.index)
+        verdict = max(self.verdict, other.verdict, key=_FROM_BEST.index)
         found = self.counterexample or other.counterexample
         return Outcome(verdict, self.seconds + other.seconds, found)
 

@@ -95,6 +95,3 @@ def value_in(solution: Any, constant: Any) -> int:
 def state_in(model: Model, solution: Any, frame: Frame) -> tuple[int, ...]:
     """The state that a z3 solution gives to a moment."""
     return tuple(value_in(solution, frame.variables[variable.name]) for variable in model.variables)
-
-
-

@@ -1,0 +1,217 @@
+"""The proving engine: every property of a policy for R requests, any number of messages, any timeout and scan period.
+
+For each property: the first state satisfies it, every step preserves it (`inductive`), or it follows from what is
+inductive (`implies`). Of a property that cannot be proved so a run that breaks it is looked for (`bounded`): it is a
+token that replays anywhere, and where there is none the property is unknown. A counterexample to induction says nothing
+about the broker by itself: its state need not be reachable.
+
+Leaves out proofs for any number of requests at once: R is given. An idle request takes no part, so a run with fewer
+requests is a run with R, and counterexamples are looked for with one request, then two.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+from attrs import define, field, frozen
+
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.smt_bounded import Refutation, refute
+from longpoll_spec.engines.smt_inductive import (
+    Answer,
+    Counterexample,
+    Induction,
+    Outcome,
+    Prover,
+    implied,
+    induction,
+    prover_of,
+)
+from longpoll_spec.invariant import strengthening_of
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Model, Property, select
+from longpoll_spec.policy import Policy
+from longpoll_spec.terms import Bool
+
+StepName: TypeAlias = Literal["initial", "inductive", "implies", "bounded"]
+Report: TypeAlias = Callable[[str], None]
+REQUESTS: Final = 8
+TIMEOUT_S: Final = 10.0
+"""For one question to the solver, and for the whole search for a run that breaks one property."""
+DEPTH_MAX: Final = 13
+"""Steps of the longest run that is tried; the deepest known race of a policy takes 11 (strict-clone: 12)."""
+REQUESTS_IN_RUNS: Final = 2
+
+
+@frozen
+class Obligation:
+    """One thing that was to be shown, and what came of it."""
+
+    property_name: str
+    step: StepName
+    verdict: Answer
+    seconds: float
+    token: str | None = None
+    """The run that breaks the property; of a `bounded` obligation only."""
+    depth: int | None = None
+    """Steps of that run, or of the longest runs of which none breaks it; of a `bounded` obligation only."""
+    counterexample: Counterexample | None = None
+
+
+@frozen
+class Proof:
+    """The result for one policy. `needed` are the names of the properties it is about, in the law's order."""
+
+    model: Model
+    needed: tuple[str, ...]
+    seconds: float
+    obligations: tuple[Obligation, ...]
+    given_up: Mapping[str, Outcome]
+    """Statements of the strengthening that this policy does not keep, and why: harmless where the rest is enough."""
+
+    def verdict(self, name: str) -> Answer:
+        """Proved if its last obligation is; refuted only by a run from the first state."""
+        last = [obligation for obligation in self.obligations if obligation.property_name == name][-1]
+        if last.verdict == "proved":
+            return "proved"
+        return "refuted" if last.token is not None else "unknown"
+
+    @property
+    def whole(self) -> Answer:
+        """The worst verdict of all: refuted before unknown before proved."""
+        found = {self.verdict(name) for name in self.needed}
+        return "refuted" if "refuted" in found else "unknown" if "unknown" in found else "proved"
+
+
+@define
+class _Case:
+    """A proof being made. Invariant: `rows` has every obligation tried, in order."""
+
+    prover: Prover
+    made: Induction
+    rows: list[Obligation] = field(factory=list)
+
+    def show(self, item: Property) -> bool:
+        """Whether the property is proved; adds its obligations."""
+        if item in self.made.kept:
+            self._inductive(item)
+            return True
+        outcome = implied(self.prover, item)
+        if outcome.verdict == "proved" or item.closing:
+            self._add(item, "implies", outcome)
+        else:
+            self._inductive(item)
+        return outcome.verdict == "proved"
+
+    def _inductive(self, item: Property) -> None:
+        self._add(item, "initial", self.made.initial[item.name])
+        if item.name in self.made.inductive:
+            self._add(item, "inductive", self.made.inductive[item.name])
+
+    def _add(self, item: Property, step: StepName, outcome: Outcome) -> None:
+        found = outcome.counterexample
+        self.rows.append(Obligation(item.name, step, outcome.verdict, outcome.seconds, counterexample=found))
+
+    def add_run(self, name: str, refutation: Refutation) -> None:
+        """The obligation of a search for runs."""
+        verdict: Answer = "unknown" if refutation.token is None else "refuted"
+        self.rows.append(Obligation(name, "bounded", verdict, refutation.seconds, refutation.token, refutation.depth))
+
+
+def prove(
+    policy: Policy,
+    *,
+    requests: int = REQUESTS,
+    names: Iterable[str] = (),
+    timeout_s: float = TIMEOUT_S,
+    depth_max: int = DEPTH_MAX,
+    report: Report | None = None,
+) -> Proof:
+    """Prove the named `always` properties of a policy, all of them for no names, or find runs that break them.
+
+    `report` hears what is being tried. Raises `BoundsError` and `UnknownPropertyError`.
+    """
+    model = law_of(policy, Bounds("proof", requests=requests, messages=None))
+    return prove_model(model, names=names, timeout_s=timeout_s, depth_max=depth_max, report=report)
+
+
+def prove_model(
+    model: Model,
+    *,
+    names: Iterable[str] = (),
+    timeout_s: float = TIMEOUT_S,
+    depth_max: int = DEPTH_MAX,
+    report: Report | None = None,
+    strengthening: Callable[[Model], Sequence[Property]] = strengthening_of,
+    smaller: Callable[[Bounds], Model] | None = None,
+) -> Proof:
+    """As `prove`, for any model, such as one with a planted slip, and any strengthening.
+
+    `smaller` makes the same model with fewer requests, in which runs are looked for.
+    """
+    began = time.perf_counter()
+    stated = [item for item in properties_of(model) if item.kind == "always"]
+    needed = select(stated, names)
+    helping = [*_inductive_of(model), *strengthening(model)]
+    prover = prover_of(model, [*stated, *helping], timeout_s)
+    candidates = [item for item in (*stated, *helping) if not item.closing]
+    made = induction(prover, candidates, report)
+    prover.assume(made.kept)
+    case = _Case(prover, made)
+    for item in helping:
+        if item in made.kept:
+            case.show(item)
+    open_names = [item.name for item in needed if not case.show(item)]
+    runs = _Runs(smaller or (lambda bounds: law_of(model.policy, bounds)), timeout_s, depth_max, report)
+    for name, refutation in runs.search(model.bounds.requests, open_names, made).items():
+        case.add_run(name, refutation)
+    given_up = {item.name: _why(made, item) for item in helping if item not in made.kept}
+    needed_names = tuple(item.name for item in needed)
+    return Proof(model, needed_names, time.perf_counter() - began, tuple(case.rows), given_up)
+
+
+def _inductive_of(model: Model) -> list[Property]:
+    """The law's own inductive statements that are about states; those about steps say what `in_range` says."""
+    return [item for item in properties_of(model) if item.kind == "inductive" and not item.closing]
+
+
+def _why(made: Induction, item: Property) -> Outcome:
+    return made.inductive.get(item.name, made.initial[item.name])
+
+
+@frozen
+class _Runs:
+    """How runs are looked for: with one request, then with two for what one does not break."""
+
+    model_of: Callable[[Bounds], Model]
+    timeout_s: float
+    depth_max: int
+    report: Report | None
+
+    def search(self, requests: int, names: Sequence[str], made: Induction) -> Mapping[str, Refutation]:
+        found: dict[str, Refutation] = {}
+        for count in range(1, min(requests, REQUESTS_IN_RUNS) + 1):
+            left = [name for name in names if name not in found or found[name].token is None]
+            if left:
+                found.update(self._among(count, left, made))
+        return {name: found[name] for name in names}
+
+    def _among(self, requests: int, names: Sequence[str], made: Induction) -> Mapping[str, Refutation]:
+        model = self.model_of(Bounds("proof", requests=requests, messages=None))
+        stated = properties_of(model)
+        return refute(
+            model,
+            select(stated, names),
+            depth_max=self.depth_max,
+            timeout_s=self.timeout_s,
+            lemmas=_again(model, stated, made),
+            report=self.report,
+        )
+
+
+def _again(model: Model, stated: Sequence[Property], made: Induction) -> list[Bool]:
+    """What was proved inductive, said of a model with fewer requests; proved of more it is true of fewer."""
+    kept = {item.name for item in made.kept}
+    return [item.here for item in (*stated, *strengthening_of(model)) if item.name in kept]

@@ -1,0 +1,145 @@
+"""Refutation by unrolling: a run of so many steps, from the first state, that breaks a property.
+
+Bounded model checking (Biere and others, 1999) over unbounded messages. Lengths are tried in turn, so the first run
+found is a shortest one, and it is given as the token that every engine can replay. What induction has proved of every
+reachable state is told to the solver at each moment: it changes no answer and saves most of the time.
+
+Leaves out proving: a property without a counterexample up to the greatest length is `unknown` here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import z3
+from attrs import define, field, frozen
+
+from longpoll_spec.engines.smt_terms import Frame, becomes, frame_of
+from longpoll_spec.engines.tokens import token_of
+from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.terms import Bool
+
+Report: TypeAlias = Callable[[str], None]
+
+
+@frozen
+class Refutation:
+    """What unrolling says of one property. No token: none up to `depth` steps, where `exhausted`, else time ran out."""
+
+    depth: int
+    seconds: float
+    token: str | None = None
+    exhausted: bool = True
+
+
+@define
+class _Unrolling:
+    """A run being made longer. Invariant: `choices[k][i]` says that step k + 1 is action i, and exactly one i is."""
+
+    model: Model
+    lemmas: Sequence[Bool]
+    solver: Any = field(factory=z3.Solver)
+    frames: list[Frame] = field(factory=list)
+    choices: list[list[Any]] = field(factory=list)
+
+    def start(self) -> None:
+        first = {
+            variable.name: z3.BoolVal(bool(variable.initial)) if variable.truth else z3.IntVal(variable.initial)
+            for variable in self.model.variables
+        }
+        self.frames.append(Frame(first, {}))
+
+    def lengthen(self) -> None:
+        """One more step, by any action."""
+        moment = len(self.frames)
+        before, after = self.frames[-1], frame_of(self.model, f"@{moment}")
+        chosen = [z3.Bool(f"{action.label}@{moment}") for action in self.model.actions]
+        for choice, action in zip(chosen, self.model.actions, strict=True):
+            step = [before.meaning(action.guard), *becomes(self.model, action.effect, before, after)]
+            self.solver.add(z3.Implies(choice, z3.And(*step)))
+        self.solver.add(z3.Or(*chosen), z3.AtMost(*chosen, 1))
+        self.solver.add(*(after.meaning(lemma) for lemma in self.lemmas))
+        self.frames.append(after)
+        self.choices.append(chosen)
+
+    def breaking(self, item: Property) -> Any:
+        """That the property is false at the last moment, or that the last step is one that it forbids."""
+        bad = [self.frames[-1].meaning(~item.here)]
+        if self.choices:
+            chosen = {action.label: choice for action, choice in zip(self.model.actions, self.choices[-1], strict=True)}
+            before = self.frames[-2]
+            bad += [z3.And(chosen[label], before.meaning(condition)) for label, condition in item.closing]
+        return z3.Or(*bad)
+
+    def ask(self, item: Property, timeout_s: float) -> tuple[str, list[Action]]:
+        """Whether a run of this very length breaks the property: `sat` with the run, `unsat` or `unknown`."""
+        self.solver.push()
+        self.solver.set("timeout", max(1, round(timeout_s * 1000)))
+        self.solver.add(self.breaking(item))
+        answer = str(self.solver.check())
+        run = self._run_in(self.solver.model()) if answer == "sat" else []
+        self.solver.pop()
+        return answer, run
+
+    def _run_in(self, solution: Any) -> list[Action]:
+        return [
+            action
+            for chosen in self.choices
+            for choice, action in zip(chosen, self.model.actions, strict=True)
+            if z3.is_true(solution.eval(choice))
+        ]
+
+
+@define
+class _Search:
+    """One property's search. Invariant: no run of `depth` steps or fewer breaks it, while it is not decided."""
+
+    item: Property
+    depth: int = -1
+    seconds: float = 0.0
+    decided: Refutation | None = None
+
+    def go_on(self, unrolling: _Unrolling, timeout_s: float) -> None:
+        """Ask for one more length, if there is time left."""
+        began = time.perf_counter()
+        left_s = timeout_s - self.seconds
+        answer, run = unrolling.ask(self.item, left_s) if left_s > 0 else ("unknown", [])
+        self.seconds += time.perf_counter() - began
+        if answer == "sat":
+            token = token_of(unrolling.model, run, self.item.name)
+            self.decided = Refutation(len(run), self.seconds, token)
+        elif answer == "unknown":
+            self.decided = Refutation(self.depth, self.seconds, exhausted=False)
+        else:
+            self.depth += 1
+
+
+def refute(
+    model: Model,
+    properties: Iterable[Property],
+    *,
+    depth_max: int,
+    timeout_s: float,
+    lemmas: Sequence[Bool] = (),
+    report: Report | None = None,
+) -> Mapping[str, Refutation]:
+    """Look for a shortest run of at most `depth_max` steps that breaks each property; `timeout_s` is for each.
+
+    `lemmas` must be true of every reachable state. `report` hears of each length before it is tried.
+    """
+    unrolling = _Unrolling(model, lemmas)
+    unrolling.start()
+    searches = [_Search(item) for item in properties]
+    for depth in range(depth_max + 1):
+        pending = [search for search in searches if search.decided is None]
+        if not pending:
+            break
+        if depth:
+            unrolling.lengthen()
+        for search in pending:
+            if report is not None:
+                report(f"{search.item.name}: runs of {depth} steps")
+            search.go_on(unrolling, timeout_s)
+    return {search.item.name: search.decided or Refutation(search.depth, search.seconds) for search in searches}
