@@ -48,9 +48,9 @@ class Outcome:
 
     def also(self, other: Outcome) -> Outcome:
         """Both together: the worse verdict, the first counterexample, the time of both."""
-        verdict = max(self.verdict, other.verdict, key=_FROM_BEST.index)
+        worse = max(self, other, key=lambda outcome: _FROM_BEST.index(outcome.verdict))
         found = self.counterexample or other.counterexample
-        return Outcome(verdict, self.seconds + other.seconds, found)
+        return Outcome(worse.verdict, self.seconds + other.seconds, found)
 
 
 @frozen
