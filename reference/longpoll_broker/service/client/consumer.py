@@ -1,14 +1,13 @@
 """A member of a consumer group: says what it wants, shares the queues with the others, keeps their offsets.
 
 Everything that asks and waits runs on the timer's thread (or, at start and close, on the caller's).
-Leaves out pulling (`puller`) and what is done with the messages (`delivery`).
+Leaves out pulling (`puller`), where offsets are kept (`offsets`) and what is done with the messages (`delivery`).
 
 Source: `MQClientInstance.sendHeartbeatToAllBrokerWithLock`, `RebalanceImpl.java`, `RemoteBrokerOffsetStore.java`.
 """
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -18,9 +17,9 @@ from attrs import field, frozen
 from longpoll_broker.errors import BrokerError, ConfigError, RefusedError
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.instance import ClientInstance, Route
+from longpoll_broker.service.client.offsets import RemoteOffsets, StartAt, ask
 from longpoll_broker.service.client.puller import RETRY_S, Batch, Puller, PullSettings
 from longpoll_broker.service.client.rebalance import allocate_averagely
-from longpoll_broker.service.client.remoting import RemotingClient
 from longpoll_broker.service.client.timer import Timer
 from longpoll_broker.wire.bodies import (
     ConsumeFromWhere,
@@ -32,17 +31,9 @@ from longpoll_broker.wire.bodies import (
 )
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.frame import EMPTY, Buffer
 from longpoll_broker.wire.headers import (
     GetConsumerListByGroupRequestHeader,
-    GetMaxOffsetRequestHeader,
-    GetMinOffsetRequestHeader,
-    Header,
-    OffsetResponseHeader,
-    QueryConsumerOffsetRequestHeader,
-    SearchOffsetRequestHeader,
     UnregisterClientRequestHeader,
-    UpdateConsumerOffsetRequestHeader,
 )
 from longpoll_broker.wire.message import java_hash
 
@@ -50,16 +41,6 @@ log = logging.getLogger(__name__)
 
 GROUP_SIZE_MAX: Final = 255
 SUBSCRIPTION_COUNT_MAX: Final = 1000
-
-
-class StartAt(enum.Enum):
-    """Where a queue is begun the first time that this consumer gets it."""
-
-    STORED = "stored"
-    """Where the group stopped; a group without an offset begins at the end, as in Java."""
-    FIRST = "first"
-    LAST = "last"
-    TIMESTAMP = "timestamp"
 
 
 @frozen
@@ -107,9 +88,8 @@ class GroupMember:
         self._rebalancing = runtime.lock()
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._pullers: dict[MessageQueue, Puller] = {}
-        self._stored: dict[MessageQueue, int] = {}
-        self._begun: set[MessageQueue] = set()
         self._instance = ClientInstance(runtime, name_server, on_request=self._requested)
+        self._offsets = RemoteOffsets(self._instance, config.group)
         self._timer = Timer(runtime, f"consumer-{config.group}")
         self._settings = PullSettings(
             config.group, config.batch_count_max, config.hold_ms, config.pull_timeout_s, config.cached_count_max
@@ -210,7 +190,7 @@ class GroupMember:
             with self._lock:
                 puller = self._pullers.pop(queue)
             puller.drop()
-            self._store(queue, puller.offset_done)
+            self._offsets.store(queue, puller.offset_done)
         for queue in sorted(share - own):
             self._begin(queue)
 
@@ -227,9 +207,7 @@ class GroupMember:
         return ConsumerList.decode(answer.body).consumer_id_list
 
     def _begin(self, queue: MessageQueue) -> None:
-        offset = self._start_offset(queue)
-        self._stored[queue] = offset
-        self._begun.add(queue)
+        offset = self._offsets.begin(queue, self.config.start_at, self.config.start_timestamp_ms)
         puller = Puller(
             instance=self._instance,
             timer=self._timer,
@@ -243,51 +221,15 @@ class GroupMember:
             self._pullers[queue] = puller
         puller.pull()
 
-    def _start_offset(self, queue: MessageQueue) -> int:
-        """Where to begin: as configured the first time, where the group stopped from then on."""
-        start_at = StartAt.STORED if queue in self._begun else self.config.start_at
-        topic, queue_id = queue.topic, queue.queue_id
-        if start_at is StartAt.FIRST:
-            return self._offset(
-                queue, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id)
-            )
-        if start_at is StartAt.TIMESTAMP:
-            wanted = SearchOffsetRequestHeader(topic=topic, queue_id=queue_id, timestamp=self.config.start_timestamp_ms)
-            return self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, wanted)
-        if start_at is StartAt.STORED:
-            stored = QueryConsumerOffsetRequestHeader(consumer_group=self.config.group, topic=topic, queue_id=queue_id)
-            try:
-                return self._offset(queue, RequestCode.QUERY_CONSUMER_OFFSET, stored)
-            except RefusedError as error:
-                if error.code != ResponseCode.QUERY_NOT_FOUND:
-                    raise
-        return self._offset(
-            queue, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)
-        )
-
-    def _offset(self, queue: MessageQueue, code: RequestCode, header: Header) -> int:
-        client = self._instance.client(self._instance.broker_address(queue.broker_name))
-        return OffsetResponseHeader.decode(ask(client, code, header).ext_fields).offset
-
     def _persist(self) -> None:
         """Store every offset that has moved."""
         with self._lock:
             offsets = {queue: puller.offset_done for queue, puller in self._pullers.items()}
         for queue, offset in offsets.items():
             try:
-                self._store(queue, offset)
+                self._offsets.store(queue, offset)
             except BrokerError as error:
                 log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
-
-    def _store(self, queue: MessageQueue, offset: int) -> None:
-        if self._stored.get(queue) == offset:
-            return
-        header = UpdateConsumerOffsetRequestHeader(
-            consumer_group=self.config.group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
-        )
-        client = self._instance.client(self._instance.broker_address(queue.broker_name))
-        ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, header)
-        self._stored[queue] = offset
 
     def _leave(self) -> None:
         header = UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=self.config.group)
@@ -296,14 +238,6 @@ class GroupMember:
                 ask(self._instance.client(address), RequestCode.UNREGISTER_CLIENT, header)
             except BrokerError as error:
                 log.warning("leaving group %s: %s", self.config.group, error)
-
-
-def ask(client: RemotingClient, code: RequestCode, header: Header | None, body: Buffer = EMPTY) -> Command:
-    """Call, and take no answer but success; raises RefusedError or another ClientError."""
-    answer = client.call(code, header, body)
-    if answer.code != ResponseCode.SUCCESS:
-        raise RefusedError(f"{code.name} to {client.address}", answer.code, answer.remark)
-    return answer
 
 
 def make_subscription(topic: str, expression: str, expression_type: str, version: int) -> SubscriptionData:

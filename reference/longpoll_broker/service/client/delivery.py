@@ -72,6 +72,8 @@ class PullConsumer:
         self.commit()
         if not self._open:
             batch = self._queue.take(timeout_s)
+            while batch is not None and batch.puller.is_dropped:
+                batch = self._queue.take(timeout_s)
             if batch is None:
                 return []
             self._batch = batch

@@ -95,6 +95,12 @@ class Puller:
         self._is_pulling = False
         self._is_dropped = False
 
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the queue was given up: its messages are another client's now."""
+        with self._lock:
+            return self._is_dropped
+
     def drop(self) -> None:
         """Pull no more and deliver nothing more; an answer on its way is thrown away."""
         with self._lock:
@@ -103,6 +109,8 @@ class Puller:
     def done(self, offset: int, count: int) -> None:
         """Note that `count` delivered messages are consumed, the last of them before `offset`."""
         with self._lock:
+            if self._is_dropped:
+                return
             self._cached -= count
             assert self._cached >= 0, self._cached
             # With nothing delivered and open, the messages of other tags up to the next pull are done with as well.
