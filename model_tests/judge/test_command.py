@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 
 from longpoll.cli import main
 from longpoll_judge.generate import simulated_meta, write
-from longpoll_judge.plant import load, plant
+from longpoll_judge.plant import plant
+from longpoll_judge.recording import load
 from longpoll_spec.history import Event
 
 

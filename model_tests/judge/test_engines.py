@@ -11,7 +11,8 @@ import pytest
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.job import judge_on
 from longpoll_judge.local import LocalEngine
-from longpoll_judge.plant import FAULTS, load, plant
+from longpoll_judge.plant import FAULTS, plant
+from longpoll_judge.recording import load
 from longpoll_judge.result import Result
 from longpoll_judge.source import find
 from longpoll_judge.spark import SparkEngine

@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from longpoll_judge import case, promptness, queue_log, rightness, steps, verdict
+from longpoll_judge.generate import write
 from longpoll_judge.job import judge
-from longpoll_judge.plant import FAULTS, Fault, NoVictimError, load, plant
+from longpoll_judge.plant import FAULTS, Fault, plant
+from longpoll_judge.recording import NoVictimError, change, load
 from longpoll_judge.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
 from longpoll_spec.history import PART_GLOB, Event
 
@@ -135,6 +137,23 @@ def test_uncertain_clocks_make_a_late_wake_unknown(vague: Path) -> None:
     assert NO_LOST_WAKEUP in {finding.property for finding in result.findings}
 
 
+@pytest.mark.parametrize(("code", "verdict"), [(0, "unknown"), (24, "valid")])
+def test_a_subscription_that_tags_cannot_decide_is_not_passed_over(
+    clean: Path, tmp_path: Path, code: int, verdict: str
+) -> None:
+    """An answer to an SQL92 subscription leaves the verdict open; a refusal has nothing to decide."""
+    recording = load(clean)
+    request, answer = next(pair for pair in recording.exchanges() if pair[1].code == 0)
+    recording.replace(request, change(request, expression_type="SQL92", expression="a > 1"))
+    if code:
+        recording.replace(answer, change(answer, code=code, offsets=[], offset_next=-1, offset_min=-1, offset_max=-1))
+    write(tmp_path / "history", recording.events, recording.meta)
+    result = judge([tmp_path / "history"], engine="local")
+
+    assert result.verdict == verdict
+    assert [gap["kind"] for gap in result.gaps] == ([] if code else ["not judged"])
+
+
 def test_a_fault_that_finds_no_victim_says_so(tmp_path: Path, clean: Path) -> None:
     """Planting in a history without pulls is the user's mistake, and nothing is written."""
     few: list[Event] = load(clean).events[:1]
@@ -155,7 +174,7 @@ MUTANTS = {
     "losses do not excuse": (promptness, 'is_excused = ~pulls.is_answered & pulls.facts("lossy")', "pulls.is_answered"),
     "unknown left out": (verdict, "for member in group.members[:FINDINGS_MAX].tolist():", "for member in []:"),
     "any next will do": (rightness, "(answers.next != last + 1)", "(answers.next < 0)"),
-    "tags not looked at": (rightness, "wrong_tag = _wrong_tags(answers) & ~unknown", "unknown & ~unknown"),
+    "tags not looked at": (rightness, "wrong_tag = wrong_tags(answers) & ~unknown", "unknown & ~unknown"),
     "skipped not counted": (rightness, "(matching_least > answers.body_count)", "(matching_least < 0)"),
     "visible end not looked at": (rightness, "told & (answers.max > end_most)", "told & (answers.max < 0)"),
     "visible end at least not looked at": (rightness, "told & (answers.max < end_least)", "told & (answers.max < 0)"),

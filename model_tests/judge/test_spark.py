@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -59,7 +60,8 @@ def test_ctrl_c_ends_it_at_once_and_tidily(clean: Path, tmp_path: Path) -> None:
     while not list(tmp_path.glob("temporary/longpoll-spark-*/local/blockmgr-*")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "Spark did not start"
-        time.sleep(0.02)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.send_signal(signal.SIGINT)
     told, complained = process.communicate(timeout=WAIT_S)

@@ -8,16 +8,27 @@ into memory. Leaves out the judging.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from attrs import define, field, frozen
+from attrs import frozen
 
-from longpoll_judge.errors import HistoryNotFoundError, JudgeUserError
 from longpoll_judge.expression import java_hash, parse
 from longpoll_judge.generate import write
+from longpoll_judge.recording import (
+    MS,
+    NoVictimError,
+    Recording,
+    change,
+    closed_connections,
+    deadline_ns,
+    last_ns,
+    load,
+    moved,
+    pick,
+)
 from longpoll_judge.result import (
     ANSWER_IS_RIGHT,
     ANSWERED_BY_DEADLINE,
@@ -25,62 +36,11 @@ from longpoll_judge.result import (
     NO_LOST_WAKEUP,
     Verdict,
 )
-from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
+from longpoll_spec.history import PART_GLOB, Event
 
-MS: Final = 1_000_000
 ALLOWANCE_MS: Final = 500
 """How far a delayed answer goes past its deadline: well over any threshold in use."""
 WAKE_DELAY_MS: Final = 2_000
-_PULLS: Final = (11, 361)
-
-
-class NoVictimError(JudgeUserError):
-    """The history has no event that this fault could be planted in."""
-
-
-@define
-class Recording:
-    """A history in memory, to be changed."""
-
-    events: list[Event] = field()
-    meta: Meta | None = field()
-    damaged_tail: bytes = field(default=b"")
-    """Bytes to write after the last line."""
-
-    def exchanges(self) -> Iterator[tuple[Event, Event]]:
-        """Every answered pull with its answer, in order of the answers."""
-        requests = {
-            (event.source, event.request): event
-            for event in self.events
-            if event.event == "request_received" and event.code in _PULLS
-        }
-        for event in self.events:
-            request = requests.get((event.source, event.request))
-            if event.event == "answer_sent" and request is not None:
-                yield request, event
-
-    def replace(self, old: Event, *new: Event) -> None:
-        """Put events in another's place and number their source's later ones anew."""
-        at = next(place for place, event in enumerate(self.events) if event is old)
-        self.events[at : at + 1] = new
-        shift = len(new) - 1
-        for place in range(len(self.events)) if shift else ():
-            event = self.events[place]
-            is_later = (
-                event.source == old.source and event.sequence >= old.sequence and event is not (new or (None,))[0]
-            )
-            if is_later:
-                self.events[place] = change(event, sequence=event.sequence + shift)
-
-
-def change(event: Event, **fields: object) -> Event:
-    """The event with some fields changed."""
-    return msgspec.structs.replace(event, **fields)
-
-
-def moved(event: Event, delay_ns: int) -> Event:
-    """The event that much later."""
-    return change(event, after_ns=event.after_ns + delay_ns, before_ns=event.before_ns + delay_ns)
 
 
 @frozen
@@ -94,72 +54,53 @@ class Fault:
     """One of them must be named by a finding, and no other."""
 
 
-def _deadline_ns(request: Event) -> int:
-    return request.before_ns + max(request.timeout_ms, 0) * MS
-
-
-def _last_ns(recording: Recording, source: str) -> int:
-    return max(event.after_ns for event in recording.events if event.source == source)
-
-
-def _closed(recording: Recording) -> set[tuple[str, str]]:
-    return {(event.source, event.connection) for event in recording.events if event.event == "connection_closed"}
-
-
-def _pick(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[Event, Event]:
-    for request, answer in recording.exchanges():
-        if suits(request, answer):
-            return request, answer
-    raise NoVictimError("no answer of this history suits the fault; record a longer run")
-
-
 def _pick_expired(recording: Recording) -> tuple[Event, Event]:
     """An expired pull if there is one, else any held one, whose fate after its deadline the history would show."""
-    last_ns = {source: _last_ns(recording, source) for source in {event.source for event in recording.events}}
+    ends = {source: last_ns(recording, source) for source in {event.source for event in recording.events}}
 
     def is_due(request: Event, answer: Event) -> bool:
-        return request.may_hold and _deadline_ns(request) + 2 * ALLOWANCE_MS * MS < last_ns[answer.source]
+        return request.may_hold and deadline_ns(request) + 2 * ALLOWANCE_MS * MS < ends[answer.source]
 
     try:
-        return _pick(recording, lambda request, answer: answer.cause == "expired" and is_due(request, answer))
+        return pick(recording, lambda request, answer: answer.cause == "expired" and is_due(request, answer))
     except NoVictimError:
-        return _pick(recording, is_due)
+        return pick(recording, is_due)
 
 
 def _answer_deleted(recording: Recording) -> None:
-    closed = _closed(recording)
-    last_ns = {source: _last_ns(recording, source) for source in {event.source for event in recording.events}}
+    closed = closed_connections(recording)
+    ends = {source: last_ns(recording, source) for source in {event.source for event in recording.events}}
     held = {(event.source, event.request) for event in recording.events if event.event == "hold"}
 
     def suits(request: Event, answer: Event) -> bool:
         was_held = not held or (request.source, request.request) in held
-        due_ns = _deadline_ns(request) + ALLOWANCE_MS * MS
+        due_ns = deadline_ns(request) + ALLOWANCE_MS * MS
         is_open = (request.source, request.connection) not in closed
-        return request.may_hold and was_held and is_open and due_ns < last_ns[answer.source]
+        return request.may_hold and was_held and is_open and due_ns < ends[answer.source]
 
     def is_woken(request: Event, answer: Event) -> bool:
-        is_early = answer.after_ns + ALLOWANCE_MS * MS < last_ns[answer.source]
+        is_early = answer.after_ns + ALLOWANCE_MS * MS < ends[answer.source]
         return request.may_hold and answer.code == 0 and answer.cause == "woken" and is_early
 
     try:
-        _request, answer = _pick(recording, suits)
+        _request, answer = pick(recording, suits)
     except NoVictimError:
-        _request, answer = _pick(recording, is_woken)
+        _request, answer = pick(recording, is_woken)
     recording.replace(answer)
 
 
 def _answer_delayed(recording: Recording) -> None:
     request, answer = _pick_expired(recording)
-    recording.replace(answer, moved(answer, _deadline_ns(request) + ALLOWANCE_MS * MS - answer.after_ns))
+    recording.replace(answer, moved(answer, deadline_ns(request) + ALLOWANCE_MS * MS - answer.after_ns))
 
 
 def _wake_delayed(recording: Recording) -> None:
-    _request, answer = _pick(recording, lambda _request, answer: answer.cause == "woken" and answer.code == 0)
+    _request, answer = pick(recording, lambda _request, answer: answer.cause == "woken" and answer.code == 0)
     recording.replace(answer, moved(answer, WAKE_DELAY_MS * MS))
 
 
 def _answer_duplicated(recording: Recording) -> None:
-    _request, answer = _pick(recording, lambda _request, _answer: True)
+    _request, answer = pick(recording, lambda _request, _answer: True)
     recording.replace(answer, answer, change(moved(answer, MS), sequence=answer.sequence))
 
 
@@ -168,22 +109,22 @@ def _is_plain_found(request: Event, answer: Event) -> bool:
 
 
 def _next_wrong(recording: Recording) -> None:
-    _request, answer = _pick(recording, _is_plain_found)
+    _request, answer = pick(recording, _is_plain_found)
     recording.replace(answer, change(answer, offset_next=answer.offset_next + 1))
 
 
 def _message_missing(recording: Recording) -> None:
-    _request, answer = _pick(recording, lambda _request, answer: answer.code == 0 and len(answer.offsets) > 1)
+    _request, answer = pick(recording, lambda _request, answer: answer.code == 0 and len(answer.offsets) > 1)
     recording.replace(answer, change(answer, offsets=answer.offsets[1:]))
 
 
 def _message_from_the_future(recording: Recording) -> None:
-    _request, answer = _pick(recording, _is_plain_found)
+    _request, answer = pick(recording, _is_plain_found)
     recording.replace(answer, change(answer, offsets=[*answer.offsets, answer.offset_next + 1_000_000]))
 
 
 def _too_many_messages(recording: Recording) -> None:
-    _request, answer = _pick(
+    _request, answer = pick(
         recording, lambda request, answer: _is_plain_found(request, answer) and request.count_max >= 0
     )
     offsets = list(range(answer.offsets[0], answer.offsets[0] + _request.count_max + 1))
@@ -191,13 +132,13 @@ def _too_many_messages(recording: Recording) -> None:
 
 
 def _messages_out_of_order(recording: Recording) -> None:
-    _request, answer = _pick(recording, lambda _request, answer: len(answer.offsets) > 1)
+    _request, answer = pick(recording, lambda _request, answer: len(answer.offsets) > 1)
     recording.replace(answer, change(answer, offsets=[*answer.offsets[1:], answer.offsets[0]]))
 
 
 def _next_stays(recording: Recording) -> None:
     """A pull whose answer passes over messages is told to ask for the same again."""
-    _request, answer = _pick(recording, lambda _request, answer: answer.code == 20)
+    _request, answer = pick(recording, lambda _request, answer: answer.code == 20)
     recording.replace(answer, change(answer, offset_next=_request.offset))
 
 
@@ -220,7 +161,7 @@ def _wrong_tag(recording: Recording) -> None:
                 return offset
         return -1
 
-    request, answer = _pick(recording, lambda request, answer: surplus(request, answer) >= 0)
+    request, answer = pick(recording, lambda request, answer: surplus(request, answer) >= 0)
     offsets = list(answer.offsets)
     offset = surplus(request, answer)
     offsets.insert(bisect_left(offsets, offset), offset)
@@ -242,23 +183,23 @@ def _answer_before_visible(recording: Recording) -> None:
 
 def _denies_message(recording: Recording) -> None:
     """A pull that found something at once says that there is nothing new."""
-    _request, answer = _pick(recording, lambda _request, answer: answer.code == 0 and answer.cause == "immediate")
+    _request, answer = pick(recording, lambda _request, answer: answer.code == 0 and answer.cause == "immediate")
     denied = change(answer, code=19, offsets=[], offset_next=_request.offset)
     recording.replace(answer, denied)
 
 
 def _end_too_high(recording: Recording) -> None:
-    _request, answer = _pick(recording, lambda _request, answer: answer.offset_max >= 0)
+    _request, answer = pick(recording, lambda _request, answer: answer.offset_max >= 0)
     recording.replace(answer, change(answer, offset_max=answer.offset_max + 1_000_000))
 
 
 def _end_too_low(recording: Recording) -> None:
-    _request, answer = _pick(recording, lambda request, answer: answer.code == 19 and request.offset > 0)
+    _request, answer = pick(recording, lambda request, answer: answer.code == 19 and request.offset > 0)
     recording.replace(answer, change(answer, offset_max=0))
 
 
 def _legal_called_illegal(recording: Recording) -> None:
-    _request, answer = _pick(recording, lambda _request, answer: answer.code == 19 and answer.offset_max > 0)
+    _request, answer = pick(recording, lambda _request, answer: answer.code == 19 and answer.offset_max > 0)
     recording.replace(answer, change(answer, code=21))
 
 
@@ -355,16 +296,6 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
 }
 """By name; the first five are what any judge of long polling must find."""
-
-
-def load(directory: Path) -> Recording:
-    """Read a history that is whole; raises `HistoryNotFoundError`."""
-    parts = sorted(directory.glob(PART_GLOB))
-    if not parts or not (directory / META_FILE).exists():
-        raise HistoryNotFoundError(f"{directory} holds no whole history: {META_FILE} and {PART_GLOB} are needed")
-    decoder = msgspec.json.Decoder(Event)
-    meta = msgspec.json.decode((directory / META_FILE).read_bytes(), type=Meta)
-    return Recording([event for part in parts for event in decoder.decode_lines(part.read_bytes())], meta)
 
 
 def plant(history: Path, fault: str, planted: Path) -> Fault:

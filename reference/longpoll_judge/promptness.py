@@ -13,12 +13,12 @@ from typing import Final
 import numpy as np
 from attrs import frozen
 
+from longpoll_judge.answers import OFFSET_ILLEGAL
 from longpoll_judge.case import Booleans, Case, Explanation, Suspects, ms, suspects
 from longpoll_judge.queue_log import NEVER, Integers
 from longpoll_judge.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP
 from longpoll_judge.steps import MS
 
-OFFSET_ILLEGAL: Final = 21
 UNHELD_GRACE_NS: Final = 5_000 * MS
 """How long a pull that may not be held can stay unanswered before it counts as never answered; it has no deadline, and
 a busy broker may take its time."""

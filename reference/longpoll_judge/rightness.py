@@ -22,63 +22,26 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import frozen
 
+from longpoll_judge.answers import (
+    FOUND,
+    NO_MATCHED_MSG,
+    NO_NEW_MSG,
+    OFFSET_ILLEGAL,
+    Answers,
+    first_visible_before,
+    matching_counts,
+    pull_results,
+    takes_everything,
+    wrong_tags,
+)
 from longpoll_judge.arrow import compute
 from longpoll_judge.case import Booleans, Case, Explanation, Suspects, suspects
-from longpoll_judge.queue_log import NEVER, Integers
 from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_ONCE
 
-FOUND: Final = 0
-NO_NEW_MSG: Final = 19
-NO_MATCHED_MSG: Final = 20
-OFFSET_ILLEGAL: Final = 21
-PULL_RESULTS: Final = (FOUND, NO_NEW_MSG, NO_MATCHED_MSG, OFFSET_ILLEGAL)
 STOPPED: Final = "stopped"
 """The cause of an answer that a stopping broker gave without looking at the store again."""
-
-
-@define(frozen=True, eq=False)
-class Answers:
-    """The answers of one queue that carry a pull result, one row each, beside their pulls."""
-
-    case: Case = field()
-    pull: Integers = field()
-    """Index of each answer's pull."""
-    code: Integers = field()
-    next: Integers = field()
-    min: Integers = field()
-    max: Integers = field()
-    body_first: Integers = field()
-    """The body's offsets are `body[body_first : body_first + body_count]`."""
-    body_count: Integers = field()
-    body: Integers = field()
-    owner: Integers = field()
-    """For each place of `body`, the answer it belongs to."""
-
-    @property
-    def asked(self) -> Integers:
-        """The offset each pull asked for."""
-        return self.case.pulls.offset[self.pull]
-
-    @property
-    def last(self) -> Integers:
-        """The body's last offset; -1 when it is empty."""
-        return np.append(self.body, -1)[np.where(self.body_count > 0, self.body_first + self.body_count - 1, -1)]
-
-    @property
-    def received_after_ns(self) -> Integers:
-        """The earliest moment of the read."""
-        return self.case.pulls.received_after_ns[self.pull]
-
-    @property
-    def answered_before_ns(self) -> Integers:
-        """The latest moment of the read."""
-        return self.case.pulls.answered_before_ns[self.pull]
-
-    def any_in_body(self, flags: Booleans) -> Booleans:
-        """Whether any place of each answer's body is flagged."""
-        return np.bincount(self.owner[flags], minlength=len(self.pull)) > 0
 
 
 @frozen(eq=False)
@@ -93,7 +56,7 @@ class Rule:
 
 def judge_rightness(case: Case) -> list[Suspects]:
     """Judge what the answers of one queue say; each answer is reported for the first rule that it breaks."""
-    answers = _answers(case)
+    answers = pull_results(case)
     if not len(answers.pull):
         return []
     rules = [*_order(answers), *_found(answers), *_not_found(answers), *_bounds(answers)]
@@ -112,31 +75,6 @@ def judge_rightness(case: Case) -> list[Suspects]:
         return Explanation(rules[int(first_rule[answer])].say(answer), rows)
 
     return suspects(ANSWER_IS_RIGHT, is_broken & ~weak, is_broken & weak, explain)
-
-
-def _answers(case: Case) -> Answers:
-    pulls, events = case.pulls, case.events
-    code = np.where(pulls.is_answered, events.integers("code")[pulls.answer_row], -1)
-    pull = np.flatnonzero(np.isin(code, PULL_RESULTS) & pulls.is_answered)
-    row = pulls.answer_row[pull]
-    bodies = events.table["offsets"].combine_chunks()
-    bounds, body = bodies.offsets.to_numpy().astype(np.int64), bodies.values.to_numpy()
-    count = bounds[row + 1] - bounds[row]
-    body_first = np.cumsum(count) - count
-    owner = np.repeat(np.arange(len(row)), count)
-    places = bounds[row][owner] + np.arange(len(owner)) - body_first[owner]
-    return Answers(
-        case=case,
-        pull=pull,
-        code=code[pull],
-        next=events.integers("offset_next")[row],
-        min=events.integers("offset_min")[row],
-        max=events.integers("offset_max")[row],
-        body_first=body_first,
-        body_count=count,
-        body=body[places] if len(places) else np.empty(0, dtype=np.int64),
-        owner=owner,
-    )
 
 
 def _order(answers: Answers) -> list[Rule]:
@@ -211,14 +149,14 @@ def _found(answers: Answers) -> list[Rule]:
     absent = unknown & (answers.body >= log.base) & log.is_white_box
     visible_after, _ = log.visible_for_content(answers.body)
     unseen = visible_after > answers.answered_before_ns[answers.owner]
-    wrong_tag = _wrong_tags(answers) & ~unknown
+    wrong_tag = wrong_tags(answers) & ~unknown
     is_full = answers.body_count >= np.maximum(case.pulls.count_max[answers.pull], 1)
     is_full &= case.pulls.count_max[answers.pull] >= 0
-    everything = _takes_everything(answers)
+    everything = takes_everything(answers)
     exact = is_found & (is_full | everything) & (answers.next != last + 1)
     back = is_found & (answers.next <= last)
     first, end = answers.asked, np.maximum(answers.next, answers.asked)
-    matching_least, matching_most = _matching_counts(answers, first, end)
+    matching_least, matching_most = matching_counts(answers, first, end)
     skipped = is_found & case.is_decidable[answers.pull] & (matching_least > answers.body_count)
     surplus = is_found & case.is_decidable[answers.pull] & (matching_most < answers.body_count)
 
@@ -253,12 +191,12 @@ def _found(answers: Answers) -> list[Rule]:
 
 def _not_found(answers: Answers) -> list[Rule]:
     case = answers.case
-    visible_before = _first_visible_before(answers)
+    visible_before = first_visible_before(answers)
     stopped = np.asarray(compute.equal(case.events.table["cause"], STOPPED))
     is_stopped = stopped[case.pulls.answer_row[answers.pull]].astype(np.bool_)
     no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
     illegal = answers.code == OFFSET_ILLEGAL
-    matching_least, _most = _matching_counts(answers, answers.asked, np.maximum(answers.next, answers.asked))
+    matching_least, _most = matching_counts(answers, answers.asked, np.maximum(answers.next, answers.asked))
     inside = (answers.asked >= answers.min) & (answers.asked <= answers.max) & (answers.max > 0)
     wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
     wrong_end |= (answers.asked > answers.max) & (answers.next != answers.max) & (answers.min > 0)
@@ -310,45 +248,6 @@ def _not_found(answers: Answers) -> list[Rule]:
 
 def _name(answers: Answers, answer: int) -> str:
     return f"the answer {answers.code[answer]} to a pull at offset {answers.asked[answer]}"
-
-
-def _takes_everything(answers: Answers) -> Booleans:
-    flags = [known is not None and known.takes_everything for known in answers.case.pulls.expressions]
-    return np.array(flags, dtype=np.bool_)[answers.case.pulls.expression[answers.pull]]
-
-
-def _wrong_tags(answers: Answers) -> Booleans:
-    """For each place of the bodies, whether its message is known not to match."""
-    log, expressions = answers.case.log, answers.case.pulls.expression[answers.pull][answers.owner]
-    if not len(log.offsets):
-        return np.zeros(len(answers.body), dtype=np.bool_)
-    place = np.minimum(np.searchsorted(log.offsets, answers.body), len(log.offsets) - 1)
-    wrong = np.zeros(len(answers.body), dtype=np.bool_)
-    for code, expression in enumerate(answers.case.pulls.expressions):
-        if expression is not None:
-            mine = expressions == code
-            wrong[mine] = ~expression.matches(log.tag_codes[place[mine]])
-    return wrong
-
-
-def _matching_counts(answers: Answers, first: Integers, end: Integers) -> tuple[Integers, Integers]:
-    """How many messages in [first, end) each answer's expression takes, at least and at most; 0 where undecidable."""
-    least, most = np.zeros(len(first), dtype=np.int64), np.zeros(len(first), dtype=np.int64)
-    expressions = answers.case.pulls.expression[answers.pull]
-    for code, matching in enumerate(answers.case.matchings):
-        if matching is not None:
-            mine = np.flatnonzero(expressions == code)
-            least[mine], most[mine] = matching.count(first[mine], end[mine])
-    return least, most
-
-
-def _first_visible_before(answers: Answers) -> Integers:
-    """When the first matching message at or after each asked offset was visible at the latest, for certain."""
-    slack_ns = answers.case.log.slack_ns
-    _after, before = answers.case.by_expression(
-        lambda matching, mine: matching.first_visible(answers.case.pulls.offset[mine])
-    )
-    return np.minimum(before[answers.pull] + slack_ns, NEVER)
 
 
 def judge_once(case: Case) -> list[Suspects]:

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from longpoll_judge.answers import PULL_RESULTS
 from longpoll_judge.case import Case, Suspects, make_case
 from longpoll_judge.latency import bucket_counts
 from longpoll_judge.promptness import judge_promptness
@@ -100,7 +101,9 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     received = events.request_key[events.rows("request_received")]
     received = received[received >= 0]
     answered = events.request_key[events.rows("answer_sent")]
-    yield NOTE_UNDECIDED, int(np.count_nonzero(~case.is_decidable))
+    code = np.where(pulls.is_answered, events.integers("code")[pulls.answer_row], -1)
+    is_refused = pulls.is_answered & ~np.isin(code, PULL_RESULTS)
+    yield NOTE_UNDECIDED, int(np.count_nonzero(~case.is_decidable & ~is_refused))
     yield NOTE_OPEN, open_at_cut
     yield NOTE_ORPHAN, int(np.count_nonzero(~np.isin(answered, received))) if case.queue >= 0 else 0
     yield NOTE_REPEATED, len(received) - len(np.unique(received))
