@@ -42,7 +42,7 @@ def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue]) -> Recovered:
     for queue in queues:
         _walk_queue(queue, len(queue.segments.segments) - FILES_WALKED, None)
     walked = log.segments.segments[-FILES_WALKED:]
-    end, store_ms = _walk_log(log, walked[0].start if walked else log.start, crashed=False)
+    end, store_ms = _walk_log(log, walked[0].start if walked else log.start, None)
     log.stand_at(end)
     for queue in queues:
         if queue.physical_end > end:
@@ -57,7 +57,7 @@ def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: 
     start = safe_start(log, checkpoint)
     for queue in queues:
         _walk_queue(queue, _file_before(queue, start), start)
-    end, store_ms = _walk_log(log, start, crashed=True)
+    end, store_ms = _walk_log(log, start, checkpoint.physic_ms)
     log.stand_at(end)
     # A kill leaves bytes in the page cache that no disk has seen yet.
     log.flushed_end = start
@@ -75,10 +75,11 @@ def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     return start
 
 
-def _walk_log(log: CommitLog, start: int, *, crashed: bool) -> tuple[int, int]:
+def _walk_log(log: CommitLog, start: int, durable_ms: int | None) -> tuple[int, int]:
     """(end of the last whole record from `start` on, its store time); a blank counts only if a file follows it.
 
-    After a crash a last record that has zeros where no checksum looks is not taken for whole.
+    After a crash `durable_ms` is the store time up to which the log was flushed. A record with zeros where no checksum
+    looks is then not taken for whole if it may not have been flushed, or if it is the last.
     """
     position = end = start
     store_ms = 0
@@ -89,7 +90,9 @@ def _walk_log(log: CommitLog, start: int, *, crashed: bool) -> tuple[int, int]:
             return end if doubtful is None else doubtful, store_ms
         doubtful = None
         if isinstance(found, Record):
-            if crashed and found.has_zeros:
+            if durable_ms is not None and found.has_zeros:
+                if found.store_ms >= durable_ms:
+                    return end, store_ms
                 doubtful = end
             position = end = position + found.size
             store_ms = found.store_ms
