@@ -209,12 +209,12 @@ def rank(state: State) -> Rank:
     The messages to make visible; how far each request is from its answer; requests that a notifier keeps though they
     have something to read; a scan that is due; how far each notifier is from rest; requests that it has yet to look at.
     """
-    stages = {"pulling": 10, "missed": 8, "rechecked": 6, "queued": 2}
+    stages = {"pulling": 10, "missed": 8, "rechecked": 6}
     distance = [
         (
-            _choose(each.phase, {each.phases[label]: far for label, far in stages.items() if label in each.phases}),
+            *(_one_if(each.is_(label), far) for label, far in stages.items()),
             _one_if(each.is_listed, 4),
-            each.copies,
+            each.copies + each.copies,
             _one_if(each.recheck_due),
             _one_if(each.armed),
         )

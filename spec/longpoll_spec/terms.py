@@ -107,6 +107,7 @@ Effect: TypeAlias = Mapping[str, Term]
 """Variable name -> its value after the step, over the values before it; a variable that is not named keeps its own."""
 
 _OPPOSITE: Final = {"true": "false", "false": "true"}
+_JUNCTIONS: Final = frozenset({"and", "or"})
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 
 
@@ -124,7 +125,8 @@ def _int(op: str, *args: Any) -> Int:
 
 
 def _bool(op: str, *args: Any) -> Bool:
-    key = (Bool, op, *map(_key, args))
+    # A junction is the same in any order; the order in which it was first written is kept for readers.
+    key = (Bool, op, frozenset(map(_key, args))) if op in _JUNCTIONS else (Bool, op, *map(_key, args))
     found: Bool | None = _interned.get(key)
     if found is None:
         found = _interned[key] = Bool(op, args)
@@ -189,8 +191,17 @@ def _comparison(op: str, left: Int, right: Int) -> Bool:
         return truth(op != "lt")
     if right.op == "const" and left.op == "ite" and any(branch.op == "const" for branch in left.args[1:]):
         condition, then, otherwise = left.args
+        if op == "eq" and condition.op == "eq" and then.op == "const" and condition.args[0] is otherwise:
+            return _is_after_change(condition, then, right)
         return ite(condition, _comparison(op, then, right), _comparison(op, otherwise, right))
     return _bool(op, left, right)
+
+
+def _is_after_change(condition: Bool, then: Int, right: Int) -> Bool:
+    """`ite(x is k, then, x) is right`: x was right and not k, or x was k and `then` is right."""
+    term, changed = condition.args
+    moved = condition if then is right else FALSE
+    return moved if changed is right else _comparison("eq", term, right) | moved
 
 
 def _chooses_constants(term: Int) -> bool:

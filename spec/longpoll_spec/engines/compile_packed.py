@@ -13,11 +13,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from attrs import define, field
 
-from longpoll_spec.engines.evaluate import evaluate
-from longpoll_spec.engines.intervals import column_type
+from longpoll_spec.engines.intervals import column_type, ranges_of
 from longpoll_spec.engines.layout import LANE_BITS, LANES, Field, Layout, Words
+from longpoll_spec.engines.simplify import Simplifier
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.terms import FALSE, TRUE, Bool, Int, Term, const, substitute, truth, variables_of
+from longpoll_spec.terms import FALSE, TRUE, Bool, Int, Term, const, substitute
 
 Found: TypeAlias = tuple[int, int | None, int]
 """(property index, index of the closing action or None, row in the chunk)."""
@@ -31,7 +31,7 @@ def expand_of(model: Model, layout: Layout, properties: Sequence[Property]) -> E
     """The function that expands a chunk of words and looks at the properties on the way."""
     places = {place.variable.name: place for place in layout.fields}
     conditions = [item.here for item in properties] + [each for item in properties for _, each in item.closing]
-    writer = _Writer(column_type(model, conditions), places)
+    writer = _Writer(column_type(model, conditions), places, Simplifier(ranges_of(model)))
     writer.line("def expand(words, open_, out, fired, found):")
     chunk = _Scope(writer)
     for variable in model.variables:
@@ -73,11 +73,10 @@ def _expand_action(chunk: _Scope, index: int, action: Action, closing: Sequence[
 
 def _look(scope: _Scope, number: int, closing: int | None, decisive: Bool, rows: str) -> None:
     """While a property is open, find the first row that decides it."""
-    if not variables_of(decisive):
-        decisive = truth(bool(evaluate(decisive, {})))
+    writer = scope.writer
+    decisive = writer.simplifier.simplify(decisive)
     if decisive is FALSE:
         return
-    writer = scope.writer
     writer.line(f"if open_[{number}]:")
     writer.depth += 1
     inner = _Scope(writer, scope)
@@ -150,6 +149,7 @@ class _Writer:
 
     column: np.dtype[Any]
     places: Mapping[str, Field]
+    simplifier: Simplifier
     lines: list[str] = field(factory=list)
     depth: int = 1
     locals_made: int = 0

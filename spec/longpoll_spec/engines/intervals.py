@@ -28,9 +28,14 @@ def column_type(model: Model, terms: Iterable[Term]) -> np.dtype[Any]:
     raise BoundsError("these bounds count further than 32 bits; lower --messages or --requests")
 
 
+def ranges_of(model: Model) -> Mapping[str, Interval]:
+    """The least and greatest value of every variable of a bounded model."""
+    return {each.name: (each.lower, each.lower if each.upper is None else each.upper) for each in model.variables}
+
+
 def extent(model: Model, terms: Iterable[Term]) -> Interval:
     """The least and greatest value of any integer in the terms."""
-    ranges = {each.name: (each.lower, each.lower if each.upper is None else each.upper) for each in model.variables}
+    ranges = ranges_of(model)
     known: dict[int, Interval] = {}
     reach = (0, 0)
     for node in nodes(*terms):
