@@ -13,8 +13,8 @@ from longpoll_broker.record import HistoryRecorder, RecordError
 from longpoll_broker.runtime.interface import AppendFile
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import pull_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.testing.raw_client import pull_fields, send_fields, send_message
+from longpoll_broker.wire.codes import CommandFlag, RequestCode
 from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
 from longpoll_spec.policy import STRICT, STRICT_CLONE, Policy
 
@@ -104,6 +104,26 @@ def test_a_stop_answers_in_the_history_too(start_broker: StartBroker, connect: C
     answered = one(events, "answer_sent", cause="stopped")
     assert (answered.code, answered.offset_next) == (19, 1)
     assert answered.sequence < one(events, "connection_closed").sequence
+
+
+def test_a_refused_send_and_a_refused_pull_are_told_as_answers(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """With their codes; a one-way request leaves no word, for it wants none."""
+    directory = tmp_path / "history"
+    broker = start_broker(record_directory=str(directory))
+    client = connect(broker.address)
+    assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("a@b")).code == 1
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("U", 0)).code == 17
+    client.send(RequestCode.PULL_MESSAGE, pull_fields("U", 0, timeout_ms=10_000), flag=CommandFlag.ONE_WAY)
+    client.send(RequestCode.SEND_MESSAGE_V2, send_fields("V"), flag=CommandFlag.ONE_WAY)
+    wait_until(lambda: broker.store.visible_end("V", 0) == 1)
+    broker.stop()
+    events = events_of(directory)
+    codes = {each.request: each.code for each in events if each.event == "answer_sent"}
+    asked = {each.request: each.topic for each in events if each.event == "request_received"}
+    assert {asked[request]: code for request, code in codes.items()} == {"a@b": 1, "U": 17}
+    assert set(asked) == set(codes)
 
 
 class SlowRuntime(RealRuntime):

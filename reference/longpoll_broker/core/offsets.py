@@ -1,7 +1,8 @@
 """How far each group has consumed each queue, as the groups themselves say.
 
 Any offset is stored, also a lower one or one of an unknown queue, as RocketMQ 4.9 does; limits bound the memory.
-Leaves out persistence (`service.config_files`). Source: `ConsumerOffsetManager.java`.
+May be shared between threads: a pair is made by `setdefault` and every change is one assignment to a dict. Leaves out
+persistence (`service.config_files`). Source: `ConsumerOffsetManager.java`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from attrs import define
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics, name_problem
 from longpoll_broker.errors import HeaderError
-from longpoll_broker.runtime import Lock
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.service.transport import Channel, Outbox, Parts
 from longpoll_broker.store.message_store import MessageStore
@@ -44,8 +43,6 @@ class AdminService:
     groups: Groups
     offsets: Offsets
     store: MessageStore
-    lock: Lock
-    """Guards `offsets` against two writers."""
 
     def query_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """14: the group's offset; 0 for a new group of a queue that still has its first message; else 22."""
@@ -64,8 +61,7 @@ class AdminService:
     def update_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """15: store the group's offset, whatever it is."""
         header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
-        with self.lock:
-            stored = self.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
+        stored = self.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
         if not stored:
             return answer(command, ResponseCode.SYSTEM_ERROR, "too many offsets are stored; this one is not")
         return answer(command, ResponseCode.SUCCESS)

@@ -248,7 +248,7 @@ class Broker:
             period_ms = config.scan_period_ms if config.long_polling else 1000
             self._scan = ScanService(runtime, self.hold_service, period_ms)
         self._client_service = ClientService(self.topics, self.groups, self.clients, tables_lock)
-        admin = AdminService(self.topics, self.groups, self.offsets, self.store, runtime.lock())
+        admin = AdminService(self.topics, self.groups, self.offsets, self.store)
         send = SendService(
             runtime,
             config,

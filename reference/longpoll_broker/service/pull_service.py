@@ -69,7 +69,8 @@ class PullService:
         """Serve a pull request: the reply, or None when it is held."""
         pull = self._decode(channel, command)
         wanted = check(pull, self.desk)
-        if self.recorder is not None:
+        one_way = bool(pull.flag & ONE_WAY)
+        if self.recorder is not None and not one_way:
             self._record_request(pull, channel, wanted)
         if isinstance(wanted, Refused):
             decision: Decision = wanted
@@ -78,7 +79,7 @@ class PullService:
             decision = self._look(pull, wanted)
             if pull.sys_flag & FLAG_COMMIT_OFFSET:
                 self.offsets.commit(pull.topic, pull.group, pull.queue_id, pull.commit_offset)
-            if isinstance(decision, Miss) and pull.sys_flag & FLAG_SUSPEND:
+            if isinstance(decision, Miss) and pull.sys_flag & FLAG_SUSPEND and not (one_way and self._drops_one_way):
                 pull.filter = wanted
                 assert self.hold_service is not None
                 self.hold_service.hold(pull, outbox)
@@ -137,6 +138,11 @@ class PullService:
             # Rounded up, so that no pull is answered before its deadline.
             deadline_ms=-(-channel.received_ns // 1_000_000) + timeout_ms,
         )
+
+    @property
+    def _drops_one_way(self) -> bool:
+        """Whether a pull that wants no answer is not held; 4.9 holds it, and even answers it when it is woken."""
+        return self.policy.expiry == "own_deadline"
 
     def _granted_ms(self, asked_ms: int) -> int:
         """How long a pull may be held: what it asks, which only the scanning policies leave without a cap."""
@@ -246,6 +252,8 @@ class PullService:
     def _record_answer(self, pull: Pull, code: int, read: Any, cause: str, outbox: Outbox) -> None:
         recorder = self.recorder
         assert recorder is not None
+        if pull.flag & ONE_WAY:
+            return
         fields = self._place(pull) | {"code": code, "cause": cause}
         if read is not None:
             fields |= {

@@ -72,7 +72,7 @@ class SendService:
         header = kind.decode(command.ext_fields)
         channel.request_count += 1
         number = channel.request_count
-        if self.recorder is not None:
+        if self.recorder is not None and not command.is_one_way:
             self._record_request(channel, command, header, number)
         try:
             queue_id = self._checked_queue(header, channel)
@@ -80,11 +80,14 @@ class SendService:
                 return self._put_batch(channel, command, header, queue_id, outbox)
             return self._put_one(channel, command, header, queue_id, number, outbox)
         except SendRefusedError as error:
-            return answer(command, error.code, str(error), REGION)
+            code, remark = error.code, str(error)
         except MessageRefusedError as error:
-            return answer(command, ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}", REGION)
+            code, remark = ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}"
         except OSError as error:
-            return answer(command, ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}", REGION)
+            code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}"
+        if self.recorder is not None:
+            self._record_refused(channel, command, header, number, code, outbox)
+        return answer(command, code, remark, REGION)
 
     def _checked_queue(self, header: SendMessageRequestHeader, channel: Channel) -> int:
         """The queue to write to; raises SendRefusedError."""
@@ -142,7 +145,7 @@ class SendService:
         message = self._message(channel, header, queue_id, command.body, properties, tag, header.flag)
         result = self._append(message, tag)
         code = self._flush()
-        if self.recorder is not None:
+        if self.recorder is not None and not command.is_one_way:
             self._record_acknowledged(channel, message, result, tag, number, outbox)
         return answer(
             command,
@@ -171,7 +174,7 @@ class SendService:
             messages.append((self._message(channel, header, queue_id, part.body, properties, tag, part.flag), tag))
         results = [self._append(message, tag) for message, tag in messages]
         code = self._flush()
-        if self.recorder is not None:
+        if self.recorder is not None and not command.is_one_way:
             for (message, tag), result in zip(messages, results, strict=True):
                 self._record_acknowledged(channel, message, result, tag, channel.request_count, outbox)
         return answer(
@@ -277,6 +280,33 @@ class SendService:
             request=f"{channel.number}-{number}",
             connection=str(channel.number),
             code=command.code,
+        )
+
+    def _record_refused(  # noqa: PLR0917 - the fields of one event
+        self,
+        channel: Channel,
+        command: Command,
+        header: SendMessageRequestHeader,
+        number: int,
+        code: int,
+        outbox: Outbox,
+    ) -> None:
+        recorder = self.recorder
+        assert recorder is not None
+        if command.is_one_way:
+            return
+        after_ns = recorder.now_ns()
+        outbox.after_flush(
+            lambda: recorder.put(
+                "answer_sent",
+                after_ns,
+                topic=header.topic,
+                queue=header.queue_id,
+                request=f"{channel.number}-{number}",
+                connection=str(channel.number),
+                code=code,
+                cause="error",
+            )
         )
 
     def _record_acknowledged(  # noqa: PLR0917 - the fields of one event

@@ -33,6 +33,8 @@ LINGER_S: Final = 2.0
 """How long a stopping loop waits for peers to read what was written to them."""
 FLUSH_COUNT: Final = 64
 """Commands after which a long row of answers is sent without waiting for its end."""
+ACCEPT_PAUSE_S: Final = 1.0
+"""How long nothing is accepted after the operating system refused a connection."""
 IDLE_CHECK_S: Final = 10.0
 """How often a loop looks for channels that have said nothing for too long, and the longest that it sleeps."""
 
@@ -228,7 +230,7 @@ class Outbox:
 
     def flush(self) -> None:
         """Send everything."""
-        if not self._channels:
+        if not (self._channels or self._sent):
             return
         self._count = 0
         channels, self._channels = self._channels, {}
@@ -284,6 +286,8 @@ class IoLoop:
         self._stopping = False
         self._numbers = 0
         self._idle_check_ns = 0
+        self._paused: list[_Door] = []
+        self._resume_ns = 0
         self._buffer = bytearray(RECEIVE_SIZE)
         self._view = memoryview(self._buffer)
         self._peers: list[IoLoop] = [self]
@@ -331,7 +335,8 @@ class IoLoop:
         clock = self._clock
         while not self._stopping:
             wait_s = clock.wait_s() if clock is not None else None
-            ready = self.poller.poll(IDLE_CHECK_S if wait_s is None or wait_s > IDLE_CHECK_S else wait_s)
+            wait_s_max = ACCEPT_PAUSE_S if self._paused else IDLE_CHECK_S
+            ready = self.poller.poll(wait_s_max if wait_s is None or wait_s > wait_s_max else wait_s)
             self._run_pass(ready)
             if clock is not None:
                 clock.run(self.outbox)
@@ -347,6 +352,8 @@ class IoLoop:
         if now_ns >= self._idle_check_ns:
             self._idle_check_ns = now_ns + int(IDLE_CHECK_S * 1e9)
             self._close_idle(now_ns)
+        if self._paused and now_ns >= self._resume_ns:
+            self._resume_accepting()
         while self._to_adopt:
             self._to_adopt.popleft()()
         for data, readable, writable in ready:
@@ -391,7 +398,11 @@ class IoLoop:
             except BlockingIOError:
                 return
             except OSError as error:
-                log.warning("a connection could not be accepted: %s", error)
+                # Out of descriptors, mostly: asking again at once would only turn in circles.
+                log.warning("a connection could not be accepted: %s; trying again in %.0f s", error, ACCEPT_PAUSE_S)
+                self._paused.append(door)
+                self._resume_ns = self._runtime.monotonic_ns() + int(ACCEPT_PAUSE_S * 1e9)
+                self.poller.modify(door.listener, read=False, write=False, data=door)
                 return
             self._numbers += 1
             loop = self._peers[self._numbers % len(self._peers)]
@@ -399,6 +410,11 @@ class IoLoop:
                 self._adopt(sock, peer, door.handler, self._numbers)
             else:
                 loop.adopt_soon(sock, peer, door.handler, self._numbers)
+
+    def _resume_accepting(self) -> None:
+        for door in self._paused:
+            self.poller.modify(door.listener, read=True, write=False, data=door)
+        self._paused.clear()
 
     def adopt_soon(self, sock: Socket, peer: tuple[str, int], handler: Handler, number: int) -> None:
         """Have the loop serve a connection that another one accepted."""
