@@ -7,7 +7,10 @@ from longpoll_spec.engines.simplify import Simplifier
 from longpoll_spec.terms import FALSE, TRUE, Bool, bool_variable, int_variable, ite
 from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, VALUE_MAX, bools, values
 
-RANGES = dict.fromkeys(INT_NAMES, (0, VALUE_MAX)) | dict.fromkeys(BOOL_NAMES, (0, 1))
+RANGES: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(INT_NAMES, (0, VALUE_MAX)),
+    **dict.fromkeys(BOOL_NAMES, (0, 1)),
+}
 
 
 @given(term=bools(4), state=values)
