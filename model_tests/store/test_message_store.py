@@ -99,8 +99,8 @@ def test_statuses_and_next_offsets(tmp_path: pathlib.Path) -> None:
         10: ("FOUND", 15),
         14: ("FOUND", 15),
         15: ("OFFSET_OVERFLOW_ONE", 15),
-        16: ("OFFSET_OVERFLOW_BADLY", 0),
-        1000: ("OFFSET_OVERFLOW_BADLY", 0),
+        16: ("OFFSET_OVERFLOW_BADLY", 15),
+        1000: ("OFFSET_OVERFLOW_BADLY", 15),
     }
     assert {(found.offset_min, found.offset_max) for found in asked.values()} == {(0, 15)}
     filtered = store.get("T", 0, 4, 32, lambda code: code == tags_code("a"))

@@ -40,8 +40,8 @@ def read_queue(
     if offset == offset_end:
         return nothing(GetStatus.OFFSET_OVERFLOW_ONE, offset, offset_min, offset_end)
     if offset > offset_end:
-        offset_next = offset_end if offset_min else offset_min
-        return nothing(GetStatus.OFFSET_OVERFLOW_BADLY, offset_next, offset_min, offset_end)
+        # The source of 4.9 says `offset_min` when that is 0; 4.9.7 was seen to give the end.
+        return nothing(GetStatus.OFFSET_OVERFLOW_BADLY, offset_end, offset_min, offset_end)
     units = queue.units_from(offset)
     if units is None:
         return nothing(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), offset_min, offset_end)
