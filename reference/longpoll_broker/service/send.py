@@ -18,7 +18,7 @@ from attrs import define, field
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.filter import java_hash
 from longpoll_broker.core.topics import NOT_FOR_SENDING, TopicConfig, Topics, name_problem
-from longpoll_broker.errors import BrokerError, MessageRefusedError
+from longpoll_broker.errors import BrokerError, HeaderError, MessageRefusedError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.exchange import answer
@@ -165,7 +165,8 @@ class SendService:
         """Store a batch's messages one after the other; all are checked before the first is stored."""
         parts = decode_batch(command.body)
         if not parts:
-            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, "the batch has no message")
+            # Java fails on it, and so its reply lacks the fields of a refusal.
+            raise HeaderError("a batch", "body", "has no message")
         messages = []
         shared = header.properties or ""
         for part in parts:
