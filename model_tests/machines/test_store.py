@@ -70,7 +70,7 @@ def expected_read(queue: Queue, offset: int, count: int, tag: str | None) -> tup
     if end == 0:
         return "NO_MESSAGE_IN_QUEUE", 0, []
     if offset >= end:
-        return ("OFFSET_OVERFLOW_ONE", offset, []) if offset == end else ("OFFSET_OVERFLOW_BADLY", 0, [])
+        return ("OFFSET_OVERFLOW_ONE" if offset == end else "OFFSET_OVERFLOW_BADLY", end, [])
     stop = min(end, (offset // UNITS_PER_FILE + 1) * UNITS_PER_FILE)
     taken: list[int] = []
     size = 0
