@@ -1,0 +1,41 @@
+"""A trace as plain data, for programs: its story's words beside every state's values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from longpoll_spec.model import Trace
+from longpoll_spec.render.story import Scene, Story
+
+
+def render(trace: Trace, story: Story, token: str) -> dict[str, Any]:
+    """The trace and its story as what JSON can hold."""
+    names = [variable.name for variable in trace.model.variables]
+    states = [dict(zip(names, step.state, strict=True)) for step in trace.steps]
+    bounds = trace.model.bounds
+    return {
+        "token": token,
+        "policy": story.policy,
+        "bounds": {
+            "requests": bounds.requests,
+            "messages": bounds.messages,
+            "hold_ticks": bounds.hold_ticks,
+            "scan_ticks": bounds.scan_ticks,
+        },
+        "property": story.property_name,
+        "initial": states[0],
+        "steps": [_step(scene, state) for scene, state in zip(story.scenes, states[1:], strict=True)],
+        "wrong": list(story.wrong),
+    }
+
+
+def _step(scene: Scene, state: dict[str, int]) -> dict[str, Any]:
+    return {
+        "number": scene.number,
+        "action": scene.action,
+        "who": scene.source,
+        "whom": scene.target,
+        "what": scene.sentence,
+        "where": scene.place,
+        "state": state,
+    }

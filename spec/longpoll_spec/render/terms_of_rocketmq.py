@@ -1,0 +1,107 @@
+"""Who takes part, and where each action lies in Apache RocketMQ 4.9.8.
+
+The law's words on one side, Java's classes and methods on the other. Leaves out what a step does with the state.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_spec.model import Action
+
+
+@frozen
+class Participant:
+    """One lifeline of a chart."""
+
+    key: str
+    name: str
+    java: str
+    """The thread, class or field that it is in RocketMQ."""
+
+
+_FIXED: Final = (
+    Participant("producer", "Producer", "SendMessageProcessor"),
+    Participant("store", "Store", "CommitLog, ConsumeQueue"),
+    Participant("dispatcher", "Dispatcher", "ReputMessageService"),
+    Participant("bucket", "Bucket", "ManyPullRequest"),
+    Participant("scanner", "Scanner", "PullRequestHoldService"),
+    Participant("heap", "Deadline heap", "not in RocketMQ"),
+    Participant("executor", "Executor", "pullMessageExecutor"),
+    Participant("operator", "Operator", "BrokerController"),
+)
+_ORDER: Final = ("producer", "store", "dispatcher", "scanner", "heap", "operator", "bucket", "executor")
+
+CLIENT: Final = "PullMessageService.pullMessage (client)"
+PLACES: Final[dict[str, str]] = {
+    "append": "CommitLog.asyncPutMessage",
+    "make_visible": "ReputMessageService.doReput -> ConsumeQueue.putMessagePositionInfoWrapper",
+    "next_pull": CLIENT,
+    "pull_read": "PullMessageProcessor.processRequest -> DefaultMessageStore.getMessage",
+    "hold": "PullRequestHoldService.suspendPullRequest -> ManyPullRequest.addPullRequest",
+    "notify_start": "PullRequestHoldService.notifyMessageArriving -> ManyPullRequest.cloneListAndClear",
+    "notify_each": "PullRequestHoldService.notifyMessageArriving, its loop",
+    "notify_end": "PullRequestHoldService.notifyMessageArriving -> ManyPullRequest.addPullRequest(replayList)",
+    "scan_start": "PullRequestHoldService.checkHoldRequest -> ManyPullRequest.cloneListAndClear",
+    "scan_each": "PullRequestHoldService.checkHoldRequest -> notifyMessageArriving, its loop",
+    "scan_end": "PullRequestHoldService.checkHoldRequest -> ManyPullRequest.addPullRequest(replayList)",
+    "expire": "not in RocketMQ: a deadline is seen by the scan only",
+    "run": "PullMessageProcessor.executeRequestWhenWakeup -> processRequest(brokerAllowSuspend = false)",
+    "tick": "",
+    "executor_rejects": "pullMessageExecutor.submit -> ThreadPoolExecutor.AbortPolicy",
+    "notifier_throws": "PullRequestHoldService.notifyMessageArriving, its loop without try/finally",
+    "stop": "BrokerController.shutdown",
+}
+RECHECK_OF_PULL: Final = "after suspendPullRequest: not in RocketMQ; upstream pull request #7359 proposed one"
+RECHECK_OF_NOTIFIER: Final = "after addPullRequest(replayList): not in RocketMQ"
+STEPS_OF_NOTIFIERS: Final = {"notify": "dispatcher", "scan": "scanner"}
+
+
+def place_of(action: Action) -> str:
+    """Where the action lies in RocketMQ's source."""
+    if action.name == "recheck":
+        return RECHECK_OF_PULL if isinstance(action.actors[0], int) else RECHECK_OF_NOTIFIER
+    return PLACES[action.name]
+
+
+def participant_of(key: str) -> Participant:
+    """The participant of a key such as `dispatcher`, `pull 0` or `consumer 1`."""
+    kind, _, slot = key.partition(" ")
+    if kind == "pull":
+        return Participant(key, f"Pull thread {slot}", "PullMessageProcessor")
+    if kind == "consumer":
+        return Participant(key, f"Consumer {slot}", "PullMessageService")
+    return next(each for each in _FIXED if each.key == key)
+
+
+def in_order(keys: set[str]) -> tuple[Participant, ...]:
+    """The participants of these keys: who writes on the left, the table in the middle, who asks on the right."""
+
+    def rank(key: str) -> tuple[int, str, int]:
+        kind, _, slot = key.partition(" ")
+        return (_ORDER.index(kind), "", 0) if not slot else (len(_ORDER), slot, int(kind == "consumer"))
+
+    return tuple(participant_of(key) for key in sorted(keys, key=rank))
+
+
+def performer_of(action: Action) -> str:
+    """The key of whoever does the action; empty for time itself."""
+    first = action.actors[0] if action.actors else None
+    family = action.name.split("_", maxsplit=1)[0]
+    if family in STEPS_OF_NOTIFIERS:
+        return STEPS_OF_NOTIFIERS[family]
+    if isinstance(first, str):
+        return first
+    alone = {
+        "append": "producer",
+        "make_visible": "dispatcher",
+        "tick": "",
+        "stop": "operator",
+        "next_pull": f"consumer {first}",
+        "expire": "heap",
+        "run": "executor",
+        "executor_rejects": "executor",
+    }
+    return alone.get(action.name, f"pull {first}")
