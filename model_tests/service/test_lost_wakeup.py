@@ -7,12 +7,14 @@ recheck taken out of `strict` (the planted fault) nothing answers it before its 
 
 from __future__ import annotations
 
+import threading
+
 import attrs
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.transport import Outbox
-from longpoll_broker.testing.brokers import Connect, StartBroker
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.gates import GatedRuntime
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_broker.wire.codes import RequestCode
@@ -104,6 +106,59 @@ def test_the_recheck_answers_once_when_a_notifier_was_first(start_broker: StartB
     assert puller.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
     assert puller.reply(opaque, SHORT_S) is None
     assert len(broker.hold_service) == 0
+
+
+def lose_by_keep(policy: Policy, start_broker: StartBroker, connect: Connect) -> tuple[Broker, RawClient, int]:
+    """Stop a walk between its take and its put-back, let a message be stored and notified, let the walk go on."""
+    runtime = GatedRuntime()
+    broker = start_broker(runtime=runtime, policy=policy, config=BrokerConfig(scan_period_ms=1_000_000))
+    puller, sender = connect(broker.address), connect(broker.address)
+    for topic in ("T", "MARK"):
+        puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic))
+    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    gate = runtime.gate("scan_end")
+    scanner = threading.Thread(target=scan, args=(broker,))
+    scanner.start()
+    gate.wait_reached()
+    marker = sender.send(RequestCode.PULL_MESSAGE, pull_fields("MARK", 0, timeout_ms=LONG_MS))
+    send_message(sender, "T")
+    send_message(sender, "MARK")
+    assert is_found(sender.reply(marker))
+    gate.open()
+    scanner.join()
+    return broker, puller, opaque
+
+
+def scan(broker: Broker) -> None:
+    """One round of a scanner."""
+    outbox = Outbox()
+    broker.hold_service.scan(outbox)
+    outbox.flush()
+
+
+def test_rocketmq_loses_what_comes_while_a_scan_has_the_list(start_broker: StartBroker, connect: Connect) -> None:
+    """Hazard (b): the put-back is after the notification, and nobody looks again until the next scan."""
+    broker, puller, opaque = lose_by_keep(ROCKETMQ_4_9, start_broker, connect)
+    assert puller.reply(opaque, SHORT_S) is None
+    assert len(broker.hold_service) == 1
+    scan(broker)
+    assert is_found(puller.reply(opaque))
+
+
+def test_the_recheck_after_the_put_back_answers_at_once(start_broker: StartBroker, connect: Connect) -> None:
+    """strict-clone looks once more for what it put back."""
+    broker, puller, opaque = lose_by_keep(STRICT_CLONE, start_broker, connect)
+    assert is_found(puller.reply(opaque, LONG_MS / 1000 / 2))
+    assert len(broker.hold_service) == 0
+
+
+def test_without_that_recheck_strict_clone_would_lose_it(start_broker: StartBroker, connect: Connect) -> None:
+    """The planted fault: the check above can fail."""
+    policy = attrs.evolve(STRICT_CLONE, recheck_after_keep=False)
+    broker, puller, opaque = lose_by_keep(policy, start_broker, connect)
+    assert puller.reply(opaque, SHORT_S) is None
+    assert len(broker.hold_service) == 1
 
 
 def topic_fields(topic: str) -> dict[str, str]:
