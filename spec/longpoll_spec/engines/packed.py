@@ -23,7 +23,9 @@ CHUNK_STATES = 1 << 16
 """States unpacked at once: their columns stay in the second-level cache."""
 BATCH_STATES = 1 << 19
 """States whose successors are sorted at once."""
-RUN_RATIO = 4
+SEARCH_WORDS = 1 << 13
+"""Words searched for at once: the part of a run that they span stays in the cache."""
+RUN_RATIO = 8
 """A run is merged into the next when that is less than so many times as long."""
 
 
@@ -38,9 +40,7 @@ class _Runs:
         for run in reversed(self.runs):
             if not words.size:
                 break
-            at = run.searchsorted(words)
-            at[at == run.size] = 0
-            words = words[run[at] != words]
+            words = np.concatenate([_missing_from(run, block) for block in _slices(words, SEARCH_WORDS)])
         return words
 
     def add(self, words: Words) -> None:
@@ -48,7 +48,7 @@ class _Runs:
         self.runs.append(words)
         while len(self.runs) > 1 and self.runs[-2].size < RUN_RATIO * self.runs[-1].size:
             merged = np.concatenate((self.runs.pop(), self.runs.pop()))
-            merged.sort(kind="stable")
+            merged.sort()
             self.runs.append(merged)
 
 
@@ -135,6 +135,16 @@ class _Search:
             made = dict(zip([number for number, count in enumerate(fired) if count], out, strict=True))
             chunk = half if index in made and (made[index] == word).any() else chunk[chunk.size // 2 :]
         return int(chunk[0])
+
+
+def _missing_from(run: Words, words: Words) -> Words:
+    """Those of the sorted words that are not in the sorted run; looks only at the part of the run that they span."""
+    part = run[run.searchsorted(words[0]) : run.searchsorted(words[-1], side="right")]
+    if not part.size:
+        return words
+    at = part.searchsorted(words)
+    at[at == part.size] = 0
+    return words[part[at] != words]
 
 
 def _slices(words: Words, size: int) -> Iterator[Words]:
