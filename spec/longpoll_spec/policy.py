@@ -10,6 +10,9 @@ issues #7358 (suspend after notify) and #10754 (orphaned bucket).
 
 from __future__ import annotations
 
+import ast
+import inspect
+from itertools import pairwise
 from typing import Any, Final, Literal, get_args, get_type_hints
 
 import attrs
@@ -92,6 +95,12 @@ ROCKETMQ_4_9: Final = Policy(
 
 PRESETS: Final[dict[str, Policy]] = {policy.name: policy for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9)}
 
+PRESET_SENTENCES: Final[dict[str, str]] = {
+    "strict": "Our own design: it walks the bucket in place, rechecks after the insert and expires at the deadline.",
+    "strict-clone": "The same with RocketMQ's clone and clear, made safe by a recheck after the put-back.",
+    "rocketmq-4.9": "What Apache RocketMQ 4.9.8 does.",
+}
+
 
 def preset(name: str) -> Policy:
     """The preset of this name; raises `UnknownPolicyError` with the list of names."""
@@ -108,6 +117,18 @@ def knob_values() -> dict[str, tuple[Any, ...]]:
         for knob in attrs.fields(Policy)
         if knob.name != "name"
     }
+
+
+def knob_sentences() -> dict[str, str]:
+    """Each knob's name with its docstring above, on one line."""
+    body = ast.parse(inspect.getsource(Policy)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for knob, text in pairwise(body.body):
+        if isinstance(knob, ast.AnnAssign) and isinstance(knob.target, ast.Name) and isinstance(text, ast.Expr):
+            assert isinstance(text.value, ast.Constant)
+            found[knob.target.id] = " ".join(str(text.value.value).split())
+    return {name: found[name] for name in knob_values()}
 
 
 def with_knob(policy: Policy, setting: str) -> Policy:
