@@ -31,7 +31,8 @@ STYLE: Final = """
 --badbg:#fdecea;font:14px/1.4 system-ui,sans-serif}
 @media (prefers-color-scheme:dark){.lp-chart{--ink:#e3e8ec;--dim:#9aa7b1;--paper:#14191e;--line:#3c4852;
 --head:#1f262d;--arrow:#7db4f0;--bad:#ff8a80;--badbg:#3a1b1a}}
-.lp-chart .paper{fill:var(--paper)}.lp-chart text{fill:var(--ink)}.lp-chart .life{stroke:var(--line);stroke-dasharray:3 4}
+.lp-chart .paper{fill:var(--paper)}.lp-chart text{fill:var(--ink)}
+.lp-chart .life{stroke:var(--line);stroke-dasharray:3 4}
 .lp-chart .head{fill:var(--head);stroke:var(--line)}.lp-chart .name{font-weight:600;text-anchor:middle}
 .lp-chart .java,.lp-chart .change,.lp-chart .number{fill:var(--dim);font-size:11.5px}
 .lp-chart .java{text-anchor:middle}
