@@ -25,7 +25,7 @@ BATCH_STATES = 1 << 19
 """States whose successors are sorted at once."""
 SEARCH_WORDS = 1 << 13
 """Words searched for at once: the part of a run that they span stays in the cache."""
-RUN_RATIO = 8
+RUN_RATIO = 4
 """A run is merged into the next when that is less than so many times as long."""
 
 
@@ -144,7 +144,8 @@ def _missing_from(run: Words, words: Words) -> Words:
         return words
     at = part.searchsorted(words)
     at[at == part.size] = 0
-    return words[part[at] != words]
+    missing: Words = words[part[at] != words]
+    return missing
 
 
 def _slices(words: Words, size: int) -> Iterator[Words]:
