@@ -8,8 +8,8 @@ import pytest
 from longpoll_broker.core.filter import tag_filter
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.channel import Outbox
 from longpoll_broker.service.hold_service import HoldService
-from longpoll_broker.service.transport import Outbox
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy, RecheckAfterHold
 
 KEY = ("T", 0)

@@ -15,8 +15,8 @@ from attrs import define
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics, name_problem
 from longpoll_broker.errors import HeaderError
+from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
-from longpoll_broker.service.transport import Channel, Outbox, Parts
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.wire.bodies import load_json
 from longpoll_broker.wire.codes import ResponseCode

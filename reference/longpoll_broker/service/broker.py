@@ -26,6 +26,7 @@ from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Listener, Runtime
 from longpoll_broker.service.admin import AdminService
+from longpoll_broker.service.channel import Channel, Limits, Outbox
 from longpoll_broker.service.clients import ClientService
 from longpoll_broker.service.config_files import ConfigFiles
 from longpoll_broker.service.dispatch_service import DispatchService
@@ -37,7 +38,7 @@ from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.service.scan_service import ScanService
 from longpoll_broker.service.send import SendService
-from longpoll_broker.service.transport import Channel, IoLoop, Limits, Outbox
+from longpoll_broker.service.transport import IoLoop
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.record import host_bytes
 from longpoll_broker.wire.codes import RequestCode, ResponseCode

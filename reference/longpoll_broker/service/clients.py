@@ -13,8 +13,8 @@ from attrs import define, field
 from longpoll_broker.core.subscription import Clients, subscription_of
 from longpoll_broker.core.topics import RETRY_PREFIX, Groups, Topics
 from longpoll_broker.runtime import Lock
+from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
-from longpoll_broker.service.transport import Channel, Outbox, Parts
 from longpoll_broker.wire.bodies import ConsumerData, ConsumerList, HeartbeatData
 from longpoll_broker.wire.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command, encode

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.errors import HeaderError
-from longpoll_broker.service.transport import Channel, Outbox, Parts
+from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.wire.codes import ResponseCode
 from longpoll_broker.wire.command import Command, encode_reply_head
 from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation

@@ -13,7 +13,7 @@ from attrs import define, field
 from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.runtime import Queue, Runtime, Thread
-from longpoll_broker.service.transport import Outbox
+from longpoll_broker.service.channel import Outbox
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from longpoll_broker.core.hold import HELD, MISSED, QUEUED, HoldTable, Key, Pull
 from longpoll_broker.core.notifier import Walk
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Lock, Runtime
-from longpoll_broker.service.transport import Channel, Outbox
+from longpoll_broker.service.channel import Channel, Outbox
 from longpoll_spec.policy import Policy
 
 log = logging.getLogger(__name__)

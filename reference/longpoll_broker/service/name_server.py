@@ -14,8 +14,8 @@ from attrs import define
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.topics import Topics
+from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import Processor, answer, serve
-from longpoll_broker.service.transport import Channel, Outbox, Parts
 from longpoll_broker.wire.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command

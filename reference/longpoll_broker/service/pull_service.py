@@ -31,8 +31,8 @@ from longpoll_broker.core.pull import (
 )
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
+from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.hold_service import HoldService
-from longpoll_broker.service.transport import Channel, Outbox, Parts
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.wire.codes import CommandFlag, ResponseCode
 from longpoll_broker.wire.command import Command, encode_head

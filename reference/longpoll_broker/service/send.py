@@ -21,8 +21,8 @@ from longpoll_broker.core.topics import NOT_FOR_SENDING, TopicConfig, Topics, na
 from longpoll_broker.errors import BrokerError, HeaderError, MessageRefusedError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
+from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
-from longpoll_broker.service.transport import Channel, Outbox, Parts
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_broker.store.record import host_bytes

@@ -1,12 +1,10 @@
-"""Non-blocking connections and the loop that serves many of them on one thread.
+"""The loop that serves many connections on one thread.
 
-One pass of a loop reads every ready connection, hands each whole command to its listener's handler, calls the
-handlers' `pass_ended`, and only then writes: all that one connection is told in a pass leaves in one system call, and
-a send, the pulls it wakes and their answers need no hand-over between threads. Any thread may write to any channel
-through an `Outbox` of its own, which it flushes when its work is done.
+One pass of a loop reads every ready connection, hands each whole command to its listener's handler, calls
+`pass_ended`, and only then writes: all that one connection is told in a pass leaves in one system call, and a send, the
+pulls it wakes and their answers need no hand-over between threads.
 
-Leaves out what commands mean. Rules: only the loop that owns a channel reads and closes it; whoever holds the
-channel's lock writes; nothing blocks.
+Leaves out a connection's own state and writing (`service.channel`) and what commands mean.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ from typing import Final, Protocol
 from attrs import define
 
 from longpoll_broker.errors import RemoteProtocolError
-from longpoll_broker.runtime import PARTS_MAX, Buffer, Listener, Lock, Poller, Runtime, Socket, Thread
+from longpoll_broker.runtime import Listener, Poller, Runtime, Socket, Thread
+from longpoll_broker.service.channel import Channel, Handler, Limits, Outbox
 from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -31,31 +29,10 @@ ACCEPTS_MAX: Final = 256
 """Connections accepted before the open ones have their turn."""
 LINGER_S: Final = 2.0
 """How long a stopping loop waits for peers to read what was written to them."""
-FLUSH_COUNT: Final = 64
-"""Commands after which a long row of answers is sent without waiting for its end."""
 ACCEPT_PAUSE_S: Final = 1.0
 """How long nothing is accepted after the operating system refused a connection."""
 IDLE_CHECK_S: Final = 10.0
 """How often a loop looks for channels that have said nothing for too long, and the longest that it sleeps."""
-
-Parts = Sequence[Buffer]
-"""The buffers of one command, to be sent one after the other."""
-
-
-class Handler(Protocol):
-    """What a listener's commands are handed to; always called on the loop's thread."""
-
-    def opened(self, channel: Channel) -> None:
-        """A peer has connected."""
-        ...
-
-    def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
-        """A whole command has come."""
-        ...
-
-    def closed(self, channel: Channel) -> None:
-        """The channel is closed; it is not used any more."""
-        ...
 
 
 class Clock(Protocol):
@@ -68,187 +45,6 @@ class Clock(Protocol):
     def run(self, outbox: Outbox) -> None:
         """Do what is due."""
         ...
-
-
-class Channel:
-    """One connection. Hashed and compared by identity.
-
-    Invariants: `_out` grows at the right from any thread (a deque's append is atomic) and shrinks under `_lock`;
-    `_pending` are the bytes of commands already begun; both together are what the peer has not been sent.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "_lock",
-        "_loop",
-        "_out",
-        "_output_bytes_max",
-        "_pending",
-        "_socket",
-        "_watches_write",
-        "broken",
-        "closed",
-        "connection",
-        "handler",
-        "host_bytes",
-        "number",
-        "peer",
-        "peer_host",
-        "received_ns",
-        "request_count",
-    )
-
-    def __init__(  # noqa: PLR0917 - one caller, `IoLoop`
-        self,
-        loop: IoLoop,
-        sock: Socket,
-        peer: tuple[str, int],
-        number: int,
-        handler: Handler,
-        limits: Limits,
-        lock: Lock,
-    ) -> None:
-        self._loop = loop
-        self._socket = sock
-        self._lock = lock
-        self._out: deque[Parts] = deque()
-        self._pending: deque[Buffer] = deque()
-        self._watches_write = False
-        self._output_bytes_max = limits.output_bytes_max
-        self.connection = Connection(limits.frame_size_max)
-        self.handler = handler
-        self.number = number
-        """Counts the connections of this broker's life."""
-        self.peer = f"{peer[0]}:{peer[1]}"
-        self.peer_host = peer
-        self.host_bytes = b""
-        """The peer's address as a record holds it; filled by whoever stores messages of this channel."""
-        self.closed = False
-        self.broken = False
-        self.received_ns = 0
-        """When bytes last came."""
-        self.request_count = 0
-
-    def __str__(self) -> str:
-        return f"/{self.peer}"
-
-    def write(self, parts: Parts) -> None:
-        """Queue one command; `flush` sends it. Callable from any thread."""
-        self._out.append(parts)
-
-    def flush(self) -> None:
-        """Send as much as the socket takes; the rest goes when it takes more. Callable from any thread."""
-        with self._lock:
-            if self.closed or self.broken:
-                self._out.clear()
-                self._pending.clear()
-                return
-            pending = self._pending
-            while self._out:
-                pending.extend(self._out.popleft())
-            try:
-                self._send(pending)
-            except OSError:
-                self._break()
-                return
-            if bool(pending) != self._watches_write:
-                self._watches_write = bool(pending)
-                self._loop.poller.modify(self._socket, read=True, write=self._watches_write, data=self)
-            if pending and sum(map(len, pending)) > self._output_bytes_max:
-                log.warning("%s does not read: closing it with over %d bytes unsent", self, self._output_bytes_max)
-                self._break()
-
-    def stop_reading(self) -> None:
-        """Only send from now on; the loop only, while it stops."""
-        self._loop.poller.modify(self._socket, read=False, write=True, data=self)
-
-    def unsent(self) -> bool:
-        """Whether something written has not left yet."""
-        return bool(self._pending or self._out) and not (self.closed or self.broken)
-
-    def receive_into(self, buffer: bytearray) -> int:
-        """Read once; raises OSError."""
-        return self._socket.recv_into(buffer)
-
-    def close(self) -> None:
-        """Let go of the socket; the loop only."""
-        with self._lock:
-            if self.closed:
-                return
-            self.closed = True
-            self._out.clear()
-            self._pending.clear()
-            self._loop.poller.unregister(self._socket)
-            self._socket.close()
-
-    def _send(self, pending: deque[Buffer]) -> None:
-        while pending:
-            try:
-                if len(pending) == 1:
-                    sent = self._socket.send(pending[0])
-                else:
-                    sent = self._socket.send_parts([pending[at] for at in range(min(len(pending), PARTS_MAX))])
-            except BlockingIOError:
-                return
-            while pending and sent >= len(pending[0]):
-                sent -= len(pending.popleft())
-            if sent:
-                pending[0] = memoryview(pending[0])[sent:]
-
-    def _break(self) -> None:
-        """Give the peer up; the loop that owns the channel closes it."""
-        self.broken = True
-        self._out.clear()
-        self._pending.clear()
-        self._loop.close_soon(self)
-
-
-class Outbox:
-    """The channels that one thread has written to and not flushed; not shared between threads."""
-
-    __slots__ = ("_channels", "_count", "_sent")
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._channels: dict[Channel, None] = {}
-        self._sent: list[Callable[[], None]] = []
-
-    def write(self, channel: Channel, parts: Parts) -> None:
-        """Queue one command for a channel."""
-        channel.write(parts)
-        self._channels[channel] = None
-        self._count += 1
-
-    def after_flush(self, told: Callable[[], None]) -> None:
-        """Call `told` when what is in the box now has been handed to the sockets (the recorder's use)."""
-        self._sent.append(told)
-
-    def flush_many(self) -> None:
-        """Send everything if it has become much: the first of a thousand answers must not wait for the last."""
-        if self._count >= FLUSH_COUNT:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send everything."""
-        if not (self._channels or self._sent):
-            return
-        self._count = 0
-        channels, self._channels = self._channels, {}
-        sent, self._sent = self._sent, []
-        for channel in channels:
-            channel.flush()
-        for told in sent:
-            told()
-
-
-@define(slots=True)
-class Limits:
-    """What a connection may cost."""
-
-    frame_size_max: int
-    output_bytes_max: int
-    connection_count_max: int
-    idle_ms_max: int
 
 
 @define(slots=True, eq=False)
@@ -469,6 +265,3 @@ class IoLoop:
             door.listener.close()
         for channel in list(self._channels):
             self._close(channel)
-
-
-__all__ = ["Channel", "Clock", "Handler", "IoLoop", "Limits", "Outbox", "Parts"]
