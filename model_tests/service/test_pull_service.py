@@ -195,6 +195,46 @@ def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Con
     broker.hold_service.assert_tidy()
 
 
+def test_a_read_that_fails_is_answered_and_costs_no_other_pull(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten pulls are woken, every read fails: ten answers with code 1, and the broker goes on."""
+    broker = start_broker()
+    puller, sender = connect(broker.address), connect(broker.address)
+    send_message(sender, "T")
+    opaques = [hold(puller, broker, "T", 1) for _ in range(10)]
+
+    def fail(*_arguments: object) -> None:
+        raise OSError("the disk is gone")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(type(broker.store), "get", fail)
+        send_message(sender, "T")
+        replies = [puller.reply(opaque) for opaque in opaques]
+    assert [reply.code if reply else None for reply in replies] == [1] * 10
+    assert sender.call(PULL, pull_fields("T", 1)).code == 0
+    assert len(broker.hold_service) == 0
+
+
+def test_a_dispatch_that_fails_is_tried_again(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is stored; it becomes visible, and wakes who waits for it, once the disk has room."""
+    broker = start_broker()
+    puller, sender = connect(broker.address), connect(broker.address)
+    send_message(sender, "T")
+    opaque = hold(puller, broker, "T", 1)
+
+    def fail(*_arguments: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(type(broker.store), "dispatch", fail)
+        assert send_message(sender, "T") == 1
+        assert broker.store.visible_end("T", 0) == 1
+    assert fields(puller.reply(opaque))["nextBeginOffset"] == "2"
+
+
 def topic_fields(topic: str) -> dict[str, str]:
     """The fields of a 17 request."""
     return {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}

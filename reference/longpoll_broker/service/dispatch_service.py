@@ -50,7 +50,7 @@ class DispatchService:
             self.runtime.step("make_visible")
             try:
                 arrivals = store.dispatch(BATCH)
-            except OSError:
+            except FAULTS:
                 # The records are in the log; the flush thread tries again, and so does the next append.
                 log.exception("messages could not be made visible")
                 return
