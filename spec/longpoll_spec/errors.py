@@ -38,3 +38,7 @@ class TokenError(SpecUserError):
 
 class HistoryFormatError(SpecUserError):
     """A history is of another format version, or its meta file is missing or damaged."""
+
+
+class OutputError(SpecUserError):
+    """What was to be shown cannot be written where the user wants it."""

@@ -1,0 +1,280 @@
+"""`longpoll check`, `prove`, `explain`, `policies` and `properties`: the law from the command line.
+
+Leaves out exploring, proving and telling, which the spec does, and how their results are shown (`law_shown`).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import attrs
+import click
+import msgspec
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from longpoll.commands import law_shown
+from longpoll.output import Exit, emit_json, err, json_option, table, user_mistakes
+from longpoll_spec.bounds import NAMES, REQUESTS_MAX, named
+from longpoll_spec.engines import EXPLORERS, explore
+from longpoll_spec.engines.exploration import Progress as Explored
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.errors import OutputError
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import select
+from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values, preset, with_knob
+from longpoll_spec.render import html, machine, mermaid, text
+from longpoll_spec.render.story import story_of
+
+FORMATS: Final = ("text", "mermaid", "html", "json")
+
+policy_option = click.option("--policy", "policy_name", default="strict", show_default=True, help="A preset's name.")
+knob_option = click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Set one knob; repeatable.")
+property_option = click.option("--property", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.")
+
+
+@click.command()
+@policy_option
+@click.option("--bounds", "bounds_name", default="small", show_default=True, help=f"One of {', '.join(NAMES)}.")
+@click.option("--requests", type=int, help="Request slots, instead of those of the bounds.")
+@click.option("--messages", type=int, help="Messages that are ever appended.")
+@click.option("--hold-ticks", type=int, help="A pull's deadline in ticks.")
+@click.option("--scan-ticks", type=int, help="Ticks between two scans.")
+@click.option("--engine", default=EXPLORERS[0], show_default=True, help=f"One of {', '.join(EXPLORERS)}.")
+@click.option("--max-states", type=click.IntRange(min=1), help="Give up past so many states, with what is known then.")
+@knob_option
+@property_option
+@json_option
+@user_mistakes
+def check(
+    *,
+    policy_name: str,
+    bounds_name: str,
+    requests: int | None,
+    messages: int | None,
+    hold_ticks: int | None,
+    scan_ticks: int | None,
+    engine: str,
+    max_states: int | None,
+    knobs: Sequence[str],
+    names: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Explore every state that a policy can reach under bounds, and judge its properties in all of them.
+
+    A property that is violated comes with a shortest run that shows it, as a token for `longpoll explain`. Ctrl-C ends
+    the search and prints what was explored so far.
+
+    \b
+    Examples:
+      longpoll check --policy rocketmq-4.9
+      longpoll check --policy strict --bounds tiny --engine python
+      longpoll check --policy strict --knob recheck_after_hold=none --property no_lost_wakeup
+      longpoll check --policy strict-clone --requests 3 --messages 2 --json
+
+    Exit codes: 0 all hold, 1 one is violated, 2 a mistake in the call, 3 the search or the bounds ended too early to
+    tell (so for a property that is meant to be reached and was not).
+    """
+    policy = _policy(policy_name, knobs)
+    sizes = {"requests": requests, "messages": messages, "hold_ticks": hold_ticks, "scan_ticks": scan_ticks}
+    model = law_of(policy, named(bounds_name, policy, **sizes))
+    judged = select(properties_of(model), names)
+    with _spinner(f"exploring {policy.name} with {engine}") as say:
+        found = explore(model, judged, engine=engine, report=_speed(say), limit_states=max_states)
+    if as_json:
+        emit_json(law_shown.exploration(found))
+    else:
+        law_shown.show_exploration(found)
+    sys.exit(_exit_of({verdict.verdict for verdict in found.verdicts}))
+
+
+@click.command()
+@policy_option
+@click.option(
+    "--requests", type=click.IntRange(1, REQUESTS_MAX), default=8, show_default=True, help="Requests to prove it for."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds for one question to z3, and for the search for a run that breaks one property.",
+)
+@click.option(
+    "--depth",
+    "depth_max",
+    type=click.IntRange(min=0),
+    default=13,
+    show_default=True,
+    help="Steps of the longest run that is tried.",
+)
+@knob_option
+@property_option
+@json_option
+@user_mistakes
+def prove(
+    *,
+    policy_name: str,
+    requests: int,
+    timeout_s: float,
+    depth_max: int,
+    knobs: Sequence[str],
+    names: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Prove a policy's properties with z3: for unbounded messages, and for every timeout and scan period.
+
+    A property that cannot be proved by induction is looked for in runs from the first state; such a run is a token for
+    `longpoll explain`. A step that is refuted without a token shows a state that no run need reach.
+
+    \b
+    Examples:
+      longpoll prove --policy strict --requests 8
+      longpoll prove --policy strict-clone --knob recheck_after_keep=false
+      longpoll prove --policy rocketmq-4.9 --property answered_once --json
+
+    Exit codes: 0 all are proved, 1 one is refuted by a run, 2 a mistake in the call, 3 one is neither.
+    """
+    # z3 takes its time, and only this command needs it.
+    from longpoll.commands import proof_shown  # noqa: PLC0415
+    from longpoll_spec.engines import smt  # noqa: PLC0415
+
+    policy = _policy(policy_name, knobs)
+    with _spinner(f"proving {policy.name} for {requests} requests") as say:
+        found = smt.prove(policy, requests=requests, names=names, timeout_s=timeout_s, depth_max=depth_max, report=say)
+    if as_json:
+        emit_json(proof_shown.proof(found))
+    else:
+        proof_shown.show_proof(found)
+    sys.exit(_exit_of({found.whole}))
+
+
+@click.command()
+@click.argument("token")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to this file instead of stdout.",
+)
+@json_option
+@user_mistakes
+def explain(*, token: str, form: str, output: Path | None, as_json: bool) -> None:
+    """Show a token's run as a sequence that a person can read, in RocketMQ's own terms.
+
+    \b
+    Examples:
+      longpoll explain TOKEN
+      longpoll explain TOKEN --format mermaid
+      longpoll explain TOKEN --format html --output race.html
+      longpoll explain TOKEN --json
+    """
+    trace = replay(token)
+    story = story_of(trace)
+    if as_json or form == "json":
+        _write(msgspec.json.encode(machine.render(trace, story, token)).decode() + "\n", output)
+    elif form == "html":
+        _write(html.render(story, token), output)
+    else:
+        _write(mermaid.render(story) if form == "mermaid" else text.render(story), output)
+
+
+@click.command()
+@json_option
+@user_mistakes
+def policies(*, as_json: bool) -> None:
+    """List the policies, and the knobs in which they differ.
+
+    \b
+    Examples:
+      longpoll policies
+      longpoll policies --json
+    """
+    sentences, values = knob_sentences(), knob_values()
+    settings = {name: attrs.asdict(policy) for name, policy in PRESETS.items()}
+    if as_json:
+        emit_json(
+            {
+                "policies": [
+                    {"name": name, "sentence": PRESET_SENTENCES[name], "knobs": {knob: chosen[knob] for knob in values}}
+                    for name, chosen in settings.items()
+                ],
+                "knobs": [{"name": knob, "values": values[knob], "sentence": sentences[knob]} for knob in values],
+            }
+        )
+        return
+    table("Policies", ("name", "what it is"), PRESET_SENTENCES.items())
+    rows = ((knob, *(str(chosen[knob]).lower() for chosen in settings.values())) for knob in values)
+    table("Knobs", ("knob", *settings), rows)
+    choices = ((knob, " | ".join(str(value).lower() for value in values[knob]), sentences[knob]) for knob in values)
+    table("What the knobs mean", ("knob", "values", "sentence"), choices)
+
+
+@click.command()
+@policy_option
+@knob_option
+@json_option
+@user_mistakes
+def properties(*, policy_name: str, knobs: Sequence[str], as_json: bool) -> None:
+    """List the properties that make sense for a policy, each with its sentence.
+
+    \b
+    Examples:
+      longpoll properties
+      longpoll properties --policy rocketmq-4.9 --json
+    """
+    policy = _policy(policy_name, knobs)
+    stated = properties_of(law_of(policy, named("tiny", policy)))
+    rows = [{"name": item.name, "kind": item.kind, "sentence": item.sentence} for item in stated]
+    if as_json:
+        emit_json({"policy": policy.name, "properties": rows})
+        return
+    table(f"Properties of {policy.name}", ("name", "kind", "sentence"), (tuple(row.values()) for row in rows))
+
+
+def _write(made: str, output: Path | None) -> None:
+    if output is None:
+        click.echo(made, nl=False)
+        return
+    try:
+        output.write_text(made, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write {output}: {error.strerror}") from error
+
+
+def _policy(name: str, knobs: Sequence[str]) -> Policy:
+    policy = preset(name)
+    for setting in knobs:
+        policy = with_knob(policy, setting)
+    return policy
+
+
+def _exit_of(verdicts: set[str]) -> Exit:
+    if verdicts & {"violated", "refuted"}:
+        return Exit.VIOLATED
+    return Exit.UNKNOWN if verdicts & {"unknown", "unreached"} else Exit.OK
+
+
+@contextmanager
+def _spinner(title: str) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is being done; nothing where stderr is no terminal."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda words: progress.update(task, description=f"{title}: {words}")
+
+
+def _speed(say: Callable[[str], None]) -> Callable[[Explored], None]:
+    began = time.monotonic()
+
+    def report(now: Explored) -> None:
+        rate = now.distinct_states / max(time.monotonic() - began, 1e-3)
+        say(f"{now.distinct_states:,} states, depth {now.depth}, {rate:,.0f} states/s")
+
+    return report
