@@ -13,8 +13,12 @@ from longpoll.verification.page import Outcome, Row, Stopwatch
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import packed, python
 from longpoll_spec.engines.exploration import Exploration, Verdict
+from longpoll_spec.engines.smt import prove
+from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.render import svg
+from longpoll_spec.render.story import story_of
 
 OURS: Final = ("strict", "strict-clone")
 HAZARDS: Final = {
@@ -87,3 +91,28 @@ def _hazard(sentence: str, verdict: Verdict, seconds: float) -> Row:
     if verdict.verdict != "violated":
         return Row("law", f"rocketmq-4.9: {sentence}", "violated", f"not found: {verdict.verdict}", seconds)
     return Row("law", f"rocketmq-4.9: {sentence}", "ok", f"found, in {verdict.depth} steps", seconds, verdict.token)
+
+
+def ours_is_proved() -> Sequence[Row]:
+    """Our own policies, proved for any number of messages, any timeout and any scan period."""
+    return [_proved(name) for name in OURS]
+
+
+def _proved(name: str) -> Row:
+    watch = Stopwatch()
+    proof = prove(preset(name), requests=PROOF_REQUESTS)
+    outcomes: dict[str, Outcome] = {"proved": "ok", "refuted": "violated", "unknown": "unknown"}
+    open_names = [each for each in proof.needed if proof.verdict(each) != "proved"]
+    detail = f"{len(proof.needed)} statements for {PROOF_REQUESTS} requests, unbounded messages and time"
+    detail += f"; not proved: {', '.join(open_names)}" if open_names else ", all proved"
+    token = next((row.token for row in proof.obligations if row.token is not None), None)
+    return Row("proof", f"{name} is proved", outcomes[proof.whole], detail, watch.lap(), token)
+
+
+def charts(rows: Sequence[Row]) -> Sequence[tuple[str, str]]:
+    """(caption, SVG text) of each counterexample among the rows."""
+    return [
+        (f"{row.what}: longpoll explain {row.token}", svg.render(story_of(replay(row.token))))
+        for row in rows
+        if row.token is not None
+    ]
