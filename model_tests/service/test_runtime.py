@@ -1,0 +1,77 @@
+"""The real runtime's queue and poller; files are tested with the store."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.runtime.threads import RealQueue
+
+
+def test_a_full_queue_refuses_and_keeps_its_order() -> None:
+    """First in, first out, never more than its capacity."""
+    queue: RealQueue[int] = RealQueue(2)
+    assert [queue.offer(number) for number in (1, 2, 3)] == [True, True, False]
+    assert len(queue) == 2
+    assert (queue.take(), queue.take()) == (1, 2)
+    assert queue.take(timeout=0.0) is None
+
+
+def test_a_waiting_taker_is_woken() -> None:
+    """By an item from another thread."""
+    queue: RealQueue[int] = RealQueue(1)
+    taken: list[int | None] = []
+    taker = threading.Thread(target=lambda: taken.append(queue.take(timeout=10)))
+    taker.start()
+    assert queue.offer(7)
+    taker.join()
+    assert taken == [7]
+
+
+def test_a_poller_tells_what_is_ready_and_ends_a_wait_when_woken() -> None:
+    """Readable and writable apart; an unregistered socket is silent."""
+    runtime = RealRuntime()
+    listener = runtime.listen("127.0.0.1", 0)
+    client = runtime.connect(*listener.address, 5)
+    poller = runtime.poller()
+    try:
+        poller.register(listener, read=True, write=False, data="door")
+        assert poller.poll(5) == [("door", True, False)]
+        server, peer = listener.accept()
+        assert peer[0] == "127.0.0.1"
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        poller.register(server, read=True, write=False, data="server")
+        poller.wake()
+        assert poller.poll(5) == []
+        assert client.send_parts([b"ab", memoryview(b"c")]) == 3
+        assert poller.poll(5) == [("server", True, False)]
+        poller.modify(server, read=True, write=True, data="server")
+        assert poller.poll(5) == [("server", True, True)]
+        buffer = bytearray(10)
+        assert server.recv_into(buffer) == 3
+        assert bytes(buffer[:3]) == b"abc"
+        poller.unregister(server)
+        client.send(b"more")
+        assert poller.poll(0) == []
+        server.close()
+    finally:
+        client.close()
+        listener.close()
+        poller.close()
+
+
+def test_an_address_in_use_is_an_os_error() -> None:
+    """And the failed listener holds nothing."""
+    runtime = RealRuntime()
+    listener = runtime.listen("127.0.0.1", 0)
+    try:
+        with pytest.raises(OSError, match="in use"):
+            runtime.listen(*listener.address)
+    finally:
+        listener.close()
+    again = runtime.listen(*listener.address)
+    assert again.address == listener.address
+    again.close()
