@@ -48,8 +48,9 @@ def suite(runtime: Runtime, subject: Subject, progress: Progress) -> Sequence[Ro
 
 
 def _of_suite(report: SuiteReport) -> str:
-    detail = f"{report.steps:,} steps of {len(report.rule_counts)} kinds in {report.examples} examples"
-    return detail if report.holds else f"{detail}; seed {report.seed}: {report.failure}\n{report.falsifying_example}"
+    kinds = len(report.rule_counts)
+    detail = f"{report.steps:,} steps of {kinds} kinds in {report.examples} examples, seed {report.seed}"
+    return detail if report.holds else f"{detail}: {report.failure}\n{report.falsifying_example}"
 
 
 def real_client(name_server: str, topic: str, progress: Progress) -> Sequence[Row]:

@@ -29,6 +29,7 @@ table.rows td.seen { overflow-wrap: anywhere }
 .ok { background: #1a7f4b } .violated { background: #b3261e }
 .unknown { background: #8a6100 } .skipped { background: #66727d }
 figure { margin: 1rem 0; overflow-x: auto } figcaption { margin-bottom: .5rem }
+figure svg { max-width: 100%; height: auto }
 @media (prefers-color-scheme: dark) {
   body { color: #e3e8ec; background: #14191e }
   table.rows th, table.rows td { border-color: #35404a }
