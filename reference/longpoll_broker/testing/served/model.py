@@ -177,8 +177,8 @@ class Queue:
         """What a pull gets while the queue ends at `end`."""
         if end == 0:
             return Read(NOT_FOUND, 0) if offset == 0 else Read(OFFSET_MOVED, 0)
-        if offset < 0 or offset > end:
-            return Read(OFFSET_MOVED, 0)
+        if not 0 <= offset <= end:
+            return Read(OFFSET_MOVED, max(0, min(offset, end)))
         if offset == end:
             return Read(NOT_FOUND, offset)
         stop = min(end, (offset // self.file_units + 1) * self.file_units)

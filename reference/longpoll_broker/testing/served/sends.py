@@ -21,6 +21,8 @@ from longpoll_broker.wire.codes import SEND_SUCCESS_CODES, RequestCode, Response
 from longpoll_broker.wire.headers import SendMessageResponseHeader
 from longpoll_broker.wire.message import BatchMessage, encode_batch, encode_properties, message_id_position
 
+EMPTY_REFUSED: Final = "empty body refused"
+"""What 5.x does with it; 4.9 takes it."""
 LONG_MS: Final = 10_000
 """Held so long, a pull that is answered within the patience was woken, and did not just expire."""
 
@@ -39,21 +41,23 @@ class Sends:
         opaque = link.ask(code, fields, body, serialisation=form.serialisation)
         reply = self.example.reply(link, opaque)
         if not body and reply.command.code == ResponseCode.SYSTEM_ERROR:
-            return "empty body refused"  # 5.x refuses it, 4.9 does not
+            return EMPTY_REFUSED
         self._stored(queue, [(reply, body, properties)])
         return f"offset {queue.end - 1}"
 
-    def send_anywhere(self, number: int, topic: int, body: bytes) -> str:
+    def send_anywhere(self, number: int, topic: int, body: bytes, properties: Mapping[str, str]) -> str:
         """Send one message to queue -1: the broker picks."""
         link = self.example.links.get(number)
         name = self.example.queues[topic, 0].topic
-        code, fields = send_request(name, -1, {}, Form())
+        code, fields = send_request(name, -1, properties, Form())
         reply = self.example.reply(link, link.ask(code, fields, body))
+        if not body and reply.command.code == ResponseCode.SYSTEM_ERROR:
+            return EMPTY_REFUSED
         queue_id = header_of(reply.command, SendMessageResponseHeader).queue_id
         queue = self.example.queues.get((topic, queue_id))
         if queue is None:
             raise ViolationError(f"the broker put a message into queue {queue_id} of {name}, which has no such queue")
-        self._stored(queue, [(reply, body, {})])
+        self._stored(queue, [(reply, body, properties)])
         return f"queue {queue_id}"
 
     def send_many(self, number: int, queue: Queue, messages: Sequence[tuple[bytes, Mapping[str, str]]]) -> str:

@@ -1,0 +1,393 @@
+"""The property suite over the wire: it holds for the served broker, and every planted fault turns it red."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import msgspec
+import pytest
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core import pull as core_pull
+from longpoll_broker.core.filter import tag_filter
+from longpoll_broker.core.hold import Key, Pull
+from longpoll_broker.errors import UnreachableError
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service import pull_service
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.channel import Outbox
+from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.store.record import MAGIC_V1
+from longpoll_broker.testing.served import STRICT, EmbeddedSubject, RemoteSubject, SuiteReport, machine, run_suite
+from longpoll_broker.testing.served.example import Links
+from longpoll_broker.testing.served.machine import Failure, RestartingMachine, Run
+from longpoll_broker.testing.served.subject import SMALL_FILES, expectations_of
+from longpoll_spec.policy import STRICT as STRICT_POLICY
+from longpoll_spec.policy import preset, with_knob
+
+RULES = {rule.function.__wrapped__.__name__ for rule in RestartingMachine.setup_state().rules}
+HURRIED = attrs.evolve(STRICT, patience_ms=2_500, queue_file_units=40)
+"""What a planted fault is waited for: it is certain, so less patience shortens the test and changes nothing."""
+
+
+def run(
+    subject: EmbeddedSubject, *, max_examples: int = 40, step_count: int = 40, seed: int | None = None
+) -> SuiteReport:
+    """Run the suite without making a failure smaller."""
+    return run_suite(
+        subject.runtime, subject, max_examples=max_examples, step_count=step_count, seed=seed, shrink=False
+    )
+
+
+def explained(report: SuiteReport) -> str:
+    """What a failing test prints."""
+    return f"seed {report.seed}: {report.failure}\n{report.falsifying_example}"
+
+
+# ---------------------------------------------------------------- it holds
+
+
+@pytest.mark.parametrize("policy", ["strict", "strict-clone"])
+def test_the_served_broker_keeps_the_model(tmp_path: Path, policy: str) -> None:
+    """Whatever is sent, pulled, held, closed, garbled and restarted, every answer is the model's."""
+    with EmbeddedSubject(RealRuntime(), str(tmp_path), policy=preset(policy)) as subject:
+        report = run(subject, max_examples=15)
+    assert report.holds, explained(report)
+    assert report.steps > 300
+
+
+def test_a_second_thread_changes_no_answer(tmp_path: Path) -> None:
+    """With two threads for connections, pulls and sends overlap, and every answer is still the model's."""
+    config = BrokerConfig(io_thread_count=2)
+    with EmbeddedSubject(RealRuntime(), str(tmp_path), config=config) as subject:
+        report = run(subject, max_examples=10)
+    assert report.holds, explained(report)
+
+
+def test_rocketmq_keeps_what_rocketmq_promises(tmp_path: Path) -> None:
+    """The policy rocketmq-4.9, late by a scan at most, keeps the model by its own, weaker promises."""
+    config = BrokerConfig(scan_period_ms=100)
+    with EmbeddedSubject(RealRuntime(), str(tmp_path), policy=preset("rocketmq-4.9"), config=config) as subject:
+        report = run(subject, max_examples=6)
+    assert report.holds, explained(report)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["strict", "strict-clone", "rocketmq-4.9"])
+def test_the_served_broker_keeps_the_model_for_long(tmp_path: Path, policy: str) -> None:
+    """Hundreds of examples, until every rule has run many times."""
+    with EmbeddedSubject(RealRuntime(), str(tmp_path), policy=preset(policy)) as subject:
+        scans = subject.expectations.scan_period_ms is not None
+        report = run(subject, max_examples=20 if scans else 400, step_count=80)
+    assert report.holds, explained(report)
+    assert report.rule_counts.keys() >= RULES
+
+
+def test_a_broker_is_driven_by_its_address_alone(tmp_path: Path) -> None:
+    """A broker that is not ours is never restarted, and its progress is told by example."""
+    told: list[tuple[int, int]] = []
+    with EmbeddedSubject(RealRuntime(), str(tmp_path)) as served:
+        subject = RemoteSubject(served.address, served.expectations)
+        report = run_suite(
+            RealRuntime(), subject, max_examples=5, step_count=20, progress=lambda *done: told.append(done)
+        )
+    assert report.holds, explained(report)
+    assert "restart" not in report.rule_counts
+    assert told[-1] == (5, 5)
+
+
+def test_the_same_seed_makes_the_same_choices(tmp_path: Path) -> None:
+    """Two runs with one seed run the same rules, so a report's seed finds its failure again."""
+    reports = []
+    for name in ("first", "second"):
+        with EmbeddedSubject(RealRuntime(), str(tmp_path / name)) as subject:
+            reports.append(run(subject, max_examples=4, step_count=15, seed=2024))
+    assert reports[0].rule_counts == reports[1].rule_counts
+    assert reports[0].seed == 2024
+
+
+def test_a_broker_that_is_not_there_is_the_callers_mistake() -> None:
+    """Where nobody listens the suite says so, and does not call it a falsified property."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        subject = RemoteSubject(nobody.getsockname())
+        with pytest.raises(UnreachableError, match="no connection to the broker"):
+            run_suite(RealRuntime(), subject, max_examples=1, step_count=1)
+
+
+# ---------------------------------------------------------------- planted: the race of RocketMQ
+
+
+WINDOW_S = 0.04
+"""Two dozen pulls held one after the other must not add up to anybody's patience."""
+
+
+class WideningRuntime(RealRuntime):
+    """Between a pull's read and its hold, waits until an arrival was notified, or a moment if none is.
+
+    So the window in which RocketMQ loses a wake is open for as long as another connection needs to send into it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notified = threading.Event()
+
+    def step(self, action: str) -> None:
+        """Open the window at its step points."""
+        if action == "pull_read":
+            self.notified.clear()
+        elif action == "hold":
+            self.notified.wait(WINDOW_S)
+
+
+@attrs.define(eq=False)
+class WidenedSubject(EmbeddedSubject):
+    """Tells its runtime when a notifier has been through a bucket."""
+
+    def started(self, broker: Broker) -> None:
+        """Put the telling behind every notification."""
+        runtime, notify = self.runtime, broker.hold_service.notify
+        assert isinstance(runtime, WideningRuntime)
+
+        def telling(key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
+            notify(key, visible_end, tags_code, outbox)
+            runtime.notified.set()
+
+        broker.hold_service.notify = telling  # type: ignore[method-assign]
+
+
+def widened(directory: Path, *, knob: str | None) -> SuiteReport:
+    """Run the suite with the window open, under strict or strict with one knob changed."""
+    policy = STRICT_POLICY if knob is None else with_knob(STRICT_POLICY, knob)
+    config = BrokerConfig(io_thread_count=2)
+    subject = WidenedSubject(
+        WideningRuntime(), str(directory), policy=policy, config=config, expectations=HURRIED, can_restart=False
+    )
+    with subject:
+        return run(subject, max_examples=30 if knob else 6, step_count=30)
+
+
+def test_without_the_recheck_a_wake_is_lost(tmp_path: Path) -> None:
+    """Strict less its recheck loses the wake of a pull that a message overtakes between read and hold."""
+    report = widened(tmp_path, knob="recheck_after_hold=none")
+    assert report.failure is not None, explained(report)
+    assert "it was not answered within" in report.failure
+    assert report.falsifying_example is not None
+    assert report.falsifying_example.splitlines()[-1].startswith(("cross(", "send"))
+
+
+def test_with_the_recheck_the_open_window_loses_nothing(tmp_path: Path) -> None:
+    """The same window under strict is harmless: it is the recheck that closes it."""
+    report = widened(tmp_path, knob=None)
+    assert report.holds, explained(report)
+
+
+# ---------------------------------------------------------------- planted: faults of the broker
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def wrong_next_offset(patch: pytest.MonkeyPatch) -> None:
+    """Every answer with messages points one too far."""
+    look = core_pull.look
+
+    def slipped(*arguments: object) -> core_pull.Decision:
+        decision = look(*arguments)  # type: ignore[arg-type]
+        if isinstance(decision, core_pull.Found):
+            read = msgspec.structs.replace(decision.read, offset_next=decision.read.offset_next + 1)
+            return core_pull.Found(read)
+        return decision
+
+    patch.setattr(pull_service, "look", slipped)
+    patch.setattr(core_pull, "look", slipped)
+
+
+def dropped_wake(patch: pytest.MonkeyPatch) -> None:
+    """Every second notification is forgotten."""
+    notify = HoldService.notify
+    count = 0
+
+    def forgetful(service: HoldService, *arguments: object) -> None:
+        nonlocal count
+        count += 1
+        if count % 2:
+            notify(service, *arguments)  # type: ignore[arg-type]
+
+    patch.setattr(HoldService, "notify", forgetful)
+
+
+def early_deadline(patch: pytest.MonkeyPatch) -> None:
+    """Pulls are held 30 ms less than they asked for."""
+    granted = pull_service.PullService._granted_ms
+    patch.setattr(pull_service.PullService, "_granted_ms", lambda service, asked_ms: granted(service, asked_ms) - 30)
+
+
+def flipped_bit(patch: pytest.MonkeyPatch) -> None:
+    """The first byte of the first body of every answer (or the length of its topic) is another."""
+    encode = pull_service.PullService._encode
+
+    def flipped(*arguments: object) -> list[object]:
+        head, *records = encode(*arguments)  # type: ignore[arg-type]
+        if not records:
+            return [head]
+        first = bytearray(records[0])
+        first[88] ^= 1
+        return [head, first, *records[1:]]
+
+    patch.setattr(pull_service.PullService, "_encode", flipped)
+
+
+def second_answer(patch: pytest.MonkeyPatch) -> None:
+    """A pull that was held is answered twice."""
+    answer = pull_service.PullService._answer
+
+    def twice(*arguments: object) -> None:
+        answer(*arguments)  # type: ignore[arg-type]
+        answer(*arguments)  # type: ignore[arg-type]
+
+    patch.setattr(pull_service.PullService, "_answer", twice)
+
+
+def blind_filter(patch: pytest.MonkeyPatch) -> None:
+    """Reads heed no tag."""
+    look = core_pull.look
+
+    def unfiltered(pull: Pull, wanted: object, store: core_pull.Store) -> core_pull.Decision:
+        return look(pull, tag_filter("*", "TAG"), store)
+
+    patch.setattr(pull_service, "look", unfiltered)
+
+
+def nothing(*_arguments: object) -> None:
+    """Do nothing where something is to be done."""
+
+
+def silent_stop(patch: pytest.MonkeyPatch) -> None:
+    """Held pulls hear nothing when the broker stops."""
+    patch.setattr(HoldService, "stop", nothing)
+
+
+def stopped_clock(patch: pytest.MonkeyPatch) -> None:
+    """No deadline is ever noticed."""
+    patch.setattr(HoldService, "run", nothing)
+
+
+@pytest.mark.parametrize(
+    ("plant", "finding"),
+    [
+        (wrong_next_offset, "expected Read"),
+        (dropped_wake, "it was not answered within"),
+        (early_deadline, "before its deadline"),
+        (flipped_bit, "a pull's body"),
+        (second_answer, "a second answer"),
+        (blind_filter, "expected Read"),
+        (silent_stop, "stopped without an answer"),
+        (stopped_clock, "after its deadline"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, finding: str) -> None:
+    """Each fault of the broker falsifies the suite, for the right reason."""
+    plant(monkeypatch)
+    expectations = attrs.evolve(HURRIED, late_ms=300)
+    with EmbeddedSubject(RealRuntime(), str(tmp_path), expectations=expectations) as subject:
+        report = run(subject, max_examples=60)
+    assert report.failure is not None, f"seed {report.seed}: {plant.__name__} was not found"
+    assert finding in report.failure, explained(report)
+
+
+def test_a_broker_late_by_a_scan_is_not_strict(tmp_path: Path) -> None:
+    """The policy rocketmq-4.9 judged by what strict promises is late: deadlines wait for the scan."""
+    policy = preset("rocketmq-4.9")
+    promised = expectations_of(policy, BrokerConfig(), SMALL_FILES)
+    expectations = attrs.evolve(promised, scan_period_ms=None, late_ms=300)
+    with EmbeddedSubject(RealRuntime(), str(tmp_path), policy=policy, expectations=expectations) as subject:
+        report = run(subject)
+    assert report.failure is not None
+    assert "after its deadline" in report.failure, explained(report)
+
+
+# ---------------------------------------------------------------- planted: faults between stop and start
+
+
+@attrs.define(eq=False)
+class FaultySubject(EmbeddedSubject):
+    """Does something to the store between a stop and the next start."""
+
+    between: Callable[[Path], None] = nothing
+
+    def restart(self) -> None:
+        """Stop, do it, start."""
+        self.broker.stop()
+        self.between(Path(self.directory))
+        self.broker = self._start()
+
+
+def lose_last_message(directory: Path) -> None:
+    """Overwrite the mark of the log's last record."""
+    mark = MAGIC_V1.to_bytes(4)
+    for path in sorted((directory / "commitlog").iterdir(), reverse=True):
+        content = bytearray(path.read_bytes())
+        at = content.rfind(mark)
+        if at >= 0:
+            content[at : at + 4] = bytes(4)
+            path.write_bytes(content)
+            return
+
+
+def lose_group_offsets(directory: Path) -> None:
+    """Remove what the groups committed."""
+    for path in (directory / "config").glob("consumerOffset.json*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("between", "finding"), [(lose_last_message, "reaches from 0 to"), (lose_group_offsets, "was committed")]
+)
+def test_what_a_restart_loses_is_found(tmp_path: Path, between: Callable[[Path], None], finding: str) -> None:
+    """A restart that loses the last acknowledged message, or the groups' offsets, falsifies the suite."""
+    with FaultySubject(RealRuntime(), str(tmp_path), between=between, expectations=HURRIED) as subject:
+        report = run(subject, max_examples=60)
+    assert report.failure is not None, f"seed {report.seed}"
+    assert finding in report.failure, explained(report)
+
+
+def test_a_report_tells_the_steps_and_what_falsified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps of a failing example begin with its topics, and end with the step that met the failure."""
+    wrong_next_offset(monkeypatch)
+    with EmbeddedSubject(RealRuntime(), str(tmp_path), can_restart=False) as subject:
+        report = run(subject)
+    assert report.falsifying_example is not None
+    steps = report.falsifying_example.splitlines()
+    assert steps[0] == "begin()"
+    assert len(steps) > 1
+    assert steps[-1].endswith(f"-> {report.failure}")
+
+
+def test_the_shortest_failure_is_kept_and_waited_for_less(tmp_path: Path) -> None:
+    """A longer variant never replaces a shorter one, an equal one does, and variants get less patience."""
+    with EmbeddedSubject(RealRuntime(), str(tmp_path)) as subject:
+        links = Links(subject.runtime, subject)
+        state = Run(subject.runtime, subject, "unit", links, subject.expectations, example_done=nothing)
+        kept = []
+        for text, count in (("first", 5), ("longer", 9), ("equal", 5), ("shorter", 2), ("last", 3)):
+            state.failed(Failure(text, ("step",) * count))
+            assert state.failure is not None
+            kept.append(state.failure.text)
+        links.drop_all()
+    assert kept == ["first", "first", "equal", "shorter", "shorter"]
+    assert state.expectations.patience_ms < subject.expectations.patience_ms
+
+
+def test_a_failure_is_shrunk_without_raising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With shrinking on, a falsified property still ends in a report, flaky or not."""
+    wrong_next_offset(monkeypatch)
+    monkeypatch.setattr(machine, "SHRINK_NS", 2 * 10**9)
+    with EmbeddedSubject(RealRuntime(), str(tmp_path), can_restart=False) as subject:
+        report = run_suite(subject.runtime, subject, max_examples=40, step_count=25)
+    assert report.failure is not None
+    assert "expected Read" in report.failure
