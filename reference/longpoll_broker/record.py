@@ -1,8 +1,8 @@
 """Writes a broker's own history: events in the spec's vocabulary, one a line, by a thread of its own.
 
-Back-pressure: when the disk cannot follow, whoever has an event waits up to `WAIT_S` for room; only after that is the
-event dropped, and the next one that finds room is preceded by a `lost` event that says how many were. A clean stop
-writes everything; after a kill the last line may be torn.
+Back-pressure: when the disk cannot follow, whoever has an event waits for room, up to `WAIT_S` unless told otherwise;
+only after that is the event dropped, and the next one that finds room is preceded by a `lost` event that says how many
+were. A clean stop writes everything; after a kill the last line may be torn.
 
 Leaves out the schema (`longpoll_spec.history`) and what happens when. Times are the runtime's monotonic clock;
 `meta.json` puts them on Unix time.
@@ -55,12 +55,23 @@ class HistoryRecorder:
     yet written, in order; everything behind `_changed` changes under its lock.
     """
 
-    def __init__(self, runtime: Runtime, directory: str, *, broker: str, policy: str) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        directory: str,
+        *,
+        broker: str,
+        policy: str,
+        uncertainty_ns: int = 0,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        """`uncertainty_ns` is what this observer cannot know of its moments; `wait_s` is how long it may be delayed."""
         self._runtime = runtime
         self._directory = directory
         self._broker = broker
+        self._wait_s = wait_s
         started_ms = runtime.unix_ms()
-        self.source = f"{broker}-{started_ms}"
+        self.source = f"{broker.replace(':', '-')}-{started_ms}"
         self._changed = runtime.condition()
         self._events: deque[Event] = deque()
         self._sequence = 0
@@ -72,9 +83,13 @@ class HistoryRecorder:
         now_ns = runtime.monotonic_ns()
         try:
             runtime.files.make_directory(directory)
-            self._add_to_meta(
-                Source(name=self.source, clock="monotonic", offset_ns=started_ms * 1_000_000 - now_ns), policy
+            source = Source(
+                name=self.source,
+                clock="monotonic",
+                offset_ns=started_ms * 1_000_000 - now_ns,
+                uncertainty_ns=uncertainty_ns,
             )
+            self._add_to_meta(source, policy)
             self._file = runtime.files.open_append(self._part_path())
         except OSError as error:
             raise RecordError(
@@ -100,6 +115,11 @@ class HistoryRecorder:
             self._append(event, after_ns, before_ns, fields)
             if len(self._events) == BATCH:
                 self._changed.notify_all()
+
+    def lose(self, count: int) -> None:
+        """Say that events could not be recorded: the next event is preceded by a `lost` that counts them."""
+        with self._changed:
+            self._lost += count
 
     def stop(self) -> None:
         """Write everything and end; the last event is `source_stopped`."""
@@ -129,10 +149,10 @@ class HistoryRecorder:
         self._sequence += 1
 
     def _wait_for_room(self) -> bool:
-        if self._failed:
+        if self._failed or not self._wait_s:
             return False
         self._changed.notify_all()
-        self._changed.wait(WAIT_S)
+        self._changed.wait(self._wait_s)
         return len(self._events) < CAPACITY
 
     def _run(self) -> None:

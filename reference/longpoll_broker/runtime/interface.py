@@ -319,6 +319,13 @@ class Runtime(Protocol):
         """Connect, then switch the socket to non-blocking. Raises OSError."""
         ...
 
+    def begin_connect(self, host: str, port: int) -> Socket:
+        """Begin to connect without waiting: the socket is writable once connected, readable once that failed.
+
+        Raises OSError when it fails at once, and so does its first `recv_into` when it fails later.
+        """
+        ...
+
     def poller(self) -> Poller:
         """A new poller."""
         ...

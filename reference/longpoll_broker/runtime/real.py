@@ -13,7 +13,7 @@ from typing import Any
 
 from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.runtime.interface import Condition, Event, Files, Listener, Lock, Poller, Queue, Socket, Thread
-from longpoll_broker.runtime.sockets import RealListener, RealPoller, connect
+from longpoll_broker.runtime.sockets import RealListener, RealPoller, begin_connect, connect
 from longpoll_broker.runtime.threads import RealQueue, spawn
 
 
@@ -64,6 +64,10 @@ class RealRuntime:
     def connect(self, host: str, port: int, timeout_s: float) -> Socket:
         """Connect, then switch the socket to non-blocking. Raises OSError."""
         return connect(host, port, timeout_s)
+
+    def begin_connect(self, host: str, port: int) -> Socket:
+        """Begin to connect without waiting. Raises OSError."""
+        return begin_connect(host, port)
 
     def poller(self) -> Poller:
         """A new poller."""

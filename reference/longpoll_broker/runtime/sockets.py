@@ -82,6 +82,21 @@ def connect(host: str, port: int, timeout_s: float) -> RealSocket:
     return RealSocket(socket.create_connection((host, port), timeout_s))
 
 
+def begin_connect(host: str, port: int) -> RealSocket:
+    """Begin to connect; raises OSError when it fails at once. Only the look-up of a name, not of an address, waits."""
+    family, kind, protocol, _name, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    connecting = socket.socket(family, kind, protocol)
+    try:
+        connecting.setblocking(False)
+        connecting.connect(address)
+    except BlockingIOError:
+        pass
+    except OSError:
+        connecting.close()
+        raise
+    return RealSocket(connecting)
+
+
 class RealPoller:
     """Level-triggered epoll with an eventfd by which any thread ends a wait.
 
