@@ -155,10 +155,13 @@ def small_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "WAIT_S", 0.01)
 
 
-def test_what_the_disk_cannot_take_is_declared_lost(small_queue: None, tmp_path: Path) -> None:
+def test_what_the_disk_cannot_take_is_declared_lost(
+    small_queue: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sequence numbers have no gap, and accepted plus lost is everything."""
     runtime = SlowRuntime()
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict")
+    monkeypatch.setattr(recorder, "_wait_s", 0.01, raising=False)
     for number in range(100):
         recorder.put("append", 0, queue_offset=number)
     runtime.allowed.set()
