@@ -30,7 +30,7 @@ from longpoll_spec.policy import STRICT as STRICT_POLICY
 from longpoll_spec.policy import preset, with_knob
 
 RULES = {rule.function.__wrapped__.__name__ for rule in RestartingMachine.setup_state().rules}
-HURRIED = attrs.evolve(STRICT, patience_ms=2_500, queue_file_units=40)
+HURRIED = attrs.evolve(STRICT, patience_ms=1_500, queue_file_units=40)
 """What a planted fault is waited for: it is certain, so less patience shortens the test and changes nothing."""
 
 
@@ -55,7 +55,7 @@ def explained(report: SuiteReport) -> str:
 def test_the_served_broker_keeps_the_model(tmp_path: Path, policy: str) -> None:
     """Whatever is sent, pulled, held, closed, garbled and restarted, every answer is the model's."""
     with EmbeddedSubject(RealRuntime(), str(tmp_path), policy=preset(policy)) as subject:
-        report = run(subject, max_examples=15)
+        report = run(subject, max_examples=12)
     assert report.holds, explained(report)
     assert report.steps > 300
 
@@ -72,7 +72,7 @@ def test_rocketmq_keeps_what_rocketmq_promises(tmp_path: Path) -> None:
     """The policy rocketmq-4.9, late by a scan at most, keeps the model by its own, weaker promises."""
     config = BrokerConfig(scan_period_ms=100)
     with EmbeddedSubject(RealRuntime(), str(tmp_path), policy=preset("rocketmq-4.9"), config=config) as subject:
-        report = run(subject, max_examples=6)
+        report = run(subject, max_examples=4, step_count=25)
     assert report.holds, explained(report)
 
 
@@ -122,7 +122,7 @@ def test_a_broker_that_is_not_there_is_the_callers_mistake() -> None:
 # ---------------------------------------------------------------- planted: the race of RocketMQ
 
 
-WINDOW_S = 0.04
+WINDOW_S = 0.025
 """Two dozen pulls held one after the other must not add up to anybody's patience."""
 
 
@@ -386,7 +386,7 @@ def test_the_shortest_failure_is_kept_and_waited_for_less(tmp_path: Path) -> Non
 def test_a_failure_is_shrunk_without_raising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With shrinking on, a falsified property still ends in a report, flaky or not."""
     wrong_next_offset(monkeypatch)
-    monkeypatch.setattr(machine, "SHRINK_NS", 2 * 10**9)
+    monkeypatch.setattr(machine, "SHRINK_NS", 10**9)
     with EmbeddedSubject(RealRuntime(), str(tmp_path), can_restart=False) as subject:
         report = run_suite(subject.runtime, subject, max_examples=40, step_count=25)
     assert report.failure is not None

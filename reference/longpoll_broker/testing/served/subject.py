@@ -84,7 +84,10 @@ class EmbeddedSubject:
         default=Factory(lambda self: expectations_of(self.policy, self.config, self.store_config), takes_self=True)
     )
     can_restart: bool = True
+    record_directory: str | None = None
+    """Where histories are recorded: one subdirectory for every start, `1`, `2` and so on."""
     broker: Broker = field(init=False)
+    _starts: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.broker = self._start()
@@ -103,8 +106,14 @@ class EmbeddedSubject:
         """Called with every broker just after its start; here it does nothing."""
 
     def _start(self) -> Broker:
+        self._starts += 1
         broker = Broker.start(
-            self.runtime, self.directory, policy=self.policy, config=self.config, store_config=self.store_config
+            self.runtime,
+            self.directory,
+            policy=self.policy,
+            config=self.config,
+            store_config=self.store_config,
+            record_directory=None if self.record_directory is None else f"{self.record_directory}/{self._starts}",
         )
         self.started(broker)
         return broker
