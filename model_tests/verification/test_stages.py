@@ -111,9 +111,9 @@ def test_load_notices_a_lost_message(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A consumer that forgets one message shows in the load's row."""
     honest = decode_messages
     monkeypatch.setattr(broker, "LoadPlan", lambda topic: LoadPlan(topic, message_count=60, queue_count=2))
-    monkeypatch.setattr(load, "STALL_S", 1.0)
     with ServedBroker(tmp_path / "store", None) as served:
         assert broker.load(RealRuntime(), served.address, "T_whole", lambda _done, _all: None)[0].outcome == "ok"
+        monkeypatch.setattr(load, "STALL_S", 2.0)
         monkeypatch.setattr(load, "decode_messages", lambda body: honest(body)[:-1])
         row = broker.load(RealRuntime(), served.address, "T_lossy", lambda _done, _all: None)[0]
 

@@ -9,6 +9,7 @@ import selectors
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
@@ -34,12 +35,10 @@ class ServedBroker:
             command += ["--record", str(record)]
         self.store = store
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own command
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._kill)
             self.address, self.name_server = self._await_ready()
-        except BaseException:
-            self._process.kill()
-            self._process.wait()
-            raise
+            undo.pop_all()
 
     def _await_ready(self) -> tuple[tuple[str, int], str]:
         line = _first_line(self._process.stdout, START_S)
@@ -56,9 +55,14 @@ class ServedBroker:
         try:
             return self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._kill()
             raise ServeError(f"the broker did not stop within {STOP_S:g} s of SIGTERM and was killed") from None
+
+    def _kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def __enter__(self) -> Self:
         return self
