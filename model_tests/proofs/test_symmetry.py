@@ -28,7 +28,9 @@ def test_the_law_is_symmetric(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "slip", [lambda each: attrs.evolve(each, guard=FALSE), lambda each: attrs.evolve(each, effect={})]
+    "slip",
+    [lambda each: attrs.evolve(each, guard=FALSE), lambda each: attrs.evolve(each, effect={})],
+    ids=["guard", "effect"],
 )
 def test_a_slip_in_one_instance_breaks_symmetry(slip: Callable[[Action], Action]) -> None:
     """One changed guard or effect of one instance is enough."""
