@@ -24,7 +24,7 @@ def render(story: Story) -> str:
 
 def _lines(story: Story) -> Iterable[str]:
     yield "sequenceDiagram"
-    yield f"    %% {story.title}"
+    yield f"    %% {_plain(story.title)}"
     ids = {each.key: each.key.replace(" ", "_") for each in story.participants}
     for each in story.participants:
         yield f"    participant {ids[each.key]} as {_plain(each.name)}<br/>{_plain(each.java)}"
