@@ -154,6 +154,19 @@ def test_a_subscription_that_tags_cannot_decide_is_not_passed_over(
     assert [gap["kind"] for gap in result.gaps] == ([] if code else ["not judged"])
 
 
+def test_an_illegal_offset_passes_over_no_message(clean: Path, tmp_path: Path) -> None:
+    """A pull for one tag at offset -1 is sent to offset 0: no message stood between, so no tag is missing."""
+    recording = load(clean)
+    request, answer = next(
+        pair for pair in recording.exchanges() if pair[1].code == 0 and pair[0].expression not in {"", "*"}
+    )
+    recording.replace(request, change(request, offset=-1))
+    recording.replace(answer, change(answer, code=21, offsets=[], offset_next=0))
+    write(tmp_path / "history", recording.events, recording.meta)
+
+    assert judge([tmp_path / "history"], engine="local").gaps == []
+
+
 def test_a_fault_that_finds_no_victim_says_so(tmp_path: Path, clean: Path) -> None:
     """Planting in a history without pulls is the user's mistake, and nothing is written."""
     few: list[Event] = load(clean).events[:1]

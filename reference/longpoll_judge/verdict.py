@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from longpoll_judge.answers import PULL_RESULTS
+from longpoll_judge.answers import FOUND, NO_MATCHED_MSG, PULL_RESULTS
 from longpoll_judge.case import Case, Suspects, make_case
 from longpoll_judge.latency import bucket_counts
 from longpoll_judge.promptness import judge_promptness
@@ -111,7 +111,12 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
 
 
 def _unseen_tags(case: Case, answer_row: Integers, pull: Integers) -> int:
-    """How many answers passed over messages whose tags would decide, but were not recorded."""
+    """How many answers passed over messages whose tags would decide, but were not recorded.
+
+    Only FOUND and NO_MATCHED_MSG pass over messages: the next offset of an illegal one is where to begin instead.
+    """
+    passed = np.isin(case.events.integers("code")[answer_row], (FOUND, NO_MATCHED_MSG))
+    answer_row, pull = answer_row[passed], pull[passed]
     first, end = case.pulls.offset[pull], case.events.integers("offset_next")[answer_row]
     selective: Any = np.array(
         [known is not None and not known.takes_everything for known in case.pulls.expressions], bool
