@@ -20,6 +20,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "send": ("longpoll.commands.client", "Send messages to a topic."),
     "consume": ("longpoll.commands.client", "Consume a topic as a group."),
     "store": ("longpoll.commands.store", "Show, verify or dump a store directory; never writes to it."),
+    "observe": ("longpoll.commands.observe", "Record a history of any broker, as a proxy between it and its clients."),
     "judge": ("longpoll.commands.judge", "Judge a recorded history on Spark."),
     "verify": ("longpoll.commands.verify", "The main job: explore, prove, serve, drive, record, judge, report."),
 }

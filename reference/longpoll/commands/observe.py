@@ -1,0 +1,89 @@
+"""`longpoll observe`: a proxy between RocketMQ clients and brokers that records what it sees, until a signal ends it.
+
+Leaves out what the proxy does (`longpoll_broker.service.observe`) and judging (`judge`).
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from longpoll.commands.serve import address
+from longpoll.output import emit_json, user_mistakes
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.observe import Observer
+
+
+@click.command()
+@click.option("--listen", default="127.0.0.1:10912", show_default=True, help="Where clients reach the first broker.")
+@click.option("--broker", "brokers", multiple=True, metavar="HOST:PORT", help="A broker to observe; repeatable.")
+@click.option("--name-server", metavar="HOST:PORT", help="Its routes are rewritten to lead through the proxy.")
+@click.option(
+    "--name-server-listen", metavar="HOST:PORT", help="Where clients reach the name server; none: a free port."
+)
+@click.option("--record", required=True, type=click.Path(path_type=Path), help="Write the history into this directory.")
+@click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
+@user_mistakes
+def observe(
+    *,
+    listen: str,
+    brokers: tuple[str, ...],
+    name_server: str | None,
+    name_server_listen: str | None,
+    record: Path,
+    as_json: bool,
+) -> None:
+    """Relay every byte between RocketMQ clients and brokers, and record a history, until Ctrl-C or SIGTERM.
+
+    The ready line tells where clients find each broker and the name server. A broker beyond the first gets a free port;
+    so does one that only a route names, when the route is first asked for.
+
+    \b
+    Examples:
+      longpoll observe --broker 127.0.0.1:10911 --record /tmp/history
+      longpoll observe --listen 127.0.0.1:0 --broker 127.0.0.1:10911 --name-server 127.0.0.1:9876 --record /tmp/history
+      longpoll judge /tmp/history                    what the broker did wrong
+    """
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    runtime = RealRuntime()
+    stopped = runtime.event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with Observer.start(
+            runtime,
+            brokers=[address(broker) for broker in brokers],
+            record_directory=str(record.absolute()),
+            name_server=None if name_server is None else address(name_server),
+            listen=address(listen),
+            name_server_listen=None if name_server_listen is None else address(name_server_listen),
+        ) as observer:
+            _say_ready(observer, record, as_json=as_json)
+            stopped.wait()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _say_ready(observer: Observer, record: Path, *, as_json: bool) -> None:
+    doors = {name: f"{host}:{port}" for name, (host, port) in observer.doors.items()}
+    name_server = observer.name_server_address
+    served = None if name_server is None else "{}:{}".format(*name_server)
+    if as_json:
+        emit_json({"ready": True, "brokers": doors, "name-server": served, "record": str(record)})
+        return
+    words = [f"broker={name}@{door}" for name, door in doors.items()]
+    if served is not None:
+        words.append(f"name-server={served}")
+    sys.stdout.write(" ".join(["ready", *words, f"record={record}"]) + "\n")
+    sys.stdout.flush()

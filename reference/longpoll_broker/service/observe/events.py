@@ -1,0 +1,190 @@
+"""What a command means for a history: the fields of a pull, of its answer, and of the messages that a send stores.
+
+Pure functions over commands. Only what a broker keeps under the topic and queue of the request is told: delayed and
+prepared messages and those sent to retry topics are stored elsewhere, and their offsets count there. Leaves out which
+answer belongs to which request (`tap`).
+
+Source: `SendMessageProcessor.java`, `PullMessageProcessor.java`, `CommitLog.java` (where a delayed message goes).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from attrs import define, frozen
+
+from longpoll_broker.errors import HeaderError
+from longpoll_broker.wire.bodies import HeartbeatData
+from longpoll_broker.wire.codes import SEND_SUCCESS_CODES, MessageSysFlag, PullSysFlag, RequestCode, ResponseCode
+from longpoll_broker.wire.command import Command
+from longpoll_broker.wire.frame import Buffer
+from longpoll_broker.wire.headers import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from longpoll_broker.wire.message import PROPERTY_DELAY, PROPERTY_TAGS, decode_batch, decode_properties
+
+PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})
+SENDS: Final = frozenset(
+    {RequestCode.SEND_MESSAGE.value, RequestCode.SEND_MESSAGE_V2.value, RequestCode.SEND_BATCH_MESSAGE.value}
+)
+PULL_RESULTS: Final = frozenset(
+    {
+        ResponseCode.SUCCESS.value,
+        ResponseCode.PULL_NOT_FOUND.value,
+        ResponseCode.PULL_RETRY_IMMEDIATELY.value,
+        ResponseCode.PULL_OFFSET_MOVED.value,
+    }
+)
+SUCCESS: Final = ResponseCode.SUCCESS.value
+STORED: Final = frozenset(int(code) for code in SEND_SUCCESS_CODES)
+SUSPEND: Final = int(PullSysFlag.SUSPEND)
+CLASS_FILTER: Final = int(PullSysFlag.CLASS_FILTER)
+TRANSACTION: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
+RETRY_TOPIC: Final = "%RETRY%"
+ELSEWHERE: Final = ("TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+"""Properties by which a broker stores a message in another topic than its own."""
+
+# What is read of a record in a pull's answer, big endian:
+#
+# | offset | size | field                      |
+# |--------|------|----------------------------|
+# | 0      | 4    | size of the whole record   |
+# | 20     | 8    | queue offset               |
+_SIZE: Final = struct.Struct(">i")
+_QUEUE_OFFSET: Final = struct.Struct(">q")
+_QUEUE_OFFSET_AT: Final = 20
+_RECORD_SIZE_MIN: Final = 91
+
+NUMBER_MAX: Final = (1 << 60) - 1
+"""A history holds no larger number; an offset beyond it is as far out of bounds there as it was here."""
+
+Fields = dict[str, Any]
+
+
+@define(slots=True)
+class Subscriptions:
+    """What groups said that they want, by (group, topic): the latest version and its expression.
+
+    Invariant: `_mixed` holds the keys under which two different expressions were seen.
+    """
+
+    _latest: dict[tuple[str, str], tuple[int, str, str]]
+    _mixed: set[tuple[str, str]]
+
+    @classmethod
+    def none(cls) -> Subscriptions:
+        """Nothing is known yet."""
+        return cls({}, set())
+
+    def learn(self, heartbeat: Command) -> None:
+        """Read a heartbeat (34); raises HeaderError."""
+        for consumer in HeartbeatData.decode(heartbeat.body).consumer_data_set:
+            for wanted in consumer.subscription_data_set:
+                key = (consumer.group_name, wanted.topic)
+                said = (wanted.sub_version, wanted.expression_type or "TAG", wanted.sub_string)
+                known = self._latest.get(key)
+                if known is not None and known[1:] != said[1:]:
+                    self._mixed.add(key)
+                if known is None or known[0] <= said[0]:
+                    self._latest[key] = said
+
+    def of(self, group: str, topic: str, version: int | None) -> tuple[str, str]:
+        """Expression type and expression that the broker applies; two empty texts when that cannot be told."""
+        key = (group, topic)
+        known = self._latest.get(key)
+        if known is None or (key in self._mixed and known[0] != version):
+            return "", ""
+        return known[1], known[2]
+
+
+def pull_fields(request: Command, subscriptions: Subscriptions) -> Fields:
+    """The fields of a pull's `request_received`; raises HeaderError."""
+    header = PullMessageRequestHeader.decode(request.ext_fields)
+    if header.sys_flag & CLASS_FILTER:
+        kind, expression = "", ""
+    elif header.has_subscription:
+        kind, expression = header.expression_type or "TAG", header.subscription or "*"
+    else:
+        kind, expression = subscriptions.of(header.consumer_group, header.topic, header.sub_version)
+    return {
+        "topic": header.topic,
+        "queue": header.queue_id,
+        "group": header.consumer_group,
+        "offset": _kept(header.queue_offset),
+        "count_max": header.max_msg_nums,
+        "may_hold": header.may_hold,
+        "timeout_ms": _kept(header.suspend_timeout_millis or 0),
+        "expression_type": kind,
+        "expression": expression,
+    }
+
+
+def _kept(number: int) -> int:
+    return max(-NUMBER_MAX, min(number, NUMBER_MAX))
+
+
+def pull_answer_fields(answer: Command) -> Fields:
+    """The fields of a pull's `answer_sent` beyond its request's; raises HeaderError."""
+    if answer.code not in PULL_RESULTS:
+        return {}
+    header = PullMessageResponseHeader.decode(answer.ext_fields)
+    return {
+        "offset_next": _kept(header.next_begin_offset),
+        "offset_min": _kept(header.min_offset),
+        "offset_max": _kept(header.max_offset),
+        "offsets": queue_offsets(answer.body) if answer.code == SUCCESS else [],
+    }
+
+
+def queue_offsets(body: Buffer) -> list[int]:
+    """The queue offset of every record in a body; raises HeaderError when it is cut or no row of records."""
+    offsets = []
+    start, stop = 0, len(body)
+    while start < stop:
+        size = _SIZE.unpack_from(body, start)[0] if stop - start >= _RECORD_SIZE_MIN else 0
+        if size < _RECORD_SIZE_MIN or start + size > stop:
+            raise HeaderError("an answer to a pull", "body", f"is no row of records at byte {start}")
+        offsets.append(_QUEUE_OFFSET.unpack_from(body, start + _QUEUE_OFFSET_AT)[0])
+        start += size
+    return offsets
+
+
+@frozen
+class Sent:
+    """What a send asks for: where to, and the tag of each message; no tags when its offsets would mean nothing."""
+
+    topic: str
+    queue: int
+    tags: tuple[str, ...]
+
+
+def read_send(request: Command) -> Sent:
+    """Read a send; raises HeaderError."""
+    is_old = request.code == RequestCode.SEND_MESSAGE
+    header = (SendMessageRequestHeader if is_old else SendMessageRequestHeaderV2).decode(request.ext_fields)
+    if header.topic.startswith(RETRY_TOPIC) or header.sys_flag & TRANSACTION:
+        return Sent(header.topic, header.queue_id, ())
+    shared = decode_properties(header.properties)
+    if header.batch and not is_old:
+        own = [decode_properties(message.properties) for message in decode_batch(request.body)]
+        return Sent(
+            header.topic,
+            header.queue_id,
+            tuple(shared.get(PROPERTY_TAGS) or properties.get(PROPERTY_TAGS, "") for properties in own),
+        )
+    if shared.get(PROPERTY_DELAY, "0").strip() not in {"", "0"} or any(name in shared for name in ELSEWHERE):
+        return Sent(header.topic, header.queue_id, ())
+    return Sent(header.topic, header.queue_id, (shared.get(PROPERTY_TAGS, ""),))
+
+
+def stored_at(answer: Command) -> tuple[int, int] | None:
+    """Queue and first queue offset of what a send stored, None when it was refused; raises HeaderError."""
+    if answer.code not in STORED:
+        return None
+    header = SendMessageResponseHeader.decode(answer.ext_fields)
+    return header.queue_id, header.queue_offset

@@ -1,0 +1,266 @@
+"""Reads the commands of one observed connection beside their way and writes what they mean into the history.
+
+A request counts as received when the broker's kernel had its last byte, an answer as sent when its first bytes had come
+here; both are intervals of the proxy's clock, and `uncertainty_ns` of `meta.json` covers the way between the two
+machines' kernels. No event tells of one-way requests, of what a broker asks its clients (40 and others), or of codes
+other than pulls and sends; heartbeats are read for their subscriptions.
+
+What cannot be read is relayed all the same: the connection then counts as closed for the history, and a `lost` event
+says that something was not seen. Two open requests with one opaque cannot be told apart by their answers: neither is
+judged, and both count as lost.
+
+Leaves out how bytes travel (`loop`) and what a command means (`events`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+from attrs import define, frozen
+
+from longpoll_broker.core.faults import FAULTS
+from longpoll_broker.errors import ProtocolError, RemoteProtocolError
+from longpoll_broker.record import HistoryRecorder
+from longpoll_broker.service.observe.events import (
+    PULLS,
+    SENDS,
+    Fields,
+    Sent,
+    Subscriptions,
+    pull_answer_fields,
+    pull_fields,
+    read_send,
+    stored_at,
+)
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.command import Command, decode_frame
+from longpoll_broker.wire.frame import FrameReader
+
+log = logging.getLogger(__name__)
+
+UNREADABLE: Final = (ProtocolError, *FAULTS)
+ANSWERED_MAX: Final = 256
+"""How many answered requests a connection remembers, so that a second answer is known for one."""
+OPEN_MAX: Final = 100_000
+"""Most requests of one connection that may be open; more are not observed."""
+
+
+class CommandStream:
+    """Cuts one direction into commands, each with the moment after which its first byte came.
+
+    Invariant: `_begun_ns` belongs to the frame of which only the beginning is there.
+    """
+
+    __slots__ = ("_begun_ns", "_frames")
+
+    def __init__(self) -> None:
+        self._frames = FrameReader()
+        self._begun_ns = 0
+
+    def feed(self, content: bytes, after_ns: int) -> Iterator[tuple[Command, int]]:
+        """The commands that these bytes complete; raises RemoteProtocolError."""
+        begun_ns = after_ns if self._frames.is_between_frames else self._begun_ns
+        self._frames.feed(content)
+        while (frame := self._frames.next_frame()) is not None:
+            yield decode_frame(frame), begun_ns
+            begun_ns = after_ns
+        self._begun_ns = begun_ns
+
+
+@frozen
+class Open:
+    """A request that waits for its answer."""
+
+    request: str
+    place: Fields
+    """Topic and queue."""
+    sent: Sent | None = None
+    """Of a send, what it asked for."""
+    ambiguous: bool = False
+    """Another open request had the same opaque."""
+
+
+@define(slots=True)
+class TapTotals:
+    """What the taps of one broker saw."""
+
+    requests: int = 0
+    answers: int = 0
+    unreadable: int = 0
+
+
+class ConnectionTap:
+    """The tap of one client connection to a broker.
+
+    Invariants: `_open` are the requests told and not answered, by opaque; `_answered` the last ones that were.
+    """
+
+    def __init__(
+        self, recorder: HistoryRecorder, subscriptions: Subscriptions, connection: str, totals: TapTotals
+    ) -> None:
+        self._recorder = recorder
+        self._subscriptions = subscriptions
+        self._connection = connection
+        self._totals = totals
+        self._requests = CommandStream()
+        self._answers = CommandStream()
+        self._open: dict[int, Open] = {}
+        self._answered: OrderedDict[int, Open] = OrderedDict()
+        self._number = 0
+        self._ended = False
+
+    # -- what the loop tells -----------------------------------------------------------------------------------------
+
+    def opened(self, after_ns: int) -> None:
+        """The client is connected."""
+        self._recorder.put("connection_opened", after_ns, connection=self._connection)
+
+    def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:
+        """The broker has the client's next bytes."""
+        if self._ended:
+            return
+        try:
+            for command, _begun_ns in self._requests.feed(content, after_ns):
+                if not command.is_response:
+                    self._request(command, after_ns, before_ns)
+        except RemoteProtocolError as error:
+            self._give_up("client", error, after_ns, before_ns)
+
+    def answered(self, content: bytes, after_ns: int, before_ns: int) -> None:
+        """The broker's next bytes came."""
+        if self._ended:
+            return
+        try:
+            for command, begun_ns in self._answers.feed(content, after_ns):
+                if command.is_response:
+                    self._answer(command, begun_ns, before_ns)
+        except RemoteProtocolError as error:
+            self._give_up("broker", error, after_ns, before_ns)
+
+    def closed(self, after_ns: int, before_ns: int) -> None:
+        """The connection ended."""
+        if self._ended:
+            return
+        self._ended = True
+        self._recorder.put("connection_closed", after_ns, before_ns=before_ns, connection=self._connection)
+
+    # -- the parts ---------------------------------------------------------------------------------------------------
+
+    def _request(self, command: Command, after_ns: int, before_ns: int) -> None:
+        code = command.code
+        if code == RequestCode.HEART_BEAT:
+            self._learn(command)
+        elif (code in PULLS or code in SENDS) and not command.is_one_way:
+            self._number += 1
+            self._totals.requests += 1
+            opaque = command.opaque
+            earlier = self._open.get(opaque)
+            try:
+                sent = read_send(command) if code in SENDS else None
+                fields = (
+                    pull_fields(command, self._subscriptions)
+                    if sent is None
+                    else {"topic": sent.topic, "queue": sent.queue}
+                )
+            except UNREADABLE as error:
+                # A broker answers it with an error, if at all; it cannot be judged, but nor can it be forgotten.
+                self._miss(f"a request of code {code}", error)
+                return
+            place = {"topic": fields["topic"], "queue": fields["queue"]}
+            asked = Open(f"{self._connection}-{self._number}", place, sent, ambiguous=earlier is not None)
+            if earlier is not None or len(self._open) >= OPEN_MAX:
+                # Its answer cannot be told from the other's: neither may be judged by it.
+                self._recorder.lose(2 if earlier is None or earlier.ambiguous else 3)
+                if earlier is not None:
+                    self._open[opaque] = asked
+                return
+            self._open[opaque] = asked
+            self._answered.pop(opaque, None)
+            self._recorder.put(
+                "request_received",
+                after_ns,
+                before_ns=before_ns,
+                request=asked.request,
+                connection=self._connection,
+                code=code,
+                **fields,
+            )
+
+    def _learn(self, heartbeat: Command) -> None:
+        try:
+            self._subscriptions.learn(heartbeat)
+        except UNREADABLE as error:
+            self._miss("a heartbeat", error)
+
+    def _answer(self, command: Command, after_ns: int, before_ns: int) -> None:
+        asked = self._open.pop(command.opaque, None)
+        if asked is None:
+            asked = self._answered.get(command.opaque)
+            if asked is None:
+                return
+        self._answered[command.opaque] = asked
+        if len(self._answered) > ANSWERED_MAX:
+            self._answered.popitem(last=False)
+        self._totals.answers += 1
+        if asked.ambiguous:
+            return
+        try:
+            if asked.sent is None:
+                self._pull_answer(command, asked, after_ns, before_ns)
+            else:
+                self._send_answer(command, asked, asked.sent, after_ns, before_ns)
+        except UNREADABLE as error:
+            self._miss(f"an answer of code {command.code}", error)
+
+    def _pull_answer(self, command: Command, asked: Open, after_ns: int, before_ns: int) -> None:
+        fields = pull_answer_fields(command)
+        self._recorder.put(
+            "answer_sent",
+            after_ns,
+            before_ns=before_ns,
+            request=asked.request,
+            connection=self._connection,
+            code=command.code,
+            **asked.place,
+            **fields,
+        )
+
+    def _send_answer(self, command: Command, asked: Open, sent: Sent, after_ns: int, before_ns: int) -> None:
+        stored = stored_at(command)
+        if stored is None:
+            self._recorder.put(
+                "answer_sent",
+                after_ns,
+                before_ns=before_ns,
+                request=asked.request,
+                connection=self._connection,
+                code=command.code,
+                **asked.place,
+            )
+            return
+        queue, first = stored
+        for number, tag in enumerate(sent.tags):
+            self._recorder.put(
+                "message_acknowledged",
+                after_ns,
+                before_ns=before_ns,
+                request=asked.request,
+                connection=self._connection,
+                topic=sent.topic,
+                queue=queue,
+                queue_offset=first + number,
+                tag=tag,
+            )
+
+    def _miss(self, what: str, error: BaseException) -> None:
+        self._totals.unreadable += 1
+        self._recorder.lose(1)
+        log.warning("connection %s: %s was relayed and could not be read: %s", self._connection, what, error)
+
+    def _give_up(self, who: str, error: RemoteProtocolError, after_ns: int, before_ns: int) -> None:
+        """Nobody knows where the next command begins: for the history the connection ends here."""
+        self._miss(f"what the {who} sent, and all after it,", error)
+        self.closed(after_ns, before_ns)
