@@ -1,0 +1,178 @@
+"""Terms as text in a checker's own notation: infix operators, words for values, a name for a part that has one.
+
+Leaves out everything around an expression: `promela` and `tla` lay out variables, actions and properties.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import attrs
+from attrs import field, frozen
+
+from longpoll_spec.model import Action, Model
+from longpoll_spec.state import Variable
+from longpoll_spec.terms import Bool, Int, Term, nodes
+
+
+@frozen
+class Notation:
+    """How a checker writes the operators; comparison by `<` and `<=`, and `+` and `-`, are the same in all."""
+
+    conjunction: str
+    disjunction: str
+    negation: str
+    equal: str
+    unequal: str
+    true: str
+    false: str
+    choice: str
+    """If-then-else over `{condition}`, `{then}` and `{otherwise}`, with its parentheses."""
+
+
+_OPPOSITE: Final = {"lt": ">=", "le": ">"}
+_COMPARISONS: Final = frozenset({"lt", "le", "eq"})
+_SIGNS: Final = {"lt": "<", "le": "<=", "add": "+", "sub": "-"}
+
+
+@frozen
+class Writer:
+    """Writes terms. `named` maps the identity of a term to the name it stands under; `kept` keeps those terms alive."""
+
+    notation: Notation
+    words: Mapping[str, Sequence[str]]
+    """Variable -> a word for each of its values, where it has words."""
+    named: Mapping[int, str] = field(factory=dict)
+    kept: tuple[Term, ...] = ()
+
+    def naming(self, names: Iterable[tuple[Term, str]]) -> Writer:
+        """The writer that writes these terms by their names, too; the first name of a term counts."""
+        pairs = tuple(names)
+        named = {**{id(term): name for term, name in reversed(pairs)}, **self.named}
+        return attrs.evolve(self, named=named, kept=(*self.kept, *(term for term, _ in pairs)))
+
+    def text(self, term: Term) -> str:
+        """The term; a comparison stands without parentheses, any other operator within them."""
+        return self._written(term, ())
+
+    def operand(self, term: Term) -> str:
+        """The term so that any operator may stand before or after it."""
+        return self._closed(term, ())
+
+    def value(self, term: Term, variable: str) -> str:
+        """The term as a value of the variable: its constants are written in the variable's words."""
+        return self._closed(term, self.words.get(variable, ()))
+
+    def _closed(self, term: Term, words: Sequence[str]) -> str:
+        text = self._written(term, words)
+        compared = term.args[0] if term.op == "not" else term
+        return f"({text})" if compared.op in _COMPARISONS and id(term) not in self.named else text
+
+    def _written(self, term: Term, words: Sequence[str]) -> str:
+        name = self.named.get(id(term))
+        if name is not None:
+            return name
+        match term.op:
+            case "var" | "parameter":
+                text = str(term.args[0])
+            case "const":
+                text = str(words[term.args[0]]) if 0 <= term.args[0] < len(words) else _signed(term.args[0])
+            case "true" | "false":
+                text = self.notation.true if term.op == "true" else self.notation.false
+            case "ite":
+                text = self._choice(term, words)
+            case "not":
+                text = self._negated(term.args[0])
+            case "and" | "or":
+                sign = self.notation.conjunction if term.op == "and" else self.notation.disjunction
+                text = f"({f' {sign} '.join(self.text(arg) for arg in term.args)})"
+            case "eq":
+                text = self._equality(term, self.notation.equal)
+            case "lt" | "le":
+                text = self._infix(term, _SIGNS[term.op])
+            case _:
+                text = f"({self._infix(term, _SIGNS[term.op])})"
+        return text
+
+    def _choice(self, term: Term, words: Sequence[str]) -> str:
+        condition, then, otherwise = term.args
+        return self.notation.choice.format(
+            condition=self.text(condition), then=self._written(then, words), otherwise=self._written(otherwise, words)
+        )
+
+    def _negated(self, inner: Bool) -> str:
+        if id(inner) not in self.named:
+            if inner.op == "eq":
+                return self._equality(inner, self.notation.unequal)
+            if inner.op in _OPPOSITE:
+                return self._infix(inner, _OPPOSITE[inner.op])
+        return f"{self.notation.negation}{self.text(inner)}"
+
+    def _infix(self, term: Term, sign: str) -> str:
+        left, right = term.args
+        return f"{self.text(left)} {sign} {self.text(right)}"
+
+    def _equality(self, term: Term, sign: str) -> str:
+        left, right = term.args
+        return f"{self._written(left, self._words_of(right))} {sign} {self._written(right, self._words_of(left))}"
+
+    def _words_of(self, term: Int) -> Sequence[str]:
+        return self.words.get(term.args[0], ()) if term.op == "var" else ()
+
+
+def _signed(value: int) -> str:
+    return str(value) if value >= 0 else f"({value})"
+
+
+def words_of(variables: Iterable[Variable]) -> dict[str, tuple[str, ...]]:
+    """Variable -> its values' words, such as PHASE_HELD; what differs only in its number shares its words."""
+    return {
+        each.name: tuple(f"{stem(each.name)}_{label}".upper() for label in each.labels)
+        for each in variables
+        if each.labels
+    }
+
+
+def stem(name: str) -> str:
+    """A variable's name without the number of its slot."""
+    return re.sub(r"_\d+$", "", name)
+
+
+def identifier(text: str) -> str:
+    """The text with every run of other characters as one underscore: `hold(0)` becomes `hold_0`."""
+    return re.sub(r"\W+", "_", text).strip("_")
+
+
+def name_of(model: Model) -> str:
+    """The name that an export's files and its TLA+ module bear."""
+    return identifier(f"longpoll_{model.policy.name}_{model.bounds.name}")
+
+
+def guards_of(model: Model, prefix: str) -> list[tuple[Action, str]]:
+    """Each action with the name of its guard; names are unique."""
+    named = [(action, f"{prefix}{identifier(action.label)}") for action in model.actions]
+    assert len({name for _, name in named}) == len(named), "two actions have one name"
+    return named
+
+
+def parameters_of(model: Model) -> dict[str, int]:
+    """The law's named constants with their values, in the order in which the actions read them."""
+    terms: list[Term] = [term for action in model.actions for term in (action.guard, *action.effect.values())]
+    return {node.args[0]: node.args[1] for node in nodes(*terms) if node.op == "parameter"}
+
+
+def named_parts(guards: Iterable[tuple[Action, str]]) -> list[tuple[Term, str]]:
+    """The guards that other terms refer to by name; one that is a single comparison is written out where it occurs."""
+    return [(action.guard, name) for action, name in guards if action.guard.op in {"and", "or"}]
+
+
+def setting_of(model: Model) -> str:
+    """Policy and bounds in one line, for the head of an export."""
+    bounds = model.bounds
+    messages = "any number of" if bounds.messages is None else str(bounds.messages)
+    return (
+        f"policy {model.policy.name}, bounds {bounds.name}: {bounds.requests} requests, {messages} messages, "
+        f"{bounds.hold_ticks} hold ticks, {bounds.scan_ticks} scan ticks"
+    )
