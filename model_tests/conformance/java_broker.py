@@ -1,0 +1,166 @@
+"""The real Java broker and name server, 4.9.7, from Maven: resolved once, started on free loopback ports, ended by id.
+
+Leaves out what is asked of them. They listen on all addresses, for 4.9 knows no other way; tests talk to loopback.
+
+Source of the settings: `BrokerStartup.java`, `NamesrvStartup.java`, `BrokerController.java` 4.9.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+
+VERSION: Final = "4.9.7"
+RESOLVE_S: Final = 300.0
+READY_S: Final = 90.0
+END_S: Final = 20.0
+JVM: Final = (
+    "-Xms256m",
+    "-Xmx512m",
+    "-XX:+UseG1GC",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+LOGBACK: Final = """<configuration>
+  <appender name="file" class="ch.qos.logback.core.FileAppender">
+    <file>{file}</file>
+    <encoder><pattern>%d %p %c - %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="file"/></root>
+</configuration>
+"""
+POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>longpoll</groupId>
+  <artifactId>java-broker</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.rocketmq</groupId>
+      <artifactId>rocketmq-namesrv</artifactId>
+      <version>{version}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.rocketmq</groupId>
+      <artifactId>rocketmq-broker</artifactId>
+      <version>{version}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+class JavaUnavailableError(Exception):
+    """The Java broker cannot be had here; the text says why."""
+
+
+@frozen
+class JavaBroker:
+    """A running name server and broker."""
+
+    address: tuple[str, int]
+    name_server: tuple[str, int]
+    log_directory: Path
+
+
+def why_missing() -> str | None:
+    """What this machine lacks to run Java and resolve its jars; None when it has both."""
+    missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
+    return f"no {' and no '.join(missing)} on PATH" if missing else None
+
+
+def resolve(directory: Path) -> str:
+    """The class path of name server and broker, resolved by Maven; raises JavaUnavailableError."""
+    missing = why_missing()
+    if missing is not None:
+        raise JavaUnavailableError(missing)
+    (directory / "pom.xml").write_text(POM.format(version=VERSION))
+    found = directory / "class-path.txt"
+    command = ["mvn", "-q", "-B", "-f", str(directory / "pom.xml"), "dependency:build-classpath"]
+    try:
+        done = subprocess.run(
+            [*command, f"-Dmdep.outputFile={found}"], capture_output=True, text=True, timeout=RESOLVE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise JavaUnavailableError(f"Maven did not resolve the broker's jars within {RESOLVE_S:g} s") from None
+    if done.returncode or not found.exists():
+        raise JavaUnavailableError(f"Maven cannot resolve the broker's jars: {done.stdout[-500:]}")
+    return found.read_text().strip()
+
+
+@contextmanager
+def running(class_path: str, home: Path) -> Iterator[JavaBroker]:
+    """Name server and broker in `home`, both ended at the end of the block."""
+    name_server, broker = _free_port(()), _free_port((-2, 1))
+    (home / "conf").mkdir(parents=True)
+    for part in ("broker", "namesrv", "tools"):
+        (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
+    (home / "namesrv.conf").write_text(f"listenPort={name_server}\n")
+    (home / "broker.conf").write_text(
+        "brokerClusterName=DefaultCluster\nbrokerName=java-broker\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
+        f"namesrvAddr=127.0.0.1:{name_server}\nlistenPort={broker}\nstorePathRootDir={home}/store\n"
+        f"storePathCommitLog={home}/store/commitlog\nautoCreateTopicEnable=true\nautoCreateSubscriptionGroup=true\n"
+        "diskMaxUsedSpaceRatio=95\nmappedFileSizeCommitLog=104857600\nmaxIndexNum=1000\nmaxHashSlotNum=4000\n"
+    )
+    with (
+        _java(class_path, home, "namesrv.NamesrvStartup", "namesrv.conf", name_server),
+        _java(class_path, home, "broker.BrokerStartup", "broker.conf", broker),
+    ):
+        yield JavaBroker(("127.0.0.1", broker), ("127.0.0.1", name_server), home)
+
+
+@contextmanager
+def _java(class_path: str, home: Path, main: str, conf: str, port: int) -> Iterator[None]:
+    """One Java process, from the moment it listens."""
+    properties = (f"-Drocketmq.home.dir={home}", f"-Duser.home={home}")
+    command = ["java", *JVM, *properties, "-cp", class_path, f"org.apache.rocketmq.{main}", "-c", str(home / conf)]
+    with (home / f"{main}.out").open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=home)
+    try:
+        deadline_s = time.monotonic() + READY_S
+        while not _listens(port):
+            said = (home / f"{main}.out").read_text(errors="replace")[-1000:]
+            assert process.poll() is None, f"{main} ended with {process.returncode}: {said}"
+            assert time.monotonic() < deadline_s, f"{main} did not listen on {port} in time: {said}"
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _listens(port: int) -> bool:
+    """Whether somebody accepts connections there, waited for a moment."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 0.2).close()
+    except OSError:
+        time.sleep(0.05)
+        return False
+    return True
+
+
+def _free_port(beside: tuple[int, ...]) -> int:
+    """A port that is free together with those at these distances (a broker listens on three)."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as tried:
+            port: int = tried.getsockname()[1]
+            try:
+                for distance in beside:
+                    socket.create_server(("127.0.0.1", port + distance)).close()
+            except (OSError, OverflowError):
+                continue
+            return port
