@@ -87,6 +87,7 @@ def test_z3_and_exploring_find_runs_of_one_length() -> None:
         ("strict", None, "queued_is_in_executor"),
         ("strict", None, "standing_is_open"),
         ("strict", None, "kept_is_watched"),
+        ("strict-clone", "on_throw=drop_rest", "held_is_watched"),
         ("strict", "heap_entry=one_shot", "spent_is_taken"),
         ("strict-clone", "heap_entry=one_shot", "kept_has_time"),
     ],

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from longpoll_spec.model import Model, Property
-from longpoll_spec.state import DUE, Variable
-from longpoll_spec.terms import Bool, Int, all_of
+from longpoll_spec.state import DUE, RECHECKING, Variable
+from longpoll_spec.terms import Bool, Int, all_of, any_of
 
 Text = Callable[[Model], Iterable[Bool]]
 
@@ -67,6 +67,15 @@ def kept_is_watched(model: Model) -> Iterable[Bool]:
             yield (kept & state.has_more(each)).implies(state.dispatcher.at(DUE))
 
 
+def held_is_watched(model: Model) -> Iterable[Bool]:
+    """A held request that has something to read has a recheck to come, or a notifier that is due or rechecks."""
+    # A walker past its take does not count, whatever it will do at its end: this is more than no_lost_wakeup says.
+    state = model.state
+    for each in state.requests:
+        looks = [notifier.at(place) for notifier in state.notifiers for place in (DUE, RECHECKING)]
+        yield (each.is_("held") & state.has_more(each)).implies(each.recheck_due | any_of(looks))
+
+
 def kept_has_time(model: Model) -> Iterable[Bool]:
     """A request that a notifier keeps is not past its deadline: the notifier has looked, and no time passes since."""
     state = model.state
@@ -90,6 +99,7 @@ STRENGTHENING: Final[tuple[Text, ...]] = (
     queued_is_in_executor,
     standing_is_open,
     kept_is_watched,
+    held_is_watched,
     kept_has_time,
     spent_is_taken,
 )
