@@ -132,6 +132,21 @@ def test_a_broker_that_is_not_there_is_the_callers_mistake() -> None:
             run_suite(RealRuntime(), subject, max_examples=1, step_count=1)
 
 
+def test_an_interrupt_ends_the_run_at_once(tmp_path: Path) -> None:
+    """Ctrl-C is nobody's fault: it passes through, and the broker serves the next run."""
+    told: list[int] = []
+
+    def interrupt(done: int, _all: int) -> None:
+        told.append(done)
+        raise KeyboardInterrupt
+
+    with EmbeddedSubject(RealRuntime(), str(tmp_path)) as subject:
+        with pytest.raises(KeyboardInterrupt):
+            run_suite(subject.runtime, subject, max_examples=9, step_count=9, progress=interrupt)
+        assert len(told) == 1
+        assert run(subject, max_examples=2, step_count=9).holds
+
+
 # ---------------------------------------------------------------- planted: the race of RocketMQ
 
 
@@ -367,6 +382,25 @@ def test_what_a_restart_loses_is_found(tmp_path: Path, between: Callable[[Path],
         report = run(subject, max_examples=60)
     assert report.failure is not None, f"seed {report.seed}"
     assert finding in report.failure, explained(report)
+
+
+@attrs.define(eq=False)
+class DyingSubject(EmbeddedSubject):
+    """A broker that does not come back from a restart."""
+
+    def restart(self) -> None:
+        """Stop it and leave it so."""
+        self.broker.stop()
+
+
+def test_a_broker_that_dies_on_the_way_falsifies(tmp_path: Path) -> None:
+    """A broker that was there and takes no connections any more is a failure of the broker's, with its steps."""
+    with DyingSubject(RealRuntime(), str(tmp_path), expectations=HURRIED) as subject:
+        report = run(subject)
+    assert report.failure is not None
+    assert "no connection to the broker" in report.failure, explained(report)
+    assert report.falsifying_example is not None
+    assert "restart(" in report.falsifying_example.splitlines()[-1]
 
 
 def test_a_report_tells_the_steps_and_what_falsified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
