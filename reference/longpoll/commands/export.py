@@ -1,0 +1,98 @@
+"""`longpoll export`: the law as text for another checker, so that nobody has to trust our engines.
+
+Leaves out the text (`longpoll_spec.render.promela` and `tla`) and running the checkers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import click
+
+from longpoll.commands.law import knob_option, policy_option
+from longpoll.output import emit_json, json_option, out, user_mistakes
+from longpoll_spec.bounds import NAMES, named
+from longpoll_spec.errors import OutputError
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Model, Property
+from longpoll_spec.policy import preset, with_knob
+from longpoll_spec.render.notation import name_of
+from longpoll_spec.render.promela import promela_of
+from longpoll_spec.render.tla import tla_configuration_of, tla_of
+
+Render: TypeAlias = Callable[[Model, Sequence[Property]], str]
+FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
+    "promela": {"pml": promela_of},
+    "tla": {"tla": tla_of, "cfg": tla_configuration_of},
+}
+"""Format -> the ending of each of its files, with what writes it."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--to", "target", type=click.Choice(list(FORMATS)), required=True, help="What to write.")
+@policy_option
+@click.option("--bounds", "bounds_name", default="tiny", show_default=True, help=f"One of {', '.join(NAMES)}.")
+@click.option("--requests", type=int, help="Request slots, instead of those of the bounds.")
+@click.option("--messages", type=int, help="Messages that are ever appended.")
+@click.option("--hold-ticks", type=int, help="A pull's deadline in ticks.")
+@click.option("--scan-ticks", type=int, help="Ticks between two scans.")
+@knob_option
+@click.option("--force", is_flag=True, help="Write over files that are there and say something else.")
+@json_option
+@user_mistakes
+def export(
+    *,
+    directory: Path,
+    target: str,
+    policy_name: str,
+    bounds_name: str,
+    requests: int | None,
+    messages: int | None,
+    hold_ticks: int | None,
+    scan_ticks: int | None,
+    knobs: Sequence[str],
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write the law of a policy under bounds, with every property, for SPIN (promela) or TLC (tla) into DIR.
+
+    Each file begins with the command that runs it. Both checkers find the states, transitions and verdicts that
+    `longpoll check` finds.
+
+    \b
+    Examples:
+      longpoll export --to promela --policy rocketmq-4.9 out
+      longpoll export --to tla --policy strict --bounds small out
+      longpoll export --to tla --policy strict --knob recheck_after_hold=none --requests 3 out --json
+    """
+    policy = preset(policy_name)
+    for setting in knobs:
+        policy = with_knob(policy, setting)
+    sizes = {"requests": requests, "messages": messages, "hold_ticks": hold_ticks, "scan_ticks": scan_ticks}
+    model = law_of(policy, named(bounds_name, policy, **sizes))
+    properties = properties_of(model)
+    name = name_of(model)
+    made = {directory / f"{name}.{end}": render(model, properties) for end, render in FORMATS[target].items()}
+    _write(directory, made, force=force)
+    if as_json:
+        emit_json({"policy": policy.name, "bounds": model.bounds.name, "to": target, "files": list(map(str, made))})
+        return
+    for path in made:
+        out.print(str(path), soft_wrap=True, markup=False)
+
+
+def _write(directory: Path, made: Mapping[Path, str], *, force: bool) -> None:
+    """Write all the files or, where one would be lost, none."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not force:
+            for path, text in made.items():
+                if path.exists() and path.read_bytes() != text.encode():
+                    raise OutputError(f"{path} is there and says something else; give --force or another directory")
+        for path, text in made.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write {error.filename or directory}: {error.strerror}") from error
