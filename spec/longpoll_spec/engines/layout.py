@@ -25,6 +25,7 @@ from longpoll_spec.state import Variable
 
 LANES: Final = 8
 LANE_BITS: Final = 8
+WORD_BITS: Final = LANES * LANE_BITS
 Words = npt.NDArray[np.uint64]
 
 
@@ -82,7 +83,7 @@ def layout_of(model: Model) -> Layout:
         if lane is None:
             bits = sum(_width(each) for each in model.variables)
             raise BoundsError(
-                f"these bounds need {bits} bits a state and the packed engine has one word of {LANES * LANE_BITS}; "
+                f"these bounds need {bits} bits a state and the packed engine has one word of {WORD_BITS}; "
                 "lower --requests or --messages, or use --engine python"
             )
         places[variable.name] = Field(variable, lane, LANE_BITS - room[lane])

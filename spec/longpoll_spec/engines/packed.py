@@ -1,7 +1,7 @@
-"""The packed engine: a state is one 64-bit word, a level of the search is a sorted array of words.
+"""The packed engine: a state is one 64-bit word, a level of the search is an array of words.
 
 The states seen are kept twice: as levels, from which a counterexample is rebuilt backwards without a parent for each
-state, and as a few sorted runs that grow by merging, in which membership is a binary search. Keys are exact.
+state, and in a table that holds whole words. Keys are exact.
 """
 
 from __future__ import annotations
@@ -10,58 +10,31 @@ import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 from attrs import define, field
 
 from longpoll_spec.engines.compile_packed import Expand, Found, expand_of
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
 from longpoll_spec.engines.layout import Layout, Words, layout_of
+from longpoll_spec.engines.word_table import WordTable
 from longpoll_spec.model import Action, Model, Property
 
 NAME = "packed"
 CHUNK_STATES = 1 << 16
 """States unpacked at once: their columns stay in the second-level cache."""
-BATCH_STATES = 1 << 19
+BATCH_STATES = 1 << 20
 """States whose successors are sorted at once."""
-SEARCH_WORDS = 1 << 13
-"""Words searched for at once: the part of a run that they span stays in the cache."""
-RUN_RATIO = 4
-"""A run is merged into the next when that is less than so many times as long."""
-
-
-@define
-class _Runs:
-    """A growing set of words. Invariant: each run is sorted and has no word of another run."""
-
-    runs: list[Words] = field(factory=list)
-
-    def missing(self, words: Words) -> Words:
-        """Those of the sorted words that are in no run."""
-        for run in reversed(self.runs):
-            if not words.size:
-                break
-            words = np.concatenate([_missing_from(run, block) for block in _slices(words, SEARCH_WORDS)])
-        return words
-
-    def add(self, words: Words) -> None:
-        """Take in sorted words that are in no run."""
-        self.runs.append(words)
-        while len(self.runs) > 1 and self.runs[-2].size < RUN_RATIO * self.runs[-1].size:
-            merged = np.concatenate((self.runs.pop(), self.runs.pop()))
-            merged.sort()
-            self.runs.append(merged)
 
 
 @define
 class _Search:
-    """A breadth-first search. Invariant: `levels[d]` has the states first reached by d actions, sorted."""
+    """A breadth-first search. Invariant: `levels[d]` has the states first reached by d actions."""
 
     model: Model
     layout: Layout
     ledger: Ledger
     expand: Expand
     levels: list[Words] = field(factory=list)
-    seen: _Runs = field(factory=_Runs)
+    seen: WordTable = field(factory=WordTable)
     fired: list[int] = field(factory=list)
     distinct: int = 0
     complete: bool = False
@@ -74,9 +47,9 @@ class _Search:
         """Expand level after level until nothing is new, or the limit is reached."""
         self.fired = [0] * len(self.model.actions)
         level = np.array([self.layout.pack(self.model.initial)], dtype=np.uint64)
+        self.seen.add(level)
         while level.size:
             self.levels.append(level)
-            self.seen.add(level)
             self.distinct += level.size
             if limit is not None and self.distinct >= limit:
                 return
@@ -90,10 +63,10 @@ class _Search:
             for chunk in _slices(batch, CHUNK_STATES):
                 self._expand(chunk, out)
             if out:
-                parts.append(self.seen.missing(_distinct(np.concatenate(out))))
+                parts.append(self.seen.add(np.concatenate(out)))
             if report is not None:
                 report(Progress(self.distinct, sum(self.fired), self.depth, level.size))
-        return _distinct(np.concatenate(parts)) if len(parts) > 1 else parts[0] if parts else level[:0]
+        return np.concatenate(parts) if parts else level[:0]
 
     def _expand(self, chunk: Words, out: list[Words]) -> None:
         found: list[Found] = []
@@ -137,29 +110,9 @@ class _Search:
         return int(chunk[0])
 
 
-def _missing_from(run: Words, words: Words) -> Words:
-    """Those of the sorted words that are not in the sorted run; looks only at the part of the run that they span."""
-    part = run[run.searchsorted(words[0]) : run.searchsorted(words[-1], side="right")]
-    if not part.size:
-        return words
-    at = part.searchsorted(words)
-    at[at == part.size] = 0
-    missing: Words = words[part[at] != words]
-    return missing
-
-
 def _slices(words: Words, size: int) -> Iterator[Words]:
     for start in range(0, words.size, size):
         yield words[start : start + size]
-
-
-def _distinct(words: Words) -> Words:
-    """The words sorted, each once; sorts in place."""
-    words.sort()
-    first: npt.NDArray[np.bool_] = np.empty(words.size, dtype=bool)
-    first[:1] = True
-    np.not_equal(words[1:], words[:-1], out=first[1:])
-    return words[first]
 
 
 def explore(
