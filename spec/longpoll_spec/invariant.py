@@ -76,6 +76,14 @@ def held_is_watched(model: Model) -> Iterable[Bool]:
         yield (each.is_("held") & state.has_more(each)).implies(each.recheck_due | any_of(looks))
 
 
+def rechecked_is_watched(model: Model) -> Iterable[Bool]:
+    """A request between its recheck under the lock and its insert that has something to read has a due dispatcher."""
+    state = model.state
+    if state.policy.recheck_after_hold == "in_lock":
+        for each in state.requests:
+            yield (each.is_("rechecked") & state.has_more(each)).implies(state.dispatcher.at(DUE))
+
+
 def kept_has_time(model: Model) -> Iterable[Bool]:
     """A request that a notifier keeps is not past its deadline: the notifier has looked, and no time passes since."""
     state = model.state
@@ -100,6 +108,7 @@ STRENGTHENING: Final[tuple[Text, ...]] = (
     standing_is_open,
     kept_is_watched,
     held_is_watched,
+    rechecked_is_watched,
     kept_has_time,
     spent_is_taken,
 )
