@@ -1,0 +1,212 @@
+"""The proxy's relay: every byte as it came, in both directions, whatever either side does."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_tests.service.observed import events_of, observing
+
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.observe import Observer, observer
+from longpoll_broker.service.observe.loop import CHUNK_SIZE
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import send_message
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_spec.history import Event
+
+PATIENCE_S = 10.0
+MAX_OFFSET = {"topic": "T", "queueId": "0"}
+
+
+class Upstream:
+    """A plain listening socket in a broker's place, and a proxy before it."""
+
+    def __init__(self, record_directory: Path) -> None:
+        self.history = record_directory
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.listening.settimeout(PATIENCE_S)
+        address: tuple[str, int] = self.listening.getsockname()
+        self.observer = Observer.start(RealRuntime(), brokers=[address], record_directory=str(record_directory))
+        for _ in range(observer.HANDSHAKES):
+            self.listening.accept()[0].close()
+
+    def connect(self) -> tuple[socket.socket, socket.socket]:
+        """A client through the proxy, and the broker's end of its connection."""
+        (door,) = self.observer.doors.values()
+        client = socket.create_connection(door, PATIENCE_S)
+        behind, _peer = self.listening.accept()
+        behind.settimeout(PATIENCE_S)
+        return client, behind
+
+    def close(self) -> None:
+        """Stop both."""
+        self.observer.stop()
+        self.listening.close()
+
+
+@pytest.fixture(scope="module")
+def shared_upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstream]:
+    """One upstream for every example."""
+    with closing(Upstream(tmp_path_factory.mktemp("history"))) as upstream:
+        yield upstream
+
+
+@pytest.fixture
+def upstream(tmp_path: Path) -> Iterator[Upstream]:
+    """An upstream whose history is the test's own."""
+    with closing(Upstream(tmp_path / "history")) as made:
+        yield made
+
+
+def read_exactly(from_socket: socket.socket, size: int) -> bytes:
+    """So many bytes, or those that came before the end."""
+    content = bytearray()
+    while len(content) < size and (chunk := from_socket.recv(size - len(content))):
+        content += chunk
+    return bytes(content)
+
+
+chunks = st.lists(st.tuples(st.booleans(), st.binary(min_size=1, max_size=300)), max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(chunks)
+def test_bytes_pass_unchanged_in_both_directions(shared_upstream: Upstream, said: list[tuple[bool, bytes]]) -> None:
+    """Whoever says what in which pieces, readable or not: the other side reads exactly that."""
+    # A client whose first byte begins a TLS connection is refused, which is another test.
+    said = [(True, b"\0"), *said]
+    client, behind = shared_upstream.connect()
+    with client, behind:
+        for by_client, content in said:
+            (client if by_client else behind).sendall(content)
+        for by_client, reader in ((True, behind), (False, client)):
+            expected = b"".join(content for who, content in said if who == by_client)
+            assert read_exactly(reader, len(expected)) == expected
+        client.close()
+        assert behind.recv(1) == b""
+
+
+def test_what_was_sent_before_the_end_still_arrives(upstream: Upstream) -> None:
+    """A side that sends a megabyte and closes at once has it delivered."""
+    content = bytes(range(256)) * 4096
+    client, behind = upstream.connect()
+    with client, behind:
+
+        def write_and_close() -> None:
+            behind.sendall(content)
+            behind.close()
+
+        writer = threading.Thread(target=write_and_close)
+        writer.start()
+        assert read_exactly(client, len(content) + 1) == content
+        writer.join()
+
+
+def test_a_frame_that_cannot_be_read_is_relayed_and_declared(
+    upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker gets the garbage and what follows; the history says that something was not seen."""
+    client, behind = upstream.connect()
+    with client, behind:
+        client.sendall(b"\xff" * 100)
+        assert read_exactly(behind, 100) == b"\xff" * 100
+        behind.sendall(b"what?")
+        assert read_exactly(client, 5) == b"what?"
+        client.sendall(b"more")
+        assert read_exactly(behind, 4) == b"more"
+    upstream.close()
+    events = events_of(upstream.history)
+    assert [event.lost_count for event in events if event.event == "lost"] == [1]
+    assert len([event for event in events if event.event == "connection_closed"]) == 1
+    assert ["could not be read" in record.message for record in caplog.records] == [True]
+
+
+def test_tls_is_refused_with_one_line(upstream: Upstream, caplog: pytest.LogCaptureFixture) -> None:
+    """The client's connection is closed, the broker is sent nothing, and the log says why and what to do."""
+    client, behind = upstream.connect()
+    with client, behind:
+        client.sendall(b"\x16\x03\x01\x02\x00\x01")
+        assert client.recv(1) == b""
+        assert behind.recv(1) == b""
+    (line,) = caplog.records
+    assert "TLS" in line.message
+    assert "plain text" in line.message
+    wait_until(lambda: upstream.observer.loop.link_count == 0)
+
+
+def test_a_broker_that_is_down_closes_its_clients_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line for many attempts; when the broker is back, clients are served, and a line says so."""
+    caplog.set_level(logging.WARNING)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address: tuple[str, int] = taken.getsockname()
+    with Observer.start(RealRuntime(), brokers=[address], record_directory=str(tmp_path / "history")) as proxy:
+        (door,) = proxy.doors.values()
+        for _ in range(3):
+            with socket.create_connection(door, PATIENCE_S) as client:
+                assert client.recv(1) == b""
+        assert ["cannot be reached" in record.message for record in caplog.records] == [True]
+        with socket.create_server(address) as back, socket.create_connection(door, PATIENCE_S) as client:
+            behind, _peer = back.accept()
+            with behind:
+                client.sendall(b"\0\0\0\x20h")
+                assert read_exactly(behind, 5) == b"\0\0\0\x20h"
+    assert "answers again" in caplog.records[-1].message
+    events = events_of(tmp_path / "history")
+    assert len([event for event in events if event.event == "connection_closed"]) == 4
+
+
+def test_a_slow_reader_stops_the_fast_side_and_loses_nothing(upstream: Upstream) -> None:
+    """Only what the kernels hold gets ahead of the reader; the proxy keeps one chunk at most."""
+    total = 64 * 1024 * 1024
+    content = bytes(range(251)) * 4178
+    client, behind = upstream.connect()
+    with client, behind:
+        behind.setblocking(False)
+        sent = 0
+        while select.select([], [behind], [], 1.0)[1]:
+            sent += behind.send(content[sent % len(content) :])
+            assert sent < total, "the proxy takes everything although nobody reads"
+        (link,) = upstream.observer.loop._links
+        assert 0 < len(link.client.out) <= CHUNK_SIZE
+        received = 0
+        while received < sent:
+            chunk = client.recv(1 << 20)
+            start = received % len(content)
+            assert (content + content)[start : start + len(chunk)] == chunk
+            received += len(chunk)
+        # And it goes on: the pause has ended.
+        behind.setblocking(True)
+        behind.sendall(b"end")
+        assert read_exactly(client, 3) == b"end"
+
+
+def test_two_hundred_connections_need_no_thread_each(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """All are served through one thread, and all are in the history, opened and closed."""
+    broker = start_broker()
+    with ExitStack() as stack:
+        proxy = stack.enter_context(observing(broker.address, tmp_path / "history"))
+        (door,) = proxy.doors.values()
+        threads = threading.active_count()
+        clients = [connect(door) for _ in range(200)]
+        send_message(clients[0], "T")
+        for client in clients:
+            assert client.call(RequestCode.GET_MAX_OFFSET, MAX_OFFSET).code == 0
+        assert proxy.loop.link_count == 200
+        assert threading.active_count() == threads
+    events: list[Event] = events_of(tmp_path / "history")
+    for kind in ("connection_opened", "connection_closed"):
+        assert len({event.connection for event in events if event.event == kind}) == 200
+    assert events[-1].event == "source_stopped"

@@ -1,0 +1,243 @@
+"""What the proxy's tap makes of commands: events, their moments, and what it must not guess."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_tests.service.observed import events_of
+
+from longpoll_broker.record import HistoryRecorder
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.observe.events import Subscriptions
+from longpoll_broker.service.observe.tap import ConnectionTap, TapTotals
+from longpoll_broker.testing.raw_client import pull_fields, send_fields
+from longpoll_broker.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from longpoll_broker.wire.codes import CommandFlag, MessageSysFlag, RequestCode
+from longpoll_broker.wire.command import Command, encode
+from longpoll_broker.wire.frame import Serialisation
+from longpoll_broker.wire.message import BatchMessage, encode_batch
+from longpoll_spec.history import Event
+
+PULL, SEND = RequestCode.PULL_MESSAGE.value, RequestCode.SEND_MESSAGE_V2.value
+EMPTY_19 = {"suggestWhichBrokerId": "0", "nextBeginOffset": "7", "minOffset": "0", "maxOffset": "7"}
+
+
+class Scene:
+    """A tap with a history of its own, and a clock that the test turns: every piece takes 1 ns."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._recorder = HistoryRecorder(RealRuntime(), str(directory), broker="b:1", policy="")
+        self.tap = ConnectionTap(self._recorder, Subscriptions.none(), "1", TapTotals())
+        self._now_ns = 0
+        self._is_read = False
+
+    def asks(self, code: int, opaque: int, fields: dict[str, str] | None, **more: Any) -> None:
+        """The client sends a request."""
+        self.forwards(b"".join(encode(Command(code, opaque, ext_fields=fields, **more))))
+
+    def answers(self, code: int, opaque: int, fields: dict[str, str] | None = None, **more: Any) -> None:
+        """The broker sends an answer."""
+        self.says(b"".join(encode(Command(code, opaque, CommandFlag.RESPONSE, ext_fields=fields, **more))))
+
+    def forwards(self, content: bytes) -> None:
+        """The client's bytes have gone on."""
+        self._now_ns += 10
+        self.tap.forwarded(content, self._now_ns, self._now_ns + 1)
+
+    def says(self, content: bytes) -> None:
+        """The broker's bytes have come."""
+        self._now_ns += 10
+        self.tap.answered(content, self._now_ns, self._now_ns + 1)
+
+    def stop(self) -> None:
+        """Write the history to its end, once."""
+        if not self._is_read:
+            self._recorder.stop()
+        self._is_read = True
+
+    def events(self) -> list[Event]:
+        """What was recorded, without the source's own start and stop."""
+        self.stop()
+        return events_of(self._directory)[1:-1]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    """A fresh scene."""
+    made = Scene(tmp_path / "history")
+    yield made
+    made.stop()
+
+
+def kinds(events: list[Event]) -> list[str]:
+    """The names of the events, in order."""
+    return [event.event for event in events]
+
+
+@pytest.mark.parametrize("serialisation", list(Serialisation))
+def test_a_pull_and_its_answer_are_told_with_their_moments(scene: Scene, serialisation: Serialisation) -> None:
+    """In both header encodings: receipt when the last byte had gone, sending when the first had come."""
+    request = b"".join(
+        encode(
+            Command(PULL, 5, ext_fields=pull_fields("T", 7, queue_id=3, timeout_ms=500), serialisation=serialisation)
+        )
+    )
+    scene.forwards(request[:20])
+    scene.forwards(request[20:])
+    answer = b"".join(encode(Command(19, 5, CommandFlag.RESPONSE, ext_fields=EMPTY_19, serialisation=serialisation)))
+    scene.says(answer[:3])
+    scene.says(answer[3:])
+    asked, answered = scene.events()
+    assert (asked.event, asked.after_ns, asked.before_ns) == ("request_received", 20, 21)
+    assert (answered.event, answered.after_ns, answered.before_ns) == ("answer_sent", 30, 41)
+    assert (asked.topic, asked.queue, asked.offset, asked.count_max) == ("T", 3, 7, 32)
+    assert (asked.may_hold, asked.timeout_ms, asked.expression_type, asked.expression) == (True, 500, "TAG", "*")
+    assert (answered.code, answered.offset_next, answered.offset_min, answered.offset_max) == (19, 7, 0, 7)
+    assert asked.request == answered.request != ""
+    assert (answered.topic, answered.queue, answered.broker) == ("T", 3, "b:1")
+
+
+def test_pieces_of_an_earlier_frame_do_not_date_the_next(scene: Scene) -> None:
+    """Two answers of which the second begins in the piece that ends the first: it is dated by that piece."""
+    for opaque in (1, 2):
+        scene.asks(PULL, opaque, pull_fields("T", 7, timeout_ms=500))
+    one, two = (b"".join(encode(Command(19, opaque, CommandFlag.RESPONSE, ext_fields=EMPTY_19))) for opaque in (1, 2))
+    scene.says(one[:9])
+    scene.says(one[9:] + two)
+    answers = [event for event in scene.events() if event.event == "answer_sent"]
+    assert [(event.after_ns, event.before_ns) for event in answers] == [(30, 41), (40, 41)]
+
+
+def test_a_send_is_told_when_it_is_acknowledged(scene: Scene) -> None:
+    """With the queue and offset of the answer and the tag of the request; a refused one by its answer."""
+    scene.asks(SEND, 1, send_fields("T", -1, "TAGS\x01red\x02"))
+    scene.answers(0, 1, {"msgId": "x", "queueId": "2", "queueOffset": "9"})
+    scene.asks(SEND, 2, send_fields("T"))
+    scene.answers(14, 2)
+    _asked, acknowledged, _again, refused = scene.events()
+    assert (acknowledged.event, acknowledged.queue, acknowledged.queue_offset) == ("message_acknowledged", 2, 9)
+    assert acknowledged.tag == "red"
+    assert (refused.event, refused.code) == ("answer_sent", 14)
+
+
+def test_a_batch_is_told_message_by_message(scene: Scene) -> None:
+    """Consecutive offsets from the answer's first; what the batch shares counts where it is said."""
+    body = encode_batch([BatchMessage(b"a", "TAGS\x01red\x02"), BatchMessage(b"b", "")])
+    scene.asks(RequestCode.SEND_BATCH_MESSAGE, 1, send_fields("T") | {"m": "true"}, body=body)
+    scene.answers(0, 1, {"msgId": "x,y", "queueId": "0", "queueOffset": "4"})
+    told = [(event.queue_offset, event.tag) for event in scene.events() if event.event == "message_acknowledged"]
+    assert told == [(4, "red"), (5, "")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        send_fields("T", 0, "DELAY\x013\x02"),
+        send_fields("T", 0, "TRAN_MSG\x01true\x02"),
+        send_fields("T", 0, "TIMER_DELAY_SEC\x015\x02"),
+        send_fields("T") | {"f": str(int(MessageSysFlag.TRANSACTION_PREPARED))},
+        send_fields("%RETRY%G"),
+    ],
+)
+def test_what_a_broker_stores_elsewhere_is_no_message_of_the_queue(scene: Scene, fields: dict[str, str]) -> None:
+    """The offset that its answer tells counts in another topic."""
+    scene.asks(SEND, 1, fields)
+    scene.answers(0, 1, {"msgId": "x", "queueId": "0", "queueOffset": "0"})
+    assert kinds(scene.events()) == ["request_received"]
+
+
+def test_one_way_requests_and_the_brokers_own_leave_nothing(scene: Scene) -> None:
+    """Nor do answers of the client, whose opaques are another space."""
+    scene.asks(PULL, 1, pull_fields("T", 0, timeout_ms=500), flag=int(CommandFlag.ONE_WAY))
+    scene.asks(PULL, 2, pull_fields("T", 0, timeout_ms=500))
+    scene.says(b"".join(encode(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 2, ext_fields={"consumerGroup": "G"}))))
+    scene.asks(0, 2, None, flag=int(CommandFlag.RESPONSE))
+    scene.answers(0, 77)
+    scene.answers(19, 2, EMPTY_19)
+    assert kinds(scene.events()) == ["request_received", "answer_sent"]
+
+
+def test_a_second_answer_is_told_as_one(scene: Scene) -> None:
+    """So that the judge sees that one request has two."""
+    scene.asks(PULL, 1, pull_fields("T", 7, timeout_ms=500))
+    scene.answers(19, 1, EMPTY_19)
+    scene.answers(19, 1, EMPTY_19)
+    asked, one, two = scene.events()
+    assert (one.event, one.request, two.request) == ("answer_sent", asked.request, asked.request)
+
+
+def test_an_opaque_may_come_again_after_its_answer(scene: Scene) -> None:
+    """It is a new request then."""
+    for _ in range(2):
+        scene.asks(PULL, 1, pull_fields("T", 7, timeout_ms=500))
+        scene.answers(19, 1, EMPTY_19)
+    events = scene.events()
+    assert kinds(events) == ["request_received", "answer_sent"] * 2
+    assert events[0].request == events[1].request != events[2].request == events[3].request
+
+
+def test_two_open_requests_with_one_opaque_are_not_guessed_apart(scene: Scene) -> None:
+    """Neither answer is told, and three events are declared lost."""
+    for offset in (7, 8):
+        scene.asks(PULL, 1, pull_fields("T", offset, timeout_ms=500))
+    scene.answers(19, 1, EMPTY_19)
+    scene.answers(19, 1, EMPTY_19)
+    scene.asks(PULL, 2, pull_fields("T", 7))
+    events = scene.events()
+    assert kinds(events) == ["request_received", "lost", "request_received"]
+    assert events[1].lost_count == 3
+
+
+def heartbeat(*subscriptions: SubscriptionData) -> bytes:
+    """The body of a heartbeat of group G."""
+    consumer = ConsumerData(group_name="G", subscription_data_set=list(subscriptions))
+    return HeartbeatData(client_id="c", consumer_data_set=[consumer]).encode()
+
+
+def told_expression(scene: Scene, version: int) -> tuple[str, str]:
+    """What a pull without a subscription of its own is told to want."""
+    fields = pull_fields("T", 0) | {"sysFlag": "2", "subVersion": str(version)}
+    scene.asks(PULL, 9, {name: value for name, value in fields.items() if name != "subscription"})
+    event = scene.events()[-1]
+    return event.expression_type, event.expression
+
+
+@pytest.mark.parametrize(
+    ("expressions", "version", "expected"),
+    [
+        ([], 1, ("", "")),
+        ([("a || b", 1)], 1, ("TAG", "a || b")),
+        ([("a || b", 2)], 1, ("TAG", "a || b")),
+        ([("a", 1), ("b", 2)], 2, ("TAG", "b")),
+        ([("a", 1), ("b", 2)], 1, ("", "")),
+    ],
+)
+def test_a_pull_without_subscription_has_its_groups(
+    scene: Scene, expressions: list[tuple[str, int]], version: int, expected: tuple[str, str]
+) -> None:
+    """What heartbeats said last; nothing is told where the broker's choice cannot be known."""
+    for opaque, (expression, said_version) in enumerate(expressions):
+        wanted = SubscriptionData(topic="T", sub_string=expression, sub_version=said_version)
+        scene.asks(RequestCode.HEART_BEAT, opaque, None, body=heartbeat(wanted))
+    assert told_expression(scene, version) == expected
+
+
+def test_a_request_that_cannot_be_read_is_declared(scene: Scene) -> None:
+    """A pull without a queue, an answer whose body is cut: lost, and the connection goes on."""
+    scene.asks(PULL, 1, {"topic": "T"})
+    scene.asks(PULL, 2, pull_fields("T", 0))
+    scene.answers(0, 2, EMPTY_19, body=b"x" * 50)
+    scene.asks(PULL, 3, pull_fields("T", 0))
+    events = scene.events()
+    assert kinds(events) == ["lost", "request_received", "lost", "request_received"]
+
+
+def test_numbers_beyond_the_schema_are_cut(scene: Scene) -> None:
+    """An offset of 2^62 stays far out of bounds, and the line stays readable."""
+    scene.asks(PULL, 1, pull_fields("T", 1 << 62))
+    (asked,) = scene.events()
+    assert asked.offset == (1 << 60) - 1
