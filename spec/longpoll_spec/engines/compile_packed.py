@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from attrs import define, field
 
+from longpoll_spec.engines.decide import decided
 from longpoll_spec.engines.intervals import column_type, ranges_of
 from longpoll_spec.engines.layout import LANE_BITS, LANES, Field, Layout, Words
 from longpoll_spec.engines.simplify import Simplifier
@@ -65,7 +66,8 @@ def _expand_action(chunk: _Scope, index: int, action: Action, closing: Sequence[
     scope = _Scope(writer, chunk, rows)
     known = _facts(action.guard)
     for number, condition in closing:
-        _look(scope, number, index, _bool(substitute(condition, known)), rows)
+        part = writer.simplifier.simplify(_bool(substitute(condition, known)))
+        _look(scope, number, index, decided(part, action.guard, writer.simplifier.ranges), rows)
     flips = _flips(scope, action, known)
     writer.line(f"out.append({' ^ '.join([f'words.take({rows})', *flips])})")
     writer.depth -= 1
@@ -104,7 +106,7 @@ def _flips(scope: _Scope, action: Action, known: Mapping[str, Term]) -> list[str
         if new_value is not None and old_value is not None:
             fixed ^= (new_value ^ old_value) << place.shift_in_word
             continue
-        changed = writer.as_byte(f"({scope.value(new)} ^ {scope.value(old)})", truth=place.variable.truth)
+        changed = writer.as_byte(f"({scope.change(new, old)})", truth=place.variable.truth)
         lanes.setdefault(place.lane, []).append(f"({changed} << {place.shift})" if place.shift else changed)
     flips = [writer.word_constant(fixed)] if fixed else []
     for lane, parts in lanes.items():
@@ -220,6 +222,7 @@ class _Scope:
     rows: str = ""
     names: dict[int, str] = field(factory=dict)
     nodes: list[Term] = field(factory=list)
+    masks: dict[int, str] = field(factory=dict)
 
     def known(self, term: Term) -> str | None:
         """The local that holds the column already, if one does.
@@ -259,7 +262,7 @@ class _Scope:
             case "not":
                 return f"~{self.value(term.args[0])}"
             case "ite":
-                return f"where({', '.join(self.value(arg) for arg in term.args)})"
+                return self._choice(term)
             case "and":
                 return self._conjunction(term)
             case "or":
@@ -267,6 +270,34 @@ class _Scope:
             case _:
                 left, right = term.args
                 return f"{self.value(left)} {_SIGNS[term.op]} {self.value(right)}"
+
+    def _choice(self, term: Term) -> str:
+        """One of two by bits: several plain operations on columns are faster than one `where`."""
+        condition, then, otherwise = (self.value(arg) for arg in term.args)
+        mask = condition if isinstance(term, Bool) else self.mask(term.args[0])
+        return f"{otherwise} ^ (({then} ^ {otherwise}) & {mask})"
+
+    def change(self, new: Term, old: Term) -> str:
+        """The bits in which two terms differ; a choice that keeps the old value differs where it does not."""
+        if new.op == "ite" and isinstance(new, Int) and any(branch is old for branch in new.args[1:]):
+            condition, then, otherwise = new.args
+            mask = self.mask(condition)
+            return (
+                f"({self.change(then, old)}) & {mask}"
+                if otherwise is old
+                else f"({self.change(otherwise, old)}) & ~{mask}"
+            )
+        return f"{self.value(new)} ^ {self.value(old)}"
+
+    def mask(self, condition: Term) -> str:
+        """A column of the columns' type with every bit set where the condition holds, and none elsewhere."""
+        held = self.masks.get(id(condition))
+        if held is None:
+            truth = self.value(condition)
+            narrow = self.writer.column.itemsize == 1
+            wide = f"{truth}.view(i8)" if narrow else f"{truth}.astype(column)"
+            held = self.masks[id(condition)] = self.writer.local(f"-{wide}")
+        return held
 
     def _conjunction(self, term: Term) -> str:
         """Several negations are one negation of an alternative: fewer passes over the columns."""
