@@ -138,6 +138,19 @@ def test_ctrl_c_prints_what_was_explored(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made["distinct_states"] == 1
 
 
+def test_ctrl_c_in_a_proof_is_not_a_refutation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted proof says so in one line and exits 3."""
+
+    def interrupted(*_args: object, **_settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("longpoll_spec.engines.smt.prove", interrupted)
+    done = _run("prove")
+
+    assert done.exit_code == 3
+    assert done.stderr == "longpoll: stopped before the proof was done: nothing is known\n"
+
+
 def test_prove_proves_strict() -> None:
     """Strict is proved for eight requests: the contract's keys, every obligation proved, exit 0."""
     made = _json("prove", "--policy", "strict", "--requests", "8", code=0)

@@ -18,7 +18,7 @@ import msgspec
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.commands import law_shown
-from longpoll.output import Exit, emit_json, err, json_option, table, user_mistakes
+from longpoll.output import Exit, emit_json, err, fail, json_option, table, user_mistakes
 from longpoll_spec.bounds import NAMES, REQUESTS_MAX, named
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.engines.exploration import Progress as Explored
@@ -145,8 +145,13 @@ def prove(
     from longpoll_spec.engines import smt  # noqa: PLC0415
 
     policy = _policy(policy_name, knobs)
-    with _spinner(f"proving {policy.name} for {requests} requests") as say:
-        found = smt.prove(policy, requests=requests, names=names, timeout_s=timeout_s, depth_max=depth_max, report=say)
+    try:
+        with _spinner(f"proving {policy.name} for {requests} requests") as say:
+            found = smt.prove(
+                policy, requests=requests, names=names, timeout_s=timeout_s, depth_max=depth_max, report=say
+            )
+    except KeyboardInterrupt:
+        fail("stopped before the proof was done: nothing is known", Exit.UNKNOWN)
     if as_json:
         emit_json(proof_shown.proof(found))
     else:

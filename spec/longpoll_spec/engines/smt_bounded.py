@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import z3
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.smt_terms import Frame, becomes, frame_of
+from longpoll_spec.engines.smt_terms import Frame, becomes, frame_of, solver_of
 from longpoll_spec.engines.tokens import token_of
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.terms import Bool
@@ -40,7 +40,7 @@ class _Unrolling:
 
     model: Model
     lemmas: Sequence[Bool]
-    solver: Any = field(factory=z3.Solver)
+    solver: Any = field(factory=solver_of)
     frames: list[Frame] = field(factory=list)
     choices: list[list[Any]] = field(factory=list)
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 import z3
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.smt_terms import Frame, frame_of, open_parameters, plausible, state_in, value_in
+from longpoll_spec.engines.smt_terms import Frame, frame_of, open_parameters, plausible, solver_of, state_in, value_in
 from longpoll_spec.engines.symmetry import is_representative, is_symmetric
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.terms import TRUE, Bool, after, variables_of
@@ -72,12 +72,12 @@ class Prover:
     symmetric: bool
     frame: Frame
     assumed: Sequence[Property] = ()
-    solver: Any = field(factory=z3.Solver)
+    solver: Any = field(factory=solver_of)
 
     def assume(self, statements: Sequence[Property]) -> None:
         """From now on every question is asked of states in which these statements hold."""
         self.assumed = statements
-        self.solver = z3.Solver()
+        self.solver = solver_of()
         self.solver.set("timeout", self.timeout_ms)
         self.solver.add(*plausible(self.frame.parameters))
         self.solver.add(*(self.frame.meaning(item.here) for item in statements))

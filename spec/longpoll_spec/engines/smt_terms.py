@@ -86,6 +86,13 @@ def becomes(model: Model, effect: Effect, before: Frame, after: Frame) -> list[A
     ]
 
 
+def solver_of() -> Any:
+    """A new solver, which leaves Ctrl-C to Python: z3 would swallow it and answer unknown."""
+    solver = z3.Solver()
+    solver.set("ctrl_c", False)
+    return solver
+
+
 def value_in(solution: Any, constant: Any) -> int:
     """The value that a z3 solution gives to a constant; truth is 0 or 1, and what does not matter is the least."""
     value = solution.eval(constant, model_completion=True)
