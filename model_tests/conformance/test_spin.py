@@ -1,0 +1,153 @@
+"""SPIN on the exported law: the same states, transitions, depth and verdicts as our engines, and red on a slip."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from longpoll_spec.bounds import named
+from longpoll_spec.engines.manifest import Entry, pinned
+from longpoll_spec.engines.packed import explore
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.policy import PRESETS, preset, with_knob
+from longpoll_spec.render.promela import promela_of
+from longpoll_spec.testing.spin import EVERY_PROPERTY, SpinRun, compile_spin, run_spin, why_no_spin
+
+pytestmark = [
+    pytest.mark.peers,
+    pytest.mark.skipif(why_no_spin() is not None, reason=f"SPIN NOT TRIED: {why_no_spin()}"),
+]
+TINY = [entry for entry in pinned() if entry.bounds == "tiny"]
+SMALL = [entry for entry in pinned() if entry.bounds == "small"]
+
+
+def _exported(policy: str, bounds: str = "tiny") -> str:
+    base, *settings = policy.split("+")
+    chosen = preset(base)
+    for setting in settings:
+        chosen = with_knob(chosen, setting)
+    model = law_of(chosen, named(bounds, chosen))
+    return promela_of(model, properties_of(model))
+
+
+def _run(text: str, directory: Path) -> SpinRun:
+    return run_spin(compile_spin(text, directory, select=EVERY_PROPERTY), "-w22")
+
+
+def _facts(run: SpinRun | Entry) -> dict[str, object]:
+    """What SPIN and the manifest both say."""
+    return {
+        "distinct_states": run.distinct_states,
+        "transitions": run.transitions,
+        "depth": run.depth,
+        "violated": run.violated,
+        "reached": run.reached,
+    }
+
+
+@pytest.mark.parametrize("entry", TINY, ids=lambda entry: entry.policy)
+def test_spin_finds_the_pinned_numbers_at_tiny(entry: Entry, tmp_path: Path) -> None:
+    """Counts, depth, and each property's verdict with the length of its shortest run: all as the manifest says."""
+    assert _facts(_run(_exported(entry.policy), tmp_path)) == _facts(entry)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("entry", SMALL, ids=lambda entry: entry.policy)
+def test_spin_finds_the_pinned_numbers_at_small(entry: Entry, tmp_path: Path) -> None:
+    """The same at small, up to millions of states."""
+    assert _facts(_run(_exported(entry.policy, "small"), tmp_path)) == _facts(entry)
+
+
+def test_every_preset_is_compared() -> None:
+    """No preset is left out of the comparison."""
+    assert {entry.policy for entry in TINY} == {entry.policy for entry in SMALL} == set(PRESETS)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "strict+recheck_after_hold=in_lock",
+        "strict-clone+heap_entry=one_shot+tick=free",
+        "strict-clone+on_throw=keep_rest",
+        "rocketmq-4.9+recheck_after_hold=before_lock",
+    ],
+)
+def test_spin_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:
+    """Off the presets too SPIN finds what the packed engine finds in the same law."""
+    base, *settings = policy.split("+")
+    chosen = preset(base)
+    for setting in settings:
+        chosen = with_knob(chosen, setting)
+    model = law_of(chosen, named("tiny", chosen))
+    ours = explore(model, properties_of(model))
+    lengths = {verdict.name: verdict.depth for verdict in ours.verdicts if verdict.depth is not None}
+    theirs = _run(promela_of(model, properties_of(model)), tmp_path)
+
+    assert (theirs.distinct_states, theirs.transitions, theirs.depth) == (
+        ours.distinct_states,
+        ours.transitions,
+        ours.depth,
+    )
+    assert {**theirs.violated, **theirs.reached} == lengths
+
+
+def test_looking_at_properties_adds_no_state(tmp_path: Path) -> None:
+    """With no property selected, and with one, SPIN counts what it counts with all."""
+    text = _exported("rocketmq-4.9")
+    number = re.search(r"/\* (\d+) no_lost_wakeup ", text)
+    assert number is not None
+    alone = run_spin(compile_spin(text, tmp_path / "one", select=[f"-DPROPERTY={number[1]}"]), "-w22")
+    none = run_spin(compile_spin(text, tmp_path / "none"), "-w22")
+
+    assert (none.violated, none.reached) == ({}, {})
+    assert list(alone.violated) == ["no_lost_wakeup"]
+    assert (alone.distinct_states, alone.transitions, alone.depth) == (
+        none.distinct_states,
+        none.transitions,
+        none.depth,
+    )
+
+
+SLIPS = {
+    "a guard forgets the lock": (
+        r"#define can_hold_0 .*",
+        "#define can_hold_0 (phase_0 == PHASE_MISSED)",
+    ),
+    "a guard forgets that the broker stopped": (r"#define can_append \(running && ", "#define can_append ("),
+    "an effect forgets a copy": (r"(?s)(d_step { can_run_0 -> .*?)\n +copies_0 = [^;]*;", r"\1"),
+    "a walk starts when it may not": (r"#define can_notify_start \(", "#define can_notify_start (true || "),
+    "time does not wait": (r"#define can_tick \(", "#define can_tick (true || "),
+    "an assignment comes too early": (
+        r"(?s)(d_step { can_recheck_0 -> [^\n]*)\n( +copies_0 = [^;]*;)\n( +phase_0 = [^;]*;)",
+        r"\1\n\3\n\2",
+    ),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_in_the_exported_text_is_seen(slip: str, tmp_path: Path) -> None:
+    """One slip in a guard, an effect or the order of assignments changes what SPIN counts or finds."""
+    pattern, replacement = SLIPS[slip]
+    text = _exported("strict")
+    slipped, count = re.subn(pattern, replacement, text, count=1)
+    assert count == 1
+    assert slipped != text
+
+    entry = next(entry for entry in TINY if entry.policy == "strict")
+    assert _facts(_run(slipped, tmp_path)) != _facts(entry)
+
+
+def test_a_run_that_does_not_end_is_no_result(tmp_path: Path) -> None:
+    """A limit on SPIN's memory is an error here, not a smaller count."""
+    pan = compile_spin(_exported("strict"), tmp_path, how=("-DSAFETY", "-DNOREDUCE", "-DBFS", "-DMEMLIM=1"))
+
+    with pytest.raises(RuntimeError, match=r"pan failed|SPIN (says|did not finish)"):
+        run_spin(pan, "-w22")
+
+
+def test_a_text_that_is_no_promela_is_refused(tmp_path: Path) -> None:
+    """What SPIN says about a text it cannot read reaches the reader."""
+    with pytest.raises(RuntimeError, match="syntax error"):
+        compile_spin("active proctype law( { }", tmp_path)
