@@ -1,0 +1,60 @@
+"""What a proof calls inductive is true of every state that plain runs reach, and each statement says what it is."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.engines.evaluate import evaluate, values_of
+from longpoll_spec.engines.smt import prove
+from longpoll_spec.invariant import STRENGTHENING, strengthening_of
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Property
+from longpoll_spec.policy import PRESETS, Policy, preset, with_knob
+from longpoll_spec.testing.strategies import runs
+
+POLICIES = (
+    *PRESETS.values(),
+    with_knob(preset("rocketmq-4.9"), "recheck_after_hold=in_lock"),
+    with_knob(preset("strict-clone"), "on_throw=keep_rest"),
+    with_knob(preset("strict-clone"), "heap_entry=one_shot"),
+)
+
+
+@cache
+def _inductive(policy: Policy) -> frozenset[str]:
+    """The statements that z3 has shown every step of the policy to keep."""
+    obligations = prove(policy, requests=2, depth_max=0).obligations
+    return frozenset(each.property_name for each in obligations if (each.step, each.verdict) == ("inductive", "proved"))
+
+
+@given(data=st.data())
+def test_what_is_inductive_is_true_of_every_run(data: st.DataObject) -> None:
+    """No run reaches a state that breaks a statement proved inductive for its policy."""
+    policy = data.draw(st.sampled_from(POLICIES))
+    model = law_of(policy, named("tiny", policy, messages=2))
+    _actions, state = data.draw(runs(model))
+    kept = [item for item in (*properties_of(model), *strengthening_of(model)) if item.name in _inductive(policy)]
+
+    assert kept
+    for item in kept:
+        assert evaluate(item.here, values_of(model, state)), f"{policy.name}: {item.name}"
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_statements_are_named_and_said(policy: Policy) -> None:
+    """Each statement of the strengthening has the name and sentence of its text, and none is empty."""
+    made = strengthening_of(law_of(policy, Bounds("proof", requests=2, messages=None)))
+    names = [text.__name__ for text in STRENGTHENING]
+
+    assert [item.name for item in made] == [name for name in names if name in {item.name for item in made}]
+    assert all(item.sentence.endswith(".") for item in made)
+    assert all(_is_an_invariant(item) for item in made)
+
+
+def _is_an_invariant(item: Property) -> bool:
+    return item.kind == "inductive" and not item.closing and item.term is item.here
