@@ -1,0 +1,203 @@
+"""What Apache RocketMQ 4.9.7 was recorded to answer, asked of our broker: every case of the transcripts, each profile.
+
+`golden/` holds the recordings and the scripts that replay them, as they were made. A case that we do not answer alike
+stands in `golden/not_equal_yet.json`, or, when strict differs on purpose, with its reason in `docs/strict-differs.md`;
+a listed case that has become equal is as wrong as an unlisted one that is not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import lzma
+import re
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.core import pull as pull_core
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
+
+ROOT: Final = Path(__file__).parents[2]
+GOLDEN: Final = Path(__file__).parent / "golden"
+STORE: Final = ROOT / "model_tests" / "store" / "golden" / "store-4.9.7-clean.tar.xz"
+POLICIES: Final = {policy.name: policy for policy in (ROCKETMQ_4_9, STRICT)}
+PROFILES: Final = {
+    "default": BrokerConfig(),
+    "sql": BrokerConfig(),
+    "strict": BrokerConfig(auto_create_topic=False, auto_create_subscription_group=False),
+    "nolongpoll": BrokerConfig(long_polling=False),
+    "unreadable": BrokerConfig(),
+    "store": BrokerConfig(),
+}
+"""The broker's settings of each profile, as the recordings' README names them."""
+RECORDED_AS: Final = {"brokerName": "broker-a", "cluster": "DefaultCluster"}
+QUICK_MS: Final = 1500
+"""A case is quick when its own waits and sleeps are shorter than this."""
+FURTHER_TRIES: Final = 2
+"""A differing case is tried again alone: on a busy machine an answer may miss its recorded window of time."""
+JOBS: Final = {True: 8, False: 40}
+"""Cases replayed at once; the slow ones only wait."""
+
+
+def load_engine() -> Any:
+    """The recorder's own replay script, which imports its neighbour by its bare name."""
+    sys.path.insert(0, str(GOLDEN))
+    try:
+        return importlib.import_module("engine")
+    finally:
+        sys.path.remove(str(GOLDEN))
+
+
+ENGINE: Final = load_engine()
+
+
+def load_cases() -> list[dict[str, Any]]:
+    """Every recorded case."""
+    text = lzma.decompress((GOLDEN / "transcripts-4.9.7.jsonl.xz").read_bytes()).decode()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+CASES: Final = load_cases()
+
+
+def waits_ms(case: dict[str, Any]) -> int:
+    """How long a case takes by its own account: sleeps, recorded holds, and silence that is waited for."""
+    steps = [*case.get("setup", []), *case.get("during", []), *case.get("after", [])]
+    total: int = sum(step.get("sleep_ms", 0) + step.get("held_ms", 0) for step in steps)
+    total += max((step.get("at_ms", 0) for step in steps), default=0)
+    total += case.get("held_ms") or 0
+    return total + (case.get("wait_ms", 10_000) if case["response"] is None else 0)
+
+
+def chosen(policy: str, profile: str, *, quick: bool) -> list[dict[str, Any]]:
+    """The cases of a profile; under strict without those that the recorder marked as answered by the scan."""
+    return [
+        case
+        for case in CASES
+        if case["profile"] == profile
+        and (waits_ms(case) < QUICK_MS) == quick
+        and not (policy == STRICT.name and case.get("depends") == "scan")
+    ]
+
+
+def not_equal(policy: str) -> set[str]:
+    """The ids that are known to differ under a policy."""
+    listed = set(json.loads((GOLDEN / "not_equal_yet.json").read_text())[policy])
+    return listed | set(strict_reasons()) if policy == STRICT.name else listed
+
+
+def strict_reasons() -> dict[str, str]:
+    """Why strict answers a case differently on purpose, by id."""
+    text = (ROOT / "docs" / "strict-differs.md").read_text()
+    return dict(re.findall(r"^\| `([a-z]+-\d+)` \| (.+?) \|$", text, re.MULTILINE))
+
+
+def start(policy: Policy, profile: str, directory: Path) -> Broker:
+    """A broker as the recorded one was set up."""
+    store_config = StoreConfig(commit_log_file_size=64 * 1024 * 1024)
+    if profile == "store":
+        with tarfile.open(STORE) as archive:
+            archive.extractall(directory, filter="data")
+        (directory,) = directory.iterdir()
+        store_config = StoreConfig(commit_log_file_size=65_536, consume_queue_file_size=2000, message_size_max=65_536)
+    return Broker.start(
+        RealRuntime(), str(directory), policy=policy, config=PROFILES[profile], store_config=store_config
+    )
+
+
+def replay(broker: Broker, policy: str, cases: list[dict[str, Any]], jobs: int) -> dict[str, list[str]]:
+    """The differences of each case that differs, by id."""
+    runner = ENGINE.Runner("{}:{}".format(*broker.address), "{}:{}".format(*broker.name_server_address))
+    runner.discover()
+
+    def differences(case: dict[str, Any]) -> list[str]:
+        hard, _soft = ENGINE.compare(case, runner.run(case), RECORDED_AS, runner.env)
+        # Texts are not compared, and strict's own answers may say more than Java's.
+        return [text for text in hard if policy != STRICT.name or "remarkSet" not in text]
+
+    with ThreadPoolExecutor(jobs) as pool:
+        found = {case["id"]: texts for case, texts in zip(cases, pool.map(differences, cases), strict=True) if texts}
+    known = not_equal(policy)
+    for case in cases:
+        # One at a time, and not on the recorded store, where a second try would meet what the first one sent.
+        tries = 0 if case["profile"] == "store" or case["id"] in known else FURTHER_TRIES
+        while case["id"] in found and tries:
+            tries -= 1
+            found[case["id"]] = differences(case)
+            if not found[case["id"]]:
+                del found[case["id"]]
+    return found
+
+
+def assert_as_listed(known: set[str], cases: list[dict[str, Any]], found: dict[str, list[str]]) -> None:
+    """Exactly the known ones among these cases differ."""
+    listed = known & {case["id"] for case in cases}
+    wrong = "\n".join(f"{name}: {texts[:6]}" for name, texts in found.items() if name not in listed)
+    assert not wrong, f"these answers are not 4.9.7's:\n{wrong}"
+    assert listed <= set(found), f"these have become equal, take them off the list: {sorted(listed - set(found))}"
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path) -> None:
+    """Every case without a long wait is answered as 4.9.7 was recorded to answer it, but for the listed ones."""
+    cases = chosen(policy, profile, quick=True)
+    with start(POLICIES[policy], profile, tmp_path) as broker:
+        found = replay(broker, policy, cases, 1 if profile == "store" else JOBS[True])
+
+    assert_as_listed(not_equal(policy), cases, found)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("profile", ["default", "nolongpoll", "sql"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_holds_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path) -> None:
+    """The cases that wait, for a deadline, a scan or a delayed message, too."""
+    cases = chosen(policy, profile, quick=False)
+    with start(POLICIES[policy], profile, tmp_path) as broker:
+        found = replay(broker, policy, cases, JOBS[False])
+
+    assert_as_listed(not_equal(policy), cases, found)
+
+
+def test_every_case_belongs_to_a_test() -> None:
+    """Quick or long, each recorded case is in one of the profiles above; and no list names a case that is not."""
+    asked = {
+        case["id"]
+        for profile in PROFILES
+        for quick in (True, False)
+        for case in chosen("rocketmq-4.9", profile, quick=quick)
+    }
+    ids = {case["id"] for case in CASES}
+    assert asked == ids
+    assert len(CASES) == 240
+    assert all(not_equal(policy) <= ids for policy in POLICIES)
+    assert not set(strict_reasons()) & set(json.loads((GOLDEN / "not_equal_yet.json").read_text())[STRICT.name])
+    slow = {case["profile"] for case in CASES if waits_ms(case) >= QUICK_MS}
+    assert slow <= {"default", "nolongpoll", "sql"}
+
+
+def test_a_wrong_code_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that answers "moved" where nothing matched differs from the recording, case by case."""
+    cases = [case for case in chosen("strict", "default", quick=True) if case["id"].startswith("pull-")]
+    monkeypatch.setitem(pull_core._CODES, "NO_MATCHED_MESSAGE", 21)
+    with start(STRICT, "default", tmp_path) as broker:
+        found = replay(broker, "strict", cases, JOBS[True])
+
+    assert found
+    with pytest.raises(AssertionError, match=r"not 4\.9\.7's"):
+        assert_as_listed(not_equal("strict"), cases, found)
+
+
+def test_a_listed_case_that_is_equal_is_seen() -> None:
+    """The lists only shrink: who makes a case equal takes it off."""
+    with pytest.raises(AssertionError, match="take them off"):
+        assert_as_listed({"pull-002"}, [{"id": "pull-002"}], {})
