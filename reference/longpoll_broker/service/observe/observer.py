@@ -4,7 +4,7 @@
         observer.doors   # {"127.0.0.1:10911": ("127.0.0.1", 40001)}
 
 A broker that only a route names gets its door when the route passes. Threads: `relay`, and a `history-writer` a broker.
-A source's `uncertainty_ns` is measured: twice the longest of a few TCP handshakes with the broker, which kernels answer
+A source's `uncertainty_ns` is measured: twice the median of a few TCP handshakes with the broker, which kernels answer
 alone; so it holds the way there and back, and no time of the broker's own.
 
 Leaves out how bytes travel (`loop`) and what they mean (`tap`).
@@ -188,12 +188,12 @@ class Observer:
 
     def _uncertainty_ns(self, broker: Address) -> int:
         """How far off the proxy's moments may be from the broker's kernel's."""
-        longest_ns = 0
+        taken_ns = []
         for _ in range(HANDSHAKES):
             begun_ns = self._runtime.monotonic_ns()
             try:
                 with contextlib.closing(self._runtime.connect(*broker, HANDSHAKE_S)):
-                    longest_ns = max(longest_ns, self._runtime.monotonic_ns() - begun_ns)
+                    taken_ns.append(self._runtime.monotonic_ns() - begun_ns)
             except OSError:
                 return UNCERTAINTY_NS_UNMEASURED
-        return max(2 * longest_ns, UNCERTAINTY_NS_MIN)
+        return max(2 * sorted(taken_ns)[HANDSHAKES // 2], UNCERTAINTY_NS_MIN)

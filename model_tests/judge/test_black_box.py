@@ -1,0 +1,298 @@
+"""Histories that a proxy recorded from outside a broker: valid of a good one, and each fault found and named."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.observe import Observer, events, tap
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.load import LoadPlan, drive
+from longpoll_broker.testing.racing import RacePlan, race
+from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, send_message
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.headers import CreateTopicRequestHeader
+from longpoll_judge.job import judge, judge_on
+from longpoll_judge.local import LocalEngine
+from longpoll_judge.plant import plant
+from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_BY_DEADLINE, ANSWERED_ONCE, NO_LOST_WAKEUP, Result
+from longpoll_judge.source import find
+from longpoll_judge.spark import SparkEngine
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
+
+ALLOWED_MS = 1_000
+"""What a machine busy with other tests may delay a good broker; the faults here are slower, or no matter of time."""
+SCAN_MS = 2_500
+
+
+class SlowToHold(RealRuntime):
+    """A runtime that takes 2 ms from a pull's read to its hold: the race of #7358 with a wide window."""
+
+    def step(self, action: str) -> None:
+        """Be slow at one step point."""
+        if action == "hold":
+            time.sleep(0.002)
+
+
+@contextmanager
+def observed(directory: Path, policy: Policy, runtime: RealRuntime | None = None) -> Iterator[tuple[str, int]]:
+    """A broker behind a proxy; the history lies in `directory/history` at the end."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(
+            Broker.start(
+                runtime or RealRuntime(),
+                str(directory / "store"),
+                policy=policy,
+                config=BrokerConfig(scan_period_ms=SCAN_MS),
+                store_config=SMALL_STORE,
+            )
+        )
+        proxy = stack.enter_context(
+            Observer.start(RealRuntime(), brokers=[broker.address], record_directory=str(directory / "history"))
+        )
+        (door,) = proxy.doors.values()
+        yield door
+
+
+def judged(history: Path, *, wake_ms: float = ALLOWED_MS, late_ms: float = ALLOWED_MS) -> Result:
+    """The verdict of the engine without Spark."""
+    return judge([history], engine="local", wake_ms=wake_ms, late_ms=late_ms)
+
+
+def violated(result: Result) -> Counter[str]:
+    """How often each property is certainly broken."""
+    return Counter(finding.property for finding in result.findings if finding.verdict == "violated")
+
+
+def run_load(directory: Path, policy: Policy) -> Path:
+    """A load through the proxy; its history."""
+    with observed(directory, policy) as door:
+        report = drive(RealRuntime(), door, LoadPlan("LOAD", message_count=600, queue_count=4))
+    assert list(report.problems) == []
+    return directory / "history"
+
+
+@pytest.fixture(scope="module")
+def strict_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The strict broker under load, recorded from outside."""
+    return run_load(tmp_path_factory.mktemp("strict"), STRICT)
+
+
+def test_the_strict_broker_is_valid_from_outside(strict_history: Path) -> None:
+    """Every wakeup in time, every deadline kept, every answer explained by some moment; nothing was missed."""
+    result = judged(strict_history)
+    assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
+    assert result.queues == 4
+    assert result.latency["wake_ms"].count > 100
+    assert result.latency["late_ms"].count >= 12
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_both_engines_say_the_same_of_it(strict_history: Path, spark_engine: SparkEngine, tmp_path: Path) -> None:
+    """Of the history and of one with a wrong answer; hardly any time is allowed, so that there is much to say."""
+    plant(strict_history, "next_wrong", tmp_path / "planted")
+    for history in (strict_history, tmp_path / "planted"):
+        results = [
+            msgspec.structs.replace(
+                judge_on(engine, find([history]), wake_ms=1, late_ms=0, say=lambda _text: None), seconds=0
+            )
+            for engine in (LocalEngine(), spark_engine)
+        ]
+        assert results[0].findings
+        assert msgspec.json.encode(results[0]) == msgspec.json.encode(results[1])
+
+
+def test_rocketmqs_late_answers_are_found_from_outside(tmp_path: Path) -> None:
+    """A pull of half a second waits for the scan; what the answers say is right all the same."""
+    result = judged(run_load(tmp_path, ROCKETMQ_4_9), late_ms=200)
+    assert result.verdict == "invalid"
+    assert violated(result)[ANSWERED_BY_DEADLINE] >= 1
+    assert {finding.property for finding in result.findings} <= {ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP}
+    assert all("after its deadline" in f.why for f in result.findings if f.property == ANSWERED_BY_DEADLINE)
+
+
+@pytest.mark.parametrize("policy", [ROCKETMQ_4_9, STRICT], ids=lambda policy: policy.name)
+def test_lost_wakeups_are_found_from_outside(policy: Policy, tmp_path: Path) -> None:
+    """Sends race re-pulls: what the load itself saw come late is what the judge finds, and strict loses none."""
+    queues = 4
+    with observed(tmp_path, policy, SlowToHold()) as door:
+        header = CreateTopicRequestHeader(topic="RACE", read_queue_nums=queues, write_queue_nums=queues)
+        with RawClient(door) as client:
+            assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header.encode()).code == 0
+        report = race(door, RacePlan("RACE", seconds=2, queue_count=queues, late_ms=ALLOWED_MS))
+    result = judged(tmp_path / "history", wake_ms=ALLOWED_MS / 2)
+    assert {finding.property for finding in result.findings} <= {NO_LOST_WAKEUP}
+    assert result.requests >= report.delivered_count >= queues
+    found = {
+        (event["queue"], event["offset"])
+        for finding in result.findings
+        for event in finding.evidence
+        if event["event"] == "request_received"
+    }
+    assert {(late.queue, late.offset) for late in report.late} <= found
+    assert bool(report.late) == bool(violated(result)) == (policy is ROCKETMQ_4_9)
+
+
+# -- planted faults ------------------------------------------------------------------------------------------------------
+
+
+def drop_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy forgets the answer to one held pull."""
+    tell = tap.ConnectionTap._pull_answer
+    forgotten: list[str] = []
+
+    def forgetful(self: tap.ConnectionTap, command: Any, asked: tap.Open, after_ns: int, before_ns: int) -> None:
+        if command.code == 19 and not forgotten:
+            forgotten.append(asked.request)
+            return
+        tell(self, command, asked, after_ns, before_ns)
+
+    monkeypatch.setattr(tap.ConnectionTap, "_pull_answer", forgetful)
+
+
+def shift_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy tells a wrong offset_next, as a broker would that skips a message."""
+
+    def wrong(answer: Any) -> dict[str, Any]:
+        fields = events.pull_answer_fields(answer)
+        return fields | {"offset_next": fields["offset_next"] + 1} if answer.code == 0 else fields
+
+    monkeypatch.setattr("longpoll_broker.service.observe.tap.pull_answer_fields", wrong)
+
+
+def tell_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy tells every answer of code 19 twice."""
+    tell = tap.ConnectionTap._pull_answer
+
+    def twice(self: tap.ConnectionTap, command: Any, asked: tap.Open, after_ns: int, before_ns: int) -> None:
+        for _ in range(2 if command.code == 19 else 1):
+            tell(self, command, asked, after_ns, before_ns)
+
+    monkeypatch.setattr(tap.ConnectionTap, "_pull_answer", twice)
+
+
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy as it is."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (nothing, None),
+        (drop_an_answer, ANSWERED_BY_DEADLINE),
+        (shift_an_offset, ANSWER_IS_RIGHT),
+        (tell_it_twice, ANSWERED_ONCE),
+    ],
+)
+def test_a_faulty_proxy_turns_the_verdict(
+    fault: Callable[[pytest.MonkeyPatch], None], expected: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What makes the history wrong makes the verdict wrong, and it is valid without a fault."""
+    fault(monkeypatch)
+    with observed(tmp_path, STRICT) as door, RawClient(door) as client:
+        send_message(client, "T")
+        codes = [
+            client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset, timeout_ms=timeout_ms)).code
+            for offset, timeout_ms in ((0, 100), (1, 100), (1, 700))
+        ]
+    assert codes == [0, 19, 19]
+    result = judged(tmp_path / "history", late_ms=400)
+    assert set(violated(result)) == ({expected} if expected else set())
+    assert result.verdict == ("invalid" if expected else "valid")
+
+
+@pytest.mark.parametrize(("honest", "verdict"), [(True, "unknown"), (False, "invalid")])
+def test_a_proxy_that_stands_still_accuses_nobody(
+    honest: bool, verdict: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An answer waits in the proxy's socket while its thread stands: the interval holds the stall, so nobody is late.
+
+    A proxy that took the moment of reading for the moment of sending would accuse the broker.
+    """
+    if not honest:
+        tell = tap.ConnectionTap.answered
+        monkeypatch.setattr(
+            tap.ConnectionTap,
+            "answered",
+            lambda self, content, _after_ns, before_ns: tell(self, content, before_ns, before_ns),
+        )
+    standing, go_on = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        standing.set()
+        assert go_on.wait(PATIENCE_S)
+
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE))
+        proxy = stack.enter_context(
+            Observer.start(RealRuntime(), brokers=[broker.address], record_directory=str(tmp_path / "history"))
+        )
+        (door,) = proxy.doors.values()
+        client = stack.enter_context(RawClient(door))
+        send_message(client, "T")
+        opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=500))
+        wait_until(lambda: len(broker.hold_service) == 1)
+        proxy.loop._told.append(stand)
+        assert standing.wait(PATIENCE_S)
+        wait_until(lambda: len(broker.hold_service) == 0)
+        until_ns = time.monotonic_ns() + 1_000_000_000
+        wait_until(lambda: time.monotonic_ns() > until_ns)
+        go_on.set()
+        reply = client.reply(opaque)
+        assert reply is not None
+        assert reply.code == 19
+    result = judged(tmp_path / "history", late_ms=400)
+    assert [finding.property for finding in result.findings] == [ANSWERED_BY_DEADLINE]
+    assert result.verdict == verdict
+
+
+FROM_OUTSIDE = (
+    "answer_delayed",
+    "answer_duplicated",
+    "next_wrong",
+    "message_missing",
+    "too_many_messages",
+    "messages_out_of_order",
+    "next_stays",
+    "wrong_tag",
+    "legal_called_illegal",
+    "half_line",
+    "meta_missing",
+    "sequence_gap",
+)
+"""Faults that show without a look inside the broker. A history from outside does not bound what was visible, so neither
+messages nor ends that are too high are among them, nor, within the time allowed for a wake, ends that are too low."""
+
+
+@pytest.mark.parametrize("name", FROM_OUTSIDE)
+def test_planted_faults_are_found_from_outside(strict_history: Path, tmp_path: Path, name: str) -> None:
+    """The same faults as in histories from inside, with the same verdicts and names."""
+    fault = plant(strict_history, name, tmp_path / "planted")
+    result = judged(tmp_path / "planted", late_ms=200, wake_ms=400)
+    named = {finding.property for finding in result.findings}
+    assert result.verdict == fault.verdict, (fault.sentence, result.findings, result.gaps)
+    assert named <= fault.properties
+    assert bool(named) == bool(fault.properties)
+
+
+def test_a_torn_tail_is_named(strict_history: Path, tmp_path: Path) -> None:
+    """A proxy that was killed leaves half a line and no end: unknown, with both reasons given."""
+    (tmp_path / "torn").mkdir()
+    (part,) = strict_history.glob("part-*.ndjson")
+    (tmp_path / "torn" / part.name).write_bytes(part.read_bytes()[:-25])
+    (tmp_path / "torn" / "meta.json").write_bytes((strict_history / "meta.json").read_bytes())
+    result = judged(tmp_path / "torn")
+    assert result.verdict == "unknown"
+    assert ["damaged line" in gap["why"] for gap in result.gaps if gap["kind"] == "damage"] == [True]
