@@ -9,6 +9,8 @@ import pytest
 from longpoll.output import Exit
 from longpoll.verification import html
 from longpoll.verification.page import Outcome, Page, Row
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.job import judge
 
 
 def row(outcome: Outcome, detail: str = "seen", token: str | None = None) -> Row:
@@ -47,7 +49,10 @@ def test_page_prints_every_row_and_token(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_html_escapes_what_it_is_given(tmp_path: Path) -> None:
     """A detail with markup stays text, and the file is one whole page."""
-    text = html.render([row("violated", "<script>alert(1)</script>")], [("a < b", "<svg></svg>")], None)
+    recorded = tmp_path / "history"
+    write(recorded, simulate(Load(events=300)), simulated_meta())
+    judged = judge([recorded], engine="local")
+    text = html.render([row("violated", "<script>alert(1)</script>")], [("a < b", "<svg></svg>")], judged)
     path = html.write(tmp_path / "report", text)
 
     written = path.read_text()
@@ -55,4 +60,5 @@ def test_html_escapes_what_it_is_given(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in written
     assert "a &lt; b" in written
     assert "<svg></svg>" in written
+    assert "The history is" in written
     assert written.endswith("</html>\n")

@@ -24,6 +24,7 @@ from longpoll.verification.served import ServedBroker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.errors import ConfigError
 from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.observe.observer import Observer, name_of
 from longpoll_broker.testing.served.subject import EmbeddedSubject, RemoteSubject, expectations_of
 from longpoll_judge.result import Result
 from longpoll_spec.policy import preset
@@ -56,7 +57,7 @@ def verify(
     """Explore and prove the law, run the property suite against a broker, judge the history it left, print one page.
 
     Without --broker the reference broker is started in a process of its own, on a temporary store, recording.
-    A named broker keeps no history that could be judged here; its suite and load run all the same.
+    A named broker is put behind a recording proxy, and what it did under the load is judged.
 
     \b
     Examples:
@@ -71,12 +72,11 @@ def verify(
         raise ConfigError("--name-server goes with --broker: name the broker as well")
     page = Page()
     _law(page)
-    result: Result | None = None
     with tempfile.TemporaryDirectory(prefix="longpoll-verify-") as scratch:
         if broker_address is None:
             result = _own_broker(page, Path(scratch), policy_name)
         else:
-            _named_broker(page, broker_address, name_server, policy_name)
+            result = _named_broker(page, Path(scratch), broker_address, name_server, policy_name)
     path = html.write(report_directory, html.render(page.rows, law.charts(page.rows), result))
     if as_json:
         rows = [row.as_json() for row in page.rows]
@@ -105,6 +105,38 @@ def _own_broker(page: Page, scratch: Path, policy_name: str) -> Result:
     page.stage("the store it left", lambda: [store.store_row("store that our broker has left", store_directory)])
     with EmbeddedSubject(runtime, str(scratch / "suite"), policy=preset(policy_name)) as subject:
         _stage(page, "the property suite", partial(broker.suite, runtime, subject))
+    result = _judge(page, recorded)
+    page.stage("the history: planted faults", lambda: history.faults_are_found(recorded, scratch))
+    return result
+
+
+def _stopped(served: ServedBroker) -> Row:
+    code = served.stop()
+    return Row("broker", "stops on SIGTERM", "violated" if code else "ok", f"exit code {code}")
+
+
+def _named_broker(page: Page, scratch: Path, broker_address: str, name_server: str | None, policy_name: str) -> Result:
+    runtime = RealRuntime()
+    place = parse_address(broker_address)
+    topic = f"longpoll-verify-{runtime.unix_ms()}"
+    recorded = scratch / "history"
+    with Observer.start(
+        runtime,
+        brokers=[place],
+        record_directory=str(recorded),
+        name_server=None if name_server is None else parse_address(name_server),
+    ) as observer:
+        door = observer.doors[name_of(place)]
+        _stage(page, f"load against {broker_address}, observed", partial(broker.load, runtime, door, topic))
+        if observer.name_server_address is not None:
+            names = name_of(observer.name_server_address)
+            _stage(page, "the real client, observed", partial(broker.real_client, names, f"{topic}-client"))
+    subject = RemoteSubject(place, expectations_of(preset(policy_name), BrokerConfig(), StoreConfig()))
+    _stage(page, f"the property suite against {broker_address}", partial(broker.suite, runtime, subject))
+    return _judge(page, recorded)
+
+
+def _judge(page: Page, recorded: Path) -> Result:
     results: list[Result] = []
 
     def judge() -> Sequence[Row]:
@@ -113,26 +145,7 @@ def _own_broker(page: Page, scratch: Path, policy_name: str) -> Result:
         return rows
 
     page.stage("the history: judging on Spark", judge)
-    page.stage("the history: planted faults", lambda: history.faults_are_found(recorded, scratch))
     return results[0]
-
-
-def _stopped(served: ServedBroker) -> Row:
-    code = served.stop()
-    return Row("broker", "stops on SIGTERM", "violated" if code else "ok", f"exit code {code}")
-
-
-def _named_broker(page: Page, broker_address: str, name_server: str | None, policy_name: str) -> None:
-    runtime = RealRuntime()
-    place = parse_address(broker_address)
-    topic = f"longpoll-verify-{runtime.unix_ms()}"
-    subject = RemoteSubject(place, expectations_of(preset(policy_name), BrokerConfig(), StoreConfig()))
-    _stage(page, f"load against {broker_address}", partial(broker.load, runtime, place, topic))
-    _stage(page, f"the property suite against {broker_address}", partial(broker.suite, runtime, subject))
-    if name_server is not None:
-        _stage(page, "the real client", partial(broker.real_client, name_server, f"{topic}-client"))
-    unjudged = "this broker keeps no history of its own: record one in the documented format and use `longpoll judge`"
-    page.add([Row("history", "recorded run", "skipped", unjudged)])
 
 
 def _stage(page: Page, title: str, work: Callable[[Callable[[int, int], None]], Sequence[Row]]) -> None:

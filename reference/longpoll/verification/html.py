@@ -39,17 +39,16 @@ figure svg { max-width: 100%; height: auto }
 """
 
 
-def render(rows: Sequence[Row], charts: Sequence[tuple[str, str]], result: Result | None) -> str:
+def render(rows: Sequence[Row], charts: Sequence[tuple[str, str]], result: Result) -> str:
     """The page; `charts` are (caption, SVG text) pairs."""
     figures = "".join(f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>" for caption, svg in charts)
-    section = render_section(result) if result is not None else "<p>No history was recorded.</p>"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>longpoll verify</title><style>{STYLE}{JUDGE_STYLE}</style></head><body><main>"
         f"<h1>longpoll verify</h1>{_table(rows)}"
         f"<h2>The race, step by step</h2>{figures or '<p>No counterexample to draw.</p>'}"
-        f"</main>{section}</body></html>\n"
+        f"</main>{render_section(result)}</body></html>\n"
     )
 
 
