@@ -145,7 +145,7 @@ def test_lost_wakeups_are_found_from_outside(policy: Policy, tmp_path: Path) -> 
     assert bool(report.late) == bool(violated(result)) == (policy is ROCKETMQ_4_9)
 
 
-# -- planted faults ------------------------------------------------------------------------------------------------------
+# -- planted faults ----------------------------------------------------------------------------------------------------
 
 
 def drop_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
