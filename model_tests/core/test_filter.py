@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.core.filter import ExpressionError, java_hash, tag_filter
+from longpoll_broker.core.filter import ExpressionError, filter_of, java_hash, tag_filter
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_the_empty_type_counts_as_a_tag_type_but_parses_no_tags() -> None:
     """So nothing matches; and an expression of another type must not be empty."""
     assert not tag_filter("a", "").matches(java_hash("a"))
     with pytest.raises(ExpressionError):
-        tag_filter("", "SQL92")
+        filter_of("", "SQL92")

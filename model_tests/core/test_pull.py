@@ -9,6 +9,7 @@ import pytest
 
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, code_of, decide
+from longpoll_broker.core.sql92 import Lookup
 from longpoll_broker.core.subscription import Clients, subscription_of
 from longpoll_broker.core.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.store.messages import GetResult, GetStatus
@@ -20,13 +21,22 @@ class OneRead:
     def __init__(self, status: GetStatus = GetStatus.FOUND) -> None:
         self.status = status
         self.matches: Callable[[int], bool] | None = None
+        self.matches_properties: Callable[[Lookup], bool] | None = None
         self.count = 0
 
     def get(
-        self, topic: str, queue_id: int, offset: int, count_max: int, matches: Callable[[int], bool] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        matches: Callable[[int], bool] | None = None,
+        *,
+        matches_properties: Callable[[Lookup], bool] | None = None,
     ) -> GetResult:
         """The answer."""
         self.matches = matches
+        self.matches_properties = matches_properties
         self.count += 1
         return GetResult(self.status, offset + 1, 0, 9, [], [], 0, suggest_slave=False)
 

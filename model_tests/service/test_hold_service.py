@@ -29,6 +29,9 @@ class Bench:
         self.outbox = Outbox()
         self.service = HoldService(runtime, policy, self, self, refuse=self.refuse, held_count_max=held_count_max)
 
+    def properties_at(self, topic: str, queue_id: int, offset: int) -> None:
+        """No message of these tests has properties."""
+
     def visible_end(self, topic: str, queue_id: int) -> int:
         """The store's answer."""
         assert (topic, queue_id) == KEY

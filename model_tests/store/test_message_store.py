@@ -107,9 +107,9 @@ def test_statuses_and_next_offsets(tmp_path: pathlib.Path) -> None:
     assert (filtered.status, filtered.offset_next, filtered.records) == (GetStatus.NO_MATCHED_MESSAGE, 10, [])
     some = store.get("T", 0, 2, 32, lambda code: code == tags_code("b"))
     assert (some.offsets, some.offset_next) == (list(range(4, 10)), 10)
-    by_record = store.get("T", 0, 0, 32, matches_record=lambda content: b"\x01b" in bytes(content))
-    assert by_record.offsets == list(range(4, 10))
-    del some, by_record, asked, filtered
+    by_property = store.get("T", 0, 0, 32, matches_properties=lambda lookup: lookup("TAGS") == "b")
+    assert by_property.offsets == list(range(4, 10))
+    del some, by_property, asked, filtered
     store.close()
 
 

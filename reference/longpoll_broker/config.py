@@ -52,6 +52,8 @@ class BrokerConfig:
     auto_create_subscription_group: bool = field(default=True)
     long_polling: bool = field(default=True)
     """`longPollingEnable`."""
+    property_filter: bool = field(default=False)
+    """`enablePropertyFilter`: consumers may filter by SQL92 on properties."""
     scan_period_ms: int = field(default=5000)
     """How often the hold table is scanned under a policy with `expiry=scan` (hard-coded in Java)."""
     dispatcher_sleep_ms: int = field(default=1)

@@ -43,6 +43,7 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "autoCreateTopicEnable": ("auto_create_topic", _boolean),
     "autoCreateSubscriptionGroup": ("auto_create_subscription_group", _boolean),
     "longPollingEnable": ("long_polling", _boolean),
+    "enablePropertyFilter": ("property_filter", _boolean),
     "pullMessageThreadPoolNums": ("pull_thread_count", _count),
     "pullThreadPoolQueueCapacity": ("pull_queue_capacity", _count),
 }

@@ -21,7 +21,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.core.faults import FAULTS
-from longpoll_broker.core.filter import TagFilter
+from longpoll_broker.core.filter import Filter
 
 Key = tuple[str, int]
 """Topic and queue id: what a bucket is for."""
@@ -78,7 +78,7 @@ class Pull(msgspec.Struct, eq=False, gc=False):
     """The request's number in the recorded history."""
     deadline_ms: int = 0
     """Set when the pull is received: receipt plus `timeout_ms`."""
-    filter: TagFilter | None = None
+    filter: Filter | None = None
     """What the pull wants, captured when it missed."""
     phase: Phase = PULLING
     spent: bool = False
@@ -282,6 +282,13 @@ class HoldTable:
     def drain(self) -> list[Pull]:
         """Take out every held pull; those that a notifier has taken are its own to keep, and drained after that."""
         held = [pull for bucket in self._buckets.values() for pull in bucket]
+        for pull in held:
+            self._remove(pull)
+        return held
+
+    def drain_topic(self, topic: str) -> list[Pull]:
+        """Take out every held pull of one topic."""
+        held = [pull for key, bucket in self._buckets.items() if key[0] == topic for pull in bucket]
         for pull in held:
             self._remove(pull)
         return held

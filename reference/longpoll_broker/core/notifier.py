@@ -15,7 +15,9 @@ from collections.abc import Callable
 from attrs import define, field, frozen
 
 from longpoll_broker.core.faults import FAULTS
+from longpoll_broker.core.filter import SqlFilter
 from longpoll_broker.core.hold import HoldTable, Key, Pull
+from longpoll_broker.core.sql92 import Lookup
 from longpoll_spec.policy import Policy
 
 
@@ -26,6 +28,10 @@ class Wake:
     pull: Pull
     cause: str
     """`woken`, `expired` or `thrown`."""
+
+
+def _unknown() -> None:
+    return None
 
 
 @define(slots=True, eq=False)
@@ -46,6 +52,9 @@ class Walk:
     now_ms: int
     read_visible_end: Callable[[], int]
     """Reads the store's visible end now; RocketMQ asks it once more for a pull that the known end does not help."""
+    read_properties: Callable[[], Lookup | None] = _unknown
+    """Finds the arriving message's properties; asked once, and only when a filter needs them."""
+    _properties: Lookup | None = field(default=None, init=False)
     _waiting: deque[Pull] = field(factory=deque, init=False)
     _kept: list[Pull] = field(factory=list, init=False)
     _ready: deque[Wake] = field(factory=deque, init=False)
@@ -103,7 +112,18 @@ class Walk:
             newest = self.read_visible_end()
         if newest <= pull.offset:
             return False
-        return pull.filter is None or pull.filter.matches(self.tags_code)
+        wanted = pull.filter
+        if wanted is None or not wanted.matches(self.tags_code):
+            return wanted is None
+        return not isinstance(wanted, SqlFilter) or self._has_properties(wanted)
+
+    def _has_properties(self, wanted: SqlFilter) -> bool:
+        """Whether the arriving message matches; true when no single message arrives, or it cannot be read."""
+        if self.tags_code is None:
+            return True
+        if self._properties is None:
+            self._properties = self.read_properties()
+        return self._properties is None or wanted.matches_properties(self._properties)
 
     def _cause(self, pull: Pull) -> str:
         return "expired" if self.now_ms >= pull.deadline_ms else "woken"

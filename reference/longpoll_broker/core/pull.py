@@ -16,8 +16,9 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 from attrs import frozen
 
-from longpoll_broker.core.filter import ExpressionError, TagFilter, is_tag_type, tag_filter
+from longpoll_broker.core.filter import ExpressionError, Filter, SqlFilter, filter_of, is_tag_type, not_supported
 from longpoll_broker.core.hold import Pull
+from longpoll_broker.core.sql92 import Lookup
 from longpoll_broker.core.subscription import BROADCASTING, Clients
 from longpoll_broker.core.topics import Groups, Topics
 
@@ -32,6 +33,7 @@ SUBSCRIPTION_PARSE_FAILED: Final = 23
 SUBSCRIPTION_NOT_EXIST: Final = 24
 SUBSCRIPTION_NOT_LATEST: Final = 25
 SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
+FILTER_DATA_NOT_EXIST: Final = 27
 
 FLAG_COMMIT_OFFSET: Final = 1
 FLAG_SUSPEND: Final = 2
@@ -95,9 +97,16 @@ class Store(Protocol):
     """As much of the message store as a decision needs."""
 
     def get(
-        self, topic: str, queue_id: int, offset: int, count_max: int, matches: Callable[[int], bool] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        matches: Callable[[int], bool] | None = None,
+        *,
+        matches_properties: Callable[[Lookup], bool] | None = None,
     ) -> Read:
-        """Read up to `count_max` messages from `offset` on whose tag hash `matches`."""
+        """Read up to `count_max` messages from `offset` on whose tag hash, or properties, match."""
         ...
 
 
@@ -120,7 +129,7 @@ class Miss(msgspec.Struct, frozen=True):
     """Nothing new at the offset: hold the pull, or answer 19."""
 
     read: Any
-    filter: TagFilter
+    filter: Filter
     """What the pull waits for."""
     code: int = PULL_NOT_FOUND
 
@@ -144,6 +153,8 @@ class Desk:
     clients: Clients
     is_readable: bool = True
     """`brokerPermission` has the read bit."""
+    property_filter: bool = False
+    """`enablePropertyFilter`: a subscription may be of another type than TAG."""
     broker_ip: str = "127.0.0.1"
 
 
@@ -155,10 +166,13 @@ def decide(pull: Pull, desk: Desk, store: Store) -> Decision:
     return look(pull, wanted, store)
 
 
-def look(pull: Pull, wanted: TagFilter, store: Store) -> Found | Miss | OffsetMoved:
+def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved:
     """Read for a pull that has passed its checks."""
-    matches = None if wanted.all_tags else wanted.matches
-    read = store.get(pull.topic, pull.queue_id, pull.offset, pull.count_max, matches)
+    place = (pull.topic, pull.queue_id, pull.offset, pull.count_max)
+    if isinstance(wanted, SqlFilter):
+        read = store.get(*place, matches_properties=wanted.matches_properties)
+    else:
+        read = store.get(*place, None if wanted.all_tags else wanted.matches)
     code = code_of(read.status.name, pull.offset)
     if code == SUCCESS:
         return Found(read)
@@ -187,7 +201,7 @@ def code_of(status: str, offset: int) -> int:
     return PULL_NOT_FOUND if offset == 0 else PULL_OFFSET_MOVED
 
 
-def check(pull: Pull, desk: Desk) -> TagFilter | Refused:  # noqa: PLR0911 - one return a check, in order
+def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one return a check, in order
     """Every check before the read, in order: the filter to read with, or the refusal."""
     if not desk.is_readable:
         return Refused(NO_PERMISSION, f"the broker[{desk.broker_ip}] pulling message is forbidden")
@@ -208,27 +222,29 @@ def check(pull: Pull, desk: Desk) -> TagFilter | Refused:  # noqa: PLR0911 - one
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{pull.channel}]",
         )
     wanted = _wanted(pull, desk, broadcast_enabled=group.consume_broadcast_enable)
-    if isinstance(wanted, TagFilter) and not is_tag_type(wanted.expression_type):
-        return Refused(
-            SYSTEM_ERROR,
-            f"The broker does not support consumer to filter message by {wanted.expression_type[:64]}",
-        )
-    if isinstance(wanted, TagFilter) and pull.count_max < 0:
+    if isinstance(wanted, Refused):
+        return wanted
+    if not desk.property_filter and not is_tag_type(wanted.expression_type):
+        return Refused(SYSTEM_ERROR, not_supported(wanted.expression_type))
+    if pull.count_max < 0:
         return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
     return wanted
 
 
 def _wanted(  # noqa: PLR0911 - one return a check, in order
     pull: Pull, desk: Desk, *, broadcast_enabled: bool
-) -> TagFilter | Refused:
+) -> Filter | Refused:
     """The subscription: from the request, or from the group's heartbeats."""
     if pull.sys_flag & FLAG_SUBSCRIPTION:
         if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
             return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
         try:
-            return tag_filter(pull.subscription, pull.expression_type)
+            brought = filter_of(pull.subscription, pull.expression_type)
         except ExpressionError:
             return Refused(SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
+        if desk.property_filter and isinstance(brought, SqlFilter) and brought.over_limit:
+            return Refused(SUBSCRIPTION_PARSE_FAILED, brought.problem)
+        return brought
     group = desk.clients.group(pull.group)
     if group is None:
         return Refused(SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist {FAQ}")
@@ -239,4 +255,9 @@ def _wanted(  # noqa: PLR0911 - one return a check, in order
         return Refused(SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist {FAQ}")
     if subscription.sub_version < pull.sub_version:
         return Refused(SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-    return subscription.filter
+    known = subscription.filter
+    if isinstance(known, SqlFilter) and known.condition is None:
+        return Refused(
+            FILTER_DATA_NOT_EXIST, "The broker's consumer filter data is not exist!Your expression may be wrong!"
+        )
+    return known

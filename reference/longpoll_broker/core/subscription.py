@@ -11,7 +11,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.core.filter import ExpressionError, TagFilter, tag_filter
+from longpoll_broker.core.filter import ExpressionError, Filter, TagFilter, filter_of
 
 BROADCASTING: Final = "BROADCASTING"
 MEMBER_COUNT_MAX: Final = 100_000
@@ -23,7 +23,7 @@ class Subscription:
     """What a group wants of one topic."""
 
     topic: str
-    filter: TagFilter
+    filter: Filter
     sub_version: int
 
 
@@ -124,7 +124,7 @@ NOTHING: Final = TagFilter("", "TAG", frozenset(), all_tags=False)
 def subscription_of(topic: str, expression: str | None, expression_type: str | None, sub_version: int) -> Subscription:
     """A heartbeat's subscription; one that cannot be parsed matches nothing, for a heartbeat has no error for it."""
     try:
-        parsed = tag_filter(expression, expression_type)
+        parsed: Filter = filter_of(expression, expression_type)
     except ExpressionError:
         parsed = NOTHING
     return Subscription(topic, parsed, sub_version)

@@ -1,7 +1,7 @@
 """Serves questions about offsets and messages, and changes of topics and groups: 14, 15, 17, 29 to 33, 200, 207, 215.
 
-Deleting a topic makes it unknown; its messages stay in the log as in RocketMQ. Leaves out queries by key and deletion
-of consume queues.
+Deleting a topic makes it unknown and removes its queues; its messages stay in the log as in RocketMQ. Leaves out queries
+by key.
 
 Source: `ConsumerManageProcessor.java`, `AdminBrokerProcessor.java`, `QueryMessageProcessor.java` 4.9; answers as seen
 on 4.9.7.
@@ -9,11 +9,21 @@ on 4.9.7.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from attrs import define
 
 from longpoll_broker.core.offsets import Offsets
-from longpoll_broker.core.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics, name_problem
+from longpoll_broker.core.topics import (
+    NOT_FOR_SENDING,
+    QUEUE_COUNT_MAX,
+    GroupConfig,
+    Groups,
+    TopicConfig,
+    Topics,
+    name_problem,
+)
 from longpoll_broker.errors import HeaderError
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
@@ -43,6 +53,8 @@ class AdminService:
     groups: Groups
     offsets: Offsets
     store: MessageStore
+    topic_deleted: Callable[[str, Outbox], None]
+    """Called when a topic is gone."""
 
     def query_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """14: the group's offset; 0 for a new group of a queue that still has its first message; else 22."""
@@ -121,9 +133,15 @@ class AdminService:
         # Java's reply carries this text on success as well.
         return answer(command, ResponseCode.SUCCESS, "not set any response code")
 
-    def delete_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """215: forget a topic; an unknown one is forgotten already."""
-        self.topics.remove(DeleteTopicRequestHeader.decode(command.ext_fields).topic)
+    def delete_topic(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
+        """215: forget a topic and its queues; an unknown one is forgotten already."""
+        name = DeleteTopicRequestHeader.decode(command.ext_fields).topic
+        if name in NOT_FOR_SENDING:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
+        # First unknown, then without queues: a send or pull between the two is refused.
+        self.topics.remove(name)
+        self.store.delete_topic(name)
+        self.topic_deleted(name, outbox)
         return answer(command, ResponseCode.SUCCESS)
 
     def put_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:

@@ -221,7 +221,7 @@ class Broker:
             runtime,
             self.policy,
             config,
-            Desk(self.topics, self.groups, self.clients),
+            Desk(self.topics, self.groups, self.clients, property_filter=config.property_filter),
             self.offsets,
             self.store,
             recorder,
@@ -248,8 +248,10 @@ class Broker:
         if self.policy.expiry == "scan":
             period_ms = config.scan_period_ms if config.long_polling else 1000
             self._scan = ScanService(runtime, self.hold_service, period_ms)
-        self._client_service = ClientService(self.topics, self.groups, self.clients, tables_lock)
-        admin = AdminService(self.topics, self.groups, self.offsets, self.store)
+        self._client_service = ClientService(
+            self.topics, self.groups, self.clients, tables_lock, property_filter=config.property_filter
+        )
+        admin = AdminService(self.topics, self.groups, self.offsets, self.store, self._topic_deleted)
         send = SendService(
             runtime,
             config,
@@ -315,6 +317,12 @@ class Broker:
             outbox = Outbox()
             self.dispatch_service.run(outbox)
             outbox.flush()
+
+    def _topic_deleted(self, topic: str, outbox: Outbox) -> None:
+        """Tell those who wait for a topic that is gone; RocketMQ's hear it at the scan after their deadline."""
+        self.pull_service.forget_last()
+        if self.policy.expiry == "own_deadline":
+            self.hold_service.topic_deleted(topic, outbox)
 
     def _adopt_topics(self) -> None:
         """A topic that has queues but no entry in `topics.json` (a crash came between) becomes known again."""

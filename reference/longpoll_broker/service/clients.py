@@ -10,12 +10,13 @@ from typing import Final
 
 from attrs import define, field
 
+from longpoll_broker.core.filter import is_tag_type, not_supported, sql_filter
 from longpoll_broker.core.subscription import Clients, subscription_of
 from longpoll_broker.core.topics import RETRY_PREFIX, Groups, Topics
 from longpoll_broker.runtime import Lock
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
-from longpoll_broker.wire.bodies import ConsumerData, ConsumerList, HeartbeatData
+from longpoll_broker.wire.bodies import CheckClientData, ConsumerData, ConsumerList, HeartbeatData
 from longpoll_broker.wire.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command, encode
 from longpoll_broker.wire.headers import (
@@ -36,6 +37,8 @@ class ClientService:
     clients: Clients
     lock: Lock
     """Guards `clients`: its two maps change together."""
+    property_filter: bool = False
+    """`enablePropertyFilter`."""
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
     def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
@@ -71,7 +74,15 @@ class ClientService:
         return answer(command, ResponseCode.SUCCESS, body=ConsumerList(consumer_id_list=ids).encode())
 
     def check_config(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """46: Java clients ask whether an SQL filter would do before they start; the pull itself says so as well."""
+        """46: a Java client asks before it starts if its filter will do; 1 when none will, 23 when this will not."""
+        wanted = CheckClientData.decode(command.body).subscription_data if command.body else None
+        if wanted is None or is_tag_type(wanted.expression_type):
+            return answer(command, ResponseCode.SUCCESS)
+        if not self.property_filter:
+            return answer(command, ResponseCode.SYSTEM_ERROR, not_supported(wanted.expression_type))
+        problem = sql_filter(wanted.sub_string, wanted.expression_type).problem
+        if problem:
+            return answer(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, problem)
         return answer(command, ResponseCode.SUCCESS)
 
     def closed(self, channel: Channel, outbox: Outbox) -> None:

@@ -17,6 +17,7 @@ from attrs import frozen
 from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.core.hold import HELD, MISSED, QUEUED, HoldTable, Key, Pull
 from longpoll_broker.core.notifier import Walk
+from longpoll_broker.core.sql92 import Lookup
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Lock, Runtime
 from longpoll_broker.service.channel import Channel, Outbox
@@ -54,6 +55,10 @@ class Ends(Protocol):
 
     def visible_end(self, topic: str, queue_id: int) -> int:
         """The queue's visible end."""
+        ...
+
+    def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
+        """The properties of the message at a queue offset; None when it is not there."""
         ...
 
 
@@ -206,6 +211,8 @@ class HoldService:
             tags_code,
             self.now_ms(),
             lambda: self._ends.visible_end(topic, queue_id),
+            # The end that an arrival tells is its own offset plus one.
+            lambda: self._ends.properties_at(topic, queue_id, visible_end - 1),
         )
         after_ns = recorder.now_ns() if recorder is not None else 0
         self._runtime.step(steps.start)
@@ -314,6 +321,14 @@ class HoldService:
             with shard.lock:
                 dropped += len(shard.table.drop_channel(channel))
         return dropped
+
+    def topic_deleted(self, topic: str, outbox: Outbox) -> None:
+        """Run every held pull of a topic that is gone, so that it is told at once; RocketMQ's hear it at a scan."""
+        for shard in self._shards:
+            with shard.lock:
+                held = shard.table.drain_topic(topic)
+            for pull in held:
+                self._queue(pull, "error", outbox)
 
     def stop(self, outbox: Outbox) -> None:
         """Hold nothing any more, and answer what is held; call when no notifier is at work any more."""

@@ -14,7 +14,7 @@ from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.faults import FAULTS
-from longpoll_broker.core.filter import TagFilter
+from longpoll_broker.core.filter import Filter, TagFilter
 from longpoll_broker.core.hold import ANSWERED, Pull
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.pull import (
@@ -83,10 +83,13 @@ class PullService:
                 pull.filter = wanted
                 assert self.hold_service is not None
                 self.hold_service.hold(pull, outbox)
+                if self.desk.topics.get(pull.topic) is None and self.policy.expiry == "own_deadline":
+                    # Deleted between the check and the insert: whoever deleted it may have looked before.
+                    self.hold_service.topic_deleted(pull.topic, outbox)
                 return None
         return self._encode(pull, decision, "immediate", Serialisation(pull.serialize), outbox)
 
-    def _look(self, pull: Pull, wanted: TagFilter) -> Decision:
+    def _look(self, pull: Pull, wanted: Filter) -> Decision:
         """Read for a pull; a row of pulls with one offset, as one message wakes them, is read once.
 
         The last read counts as long as the queue's two ends and the log's start are what they were before it: what lies
@@ -232,9 +235,9 @@ class PullService:
             "connection": number,
         }
 
-    def _record_request(self, pull: Pull, channel: Channel, wanted: TagFilter | Refused) -> None:
+    def _record_request(self, pull: Pull, channel: Channel, wanted: Filter | Refused) -> None:
         assert self.recorder is not None
-        known = wanted if isinstance(wanted, TagFilter) else None
+        known = None if isinstance(wanted, Refused) else wanted
         self.recorder.put(
             "request_received",
             channel.received_ns,

@@ -8,7 +8,7 @@ the cursor reads the log. Leaves out who calls it and when (the service), and th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final, Protocol
 
 import msgspec
@@ -18,7 +18,7 @@ from longpoll_broker.runtime import Lock
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.messages import Arrival
-from longpoll_broker.store.record import Damage
+from longpoll_broker.store.record import Damage, Record
 
 HANDED_COUNT_MAX: Final = 262_144
 """Most messages handed over and not yet dispatched; over this the dispatcher reads the log."""
@@ -36,10 +36,10 @@ class Handed(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueOf(Protocol):
-    """Finds, and makes if need be, the queue of a message."""
+    """Finds, and makes if need be, the queue of a record."""
 
-    def __call__(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue; raises OSError when it cannot be made."""
+    def __call__(self, record: Record) -> ConsumeQueue | None:
+        """The queue, or None when none lists the record; raises OSError when it cannot be made."""
         ...
 
 
@@ -73,6 +73,12 @@ class Dispatcher:
                 self._handed_end = handed.physical_offset + handed.size
             else:
                 self.handing = False
+
+    def unlist(self, queues: Container[ConsumeQueue]) -> None:
+        """Let no queue of these list what was handed over for it; the caller holds dispatch and append lock."""
+        self.handed = deque(
+            msgspec.structs.replace(item, queue=None) if item.queue in queues else item for item in self.handed
+        )
 
     def dispatch(self, limit: int) -> list[Arrival]:
         """Move up to `limit` records into their queues; the arrivals in log order, fewer when some list in no queue.
@@ -122,7 +128,7 @@ class Dispatcher:
                     f"commit log, physical offset {self.cursor}: {found}; stop the broker and run "
                     "`longpoll store verify` on its store"
                 )
-            queue = self._queue_of(found.topic, found.queue_id) if found.in_queue else None
+            queue = self._queue_of(found)
             self._show(
                 Handed(queue, found.queue_offset, found.physical_offset, found.size, found.tags_code, found.store_ms),
                 arrivals.append,

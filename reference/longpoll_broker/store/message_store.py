@@ -30,12 +30,14 @@ from longpoll_broker.store.record import (
     SYS_FLAG_TRANSACTION_PREPARED,
     SYS_FLAG_TRANSACTION_ROLLBACK,
     TOPIC_SIZE_MAX,
+    Lookup,
     Record,
+    lookup_in,
     tags_code_of,
 )
 from longpoll_broker.store.recovery import recover_clean, recover_crashed
 from longpoll_broker.store.segment import SegmentList
-from longpoll_broker.store.selection import RecordMatch, TagsMatch, nothing, read_queue
+from longpoll_broker.store.selection import PropertiesMatch, TagsMatch, nothing, read_queue
 
 QUEUE_ID_MAX: Final = 2**31 - 1
 _NOT_IN_QUEUE: Final = (SYS_FLAG_TRANSACTION_PREPARED, SYS_FLAG_TRANSACTION_ROLLBACK)
@@ -65,15 +67,18 @@ class MessageStore:
         self._dispatch_lock = runtime.lock()
         self._flush_lock = runtime.lock()
         self._topics: dict[str, _Topic] = {}
+        # Where the log ended when a topic was deleted: no queue lists its records before that.
+        self._deleted_at: dict[str, int] = {}
         self._closed = False
         self._crashed = runtime.files.exists(f"{directory}/abort")
+        self._had_queues = runtime.files.exists(f"{directory}/consumequeue")
         self._log = CommitLog(
             runtime.files, f"{directory}/commitlog", config.commit_log_file_size, lengthen=self._crashed
         )
         self._checkpoint = load_checkpoint(runtime.files, f"{directory}/checkpoint")
         self._store_ms = 0
         self._dispatched_ms = 0
-        self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_to_write, 0)
+        self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, 0)
 
     @classmethod
     def open(cls, runtime: Runtime, directory: str, config: StoreConfig) -> MessageStore:
@@ -84,9 +89,7 @@ class MessageStore:
         """
         _check_config(config)
         files = runtime.files
-        for name in ("commitlog", "consumequeue"):
-            files.make_directory(f"{directory}/{name}")
-        files.sync_directory(directory)
+        files.make_directory(directory)
         try:
             unlock = files.lock(f"{directory}/lock")
         except BlockingIOError as error:
@@ -101,14 +104,18 @@ class MessageStore:
         return store
 
     def _recover(self) -> None:
+        files = self._runtime.files
+        for name in ("commitlog", "consumequeue"):
+            files.make_directory(f"{self._directory}/{name}")
+        files.sync_directory(self._directory)
         self._load_queues()
         queues = self._all_queues()
         if self._crashed:
             recovered = recover_crashed(self._log, queues, self._checkpoint)
         else:
-            recovered = recover_clean(self._log, queues)
+            recovered = recover_clean(self._log, queues, self._checkpoint.logics_ms if self._had_queues else -1)
         self._store_ms = recovered.store_ms
-        self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_to_write, recovered.cursor)
+        self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, recovered.cursor)
         while self._dispatcher.cursor < self._log.end:
             self._dispatcher.dispatch(_DISPATCH_COUNT)
         for queue in self._all_queues():
@@ -180,6 +187,12 @@ class MessageStore:
         if not 0 <= message.queue_id <= QUEUE_ID_MAX:
             raise MessageRefusedError(f"queue id {message.queue_id} is not from 0 to {QUEUE_ID_MAX}")
 
+    def _queue_of(self, record: Record) -> ConsumeQueue | None:
+        """The queue that lists a record: none for a prepared message, or one of a topic deleted since."""
+        if not record.in_queue or record.physical_offset < self._deleted_at.get(record.topic, 0):
+            return None
+        return self._queue_to_write(record.topic, record.queue_id)
+
     def _queue_to_write(self, topic: str, queue_id: int) -> ConsumeQueue:
         with self._append_lock:
             return self._make_queue(topic, queue_id)
@@ -198,6 +211,24 @@ class MessageStore:
             queue = ConsumeQueue(segments, topic, queue_id)
             known.queues[queue_id] = queue
         return queue
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic's queues and remove their files (`cleanUnusedTopic`); a later one of its name begins at 0.
+
+        Its records stay in the log, and no queue lists those that are not visible yet. Slices handed out stay valid.
+        Nothing happens for an unknown topic. After a crash the queues may be there again.
+        """
+        with self._flush_lock, self._dispatch_lock, self._append_lock:
+            cursor = self._dispatcher.cursor
+            self._deleted_at = {name: end for name, end in self._deleted_at.items() if end > cursor}
+            known = self._topics.pop(topic, None)
+            if known is None:
+                return
+            self._deleted_at[topic] = self._log.end
+            queues = list(known.queues.values())
+            self._dispatcher.unlist(queues)
+            for queue in queues:
+                queue.segments.remove()
 
     # ------------------------------------------------------------------ dispatch and read
 
@@ -259,23 +290,30 @@ class MessageStore:
         count_max: int,
         matches: TagsMatch | None = None,
         *,
-        matches_record: RecordMatch | None = None,
+        matches_properties: PropertiesMatch | None = None,
     ) -> GetResult:
         """What a consumer at `offset` gets: whole records, as slices of the map (`getMessage`).
 
-        `matches` sees a tags code, `matches_record` the record's bytes. The first match is given whatever its size;
-        then the limits of `config` on bytes and count hold, in memory or on disk, and `count_max`. At most 800 units
-        (or `count_max`) are looked at, and none of the next consume-queue file.
+        `matches` sees a tags code, `matches_properties` a lookup of properties. The first match is given whatever its
+        size; then the limits of `config` on bytes and count hold, in memory or on disk, and `count_max`. At most 800
+        units (or `count_max`) are looked at, and none of the next consume-queue file.
         """
         queue = self._queue(topic, queue_id)
         if queue is None:
             return nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        return read_queue(self._log, queue, self._config, offset, count_max, matches=(matches, matches_record))
+        return read_queue(self._log, queue, self._config, offset, count_max, matches=(matches, matches_properties))
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The bytes of the record that begins at a physical offset; None when none does (`lookMessageByOffset`)."""
         found = self._log.read(physical_offset)
         return self._log.slice(physical_offset, found.size) if isinstance(found, Record) else None
+
+    def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
+        """The properties of the message at a queue offset; None when it is not there."""
+        queue = self._queue(topic, queue_id)
+        unit = queue.unit(offset) if queue is not None else None
+        record = self._log.slice(unit[0], unit[1]) if unit is not None else None
+        return lookup_in(record) if record is not None else None
 
     def store_ms_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         """When the message at a queue offset was stored; None when it is not there."""
@@ -344,6 +382,8 @@ class MessageStore:
         try:
             while self._dispatcher.cursor < self._log.end:
                 self.dispatch(_DISPATCH_COUNT)
+            # Also what no queue lists: a recovery need not look at any of it again.
+            self._dispatched_ms = self._store_ms
             self.flush()
             self.flush_queues()
             self._runtime.files.remove(f"{self._directory}/abort")

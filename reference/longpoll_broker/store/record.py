@@ -34,7 +34,8 @@ import ipaddress
 import re
 import struct
 import zlib
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -69,6 +70,8 @@ HEAD: Final = struct.Struct(">iIiiiqqiq")
 HEAD_SIZE: Final = 48
 FIXED_SIZE: Final = HEAD_SIZE + 8 + 8 + 8 + 4 + 8 + 4 + 1 + 2
 """A V1 record between IPv4 hosts with nothing in it: 91 bytes."""
+Lookup: TypeAlias = Callable[[str], str | None]
+"""A message's property by its name; None when it has none, or an empty one."""
 _AFTER_HOSTS: Final = struct.Struct(">iqi")
 _LONG: Final = struct.Struct(">q")
 _SHORT: Final = struct.Struct(">h")
@@ -218,6 +221,27 @@ def property_of(encoded: bytes, name: str) -> str | None:
     value = encoded[start:] if stop < 0 else encoded[start:stop]
     # An empty value does not count, so an earlier pair of the same name may hold: the rare case goes the long way.
     return value.decode("utf-8", "replace") if value else decode_properties(encoded).get(name)
+
+
+def lookup_in(record: memoryview) -> Lookup:
+    """The properties of a whole record's bytes, one by its name; those of a damaged record cannot be found."""
+    try:
+        encoded = bytes(record[_properties_start(record) :])
+    except (struct.error, IndexError):
+        encoded = b""
+    return functools.partial(property_of, encoded)
+
+
+def _properties_start(record: memoryview) -> int:
+    """Where the properties begin, by the lengths before them alone: no check, no text, no CRC."""
+    head = HEAD.unpack_from(record)
+    magic, sys_flag = head[1], head[7]
+    position = HEAD_SIZE + 8 + (20 if sys_flag & SYS_FLAG_BORN_HOST_V6 else 8)
+    position += (20 if sys_flag & SYS_FLAG_STORE_HOST_V6 else 8) + _AFTER_HOSTS.size
+    body_size: int = _AFTER_HOSTS.unpack_from(record, position - _AFTER_HOSTS.size)[2]
+    position += body_size
+    topic_size: int = _SHORT.unpack_from(record, position)[0] if magic == MAGIC_V2 else record[position]
+    return position + (2 if magic == MAGIC_V2 else 1) + topic_size + 2
 
 
 @functools.lru_cache(maxsize=65_536)

@@ -36,8 +36,12 @@ class Recovered:
     """Store time of the log's last walked record; 0 when none was walked."""
 
 
-def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue]) -> Recovered:
-    """Recover after a clean stop; raises OSError."""
+def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue], dispatched_ms: int) -> Recovered:
+    """Recover after a clean stop; raises OSError.
+
+    `dispatched_ms` is the store time up to which the checkpoint says that everything was dispatched. Where it reaches
+    the log's end nothing is dispatched again: the last records may be of a topic that was deleted with its queues.
+    """
     queues = list(queues)
     for queue in queues:
         _walk_queue(queue, len(queue.segments.segments) - FILES_WALKED, None)
@@ -47,6 +51,8 @@ def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue]) -> Recovered:
     for queue in queues:
         if queue.physical_end > end:
             _walk_queue(queue, _file_before(queue, end), end)
+    if store_ms <= dispatched_ms:
+        return Recovered(end, store_ms)
     # What the queues list is dispatched; a log that lost its oldest files begins later than a queue may say.
     cursor = max((queue.physical_end for queue in queues), default=log.start)
     return Recovered(min(max(cursor, log.start), end), store_ms)

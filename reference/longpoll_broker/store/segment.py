@@ -157,6 +157,12 @@ class SegmentList:
         for directory in changed:
             self._files.sync_directory(directory)
 
+    def remove(self) -> None:
+        """Remove every file. Slices handed out, and readers at work, keep their maps until they are done."""
+        segments, self.segments = self.segments, ()
+        for segment in segments:
+            self._files.remove(segment.path)
+
     def close(self) -> None:
         """Unmap every file."""
         segments, self.segments = self.segments, ()

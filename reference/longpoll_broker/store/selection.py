@@ -12,14 +12,15 @@ from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.messages import GetResult, GetStatus
+from longpoll_broker.store.record import Lookup, lookup_in
 from longpoll_broker.store.segment import Segment
 
 SCAN_BYTES_MIN: Final = 16_000
 """Bytes of units that one read looks at, at least: 800 units. More only when more messages were asked for."""
 
 TagsMatch = Callable[[int], bool]
-RecordMatch = Callable[[memoryview], bool]
-Matches = tuple[TagsMatch | None, RecordMatch | None]
+PropertiesMatch = Callable[[Lookup], bool]
+Matches = tuple[TagsMatch | None, PropertiesMatch | None]
 """`isMatchedByConsumeQueue` and `isMatchedByCommitLog`; None lets everything through."""
 
 
@@ -94,7 +95,7 @@ class _Scan:
     def run(self, config: StoreConfig, offset: int, units: memoryview, count_max: int, matches: Matches) -> int:
         """Collect messages from `units`, the first of which is at `offset`; the offset after the last one passed."""
         memory_start = self.log_end - memory_of(config)
-        matches_tags, matches_record = matches
+        matches_tags, matches_properties = matches
         offsets = self.offsets
         removed_end = -1
         for physical_offset, size, tags_code in UNIT.iter_unpack(units):
@@ -107,7 +108,9 @@ class _Scan:
                 elif not self._reach(physical_offset, size):
                     self._missed(GetStatus.MESSAGE_WAS_REMOVING)
                     removed_end = self._log.next_file(physical_offset)
-                elif matches_record is not None and not matches_record(self._record(physical_offset, size)):
+                elif matches_properties is not None and not matches_properties(
+                    lookup_in(self._record(physical_offset, size))
+                ):
                     self._missed(GetStatus.NO_MATCHED_MESSAGE)
                 else:
                     self._take(physical_offset, size)

@@ -126,6 +126,14 @@ class HeartbeatData(Body, frozen=True, kw_only=True):
     consumer_data_set: Items[ConsumerData] = field(default_factory=list)
 
 
+class CheckClientData(Body, frozen=True, kw_only=True):
+    """46 CHECK_CLIENT_CONFIG: whether the broker can serve a subscription (`CheckClientRequestBody`)."""
+
+    client_id: str = ""
+    group: str = ""
+    subscription_data: SubscriptionData | None = None
+
+
 class QueueData(Body, frozen=True, kw_only=True):
     """How many queues of a topic one broker has."""
 
