@@ -32,6 +32,14 @@ class BoundsError(SpecUserError):
     """These bounds cannot be explored: one is out of range, or they do not fit the engine's packed words."""
 
 
+class SymmetryError(SpecUserError):
+    """Requests are not interchangeable in what is to be checked."""
+
+
+class EngineLimitError(SpecUserError):
+    """The engine cannot do what is asked: an option it lacks, memory it may not use, a worker that is gone."""
+
+
 class TokenError(SpecUserError):
     """A counterexample token is damaged, from another version, or does not replay."""
 

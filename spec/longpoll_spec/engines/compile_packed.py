@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from attrs import define, field
 
 from longpoll_spec.engines.decide import decided
@@ -22,8 +23,10 @@ from longpoll_spec.terms import FALSE, TRUE, Bool, Int, Term, const, substitute
 
 Found: TypeAlias = tuple[int, int | None, int]
 """(property index, index of the closing action or None, row in the chunk)."""
-Expand: TypeAlias = Callable[[Words, Sequence[bool], list[Words], list[int], list[Found]], None]
-"""(words, open properties, list to append successors to, transitions to add to, list to append findings to)."""
+Weigh: TypeAlias = Callable[[npt.NDArray[np.intp]], int]
+"""How many states the rows of a chunk count for: `len` where each counts for one."""
+Expand: TypeAlias = Callable[[Words, Sequence[bool], Weigh, list[Words], list[int], list[Found]], None]
+"""(words, open properties, weigh, list to append successors to, transitions to add to, list to append findings to)."""
 
 _SIGNS: Final = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "eq": "=="}
 
@@ -33,7 +36,7 @@ def expand_of(model: Model, layout: Layout, properties: Sequence[Property]) -> E
     places = {place.variable.name: place for place in layout.fields}
     conditions = [item.here for item in properties] + [each for item in properties for _, each in item.closing]
     writer = _Writer(column_type(model, conditions), places, Simplifier(ranges_of(model)))
-    writer.line("def expand(words, open_, out, fired, found):")
+    writer.line("def expand(words, open_, weigh, out, fired, found):")
     chunk = _Scope(writer)
     for variable in model.variables:
         chunk.value(variable.term)
@@ -62,7 +65,7 @@ def _expand_action(chunk: _Scope, index: int, action: Action, closing: Sequence[
     rows = writer.local("arange(words.size)" if everywhere else f"flatnonzero({chunk.value(action.guard)})")
     writer.line(f"if {rows}.size:")
     writer.depth += 1
-    writer.line(f"fired[{index}] += {rows}.size")
+    writer.line(f"fired[{index}] += weigh({rows})")
     scope = _Scope(writer, chunk, rows)
     known = _facts(action.guard)
     for number, condition in closing:
@@ -97,6 +100,7 @@ def _flips(scope: _Scope, action: Action, known: Mapping[str, Term]) -> list[str
     writer = scope.writer
     fixed = 0
     lanes: dict[int, list[str]] = {}
+    apart: list[str] = []
     for name, term in action.effect.items():
         place = writer.places[name]
         new, old = substitute(term, known), known.get(name, place.variable.term)
@@ -107,8 +111,11 @@ def _flips(scope: _Scope, action: Action, known: Mapping[str, Term]) -> list[str
             fixed ^= (new_value ^ old_value) << place.shift_in_word
             continue
         changed = writer.as_byte(f"({scope.change(new, old)})", truth=place.variable.truth)
+        if place.straddles:
+            apart.append(f"({changed}.astype(u64) << {writer.word_constant(place.shift_in_word)})")
+            continue
         lanes.setdefault(place.lane, []).append(f"({changed} << {place.shift})" if place.shift else changed)
-    flips = [writer.word_constant(fixed)] if fixed else []
+    flips = [writer.word_constant(fixed), *apart] if fixed else apart
     for lane, parts in lanes.items():
         wide = f"({' ^ '.join(parts)}).astype(u64)"
         flips.append(f"({wide} << {writer.word_constant(lane * LANE_BITS)})" if lane else wide)
@@ -185,12 +192,18 @@ class _Writer:
     def unpacked(self, name: str) -> str:
         """The column of a variable for the whole chunk."""
         place = self.places[name]
+        if place.straddles:
+            bits = f"((words >> {self.word_constant(place.shift_in_word)}).astype(u8) & {place.mask})"
+            return self._typed(bits, truth=place.variable.truth)
         if place.lane not in self.lanes_made:
             self.lanes_made.add(place.lane)
             self.line(f"lane_{place.lane} = ascontiguousarray(words.view(u8)[{place.lane}::{LANES}])")
         shifted = f"(lane_{place.lane} >> {place.shift})" if place.shift else f"lane_{place.lane}"
-        bits = f"({shifted} & {place.mask})"
-        if place.variable.truth:
+        return self._typed(f"({shifted} & {place.mask})", truth=place.variable.truth)
+
+    def _typed(self, bits: str, *, truth: bool) -> str:
+        """Bytes as a column."""
+        if truth:
             return f"{bits}.view(bool)"
         return f"{bits}.view(i8)" if self.column.itemsize == 1 else f"{bits}.astype(column)"
 

@@ -3,7 +3,7 @@
 | unit  | holds                                                                       |
 |-------|-----------------------------------------------------------------------------|
 | word  | eight lanes; lane k is bits 8k to 8k+7 of the word                           |
-| lane  | whole fields only, so that a chunk of states unpacks as eight byte columns    |
+| lane  | whole fields, so that a chunk of states unpacks as eight byte columns        |
 | field | one variable, as its value less its lower end, lowest bit first               |
 
 Nothing is hashed or cut off: equal words are equal states. Leaves out bounds that need a second word: they are refused.
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
+from longpoll_spec.engines.symmetry import slot_of
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.model import Model
 from longpoll_spec.state import Variable
@@ -42,6 +43,11 @@ class Field:
     def mask(self) -> int:
         """Its bits, when it is shifted down to the lowest."""
         return (1 << _width(self.variable)) - 1
+
+    @property
+    def straddles(self) -> bool:
+        """Whether it has bits in the next lane too."""
+        return self.shift + _width(self.variable) > LANE_BITS
 
     @property
     def shift_in_word(self) -> int:
@@ -81,14 +87,36 @@ def layout_of(model: Model) -> Layout:
         width = _width(variable)
         lane = next((number for number, left in enumerate(room) if left >= width), None)
         if lane is None:
-            bits = sum(_width(each) for each in model.variables)
-            raise BoundsError(
-                f"these bounds need {bits} bits a state and the packed engine has one word of {WORD_BITS}; "
-                "lower --requests or --messages, or use --engine python"
-            )
+            raise _too_wide(sum(_width(each) for each in model.variables))
         places[variable.name] = Field(variable, lane, LANE_BITS - room[lane])
         room[lane] -= width
     return Layout(tuple(places[variable.name] for variable in model.variables))
+
+
+def grouped_layout_of(model: Model) -> tuple[Layout, int, int]:
+    """A layout in which each request's variables are one group of bits, alike for all requests.
+
+    Gives the layout, the bits below the first group, and the bits of a group. A field may reach into the next lane.
+    Raises `BoundsError` as `layout_of` does.
+    """
+    slots = [[each for each in model.variables if slot_of(each.name) == slot] for slot in range(model.bounds.requests)]
+    others = [each for each in model.variables if slot_of(each.name) is None]
+    places: dict[str, Field] = {}
+    at = 0
+    for variable in (*others, *(each for slot in slots for each in slot)):
+        places[variable.name] = Field(variable, *divmod(at, LANE_BITS))
+        at += _width(variable)
+    if at > WORD_BITS:
+        raise _too_wide(at)
+    layout = Layout(tuple(places[variable.name] for variable in model.variables))
+    return layout, sum(map(_width, others)), sum(map(_width, slots[0]))
+
+
+def _too_wide(bits: int) -> BoundsError:
+    return BoundsError(
+        f"these bounds need {bits} bits a state and the packed engine has one word of {WORD_BITS}; "
+        "lower --requests or --messages, or use --engine python"
+    )
 
 
 def _width(variable: Variable) -> int:

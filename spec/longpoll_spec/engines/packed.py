@@ -6,15 +6,17 @@ state, and in a table that holds whole words. Keys are exact.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from attrs import define, field
 
-from longpoll_spec.engines.compile_packed import Expand, Found, expand_of
+from longpoll_spec.engines.compile_packed import Expand, Found, Weigh, expand_of
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
 from longpoll_spec.engines.layout import Layout, Words, layout_of
+from longpoll_spec.engines.orbits import Orbits, orbits_of
 from longpoll_spec.engines.word_table import WordTable
 from longpoll_spec.model import Action, Model, Property
 
@@ -27,12 +29,16 @@ BATCH_STATES = 1 << 20
 
 @define
 class _Search:
-    """A breadth-first search. Invariant: `levels[d]` has the states first reached by d actions."""
+    """A breadth-first search. Invariant: `levels[d]` has the states first reached by d actions.
+
+    With `orbits` a state stands for all that renaming requests makes of it, and the counts are of them all.
+    """
 
     model: Model
     layout: Layout
     ledger: Ledger
     expand: Expand
+    orbits: Orbits | None
     levels: list[Words] = field(factory=list)
     seen: WordTable = field(factory=WordTable)
     fired: list[int] = field(factory=list)
@@ -50,7 +56,7 @@ class _Search:
         self.seen.add(level)
         while level.size:
             self.levels.append(level)
-            self.distinct += level.size
+            self.distinct += level.size if self.orbits is None else int(self.orbits.sizes(level).sum())
             if limit is not None and self.distinct >= limit:
                 return
             level = self._following(level, report)
@@ -63,51 +69,68 @@ class _Search:
             for chunk in _slices(batch, CHUNK_STATES):
                 self._expand(chunk, out)
             if out:
-                parts.append(self.seen.add(np.concatenate(out)))
+                parts.append(self.seen.add(self._kept(np.concatenate(out))))
             if report is not None:
                 report(Progress(self.distinct, sum(self.fired), self.depth, level.size))
         return np.concatenate(parts) if parts else level[:0]
 
+    def _kept(self, words: Words) -> Words:
+        """The words that stand for these."""
+        return words if self.orbits is None else self.orbits.canonical(words)
+
     def _expand(self, chunk: Words, out: list[Words]) -> None:
         found: list[Found] = []
-        count = len(self.ledger.properties)
-        self.expand(chunk, [self.ledger.is_open(item) for item in range(count)], out, self.fired, found)
+        still_open = [self.ledger.is_open(item) for item in range(len(self.ledger.properties))]
+        fired = [0] * len(self.fired)
+        self.expand(chunk, still_open, self._weigh(chunk), out, fired, found)
+        # A chunk counts as a whole or, after Ctrl-C, not at all.
+        self.fired = list(map(operator.add, self.fired, fired))
         for item, closing, row in found:
             self.ledger.note(item, Witness(int(chunk[row]), self.depth, closing))
+
+    def _weigh(self, chunk: Words) -> Weigh:
+        if self.orbits is None:
+            return len
+        sizes = self.orbits.sizes(chunk)
+        return lambda rows: int(sizes.take(rows).sum())
+
+    def transitions(self) -> list[int]:
+        """What each action instance fired."""
+        return self.fired if self.orbits is None else self.orbits.spread(self.fired)
 
     def actions_to(self, witness: Witness) -> list[Action]:
         """The run to a witness, backwards: at each level find a state that leads to the one known."""
         assert isinstance(witness.state, int)
-        chosen = [] if witness.closing is None else [self.model.actions[witness.closing]]
-        word = witness.state
+        closing = None if witness.closing is None else self.model.actions[witness.closing]
+        words, actions = [witness.state], [] if closing is None else [closing]
         for depth in range(witness.depth, 0, -1):
-            word, action = self._before(word, self.levels[depth - 1])
-            chosen.append(action)
-        return chosen[::-1]
+            word, action = self._before(words[-1], self.levels[depth - 1])
+            words.append(word)
+            actions.append(action)
+        return actions[::-1] if self.orbits is None else self.orbits.run_through(words[::-1], closing)
 
     def _before(self, word: int, level: Words) -> tuple[int, Action]:
-        closed = [False] * len(self.ledger.properties)
         for chunk in _slices(level, CHUNK_STATES):
-            out: list[Words] = []
-            fired = [0] * len(self.model.actions)
-            self.expand(chunk, closed, out, fired, [])
-            part = next((number for number, words in enumerate(out) if (words == word).any()), None)
-            if part is not None:
-                index = [number for number, count in enumerate(fired) if count][part]
+            index = next((index for index, words in self._made_by(chunk) if (words == word).any()), None)
+            if index is not None:
                 return self._source(chunk, word, index), self.model.actions[index]
         raise AssertionError(f"no state of the level before leads to {word:#x}")
 
     def _source(self, chunk: Words, word: int, index: int) -> int:
         """The state of the chunk that action `index` leads to `word`: halve the chunk until one state is left."""
-        closed = [False] * len(self.ledger.properties)
         while chunk.size > 1:
             half = chunk[: chunk.size // 2]
-            out: list[Words] = []
-            fired = [0] * len(self.model.actions)
-            self.expand(half, closed, out, fired, [])
-            made = dict(zip([number for number, count in enumerate(fired) if count], out, strict=True))
+            made = dict(self._made_by(half))
             chunk = half if index in made and (made[index] == word).any() else chunk[chunk.size // 2 :]
         return int(chunk[0])
+
+    def _made_by(self, chunk: Words) -> Iterator[tuple[int, Words]]:
+        """(index of an action instance, what it makes of the chunk) for every instance that is enabled anywhere."""
+        out: list[Words] = []
+        fired = [0] * len(self.model.actions)
+        self.expand(chunk, [False] * len(self.ledger.properties), len, out, fired, [])
+        indices = [index for index, count in enumerate(fired) if count]
+        return zip(indices, map(self._kept, out), strict=True)
 
 
 def _slices(words: Words, size: int) -> Iterator[Words]:
@@ -116,27 +139,38 @@ def _slices(words: Words, size: int) -> Iterator[Words]:
 
 
 def explore(
-    model: Model, properties: Sequence[Property], *, report: Report | None = None, limit_states: int | None = None
+    model: Model,
+    properties: Sequence[Property],
+    *,
+    report: Report | None = None,
+    limit_states: int | None = None,
+    symmetry: bool = False,
 ) -> Exploration:
-    """Explore the model; Ctrl-C ends it with what is known so far. Raises `BoundsError` if a word is too narrow."""
+    """Explore the model; Ctrl-C ends it with what is known so far. Raises `BoundsError` if a word is too narrow.
+
+    With `symmetry` one state is explored for all that renaming requests makes of it; counts are of them all, and
+    `SymmetryError` is raised where requests are not interchangeable.
+    """
     began = time.perf_counter()
-    layout = layout_of(model)
-    search = _Search(model, layout, Ledger(properties), expand_of(model, layout, properties))
+    orbits = orbits_of(model, properties) if symmetry else None
+    layout = layout_of(model) if orbits is None else orbits.layout
+    search = _Search(model, layout, Ledger(properties), expand_of(model, layout, properties), orbits)
     compiled = time.perf_counter()
     try:
         search.grow(limit_states, report)
     except KeyboardInterrupt:
         search.complete = False
     seconds = time.perf_counter() - compiled
+    fired = search.transitions()
     return Exploration(
         model=model,
         engine=NAME,
         distinct_states=search.distinct,
-        transitions=sum(search.fired),
+        transitions=sum(fired),
         depth=search.depth,
         seconds=seconds,
         compile_seconds=compiled - began,
         complete=search.complete,
         verdicts=search.ledger.verdicts(model, search.complete, search.actions_to),
-        fired={action.label: search.fired[index] for index, action in enumerate(model.actions)},
+        fired={action.label: fired[index] for index, action in enumerate(model.actions)},
     )

@@ -4,7 +4,7 @@ Renaming two requests must turn the set of actions into itself, and each stateme
 `and` and `or`. Where it does, what is proved of one choice of requests is proved of every choice, and only choices
 that differ in kind are left. Where it does not (a slip in one instance) nothing is left out.
 
-Leaves out counting orbits of states.
+Leaves out counting orbits of states: see `orbits`.
 """
 
 from __future__ import annotations
@@ -58,6 +58,12 @@ def renamed(name: str, swap: Mapping[int, int]) -> str:
         return name
     slot = int(found[1])
     return f"{name[: found.start()]}_{swap.get(slot, slot)}"
+
+
+def slot_of(name: str) -> int | None:
+    """The request that a variable belongs to; None if it belongs to none."""
+    found = _SLOT.search(name)
+    return None if found is None else int(found[1])
 
 
 def is_symmetric(model: Model, statements: Iterable[Bool]) -> bool:

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from itertools import permutations
+
+import attrs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_spec.bounds import named
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.evaluate import evaluate, values_of
+from longpoll_spec.engines.exploration import Exploration, Progress
+from longpoll_spec.engines.manifest import Entry, entry_of, pinned
+from longpoll_spec.engines.orbits import Orbits, orbits_of
+from longpoll_spec.engines.packed import explore as explore_packed
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.errors import EngineLimitError, SymmetryError
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Model
+from longpoll_spec.policy import PRESETS, preset, with_knob
+from longpoll_spec.testing.strategies import runs
+
+VARIANTS = ["strict+recheck_after_hold=in_lock", "strict-clone+heap_entry=one_shot+tick=free"]
+
+
+def _model(name: str, bounds: str = "tiny", requests: int | None = None) -> Model:
+    base, *settings = name.split("+")
+    policy = preset(base)
+    for setting in settings:
+        policy = with_knob(policy, setting)
+    return law_of(policy, named(bounds, policy, requests=requests))
+
+
+def _tokens(result: Exploration) -> dict[str, str]:
+    return {verdict.name: verdict.token for verdict in result.verdicts if verdict.token is not None}
+
+
+@pytest.mark.parametrize("entry", pinned(), ids=lambda each: f"{each.policy}-{each.bounds}")
+def test_expanded_counts_are_the_plain_ones(entry: Entry) -> None:
+    """States, transitions, depth and every verdict with its length are what the manifest pins for every state."""
+    assert entry_of(explore(_model(entry.policy, entry.bounds), symmetry=True)) == entry
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *VARIANTS])
+def test_every_token_runs_and_shows_what_it_says(name: str) -> None:
+    """A run is rebuilt with the requests that really act, has the shortest length, and ends where it should."""
+    model = _model(name, requests=3)
+    plain, folded = explore(model), explore(model, symmetry=True)
+    broken = {item.name: item for item in properties_of(model)}
+
+    assert entry_of(plain) == entry_of(folded)
+    assert dict(plain.fired) == dict(folded.fired)
+    for verdict in (each for each in folded.verdicts if each.token is not None):
+        assert verdict.token is not None
+        trace = replay(verdict.token)
+        item = broken[verdict.name]
+        # A step that breaks a property is the run's last; what is said is about the state before it.
+        ends = [values_of(model, step.state) for step in trace.steps[-2:]]
+        wanted = 1 if item.kind == "sometimes" else 0
+        assert trace.depth == verdict.depth
+        assert wanted in [evaluate(item.term, end) for end in ends]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@given(data=st.data())
+def test_every_arrangement_has_one_canonical_word(name: str, data: st.DataObject) -> None:
+    """Renaming requests changes neither the word that stands for a state nor how many states it stands for."""
+    model = _model(name, requests=3)
+    orbits = orbits_of(model, [])
+    _, state = data.draw(runs(model))
+    words = {orbits.layout.pack(each) for each in _arrangements(model, state)}
+
+    canonical = orbits.canonical(np.array(sorted(words), dtype=np.uint64))
+    assert len(set(canonical.tolist())) == 1
+    assert canonical[0] in words
+    assert orbits.sizes(canonical[:1])[0] == len(words)
+
+
+def _arrangements(model: Model, state: tuple[int, ...]) -> list[tuple[int, ...]]:
+    values = values_of(model, state)
+    made: list[tuple[int, ...]] = []
+    for order in permutations(range(model.bounds.requests)):
+        renamed = {
+            variable.name: values[f"{head}_{order[int(slot)]}"] if slot.isdigit() else values[variable.name]
+            for variable in model.variables
+            for head, _, slot in [variable.name.rpartition("_")]
+        }
+        made.append(tuple(renamed[variable.name] for variable in model.variables))
+    return made
+
+
+def test_what_tells_requests_apart_is_refused() -> None:
+    """A property of request 0 alone, or an action that only request 1 lacks, is named: folding would be wrong."""
+    model = _model("strict")
+    stated = properties_of(model)[0]
+    partial = attrs.evolve(stated, name="first_only", term=model.state.requests[0].copies <= 1)
+    lame = attrs.evolve(model, actions=tuple(each for each in model.actions if each.label != "expire(1)"))
+
+    with pytest.raises(SymmetryError, match="first_only tells requests apart"):
+        explore(model, [stated, partial], symmetry=True)
+    with pytest.raises(SymmetryError, match="the law tells requests apart"):
+        explore(lame, [stated], symmetry=True)
+
+
+def test_a_wrong_size_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting every canonical state once gives other counts than the manifest: the pinned test can fail."""
+    model = _model("strict")
+    plain = explore(model, [])
+    monkeypatch.setattr(Orbits, "sizes", lambda _self, words: np.ones(words.size, dtype=np.int64))
+    monkeypatch.setattr(Orbits, "spread", lambda _self, fired: list(fired))
+
+    assert explore_packed(model, [], symmetry=True).distinct_states < plain.distinct_states
+
+
+def test_an_interrupt_in_the_middle_of_a_level_keeps_whole_counts() -> None:
+    """Ctrl-C gives counts of whole orbits so far."""
+
+    def interrupt(progress: Progress) -> None:
+        if progress.depth == 7:
+            raise KeyboardInterrupt
+
+    result = explore(_model("strict", requests=3), symmetry=True, report=interrupt)
+    assert not result.complete
+    assert result.depth == 7
+    assert result.fired["pull_read(0)"] == result.fired["pull_read(2)"]
+
+
+def test_only_the_packed_engine_folds() -> None:
+    """Another engine says so instead of exploring something else."""
+    with pytest.raises(EngineLimitError, match="python engine has no symmetry; use --engine packed"):
+        explore(_model("strict"), engine="python", symmetry=True)
