@@ -31,7 +31,7 @@ STORE: Final = ROOT / "model_tests" / "store" / "golden" / "store-4.9.7-clean.ta
 POLICIES: Final = {policy.name: policy for policy in (ROCKETMQ_4_9, STRICT)}
 PROFILES: Final = {
     "default": BrokerConfig(),
-    "sql": BrokerConfig(),
+    "sql": BrokerConfig(property_filter=True),
     "strict": BrokerConfig(auto_create_topic=False, auto_create_subscription_group=False),
     "nolongpoll": BrokerConfig(long_polling=False),
     "unreadable": BrokerConfig(),
