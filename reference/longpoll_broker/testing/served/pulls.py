@@ -15,7 +15,7 @@ from longpoll_broker.testing.served.example import Example
 from longpoll_broker.testing.served.link import Reply
 from longpoll_broker.testing.served.model import Pull, Queue, ViolationError, Wanted
 from longpoll_broker.testing.served.requests import Form, pull_fields
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.codes import RequestCode, ResponseCode
 
 IDLE_NS_MAX: Final = 100 * 10**9
 """A connection on which we were silent for longer may be closed by the broker (`serverChannelMaxIdleTimeSeconds`)."""
@@ -146,6 +146,8 @@ class Pulls:
     def judge(self, pull: Pull, reply: Reply, *, stopping: bool = False) -> None:
         """Judge one answer; raises ViolationError."""
         self.asked.remove(pull)
+        if stopping and reply.command.code == ResponseCode.SYSTEM_BUSY:
+            return  # It came when those who serve pulls had stopped already, and was told so.
         answer = pull_answer(reply.command)
         if self.example.expectations.copies_serialisation and reply.command.serialisation is not pull.serialisation:
             raise ViolationError(f"{pull}: asked in {pull.serialisation.name}, answered in another encoding")
