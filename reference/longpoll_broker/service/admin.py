@@ -1,7 +1,7 @@
 """Serves questions about offsets and messages, and changes of topics and groups: 14, 15, 17, 29 to 33, 200, 207, 215.
 
-Deleting a topic makes it unknown and removes its queues; its messages stay in the log as in RocketMQ. Leaves out queries
-by key.
+Deleting a topic makes it unknown and removes its queues; its messages stay in the log as in RocketMQ. Leaves out
+queries by key.
 
 Source: `ConsumerManageProcessor.java`, `AdminBrokerProcessor.java`, `QueryMessageProcessor.java` 4.9; answers as seen
 on 4.9.7.

@@ -1,0 +1,98 @@
+"""Code 215 over real sockets: the topic is gone, also for those who wait for it and after a restart."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import pull_fields, send_message
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
+
+DELETE = RequestCode.DELETE_TOPIC_IN_BROKER
+PULL = RequestCode.PULL_MESSAGE
+LONG_MS = 30_000
+"""A deadline that no passing test waits for."""
+
+
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
+def test_who_waits_for_a_deleted_topic_is_told_at_once(
+    policy: Policy, start_broker: StartBroker, connect: Connect
+) -> None:
+    """17 long before the deadline; pulls of other topics stay held."""
+    broker = start_broker(policy=policy)
+    puller, admin = connect(broker.address), connect(broker.address)
+    for topic in ("T", "other"):
+        send_message(admin, topic)
+    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
+    puller.send(PULL, pull_fields("other", 1, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 2)
+    assert admin.call(DELETE, {"topic": "T"}).code == 0
+    reply = puller.reply(opaque)
+
+    assert reply is not None
+    assert reply.code == 17
+    assert len(broker.hold_service) == 1
+
+
+def test_under_4_9_it_is_told_at_the_scan(start_broker: StartBroker, connect: Connect) -> None:
+    """The scan after the deadline runs the pull again, and so it hears of it."""
+    broker = start_broker(policy=ROCKETMQ_4_9, config=BrokerConfig(scan_period_ms=20))
+    puller, admin = connect(broker.address), connect(broker.address)
+    send_message(admin, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=300))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    assert admin.call(DELETE, {"topic": "T"}).code == 0
+    reply = puller.reply(opaque)
+
+    assert reply is not None
+    assert reply.code == 17
+
+
+def test_a_pull_held_behind_the_deletion_is_told_too(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passed its checks before, and was inserted after the table had been looked through."""
+    hold = HoldService.hold
+    broker = start_broker()
+    admin = connect(broker.address)
+    send_message(admin, "T")
+
+    def delete_then_hold(self: HoldService, pull: object, outbox: object) -> None:
+        broker.topics.remove("T")
+        hold(self, pull, outbox)  # type: ignore[arg-type] # passed on as they came
+
+    monkeypatch.setattr(HoldService, "hold", delete_then_hold)
+    assert admin.call(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)).code == 17
+    assert len(broker.hold_service) == 0
+
+
+def test_it_stays_gone_after_a_restart(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No warning of queues without a configuration, and a topic made again begins at 0."""
+    directory = str(tmp_path / "again")
+    broker = start_broker(directory=directory)
+    client = connect(broker.address)
+    assert [send_message(client, "T") for _ in range(3)] == [0, 1, 2]
+    assert client.call(DELETE, {"topic": "T"}).code == 0
+    broker.stop()
+    with caplog.at_level(logging.WARNING):
+        broker = start_broker(directory=directory)
+
+    assert caplog.messages == []
+    assert broker.topics.get("T") is None
+    assert send_message(connect(broker.address), "T") == 0
+
+
+def test_system_topics_stay(start_broker: StartBroker, connect: Connect) -> None:
+    """Deleting the topic of delayed messages would lose them."""
+    broker = start_broker()
+    assert connect(broker.address).call(DELETE, {"topic": "SCHEDULE_TOPIC_XXXX"}).code == 1
+    assert broker.topics.get("SCHEDULE_TOPIC_XXXX") is not None

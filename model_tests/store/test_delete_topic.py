@@ -1,0 +1,84 @@
+"""A topic's queues go with their files; its records stay in the log, listed by nobody."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from longpoll_broker.store import dispatch
+from longpoll_broker.store.dispatch import Dispatcher
+from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
+
+
+def queue_files(store: pathlib.Path, topic: str) -> list[pathlib.Path]:
+    """The files of a topic's queues."""
+    return sorted((store / "consumequeue" / topic).glob("*/*"))
+
+
+def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: pathlib.Path) -> None:
+    """Another topic keeps what it has, and a slice handed out before stays readable."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept", "gone")])
+    before = store.get("gone", 0, 0, 32)
+    record = bytes(before.records[0])
+    store.delete_topic("gone")
+    store.delete_topic("gone")
+    store.delete_topic("never")
+
+    assert queue_files(tmp_path, "gone") == []
+    assert (store.visible_start("gone", 0), store.visible_end("gone", 0)) == (0, 0)
+    assert store.visible_end("kept", 0) == 1
+    assert bytes(before.records[0]) == record
+    put_and_dispatch(store, [message(topic="gone", body=b"again")])
+    assert [b"again" in found for found in read_all(store, "gone", 0)] == [True]
+    store.flush_queues()
+    del before
+    store.close()
+    store = open_store(tmp_path)
+    assert [b"again" in found for found in read_all(store, "gone", 0)] == [True]
+    store.close()
+
+
+def test_after_a_clean_stop_it_stays_gone(tmp_path: pathlib.Path) -> None:
+    """Even when its records are the last of the log, and the only ones."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(topic="gone"), message(topic="gone", queue_id=3)])
+    store.delete_topic("gone")
+    store.close()
+    store = open_store(tmp_path)
+
+    assert store.queues() == []
+    assert store.dispatched_end == store.log_end > 0
+    store.close()
+
+
+@pytest.mark.parametrize("handed", [True, False])
+def test_a_dispatch_in_flight_makes_nothing_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
+) -> None:
+    """What was appended before the deletion is passed over, whether it was handed over or is read from the log."""
+    if not handed:
+        monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
+    store = open_store(tmp_path)
+    for topic in ("gone", "kept"):
+        store.put(message(topic=topic))
+    store.delete_topic("gone")
+    store.put(message(topic="gone", body=b"new"))
+    arrivals = [(each.topic, each.offset_end) for each in store.dispatch(100)]
+
+    assert arrivals == [("kept", 1), ("gone", 1)]
+    assert [b"new" in found for found in read_all(store, "gone", 0)] == [True]
+    store.close()
+
+
+def test_a_dispatcher_that_still_lists_is_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `unlist` the hand-over would make the queue's file again."""
+    monkeypatch.setattr(Dispatcher, "unlist", lambda _self, _queues: None)
+    store = open_store(tmp_path)
+    store.put(message(topic="gone"))
+    store.delete_topic("gone")
+
+    assert [each.topic for each in store.dispatch(100)] == ["gone"]
+    assert queue_files(tmp_path, "gone")
+    store.close()
