@@ -7,6 +7,7 @@ A peer for tests and measurements, reached as the program `spin` and the C compi
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 import subprocess
 import time
@@ -25,8 +26,8 @@ BREADTH_FIRST: Final = (*EXHAUSTIVE, "-DBFS")
 EVERY_PROPERTY: Final = ("-DALWAYS", "-DSOMETIMES")
 
 _COUNTS: Final = {
-    "states": r"^\s*(\d+) states, stored",
-    "transitions": r"^\s*(\d+) transitions",
+    "states": r"^\s*([\d.e+]+) states, stored",
+    "transitions": r"^\s*([\d.e+]+) transitions",
     "depth": r"depth reached (\d+),",
     "errors": r"errors: (\d+)$",
 }
@@ -38,7 +39,7 @@ _TROUBLE: Final = re.compile(
 
 @frozen
 class SpinRun:
-    """What a complete run of SPIN says, as the law counts."""
+    """What a complete run of SPIN says, as the law counts. Counts of more than eight digits are rounded: `as_told`."""
 
     distinct_states: int
     transitions: int
@@ -49,7 +50,13 @@ class SpinRun:
     """The same for what must be reached."""
     seconds: float
     """Of the run alone, without translation and compilation."""
+    processor_seconds: float
     memory_mb: float
+
+
+def as_told(count: int) -> int:
+    """A count as SPIN prints it: with eight significant digits."""
+    return int(float(f"{count:.8g}"))
 
 
 def why_no_spin() -> str | None:
@@ -74,17 +81,22 @@ def compile_spin(
 
 def run_spin(pan: Path, *options: str) -> SpinRun:
     """Run a compiled law to its end; raises `RuntimeError` if SPIN did not finish or has something else to say."""
-    began = time.perf_counter()
+    began, spent = time.perf_counter(), _children_seconds()
     said = _tool([str(pan), "-c0", *options], pan.parent)
-    seconds = time.perf_counter() - began
+    seconds, processor_seconds = time.perf_counter() - began, _children_seconds() - spent
     trouble = _TROUBLE.search(said)
     if trouble is not None:
         raise RuntimeError(f"SPIN says: {trouble[0]}")
-    return _read(said, seconds)
+    return _read(said, seconds, processor_seconds)
 
 
-def _read(said: str, seconds: float) -> SpinRun:
-    counts = {name: int(_only(pattern, said)) for name, pattern in _COUNTS.items()}
+def _children_seconds() -> float:
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def _read(said: str, seconds: float, processor_seconds: float) -> SpinRun:
+    counts = {name: int(float(_only(pattern, said))) for name, pattern in _COUNTS.items()}
     found: dict[str, dict[str, int]] = {"violated": {}, "reached": {}}
     looks = 0
     for name, kind, by_step, depth in _FINDING.findall(said):
@@ -99,6 +111,7 @@ def _read(said: str, seconds: float) -> SpinRun:
         violated=found["violated"],
         reached=found["reached"],
         seconds=seconds,
+        processor_seconds=processor_seconds,
         memory_mb=float(_only(r"([\d.]+)\s+total actual memory usage", said)),
     )
 

@@ -1,0 +1,40 @@
+"""`make bench PART=explore|broker|judge|all`: run the measurements of a part, each in a process of its own.
+
+Leaves out what is measured: one script for each. Exits with the worst exit code of the scripts.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+PARTS: Final = {
+    "explore": ("explore_bench",),
+    "broker": ("wire_bench", "store_bench"),
+    "judge": ("judge_bench", "observe_bench"),
+}
+"""Part -> its scripts, in the order in which they run."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the part that is named, every part for `all` or nothing."""
+    parts = list(arguments) or ["all"]
+    unknown = [part for part in parts if part not in PARTS and part != "all"]
+    if unknown:
+        sys.stderr.write(f"unknown part {unknown[0]!r}; write {', '.join(PARTS)} or all\n")
+        return 2
+    chosen = PARTS if "all" in parts else parts
+    worst = 0
+    for script in (script for part in chosen for script in PARTS[part]):
+        sys.stdout.write(f"== {script}\n")
+        sys.stdout.flush()
+        path = Path(__file__).with_name(f"{script}.py")
+        worst = max(worst, abs(subprocess.run([sys.executable, path], check=False).returncode))
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

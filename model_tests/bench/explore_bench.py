@@ -1,0 +1,179 @@
+"""How fast our engines explore, beside SPIN on the same model in the same run: states a second, and bytes a state.
+
+    python -m model_tests.bench.explore_bench [--policy strict] [--bounds bench] [--engines packed] [--json]
+
+Everything runs on one core. SPIN is generated from the export, compiled `-O2 -DSAFETY -DNOREDUCE`, and checks the same
+`always` properties. Counts must be equal, else the exit is 1. Rates leave out start-up and compiling. On a machine that
+does other work the processor's seconds are the ones to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any, Final
+
+import attrs
+import msgspec
+from attrs import frozen
+
+from longpoll_spec.bounds import named
+from longpoll_spec.engines import EXPLORERS, explore
+from longpoll_spec.errors import SpecUserError
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Model, Property
+from longpoll_spec.policy import preset, with_knob
+from longpoll_spec.render.promela import promela_of
+from longpoll_spec.testing.spin import EXHAUSTIVE, as_told, compile_spin, run_spin, why_no_spin
+
+KILOBYTE: Final = 1024
+MEGABYTE: Final = 1024 * KILOBYTE
+
+
+@frozen
+class Choice:
+    """What is explored: a policy with knobs, and bounds."""
+
+    policy: str
+    knobs: tuple[str, ...]
+    bounds: str
+
+    def model(self) -> Model:
+        """The law of the choice."""
+        policy = preset(self.policy)
+        for setting in self.knobs:
+            policy = with_knob(policy, setting)
+        return law_of(policy, named(self.bounds, policy))
+
+
+@frozen
+class Figure:
+    """One measured exploration."""
+
+    name: str
+    distinct_states: int
+    transitions: int
+    seconds: float
+    processor_seconds: float
+    compile_seconds: float
+    bytes_a_state: float
+
+    @property
+    def rate(self) -> float:
+        """Distinct states a second."""
+        return self.distinct_states / self.seconds
+
+
+def judged(model: Model) -> tuple[Property, ...]:
+    """What every engine checks on the way."""
+    return tuple(item for item in properties_of(model) if item.kind != "sometimes")
+
+
+def measure_engine(choice: Choice, engine: str) -> Figure:
+    """Explore with one of our engines; to be run in a process of its own, whose peak memory is read."""
+    model = choice.model()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = process_time()
+    result = explore(model, judged(model), engine=engine)
+    spent = process_time() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert result.complete, engine
+    return Figure(
+        name=engine,
+        distinct_states=result.distinct_states,
+        transitions=result.transitions,
+        seconds=result.seconds,
+        processor_seconds=spent - result.compile_seconds,
+        compile_seconds=result.compile_seconds,
+        bytes_a_state=(peak - before) * KILOBYTE / result.distinct_states,
+    )
+
+
+def alone(choice: Choice, engine: str) -> Figure:
+    """`measure_engine` in a fresh process."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measure_engine, choice, engine).result()
+
+
+def measure_spin(choice: Choice, states: int, directory: Path, *, checked: bool) -> Figure:
+    """Run SPIN depth-first, its fastest way, with a hash table and a stack that have room for every state."""
+    model = choice.model()
+    began = perf_counter()
+    text = promela_of(model, judged(model))
+    pan = compile_spin(text, directory, select=["-DALWAYS"] if checked else [], how=EXHAUSTIVE, optimise="-O2")
+    compiled = perf_counter()
+    run = run_spin(pan, f"-w{max(20, states.bit_length() + 1)}", f"-m{states + 10_000}")
+    return Figure(
+        name="SPIN" if checked else "SPIN, no property",
+        distinct_states=run.distinct_states,
+        transitions=run.transitions,
+        seconds=run.seconds,
+        processor_seconds=run.processor_seconds,
+        compile_seconds=compiled - began,
+        bytes_a_state=run.memory_mb * MEGABYTE / run.distinct_states,
+    )
+
+
+def measure(choice: Choice, engines: Sequence[str]) -> list[Figure]:
+    """Every engine, then SPIN with the properties and without; all on one core."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    figures = [alone(choice, engine) for engine in engines]
+    missing = why_no_spin()
+    if missing is not None:
+        sys.stderr.write(f"SPIN NOT MEASURED: {missing}\n")
+        return figures
+    with tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
+        states = figures[0].distinct_states
+        figures.append(measure_spin(choice, states, Path(directory) / "checked", checked=True))
+        figures.append(measure_spin(choice, states, Path(directory) / "plain", checked=False))
+    return figures
+
+
+def show(choice: Choice, figures: Sequence[Figure]) -> None:
+    """Print a line for each figure, with its ratio to SPIN that checks the same properties, by processor time."""
+    spin = next((figure for figure in figures if figure.name == "SPIN"), None)
+    settings = " ".join([choice.policy, *choice.knobs])
+    sys.stdout.write(f"{settings} at {choice.bounds}: {figures[0].distinct_states:,} states, one core\n")
+    for figure in figures:
+        ratio = "" if spin is None else f"{spin.processor_seconds / figure.processor_seconds:6.2f} x SPIN"
+        sys.stdout.write(
+            f"{figure.name:20} {figure.rate:12,.0f} states/s {ratio}  {figure.seconds:8.2f} s "
+            f"({figure.processor_seconds:.2f} s of processor, + {figure.compile_seconds:.2f} s to compile)  "
+            f"{figure.bytes_a_state:7.1f} B a state\n"
+        )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure and print; exit 1 if two engines count differently."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", default="strict", help="a preset's name")
+    parser.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="set one knob; repeatable")
+    parser.add_argument("--bounds", default="bench", help="tiny, small, wide or bench")
+    parser.add_argument("--engines", nargs="+", choices=EXPLORERS, default=["packed"])
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    options = parser.parse_args(arguments)
+    choice = Choice(options.policy, tuple(options.knob), options.bounds)
+    try:
+        figures = measure(choice, options.engines)
+    except SpecUserError as error:
+        parser.error(str(error))
+    if options.json:
+        rows: list[dict[str, Any]] = [{**attrs.asdict(figure), "states_a_second": figure.rate} for figure in figures]
+        sys.stdout.write(msgspec.json.encode({**attrs.asdict(choice), "figures": rows}).decode() + "\n")
+    else:
+        show(choice, figures)
+    if len({(as_told(figure.distinct_states), as_told(figure.transitions)) for figure in figures}) > 1:
+        sys.exit("the engines do not count the same states and transitions")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
