@@ -39,7 +39,7 @@ LOGBACK: Final = """<configuration>
 </configuration>
 """
 POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
-<project xmlns="http://maven.apache.org/POM/4.0.0">
+<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>longpoll</groupId>
   <artifactId>java-broker</artifactId>
