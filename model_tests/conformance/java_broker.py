@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -130,6 +130,8 @@ def _java(class_path: str, home: Path, main: str, conf: str, port: int) -> Itera
     try:
         deadline_s = time.monotonic() + READY_S
         while not _listens(port):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
             said = (home / f"{main}.out").read_text(errors="replace")[-1000:]
             assert process.poll() is None, f"{main} ended with {process.returncode}: {said}"
             assert time.monotonic() < deadline_s, f"{main} did not listen on {port} in time: {said}"
@@ -144,11 +146,10 @@ def _java(class_path: str, home: Path, main: str, conf: str, port: int) -> Itera
 
 
 def _listens(port: int) -> bool:
-    """Whether somebody accepts connections there, waited for a moment."""
+    """Whether somebody accepts connections there."""
     try:
         socket.create_connection(("127.0.0.1", port), 0.2).close()
     except OSError:
-        time.sleep(0.05)
         return False
     return True
 

@@ -42,7 +42,7 @@ class SlowToHold(RealRuntime):
     def step(self, action: str) -> None:
         """Be slow at one step point."""
         if action == "hold":
-            time.sleep(0.002)
+            self.sleep(0.002)
 
 
 @contextmanager
