@@ -101,6 +101,30 @@ PRESET_SENTENCES: Final[dict[str, str]] = {
     "rocketmq-4.9": "What Apache RocketMQ 4.9.8 does.",
 }
 
+_WAITS: Final = "The notifier then waits for a lock that it need not take; what it finds under the lock is the same."
+_SEEN: Final = (
+    "No time passes during a walk, so whoever has the request sees the deadline for which its entry was spent."
+)
+_UNSTATED: Final = (
+    "The other properties rest on no timing, and those that promise to be no tick late are not stated of free time."
+)
+
+REDUNDANT: Final[dict[tuple[str, str], str]] = {
+    ("strict", "recheck_after_keep=true"): (
+        "The lock is held from take to put-back and the dispatcher waits for it, so the recheck finds nothing new."
+    ),
+    ("strict", "empty_shortcut=false"): _WAITS,
+    ("strict", "heap_entry=one_shot"): _SEEN,
+    ("strict", "tick=free"): _UNSTATED,
+    ("strict-clone", "take=in_place"): (
+        "The lock then covers take to put-back; the recheck after the put-back stays, and finds nothing new."
+    ),
+    ("strict-clone", "empty_shortcut=false"): _WAITS,
+    ("strict-clone", "heap_entry=one_shot"): _SEEN,
+    ("strict-clone", "tick=free"): _UNSTATED,
+}
+"""(preset, setting of one knob) -> why this change of our own design breaks no property. `engines.ablate` checks it."""
+
 
 def preset(name: str) -> Policy:
     """The preset of this name; raises `UnknownPolicyError` with the list of names."""

@@ -1,0 +1,110 @@
+"""`longpoll ablate`: what each knob of our own policies is for.
+
+Leaves out trying the changes, which the spec does (`longpoll_spec.engines.ablate`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from longpoll.output import Exit, emit_json, err, fail, json_option, out, table, user_mistakes
+from longpoll_spec.policy import PRESETS, preset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from longpoll_spec.engines.ablate import Row
+
+
+@click.command()
+@click.option("--policy", "names", multiple=True, metavar="NAME", help="Only strict or strict-clone.")
+@json_option
+@user_mistakes
+def ablate(*, names: Sequence[str], as_json: bool) -> None:
+    """Set each knob of our own policies otherwise, one at a time, and say what then breaks.
+
+    A change that breaks nothing makes its knob redundant in that policy, and the table says why. What breaks is found
+    by exploring, with a shortest run as a token for `longpoll explain`; what does not is proved.
+
+    \b
+    Examples:
+      longpoll ablate
+      longpoll ablate --policy strict --json
+
+    Exit codes: 0 every change breaks something or is redundant for the reason given, 1 a reason is wrong or missing,
+    2 a mistake in the call, 3 a property could not be decided.
+    """
+    # z3 takes its time, and only this command and `prove` need it.
+    from longpoll_spec.engines import ablate as engine  # noqa: PLC0415
+
+    for name in names:
+        preset(name)
+        if name not in engine.POLICIES:
+            fail(f"{name} is not our own design; known here: {', '.join(engine.POLICIES)}")
+    chosen = list(dict.fromkeys(names)) or list(engine.POLICIES)
+    total = sum(1 for name in chosen for _change in engine.changes_of(PRESETS[name]))
+    try:
+        with _bar(total) as report:
+            rows = engine.ablate(chosen, report=report)
+    except KeyboardInterrupt:
+        fail("stopped before every change was tried: nothing is known", Exit.UNKNOWN)
+    if as_json:
+        emit_json({"rows": [_row(row) for row in rows]})
+    else:
+        _show(rows)
+    sys.exit(_exit_of(rows))
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "policy": row.policy,
+        "knob": row.knob,
+        "violates": [verdict.name for verdict in row.violations],
+        "depth": row.depth,
+        "redundant_because": row.redundant_because,
+        "undecided": row.undecided,
+        "problem": row.problem,
+        "tokens": {verdict.name: verdict.token for verdict in row.violations},
+    }
+
+
+def _show(rows: Sequence[Row]) -> None:
+    for name in dict.fromkeys(row.policy for row in rows):
+        mine = [row for row in rows if row.policy == name]
+        table(
+            f"{name}, with one knob set otherwise", ("change", "what comes of it"), ((r.knob, _said(r)) for r in mine)
+        )
+    out.print("The number behind a property is the steps of its shortest run; --json has the runs as tokens.")
+
+
+def _said(row: Row) -> str:
+    parts = [", ".join(f"{verdict.name} ({verdict.depth})" for verdict in row.violations)]
+    if row.undecided:
+        parts.append(f"[yellow]undecided: {', '.join(row.undecided)}[/]")
+    if row.redundant_because:
+        parts.append(f"[green]redundant:[/] {row.redundant_because}")
+    if row.problem:
+        parts.append(f"[bold red]{row.problem}[/]")
+    return "\n".join(part for part in parts if part)
+
+
+def _exit_of(rows: Sequence[Row]) -> Exit:
+    if any(row.problem for row in rows):
+        return Exit.VIOLATED
+    return Exit.UNKNOWN if any(row.undecided and not row.violations for row in rows) else Exit.OK
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[str], None]]:
+    """A progress bar on stderr that is told of each change before it is tried; nothing where stderr is no terminal."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("", total=total)
+        begun = iter(range(total))
+        yield lambda words: progress.update(task, description=words, completed=next(begun))
