@@ -1,8 +1,8 @@
-"""The real Java broker and name server, 4.9.7, from Maven: resolved once, started on free loopback ports, ended by id.
+"""The real Java broker and name server from Maven: resolved once, started on free loopback ports, ended by id.
 
 Leaves out what is asked of them. They listen on all addresses, for 4.9 knows no other way; tests talk to loopback.
 
-Source of the settings: `BrokerStartup.java`, `NamesrvStartup.java`, `BrokerController.java` 4.9.
+Source of the settings: `BrokerStartup.java`, `NamesrvStartup.java`, `BrokerController.java` of 4.9 and 5.5.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 from attrs import frozen
 
-VERSION: Final = "4.9.7"
+VERSIONS: Final = ("4.9.7", "5.5.0")
 RESOLVE_S: Final = 300.0
 READY_S: Final = 90.0
 END_S: Final = 20.0
@@ -80,12 +80,12 @@ def why_missing() -> str | None:
     return f"no {' and no '.join(missing)} on PATH" if missing else None
 
 
-def resolve(directory: Path) -> str:
+def resolve(directory: Path, version: str = VERSIONS[0]) -> str:
     """The class path of name server and broker, resolved by Maven; raises JavaUnavailableError."""
     missing = why_missing()
     if missing is not None:
         raise JavaUnavailableError(missing)
-    (directory / "pom.xml").write_text(POM.format(version=VERSION))
+    (directory / "pom.xml").write_text(POM.format(version=version))
     found = directory / "class-path.txt"
     command = ["mvn", "-q", "-B", "-f", str(directory / "pom.xml"), "dependency:build-classpath"]
     try:

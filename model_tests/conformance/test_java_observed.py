@@ -1,7 +1,7 @@
-"""The real Java broker 4.9.7 behind the recording proxy, and what the judge finds in its history.
+"""The real Java brokers 4.9.7 and 5.5.0 behind the recording proxy, and what the judge finds in its history.
 
-Two facts of the real broker carry these tests (`docs/observe.md` tells them with figures): its pulls expire at a scan
-every 5 s, and a message that comes between a pull's read and its hold waits for that scan.
+Two facts of both carry these tests (`docs/observe.md` tells them with figures): pulls expire at a scan every
+5 s, and a message that comes between a pull's read and its hold waits for that scan.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from model_tests.conformance.java_broker import JavaBroker, JavaUnavailableError, resolve, running
+from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
 
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe import Observer
@@ -33,11 +33,11 @@ RACE_S, RACES_MAX = 10.0, 9
 READY_S = 30.0
 
 
-@pytest.fixture(scope="module")
-def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
-    """Name server and broker of 4.9.7, for the tests of this module."""
+@pytest.fixture(scope="module", params=VERSIONS)
+def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
+    """Name server and broker of one version, for the tests of this module."""
     try:
-        class_path = resolve(tmp_path_factory.mktemp("maven"))
+        class_path = resolve(tmp_path_factory.mktemp("maven"), request.param)
     except JavaUnavailableError as error:
         pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
     with running(class_path, tmp_path_factory.mktemp("java") / "home") as broker:

@@ -32,6 +32,8 @@ STALL_S: Final = 30.0
 PAUSE_MS: Final = 1.0
 """Longest pause of a queue between two rounds."""
 RECEIVE_SIZE: Final = 1 << 18
+BODY: Final = bytes(128)
+"""5.5.0 fails on an empty one."""
 
 
 @frozen
@@ -100,7 +102,8 @@ class _Race:
         queue, plan = self.queues[number], self.plan
         if step == "send":
             fields = send_fields(plan.topic, number)
-            self.sender.sendall(b"".join(encode(Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=fields))))
+            message = Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=fields, body=BODY)
+            self.sender.sendall(b"".join(encode(message)))
         else:
             fields = pull_fields(plan.topic, queue.offset, queue_id=number, timeout_ms=plan.hold_ms)
             self.puller.sendall(b"".join(encode(Command(RequestCode.PULL_MESSAGE, number, ext_fields=fields))))
