@@ -24,10 +24,11 @@ test: setup  ## the test suite, under 5 minutes
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 test-long: setup  ## everything that takes over 30 s, under 90 minutes
-	@LONGPOLL_PROFILE=long $(BIN)/python -m pytest -m long --timeout 3600 --durations 10
+	@LONGPOLL_PROFILE=long $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m long --timeout 3600 --durations 10
+	@LONGPOLL_PROFILE=long $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --timeout 3600 --durations 10 model_tests/machines
 
 test-peers: setup  ## real RocketMQ clients and brokers
-	@$(BIN)/python -m pytest -m peers --timeout 600
+	@$(BIN)/python -m pytest -m "peers and not long" --timeout 600
 
 bench: setup  ## measure, and print ratios against the peer: make bench PART=explore|broker|judge
 	@$(BIN)/python -m model_tests.bench "$(PART)"
