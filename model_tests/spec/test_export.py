@@ -256,6 +256,17 @@ def test_a_slip_in_the_law_shows_in_both_exports() -> None:
     assert "can_hold_0 == running\n" in tla_of(slipped, ())
 
 
+def test_an_action_that_changes_nothing_is_still_a_step() -> None:
+    """An empty effect is a step back to the same state, which both checkers count."""
+    model = _model("strict")
+    waits = attrs.evolve(model, actions=(attrs.evolve(model.actions[0], effect={}),))
+
+    assert "d_step { can_append -> check_append\n       skip;\n     }" in promela_of(waits, ())
+    assert f"  /\\ can_append\n  /\\ UNCHANGED <<{', '.join(each.name for each in model.variables)}>>" in tla_of(
+        waits, ()
+    )
+
+
 def test_the_effect_type_of_a_swap_is_declared() -> None:
     """A saved value has a place of its variable's type."""
     model = _model("strict")

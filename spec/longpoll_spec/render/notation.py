@@ -33,7 +33,8 @@ class Notation:
 
 
 _OPPOSITE: Final = {"lt": ">=", "le": ">"}
-_COMPARISONS: Final = frozenset({"lt", "le", "eq"})
+_OPEN: Final = frozenset({"lt", "le", "eq", "not"})
+"""The operators that are written without parentheses of their own."""
 _SIGNS: Final = {"lt": "<", "le": "<=", "add": "+", "sub": "-"}
 
 
@@ -54,7 +55,7 @@ class Writer:
         return attrs.evolve(self, named=named, kept=(*self.kept, *(term for term, _ in pairs)))
 
     def text(self, term: Term) -> str:
-        """The term; a comparison stands without parentheses, any other operator within them."""
+        """The term; a comparison or a negation stands without parentheses, any other operator within them."""
         return self._written(term, ())
 
     def operand(self, term: Term) -> str:
@@ -67,8 +68,7 @@ class Writer:
 
     def _closed(self, term: Term, words: Sequence[str]) -> str:
         text = self._written(term, words)
-        compared = term.args[0] if term.op == "not" else term
-        return f"({text})" if compared.op in _COMPARISONS and id(term) not in self.named else text
+        return f"({text})" if term.op in _OPEN and id(term) not in self.named else text
 
     def _written(self, term: Term, words: Sequence[str]) -> str:
         name = self.named.get(id(term))

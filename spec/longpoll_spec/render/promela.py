@@ -125,6 +125,8 @@ def _process(
             told = action.name
             yield f"  /* {action.name}: {action.sentence} */"
         yield f"  :: d_step {{ {guard} -> {check_name(action)}"
+        if not effect:
+            yield "       skip;"
         for assignment in effect:
             yield f"       {_assigned(assignment, writer)};"
         yield "     }"
