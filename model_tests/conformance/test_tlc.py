@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from longpoll_spec.bounds import named
+from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Property
-from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.policy import PRESETS, preset, with_knob
 from longpoll_spec.render.notation import name_of
 from longpoll_spec.render.tla import NEVER, tla_configuration_of, tla_of
 from longpoll_spec.terms import TRUE
@@ -70,6 +71,22 @@ def test_tlc_runs_the_export_unchanged(entry: Entry, tmp_path: Path) -> None:
 def test_tlc_finds_the_pinned_counts_at_tiny(entry: Entry, tmp_path: Path) -> None:
     """With every property that holds TLC goes through all states, and counts what our engines count."""
     assert _Export(entry).check(tmp_path, ["TypeOK", *entry.holds]) == _counts(entry)
+
+
+@pytest.mark.parametrize("policy", ["strict+recheck_after_hold=in_lock", "strict-clone+heap_entry=one_shot+tick=free"])
+def test_tlc_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:
+    """Off the presets too TLC counts what the packed engine counts in the same law."""
+    base, *settings = policy.split("+")
+    chosen = preset(base)
+    for setting in settings:
+        chosen = with_knob(chosen, setting)
+    model = law_of(chosen, named("tiny", chosen))
+    ours = explore(model)
+    configuration = only_invariants(tla_configuration_of(model, ()), ["TypeOK"])
+
+    assert run_tlc(name_of(model), tla_of(model, ()), configuration, tmp_path) == TlcRun(
+        ours.distinct_states, ours.transitions, ours.depth
+    )
 
 
 @pytest.mark.long
