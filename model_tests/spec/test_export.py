@@ -157,6 +157,19 @@ def test_a_configuration_names_what_its_module_defines(policy: str) -> None:
     assert set(re.findall(r"^CONSTANT (\w+) = \d+$", configuration, re.MULTILINE)) == {"hold_ticks", "scan_ticks"}
 
 
+def test_a_trace_of_tlc_shows_words() -> None:
+    """The alias of a state says every variable once, with the words of its values in the law's order."""
+    model = _model("rocketmq-4.9")
+    module = tla_of(model, ())
+    shown = module.partition("\nShown == [\n")[2].partition("]\n\n")[0]
+    phases = ", ".join(f'"{label}"' for label in model.state.phases.labels)
+
+    assert [line.split()[0] for line in shown.splitlines() if line] == [each.name for each in model.variables]
+    assert "phase_0 |-> PHASE_LABELS[phase_0 + 1]" in shown
+    assert f"\nPHASE_LABELS == <<{phases}>>\n" in module
+    assert "ALIAS Shown\n" in tla_configuration_of(model, ())
+
+
 def test_no_definition_stands_twice() -> None:
     """Names of guards, actions, words and properties never collide in one module."""
     for policy in PRESETS:

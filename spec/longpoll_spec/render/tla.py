@@ -20,6 +20,7 @@ from longpoll_spec.render.notation import (
     named_parts,
     parameters_of,
     setting_of,
+    stem,
     words_of,
 )
 from longpoll_spec.state import Variable
@@ -38,6 +39,8 @@ NOTATION: Final = Notation(
 NEVER: Final = "Never_"
 """Begins the name of the invariant whose violation shows that a `sometimes` property is reached."""
 GUARD: Final = "can_"
+SHOWN: Final = "Shown"
+"""The name of a state as TLC shows it: with words for the values that have words."""
 
 
 def tla_of(model: Model, properties: Sequence[Property]) -> str:
@@ -55,6 +58,7 @@ def tla_of(model: Model, properties: Sequence[Property]) -> str:
             "",
             *_declarations(model),
             *_words(model),
+            *_shown(model),
             *_type_and_start(model, plain),
             *_guards(guards, plain),
             *_actions(model, guards, writer),
@@ -69,7 +73,7 @@ def tla_configuration_of(model: Model, properties: Sequence[Property]) -> str:
     """The `.cfg` beside the module: every `always` is checked; a `sometimes` is one line to uncomment."""
     lines = ["SPECIFICATION Spec"]
     lines += [f"CONSTANT {name} = {value}" for name, value in parameters_of(model).items()]
-    lines += ["CHECK_DEADLOCK FALSE", "INVARIANT TypeOK"]
+    lines += ["CHECK_DEADLOCK FALSE", f"ALIAS {SHOWN}", "INVARIANT TypeOK"]
     lines += [f"INVARIANT {item.name}" for item in properties if item.kind != "sometimes"]
     reached = [f"\\* INVARIANT {NEVER}{item.name}" for item in properties if item.kind == "sometimes"]
     if reached:
@@ -96,6 +100,21 @@ def _words(model: Model) -> Iterator[str]:
     words = {word: value for each in words_of(model.variables).values() for value, word in enumerate(each)}
     for word, value in words.items():
         yield f"{word} == {value}"
+    yield ""
+
+
+def _shown(model: Model) -> Iterator[str]:
+    labels = {stem(each.name).upper(): each.labels for each in model.variables if each.labels}
+    for name, words in labels.items():
+        quoted = [f'"{word}"' for word in words]
+        yield f"{name}_LABELS == {_tuple(quoted)}"
+    yield "\\* A state as a trace shows it."
+    yield f"{SHOWN} == ["
+    for variable in model.variables:
+        comma = "" if variable is model.variables[-1] else ","
+        value = f"{stem(variable.name).upper()}_LABELS[{variable.name} + 1]" if variable.labels else variable.name
+        yield f"  {variable.name} |-> {value}{comma}"
+    yield "]"
     yield ""
 
 
