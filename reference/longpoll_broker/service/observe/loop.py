@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 TICK_S: Final = 0.005
-"""The longest poll; the interval of an arrival on an idle proxy is about twice as long."""
+"""The longest poll while there are connections; the interval of an arrival is about twice as long at most."""
+IDLE_S: Final = 1.0
+"""The longest poll while there are none."""
 CHUNK_SIZE: Final = 256 * 1024
 """Bytes asked of one socket before the next has its turn, and the most that wait for one that takes none."""
 READY_MAX: Final = 1000
@@ -172,7 +174,7 @@ class RelayLoop:
     def _run(self) -> None:
         while not self._stopping:
             begun_ns = self._now_ns()
-            ready = self.poller.poll(TICK_S)
+            ready = self.poller.poll(TICK_S if self._links else IDLE_S)
             self._pass += 1
             for data, readable, writable in ready:
                 if type(data) is Side:
