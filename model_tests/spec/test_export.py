@@ -292,3 +292,15 @@ def test_the_effect_type_of_a_swap_is_declared() -> None:
     assert isinstance(swap["log_end"], Int)
     assert f"bit {SAVED}log_end = 0;" in text
     assert text.index(f"{SAVED}log_end = log_end;") < text.index("next_scan = old_log_end;")
+
+
+def test_the_commands_of_the_page_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each `longpoll` line of docs/export.md runs as it stands; the page's check of a faulty policy exits 1."""
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    lines = [line.split() for line in page.splitlines() if line.startswith("longpoll ")]
+
+    codes = {words[1]: CliRunner().invoke(main, words[1:]).exit_code for words in lines}
+
+    assert codes == {"export": 0, "check": 1}
+    assert {path.suffix for path in Path("out").iterdir()} == {".pml", ".tla", ".cfg"}
