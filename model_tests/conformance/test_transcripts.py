@@ -34,11 +34,13 @@ PROFILES: Final = {
     "sql": BrokerConfig(property_filter=True),
     "strict": BrokerConfig(auto_create_topic=False, auto_create_subscription_group=False),
     "nolongpoll": BrokerConfig(long_polling=False),
-    "unreadable": BrokerConfig(),
+    "unreadable": BrokerConfig(permission=2),
     "store": BrokerConfig(),
 }
 """The broker's settings of each profile, as the recordings' README names them."""
 RECORDED_AS: Final = {"brokerName": "broker-a", "cluster": "DefaultCluster"}
+RECORDED_AT_MS: Final = 1_795_247_471_836
+"""When the last message of the recordings was stored."""
 QUICK_MS: Final = 1500
 """A case is quick when its own waits and sleeps are shorter than this."""
 FURTHER_TRIES: Final = 2
@@ -100,6 +102,18 @@ def strict_reasons() -> dict[str, str]:
     return dict(re.findall(r"^\| `([a-z]+-\d+)` \| (.+?) \|$", text, re.MULTILINE))
 
 
+class RecordedClock(RealRuntime):
+    """The time of day of the recordings: the recorded store has messages that wait for two hours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._behind_ms = super().unix_ms() - RECORDED_AT_MS
+
+    def unix_ms(self) -> int:
+        """The recordings' time of day, going on."""
+        return super().unix_ms() - self._behind_ms
+
+
 def start(policy: Policy, profile: str, directory: Path) -> Broker:
     """A broker as the recorded one was set up."""
     store_config = StoreConfig(commit_log_file_size=64 * 1024 * 1024)
@@ -109,7 +123,7 @@ def start(policy: Policy, profile: str, directory: Path) -> Broker:
         (directory,) = directory.iterdir()
         store_config = StoreConfig(commit_log_file_size=65_536, consume_queue_file_size=2000, message_size_max=65_536)
     return Broker.start(
-        RealRuntime(), str(directory), policy=policy, config=PROFILES[profile], store_config=store_config
+        RecordedClock(), str(directory), policy=policy, config=PROFILES[profile], store_config=store_config
     )
 
 

@@ -50,6 +50,8 @@ class BrokerConfig:
     """`defaultTopicQueueNums`."""
     auto_create_topic: bool = field(default=True)
     auto_create_subscription_group: bool = field(default=True)
+    permission: int = field(default=6)
+    """`brokerPermission`: 4 lets clients pull, 2 lets them send."""
     long_polling: bool = field(default=True)
     """`longPollingEnable`."""
     property_filter: bool = field(default=False)

@@ -42,6 +42,7 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "defaultTopicQueueNums": ("default_topic_queue_count", _count),
     "autoCreateTopicEnable": ("auto_create_topic", _boolean),
     "autoCreateSubscriptionGroup": ("auto_create_subscription_group", _boolean),
+    "brokerPermission": ("permission", _count),
     "longPollingEnable": ("long_polling", _boolean),
     "enablePropertyFilter": ("property_filter", _boolean),
     "pullMessageThreadPoolNums": ("pull_thread_count", _count),

@@ -33,6 +33,7 @@ _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 DEFAULT_TOPIC: Final = "TBW102"
 RETRY_PREFIX: Final = "%RETRY%"
+DEAD_PREFIX: Final = "%DLQ%"
 SYSTEM_TOPICS: Final = (
     "SELF_TEST_TOPIC",
     "RMQ_SYS_BENCHMARK_TOPIC",
@@ -156,11 +157,11 @@ class Topics:
         return made if self.put(made) else None
 
     def make_retry(self, name: str, queue_count: int) -> TopicConfig | None:
-        """A group's retry topic, made if need be (`createTopicInSendMessageBackMethod`); None when it cannot be."""
+        """A retry or dead-letter topic, made if need be (`createTopicInSendMessageBackMethod`); None if it cannot."""
         topic = self.by_name.get(name)
         if topic is not None:
             return topic
-        if name_problem(name) is not None:
+        if name_problem(name) is not None or queue_count > QUEUE_COUNT_MAX:
             return None
         made = TopicConfig(name, queue_count, queue_count)
         return made if self.put(made) else None

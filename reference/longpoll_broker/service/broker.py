@@ -20,12 +20,14 @@ from typing import Final, Self
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.pull import Desk
+from longpoll_broker.core.queue_locks import QueueLocks
 from longpoll_broker.core.subscription import Clients
-from longpoll_broker.core.topics import Groups, TopicConfig, Topics, name_problem
+from longpoll_broker.core.topics import PERM_READ, Groups, TopicConfig, Topics, name_problem
 from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Listener, Runtime
 from longpoll_broker.service.admin import AdminService
+from longpoll_broker.service.append import Appender
 from longpoll_broker.service.channel import Channel, Limits, Outbox
 from longpoll_broker.service.clients import ClientService
 from longpoll_broker.service.config_files import ConfigFiles
@@ -34,10 +36,15 @@ from longpoll_broker.service.exchange import Processor, answer, serve
 from longpoll_broker.service.executors import InlineExecutor, PoolExecutor
 from longpoll_broker.service.flush_service import FlushService
 from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.service.lock_service import LockService
 from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.service.scan_service import ScanService
+from longpoll_broker.service.schedule_service import DelayOffsets, ScheduleService
 from longpoll_broker.service.send import SendService
+from longpoll_broker.service.send_back import SendBackService
+from longpoll_broker.service.traits import Traits
+from longpoll_broker.service.transactions import OP_TOPIC, TransactionService
 from longpoll_broker.service.transport import IoLoop
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.record import host_bytes
@@ -83,8 +90,11 @@ class Broker:
         self.topics = Topics(config.auto_create_topic, config.default_topic_queue_count)
         self.groups = Groups(config.auto_create_subscription_group)
         self.offsets = Offsets()
+        self.delays = DelayOffsets()
         self.clients = Clients()
-        self._config_files = ConfigFiles(runtime, f"{directory}/config", self.topics, self.groups, self.offsets)
+        self._config_files = ConfigFiles(
+            runtime, f"{directory}/config", self.topics, self.groups, self.offsets, self.delays
+        )
         self._config_files.load()
         self.topics.add_system_topics(config.broker_name, config.cluster_name)
         self._adopt_topics()
@@ -107,7 +117,8 @@ class Broker:
         self.hold_service.run_clock_on(first.outbox, first.wake)
         first.add_listener(listeners[0], self)
         advertised = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
-        first.add_listener(listeners[1], NameServer(config, self.topics, f"{advertised}:{self.address[1]}"))
+        silent = Traits.of(policy).name_server_is_silent
+        first.add_listener(listeners[1], NameServer(config, self.topics, f"{advertised}:{self.address[1]}", silent))
         self._stopped = False
 
     @classmethod
@@ -160,6 +171,7 @@ class Broker:
         # First those that could still put held pulls back or hold new ones, then the table, then the sockets.
         if self._scan is not None:
             self._scan.stop()
+        self._schedule.stop()
         self.dispatch_service.stop()
         if self._pool is not None:
             self._pool.stop()
@@ -221,7 +233,13 @@ class Broker:
             runtime,
             self.policy,
             config,
-            Desk(self.topics, self.groups, self.clients, property_filter=config.property_filter),
+            Desk(
+                self.topics,
+                self.groups,
+                self.clients,
+                is_readable=bool(config.permission & PERM_READ),
+                property_filter=config.property_filter,
+            ),
             self.offsets,
             self.store,
             recorder,
@@ -252,15 +270,23 @@ class Broker:
             self.topics, self.groups, self.clients, tables_lock, property_filter=config.property_filter
         )
         admin = AdminService(self.topics, self.groups, self.offsets, self.store, self._topic_deleted)
+        store_host = host_bytes(*self.address)
+        appender = Appender(runtime, self.store, recorder)
+        self._schedule = ScheduleService(runtime, self.store, appender, self.delays, self._dispatch_waiting)
         send = SendService(
             runtime,
             config,
             self.topics,
+            self.groups,
             self.store,
-            host_bytes(*self.address),
+            appender,
+            store_host,
             recorder,
             self._store_config.flush_disk_sync,
         )
+        back = SendBackService(config, self.topics, self.groups, self.store, appender, store_host)
+        transactions = TransactionService(runtime, appender, self.store, store_host)
+        locks = LockService(runtime, QueueLocks(), runtime.lock())
         self._processors: dict[int, Processor] = {
             RequestCode.SEND_MESSAGE: send.receive,
             RequestCode.SEND_MESSAGE_V2: send.receive,
@@ -277,6 +303,10 @@ class Broker:
             RequestCode.HEART_BEAT: self._client_service.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._client_service.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._client_service.members,
+            RequestCode.CONSUMER_SEND_MSG_BACK: back.receive,
+            RequestCode.END_TRANSACTION: transactions.end,
+            RequestCode.LOCK_BATCH_MQ: locks.lock,
+            RequestCode.UNLOCK_BATCH_MQ: locks.unlock,
             RequestCode.CHECK_CLIENT_CONFIG: self._client_service.check_config,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.put_group,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
@@ -294,7 +324,7 @@ class Broker:
             self.store,
             self._config_files,
             self._store_config.flush_interval_ms,
-            each_round=self._retry_dispatch,
+            each_round=self._dispatch_waiting,
         )
         self._flush.start()
         if self.policy.notify == "dispatcher_poll":
@@ -303,6 +333,7 @@ class Broker:
             self._pool.start()
         if self._scan is not None:
             self._scan.start()
+        self._schedule.start()
         for loop in self._loops:
             loop.start()
 
@@ -311,8 +342,8 @@ class Broker:
         if self.policy.notify == "at_append" and self.store.dispatched_end < self.store.log_end:
             self.dispatch_service.run(outbox)
 
-    def _retry_dispatch(self) -> None:
-        """What could not be made visible at the append, for want of disk, is tried again."""
+    def _dispatch_waiting(self) -> None:
+        """Make visible what the schedule appended, or what could not be at its append for want of disk."""
         if self.policy.notify == "at_append" and self.store.dispatched_end < self.store.log_end:
             outbox = Outbox()
             self.dispatch_service.run(outbox)
@@ -330,7 +361,7 @@ class Broker:
         for topic, queue_id in self.store.queues():
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         for topic, count in counts.items():
-            if self.topics.get(topic) is None and name_problem(topic) is None:
+            if self.topics.get(topic) is None and name_problem(topic) is None and topic != OP_TOPIC:
                 log.warning("topic %s has queues but no configuration; it gets %d queues", topic, count)
                 self.topics.put(TopicConfig(topic, count, count))
 

@@ -16,6 +16,7 @@ from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.topics import GroupConfig, Groups, TopicConfig, Topics, name_problem
 from longpoll_broker.errors import ConfigError
 from longpoll_broker.runtime import Runtime
+from longpoll_broker.service.schedule_service import DelayOffsets
 from longpoll_broker.wire.bodies import load_json
 
 log = logging.getLogger(__name__)
@@ -23,17 +24,19 @@ log = logging.getLogger(__name__)
 TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"
 OFFSETS: Final = "consumerOffset.json"
+DELAYS: Final = "delayOffset.json"
 
 
 @define(slots=True, eq=False)
 class ConfigFiles:
-    """The three tables of one broker and the directory they are kept in; one thread saves."""
+    """The tables of one broker and the directory they are kept in; one thread saves."""
 
     runtime: Runtime
     directory: str
     topics: Topics
     groups: Groups
     offsets: Offsets
+    delays: DelayOffsets
     _counter: int = field(default=0, init=False)
 
     def load(self) -> None:
@@ -46,7 +49,9 @@ class ConfigFiles:
             self.groups.put(_convert(row, GroupConfig, GROUPS))
         for pair, row in self._table(OFFSETS, "offsetTable"):
             self.offsets.by_pair[pair] = _convert(row, dict[int, int], OFFSETS)
-        self.topics.changed = self.groups.changed = self.offsets.changed = False
+        for level, offset in self._table(DELAYS, "offsetTable"):
+            self.delays.by_level[_convert(level, int, DELAYS)] = _convert(offset, int, DELAYS)
+        self.topics.changed = self.groups.changed = self.offsets.changed = self.delays.changed = False
 
     def save(self) -> None:
         """Write every table that has changed; raises OSError."""
@@ -61,6 +66,10 @@ class ConfigFiles:
             self.offsets.changed = False
             table = {pair: queues.copy() for pair, queues in self.offsets.by_pair.copy().items()}
             self._write(OFFSETS, "offsetTable", table, versioned=False)
+        if self.delays.changed:
+            self.delays.changed = False
+            levels = {str(level): offset for level, offset in self.delays.by_level.copy().items()}
+            self._write(DELAYS, "offsetTable", levels, versioned=False)
 
     def _write(self, name: str, key: str, table: dict[str, Any], *, versioned: bool) -> None:
         self._counter += 1

@@ -73,3 +73,4 @@ class FlushService:
             self.config_files.topics.changed = True
             self.config_files.groups.changed = True
             self.config_files.offsets.changed = True
+            self.config_files.delays.changed = True

@@ -1,7 +1,7 @@
 """A name server that knows one broker: its own.
 
-Serves 105 and 106; RocketMQ 4.9 never answers a code that it does not know, we answer 3 as 5.x does. Leaves out other
-brokers' registration.
+Serves 105 and 106; a code that it does not know is answered 3 as by 5.x, or, under a policy of 4.9, not at all. Leaves
+out other brokers' registration.
 
 Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`.
 """
@@ -30,6 +30,8 @@ class NameServer:
     topics: Topics
     broker_address: str
     """HOST:PORT that clients are told to go to."""
+    is_silent: bool = False
+    """Whether a code that it does not know gets no answer at all, as from 4.9."""
 
     def opened(self, channel: Channel) -> None:
         """Nothing to do."""
@@ -43,7 +45,8 @@ class NameServer:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
         }
-        serve(processors, channel, command, outbox)
+        if command.code in processors or not self.is_silent:
+            serve(processors, channel, command, outbox)
 
     def route(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """105: the queues of a topic and where they are; 17 when nobody has it."""

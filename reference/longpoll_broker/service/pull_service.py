@@ -33,6 +33,7 @@ from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.service.traits import Traits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.wire.codes import CommandFlag, ResponseCode
 from longpoll_broker.wire.command import Command, encode_head
@@ -60,8 +61,12 @@ class PullService:
     store: MessageStore
     recorder: HistoryRecorder | None
     hold_service: HoldService | None = None
+    traits: Traits = field(init=False)
     _last: tuple[tuple[object, ...], Decision] | None = field(default=None, init=False)
     """The last read: its key and what came out. One assignment, so threads see the old pair or the new one."""
+
+    def __attrs_post_init__(self) -> None:
+        self.traits = Traits.of(self.policy)
 
     # -- the first pass ----------------------------------------------------------------------------------------------
 
@@ -77,17 +82,25 @@ class PullService:
         else:
             self.runtime.step("pull_read")
             decision = self._look(pull, wanted)
-            if pull.sys_flag & FLAG_COMMIT_OFFSET:
-                self.offsets.commit(pull.topic, pull.group, pull.queue_id, pull.commit_offset)
+            commits = bool(pull.sys_flag & FLAG_COMMIT_OFFSET)
+            if commits and not self.traits.commits_after_hold:
+                self._commit(pull)
             if isinstance(decision, Miss) and pull.sys_flag & FLAG_SUSPEND and not (one_way and self._drops_one_way):
                 pull.filter = wanted
                 assert self.hold_service is not None
                 self.hold_service.hold(pull, outbox)
+                if commits and self.traits.commits_after_hold:
+                    self._commit(pull)
                 if self.desk.topics.get(pull.topic) is None and self.policy.expiry == "own_deadline":
                     # Deleted between the check and the insert: whoever deleted it may have looked before.
                     self.hold_service.topic_deleted(pull.topic, outbox)
                 return None
+            if commits and self.traits.commits_after_hold:
+                self._commit(pull)
         return self._encode(pull, decision, "immediate", Serialisation(pull.serialize), outbox)
+
+    def _commit(self, pull: Pull) -> None:
+        self.offsets.commit(pull.topic, pull.group, pull.queue_id, pull.commit_offset)
 
     def _look(self, pull: Pull, wanted: Filter) -> Decision:
         """Read for a pull; a row of pulls with one offset, as one message wakes them, is read once.
@@ -187,7 +200,7 @@ class PullService:
         channel = pull.channel
         assert isinstance(channel, Channel)
         # Java answers a woken pull in its default, JSON, whatever the request was written in.
-        kind = Serialisation.JSON if self.policy.name.startswith("rocketmq") else Serialisation(pull.serialize)
+        kind = Serialisation.JSON if self.traits.woken_in_json else Serialisation(pull.serialize)
         parts = self._encode(pull, decision, cause, kind, outbox)
         outbox.write(channel, parts)
         outbox.flush_many()

@@ -1,7 +1,7 @@
 """Serves sends: 10, 310 and 320, one pass from received bytes to the log.
 
-Delayed and prepared messages are refused: without the schedule service and the transaction service they would be
-delivered at the wrong time. Leaves out making messages visible (`service.dispatch_service`).
+A delayed message goes to the schedule topic, a prepared one to the half topic, one tried too often to the dead letters.
+Leaves out making messages visible (`service.dispatch_service`).
 
 Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order.
 """
@@ -14,13 +14,33 @@ import re
 from typing import Final
 
 from attrs import define, field
+from msgspec.structs import replace
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.filter import java_hash
-from longpoll_broker.core.topics import NOT_FOR_SENDING, TopicConfig, Topics, name_problem
+from longpoll_broker.core.properties import (
+    CLUSTER,
+    DELAY,
+    PREPARED,
+    TAGS,
+    WAIT,
+    read_properties,
+    write_properties,
+)
+from longpoll_broker.core.pull import FAQ
+from longpoll_broker.core.topics import (
+    DEAD_PREFIX,
+    NOT_FOR_SENDING,
+    RETRY_PREFIX,
+    Groups,
+    TopicConfig,
+    Topics,
+    name_problem,
+)
 from longpoll_broker.errors import BrokerError, HeaderError, MessageRefusedError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
+from longpoll_broker.service.append import HALF_TOPIC, TRANSACTION_MASK, Appender, delayed, moved
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.store.message_store import MessageStore
@@ -30,15 +50,13 @@ from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.frame import Buffer
 from longpoll_broker.wire.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from longpoll_broker.wire.message import PROPERTY_DELAY, PROPERTY_TAGS, PROPERTY_WAIT, decode_batch, decode_properties
+from longpoll_broker.wire.message import decode_batch
 
 log = logging.getLogger(__name__)
 
-TRANSACTION_MASK: Final = 0xC
-PROPERTY_PREPARED: Final = "TRAN_MSG"
 REGION: Final = {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
 """What every reply to a send carries, also a refusal."""
-_LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}")
+_LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 DEFAULT_QUEUE_COUNT: Final = 4
 """What a client that names no count gets (`defaultTopicQueueNums` of the clients)."""
 
@@ -58,7 +76,9 @@ class SendService:
     runtime: Runtime
     config: BrokerConfig
     topics: Topics
+    groups: Groups
     store: MessageStore
+    appender: Appender
     store_host: bytes
     """The broker's own address, as records hold it."""
     recorder: HistoryRecorder | None
@@ -69,7 +89,14 @@ class SendService:
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """Serve a send request."""
         kind = SendMessageRequestHeader if command.code == RequestCode.SEND_MESSAGE else SendMessageRequestHeaderV2
-        header = kind.decode(command.ext_fields)
+        try:
+            header = kind.decode(command.ext_fields)
+        except HeaderError:
+            fields = command.ext_fields or {}
+            if fields.get("topic" if kind is SendMessageRequestHeader else "b"):
+                raise
+            # Java looks at the topic before it misses anything else.
+            return answer(command, ResponseCode.SYSTEM_ERROR, name_problem(""), REGION)
         channel.request_count += 1
         number = channel.request_count
         if self.recorder is not None and not command.is_one_way:
@@ -99,8 +126,6 @@ class SendService:
                 ResponseCode.SYSTEM_ERROR,
                 f"request queueId[{header.queue_id}] is illegal, {topic.topic_name} Producer: {channel}",
             )
-        if header.sys_flag & TRANSACTION_MASK:
-            raise self._no_transactions()
         if not channel.host_bytes:
             channel.host_bytes = host_bytes(*channel.peer_host)
         if header.queue_id < 0:
@@ -126,12 +151,6 @@ class SendService:
             )
         return topic
 
-    def _no_transactions(self) -> SendRefusedError:
-        return SendRefusedError(
-            ResponseCode.NO_PERMISSION,
-            f"the broker[{self.config.broker_name}] sending transaction message is forbidden",
-        )
-
     def _put_one(  # noqa: PLR0917 - the parts of one request
         self,
         channel: Channel,
@@ -141,9 +160,17 @@ class SendService:
         number: int,
         outbox: Outbox,
     ) -> Parts:
-        properties, tag = self._properties(header.properties)
-        message = self._message(channel, header, queue_id, command.body, properties, tag, header.flag)
-        result = self._append(message, tag)
+        properties = read_properties(header.properties)
+        properties[CLUSTER] = self.config.cluster_name
+        tag = properties.get(TAGS, "")
+        # A message that only goes through another topic first keeps WAIT, as in Java.
+        stored = write_properties(properties, without=WAIT)
+        message = self._message(channel, header, queue_id, command.body, stored, tag, header.flag)
+        if header.topic.startswith(RETRY_PREFIX):
+            message = self._dead_if_tried_out(message, header)
+        if DELAY in properties or PREPARED in properties:
+            message = _elsewhere(message, properties)
+        result = self.appender.append(message, tag)
         code = self._flush()
         if self.recorder is not None and not command.is_one_way:
             self._record_acknowledged(channel, message, result, tag, number, outbox)
@@ -168,12 +195,16 @@ class SendService:
             # Java fails on it, and so its reply lacks the fields of a refusal.
             raise HeaderError("a batch", "body", "has no message")
         messages = []
-        shared = header.properties or ""
+        # Each message's own properties stay as they came; the request's, and with them CLUSTER, follow.
+        shared = read_properties(header.properties)
+        shared[CLUSTER] = self.config.cluster_name
+        shared_text = write_properties(shared, without=WAIT)
         for part in parts:
-            text = f"{part.properties}\x02{shared}" if shared and part.properties else part.properties or shared
-            properties, tag = self._properties(text, batch=True)
-            messages.append((self._message(channel, header, queue_id, part.body, properties, tag, part.flag), tag))
-        results = [self._append(message, tag) for message, tag in messages]
+            own = part.properties.encode("utf-8", "surrogatepass")
+            stored = own + (b"\x02" if own and not own.endswith(b"\x02") else b"") + shared_text
+            tag = read_properties(part.properties).get(TAGS) or shared.get(TAGS, "")
+            messages.append((self._message(channel, header, queue_id, part.body, stored, tag, part.flag), tag))
+        results = [self.appender.append(message, tag) for message, tag in messages]
         code = self._flush()
         if self.recorder is not None and not command.is_one_way:
             for (message, tag), result in zip(messages, results, strict=True):
@@ -190,32 +221,22 @@ class SendService:
             },
         )
 
-    def _properties(self, text: str | None, *, batch: bool = False) -> tuple[bytes, str]:
-        """The properties as they are stored, and the tag: WAIT and empty values go, CLUSTER comes.
-
-        Raises SendRefusedError for a delayed or prepared message; inside a batch RocketMQ heeds neither.
-        """
-        cluster = f"CLUSTER\x01{self.config.cluster_name}"
-        if not text:
-            return cluster.encode(), ""
-        properties = decode_properties(text)
-        if not batch and (PROPERTY_DELAY in properties or PROPERTY_PREPARED in properties):
-            self._check_kind(properties)
-        properties.pop(PROPERTY_WAIT, None)
-        properties["CLUSTER"] = self.config.cluster_name
-        stored = "\x02".join(f"{name}\x01{value}" for name, value in properties.items() if value)
-        return stored.encode("utf-8", "surrogatepass"), properties.get(PROPERTY_TAGS, "")
-
-    def _check_kind(self, properties: dict[str, str]) -> None:
-        if properties.get(PROPERTY_PREPARED, "").lower() == "true":
-            raise self._no_transactions()
-        level = properties.get(PROPERTY_DELAY, "0")
-        if not _LEVEL.fullmatch(level):
-            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"the delay level {level[:40]!r} is not a whole number")
-        if int(level) > 0:
+    def _dead_if_tried_out(self, message: MessageToStore, header: SendMessageRequestHeader) -> MessageToStore:
+        """A message to a retry topic, or to its group's dead letters after too many tries (`handleRetryAndDLQ`)."""
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self.groups.find(name)
+        if group is None:
             raise SendRefusedError(
-                ResponseCode.MESSAGE_ILLEGAL, "delayed messages are not served: send it without the property DELAY"
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}"
             )
+        retries_max = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
+        # More than, not as many as: the client has counted this time already.
+        if message.reconsume_times <= retries_max:
+            return message
+        dead = self.topics.make_retry(DEAD_PREFIX + name, 1)
+        if dead is None:
+            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{DEAD_PREFIX}{name[:128]}] not exist")
+        return replace(message, topic=dead.topic_name, queue_id=0)
 
     def _message(  # noqa: PLR0917 - the parts of one message
         self,
@@ -240,23 +261,6 @@ class SendService:
             sys_flag=header.sys_flag,
             reconsume_times=header.reconsume_times or 0,
         )
-
-    def _append(self, message: MessageToStore, tag: str) -> PutResult:
-        recorder = self.recorder
-        self.runtime.step("append")
-        if recorder is None:
-            return self.store.put(message)
-        after_ns = recorder.now_ns()
-        result = self.store.put(message)
-        recorder.put(
-            "append",
-            after_ns,
-            topic=message.topic,
-            queue=message.queue_id,
-            queue_offset=result.queue_offset,
-            tag=tag,
-        )
-        return result
 
     def _flush(self) -> int:
         """The code of the answer: with `flush_sync`, 10 when the disk did not take what is in the log."""
@@ -328,3 +332,17 @@ class SendService:
                 tag=tag,
             )
         )
+
+
+def _elsewhere(message: MessageToStore, properties: dict[str, str]) -> MessageToStore:
+    """A prepared message in the half topic, a delayed one in the schedule topic; any other as it is.
+
+    Raises SendRefusedError for a level that is no number.
+    """
+    if properties.get(PREPARED, "").lower() == "true":
+        half = moved(message, properties, HALF_TOPIC, 0)
+        return replace(half, sys_flag=half.sys_flag & ~TRANSACTION_MASK)
+    level = properties.get(DELAY, "0")
+    if not _LEVEL.fullmatch(level):
+        raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"the delay level {level[:40]!r} is not a whole number")
+    return delayed(message, properties, int(level)) if int(level) > 0 else message

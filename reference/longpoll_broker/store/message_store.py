@@ -315,6 +315,16 @@ class MessageStore:
         record = self._log.slice(unit[0], unit[1]) if unit is not None else None
         return lookup_in(record) if record is not None else None
 
+    def read_record(self, physical_offset: int) -> Record | None:
+        """The record that begins at a physical offset, decoded; None when none does."""
+        found = self._log.read(physical_offset) if physical_offset >= 0 else None
+        return found if isinstance(found, Record) else None
+
+    def unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code) at a queue offset; None when there is none."""
+        queue = self._queue(topic, queue_id)
+        return queue.unit(offset) if queue is not None else None
+
     def store_ms_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         """When the message at a queue offset was stored; None when it is not there."""
         queue = self._queue(topic, queue_id)

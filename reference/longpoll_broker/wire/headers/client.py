@@ -14,7 +14,7 @@ from longpoll_broker.wire.headers.base import Header
 class UnregisterClientRequestHeader(Header, frozen=True, kw_only=True):
     """35 UNREGISTER_CLIENT: the client leaves these groups."""
 
-    client_id: str = field(name="clientID")
+    client_id: str = field(default="", name="clientID")
     producer_group: str | None = None
     consumer_group: str | None = None
 

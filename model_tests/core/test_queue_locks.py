@@ -1,0 +1,47 @@
+"""Queue locks of orderly groups: one holder, a minute, renewed by asking."""
+
+from __future__ import annotations
+
+import pytest
+
+from longpoll_broker.core import queue_locks
+from longpoll_broker.core.queue_locks import LIFE_MS, QueueLocks
+
+
+def test_a_queue_has_one_holder_a_group() -> None:
+    """Another client gets what is free, another group everything."""
+    locks = QueueLocks()
+    assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
+    assert locks.lock("G", "b", ["q1", "q2"], 1) == ["q2"]
+    assert locks.lock("H", "b", ["q1"], 1) == ["q1"]
+    assert locks.lock("G", "a", [], 1) == []
+
+
+def test_a_lock_dies_when_it_is_not_renewed() -> None:
+    """At a minute it still holds; asking again renews it."""
+    locks = QueueLocks()
+    locks.lock("G", "a", ["q"], 0)
+    assert locks.lock("G", "b", ["q"], LIFE_MS) == []
+    assert locks.lock("G", "a", ["q"], LIFE_MS) == ["q"]
+    assert locks.lock("G", "b", ["q"], LIFE_MS + 1) == []
+    assert locks.lock("G", "b", ["q"], 2 * LIFE_MS + 1) == ["q"]
+
+
+def test_only_the_holder_lets_go() -> None:
+    """A stranger's unlocking changes nothing."""
+    locks = QueueLocks()
+    locks.lock("G", "a", ["q"], 0)
+    locks.unlock("G", "b", ["q"])
+    assert locks.lock("G", "b", ["q"], 0) == []
+    locks.unlock("G", "a", ["q", "never"])
+    assert locks.lock("G", "b", ["q"], 0) == ["q"]
+
+
+def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over it nobody gets another lock; what is let go counts no more."""
+    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    locks = QueueLocks()
+    assert locks.lock("G", "a", ["q0", "q1", "q2"], 0) == ["q0", "q1"]
+    assert locks.lock("H", "a", ["q"], 0) == []
+    locks.unlock("G", "a", ["q0"])
+    assert locks.lock("H", "a", ["q"], 0) == ["q"]

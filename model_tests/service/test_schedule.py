@@ -1,0 +1,203 @@
+"""Delayed, prepared and sent-back messages over real sockets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.schedule_service import ScheduleService
+from longpoll_broker.store.record import Record
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
+
+PULL = RequestCode.PULL_MESSAGE
+LONG_MS = 30_000
+"""A deadline that no passing test waits for."""
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+policies = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+
+
+class FastRuntime(RealRuntime):
+    """A clock that runs ahead of the real one when told, so that nobody waits for an hour."""
+
+    ahead_ms = 0
+
+    def unix_ms(self) -> int:
+        """The time of day, moved on."""
+        return super().unix_ms() + self.ahead_ms
+
+
+def messages(client: RawClient, topic: str) -> list[Record]:
+    """What stands in queue 0 of a topic."""
+    reply = client.call(PULL, pull_fields(topic, 0))
+    return records_of(reply) if reply.code == 0 else []
+
+
+def saved(store: Path) -> dict[str, int]:
+    """What `delayOffset.json` says."""
+    table: dict[str, int] = json.loads((store / "config" / "delayOffset.json").read_text())["offsetTable"]
+    return table
+
+
+@policies
+def test_a_delayed_message_wakes_who_waits_when_it_is_due(
+    policy: Policy, start_broker: StartBroker, connect: Connect
+) -> None:
+    """Level 18 is two hours: nothing before, all in order once the clock has come there."""
+    runtime = FastRuntime()
+    broker = start_broker(policy=policy, runtime=runtime)
+    puller, sender = connect(broker.address), connect(broker.address)
+    for number in range(3):
+        assert send_message(sender, "T", b"%d" % number, properties="DELAY\x0118\x02TAGS\x01a\x02") == number
+    wait_until(lambda: broker.store.visible_end(SCHEDULE, 17) == 3)
+    opaque = puller.send(PULL, pull_fields("T", 0, timeout_ms=LONG_MS, subscription="a"))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    assert broker.store.visible_end("T", 0) == 0
+    runtime.ahead_ms = 2 * 3600 * 1000
+    reply = puller.reply(opaque)
+
+    assert reply is not None
+    assert reply.code == 0
+    wait_until(lambda: broker.store.visible_end("T", 0) == 3)
+    assert [bytes(record.body) for record in messages(sender, "T")] == [b"0", b"1", b"2"]
+
+
+def test_delivery_goes_on_where_it_stood(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """After a restart nothing is delivered twice, and what was waiting is delivered then."""
+    runtime = FastRuntime()
+    directory = str(tmp_path / "again")
+    broker = start_broker(runtime=runtime, directory=directory)
+    client = connect(broker.address)
+    send_message(client, "T", b"first", properties="DELAY\x011\x02")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    runtime.ahead_ms = 0
+    send_message(client, "T", b"second", properties="DELAY\x0118\x02")
+    broker.stop()
+    assert saved(tmp_path / "again") == {"1": 1}
+    runtime.ahead_ms = 3 * 3600 * 1000
+    broker = start_broker(runtime=runtime, directory=directory)
+    wait_until(lambda: broker.store.visible_end("T", 0) == 2)
+
+    assert [bytes(record.body) for record in messages(connect(broker.address), "T")] == [b"first", b"second"]
+
+
+def test_a_clock_set_back_makes_nobody_wait_longer_than_the_level(start_broker: StartBroker, connect: Connect) -> None:
+    """Due in more than the level's time cannot be: it is delivered at once."""
+    runtime = FastRuntime()
+    runtime.ahead_ms = 3600 * 1000
+    broker = start_broker(runtime=runtime)
+    client = connect(broker.address)
+    send_message(client, "T", properties="DELAY\x015\x02")
+    runtime.ahead_ms = 0
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    assert len(messages(client, "T")) == 1
+
+
+def test_a_full_disk_delays_and_loses_nothing(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round that fails is tried again from the message that failed."""
+    failures = [OSError("full"), OSError("full")]
+    deliver = ScheduleService._deliver
+
+    def fail_twice(self: ScheduleService, physical_offset: int) -> None:
+        if failures:
+            raise failures.pop()
+        deliver(self, physical_offset)
+
+    monkeypatch.setattr(ScheduleService, "_deliver", fail_twice)
+    broker = start_broker()
+    client = connect(broker.address)
+    send_message(client, "T", properties="DELAY\x011\x02")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+
+    assert failures == []
+    assert len(messages(client, "T")) == 1
+
+
+def prepare(client: RawClient) -> dict[str, str]:
+    """Send a prepared message; the fields that end its transaction."""
+    reply = client.call(
+        RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, "TRAN_MSG\x01true\x02PGROUP\x01PG\x02TAGS\x01t\x02"), b"half"
+    )
+    assert reply.ext_fields is not None
+    return {
+        "producerGroup": "PG",
+        "tranStateTableOffset": reply.ext_fields["queueOffset"],
+        "commitLogOffset": str(int(reply.ext_fields["msgId"][16:], 16)),
+        "fromTransactionCheck": "false",
+        "msgId": "U",
+    }
+
+
+@policies
+def test_a_prepared_message_is_seen_when_it_is_committed(
+    policy: Policy, start_broker: StartBroker, connect: Connect
+) -> None:
+    """Not before, and never when it is rolled back; each end is noted for a Java broker."""
+    broker = start_broker(policy=policy)
+    client = connect(broker.address)
+    kept, dropped = prepare(client), prepare(client)
+    wait_until(lambda: broker.store.visible_end("RMQ_SYS_TRANS_HALF_TOPIC", 0) == 2)
+    assert broker.store.visible_end("T", 0) == 0
+    assert client.call(RequestCode.END_TRANSACTION, dropped | {"commitOrRollback": "12"}).code == 0
+    assert client.call(RequestCode.END_TRANSACTION, kept | {"commitOrRollback": "8"}).code == 0
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+
+    (found,) = messages(client, "T")
+    assert (bytes(found.body), found.sys_flag, found.prepared_offset) == (b"half", 8, int(kept["commitLogOffset"]))
+    wait_until(lambda: broker.store.visible_end("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0) == 2)
+    ends = [broker.store.unit("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, offset) for offset in range(2)]
+    bodies = [bytes(record.body) for end in ends if end and (record := broker.store.read_record(end[0]))]
+    assert bodies == [b"1", b"0"]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"producerGroup": "other"}, {"tranStateTableOffset": "7"}, {"commitLogOffset": "1"}], ids=str
+)
+def test_only_the_right_producer_ends_a_transaction(
+    wrong: dict[str, str], start_broker: StartBroker, connect: Connect
+) -> None:
+    """A wrong group or place is refused and delivers nothing."""
+    broker = start_broker()
+    client = connect(broker.address)
+    fields = prepare(client) | {"commitOrRollback": "8"} | wrong
+    assert client.call(RequestCode.END_TRANSACTION, fields).code == 1
+    assert broker.store.visible_end("T", 0) == 0
+
+
+def test_a_message_sent_back_comes_again_and_then_dies(start_broker: StartBroker, connect: Connect) -> None:
+    """Levels grow from 3 with each time; after the last one it is among the dead letters."""
+    runtime = FastRuntime()
+    broker = start_broker(runtime=runtime)
+    client = connect(broker.address)
+    send_message(client, "T", b"bad", properties="TAGS\x01a\x02")
+    (record,) = messages(client, "T")
+    for times in range(3):
+        fields = {"offset": str(record.physical_offset), "group": "G", "delayLevel": "0", "maxReconsumeTimes": "2"}
+        assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code == 0
+        topic = "%RETRY%G" if times < 2 else "%DLQ%G"
+        runtime.ahead_ms += 3600 * 1000
+        wait_until(lambda name=topic, end=times % 2 + 1: broker.store.visible_end(name, 0) == end)  # type: ignore[misc]
+        record = messages(client, topic)[-1]
+        assert (record.reconsume_times, bytes(record.body)) == (times + 1, b"bad")
+
+    assert [broker.store.visible_end(SCHEDULE, level - 1) for level in (3, 4, 5)] == [1, 1, 0]
+
+
+def test_a_broker_that_may_not_take_messages_takes_none_back(tmp_path: Path, connect: Connect) -> None:
+    """36 is refused with 16 while sends of ordinary topics go on, as 4.9 has it."""
+    with Broker.start(
+        RealRuntime(), str(tmp_path), config=BrokerConfig(permission=4), store_config=SMALL_STORE
+    ) as broker:
+        client = connect(broker.address)
+        assert send_message(client, "T") == 0
+        fields = {"offset": "0", "group": "G", "delayLevel": "0"}
+        assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code == 16

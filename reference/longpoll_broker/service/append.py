@@ -1,0 +1,102 @@
+"""Puts messages into the store for everybody who has some: producers, the schedule, send-backs, ended transactions.
+
+Also turns a delayed message into one of the schedule topic, and back. Leaves out making messages visible
+(`service.dispatch_service`) and when a delayed one is due (`service.schedule_service`).
+
+Sources: `CommitLog.asyncPutMessage`, `ScheduleMessageService.messageTimeup` 4.9.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import define
+from msgspec.structs import replace
+
+from longpoll_broker.core.filter import java_hash
+from longpoll_broker.core.properties import (
+    DELAY,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TAGS,
+    read_properties,
+    write_properties,
+)
+from longpoll_broker.record import HistoryRecorder
+from longpoll_broker.runtime import Runtime
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import MessageToStore, PutResult
+from longpoll_broker.store.record import DELAY_LEVELS_MS, SCHEDULE_TOPIC, Record
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANSACTION_MASK: Final = 0xC
+
+
+@define(slots=True, eq=False)
+class Appender:
+    """Appends messages; callable from any thread."""
+
+    runtime: Runtime
+    store: MessageStore
+    recorder: HistoryRecorder | None
+
+    def append(self, message: MessageToStore, tag: str) -> PutResult:
+        """Append one message; raises what `MessageStore.put` raises."""
+        recorder = self.recorder
+        self.runtime.step("append")
+        if recorder is None:
+            return self.store.put(message)
+        after_ns = recorder.now_ns()
+        result = self.store.put(message)
+        recorder.put(
+            "append",
+            after_ns,
+            topic=message.topic,
+            queue=message.queue_id,
+            queue_offset=result.queue_offset,
+            tag=tag,
+        )
+        return result
+
+
+def delayed(message: MessageToStore, properties: dict[str, str], level: int) -> MessageToStore:
+    """The message as the schedule topic holds it; a level beyond the last is the last."""
+    assert level > 0
+    level_count = len(DELAY_LEVELS_MS)
+    if level > level_count:
+        level = level_count
+        properties[DELAY] = str(level)
+    return moved(message, properties, SCHEDULE_TOPIC, level - 1)
+
+
+def moved(message: MessageToStore, properties: dict[str, str], topic: str, queue_id: int) -> MessageToStore:
+    """The message in another topic, with its own topic and queue kept as properties."""
+    properties[REAL_TOPIC] = message.topic
+    properties[REAL_QUEUE_ID] = str(message.queue_id)
+    return replace(message, topic=topic, queue_id=queue_id, properties=write_properties(properties))
+
+
+def brought_back(record: Record) -> tuple[MessageToStore, str] | None:
+    """The message of a schedule or half record in its own topic, and its tag; None when it does not say where.
+
+    Its properties stay as they are stored, also those that brought it there.
+    """
+    properties = read_properties(record.properties.decode("utf-8", "surrogatepass"))
+    topic, queue_text = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
+    if not topic or not (queue_text.isascii() and queue_text.isdigit() and len(queue_text) <= 10):
+        return None
+    tag = properties.get(TAGS, "")
+    message = MessageToStore(
+        topic=topic,
+        queue_id=int(queue_text),
+        body=bytes(record.body),
+        properties=write_properties(properties),
+        tags_code=java_hash(tag) if tag else 0,
+        born_ms=record.born_ms,
+        born_host=record.born_host,
+        store_host=record.store_host,
+        flag=record.flag,
+        sys_flag=record.sys_flag & ~TRANSACTION_MASK,
+        reconsume_times=record.reconsume_times,
+    )
+    return message, tag

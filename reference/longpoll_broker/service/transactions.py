@@ -1,0 +1,89 @@
+"""Serves 37: a producer ends a transaction, and its prepared message is delivered or dropped.
+
+A prepared message waits in the half topic. Its end is written to the op topic, whose body names the half message's
+queue offset, so that a Java broker that opens the store knows which are ended. Leaves out asking producers about
+transactions that they never ended (`TransactionalMessageCheckService`).
+
+Source: `EndTransactionProcessor.java`, `TransactionalMessageBridge.java` 4.9.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import define
+from msgspec.structs import replace
+
+from longpoll_broker.core.filter import java_hash
+from longpoll_broker.core.properties import PRODUCER_GROUP, TAGS, WAIT, read_properties, write_properties
+from longpoll_broker.errors import MessageRefusedError
+from longpoll_broker.runtime import Runtime
+from longpoll_broker.service.append import HALF_TOPIC, Appender, brought_back
+from longpoll_broker.service.channel import Channel, Outbox, Parts
+from longpoll_broker.service.exchange import answer
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.record import Record
+from longpoll_broker.wire.codes import MessageSysFlag, ResponseCode
+from longpoll_broker.wire.command import Command
+from longpoll_broker.wire.headers import EndTransactionRequestHeader
+
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+REMOVE_TAG: Final = "d"
+COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT.value
+ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK.value
+
+
+@define(slots=True, eq=False)
+class TransactionService:
+    """The processor of code 37."""
+
+    runtime: Runtime
+    appender: Appender
+    store: MessageStore
+    store_host: bytes
+
+    def end(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """37: deliver or drop a prepared message; one-way as clients send it, so errors are rarely heard."""
+        header = EndTransactionRequestHeader.decode(command.ext_fields)
+        if header.commit_or_rollback not in {COMMIT, ROLLBACK}:
+            return answer(command, ResponseCode.SUCCESS)
+        half = self.store.read_record(header.commit_log_offset)
+        problem = "Find prepared transaction message failed" if half is None else _problem(half, header)
+        found = brought_back(half) if half is not None and problem is None else None
+        if half is None or found is None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, problem or "the prepared message names no topic")
+        try:
+            if header.commit_or_rollback == COMMIT:
+                message, tag = found
+                self.appender.append(
+                    replace(message, sys_flag=message.sys_flag | COMMIT, prepared_offset=half.physical_offset), tag
+                )
+            self.appender.append(self._op_message(half), REMOVE_TAG)
+        except (MessageRefusedError, OSError) as error:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"the transaction could not be ended: {error}")
+        return answer(command, ResponseCode.SUCCESS)
+
+    def _op_message(self, half: Record) -> MessageToStore:
+        return MessageToStore(
+            topic=OP_TOPIC,
+            queue_id=half.queue_id,
+            body=str(half.queue_offset).encode(),
+            properties=write_properties({TAGS: REMOVE_TAG, WAIT: "true"}),
+            tags_code=java_hash(REMOVE_TAG),
+            born_ms=self.runtime.unix_ms(),
+            born_host=self.store_host,
+            store_host=self.store_host,
+        )
+
+
+def _problem(half: Record, header: EndTransactionRequestHeader) -> str | None:
+    """Why a record is not the prepared message that a producer means (`checkPrepareMessage`)."""
+    if half.topic != HALF_TOPIC:
+        return "Find prepared transaction message failed"
+    properties = read_properties(half.properties.decode("utf-8", "surrogatepass"))
+    if properties.get(PRODUCER_GROUP) != header.producer_group:
+        return "The producer group wrong"
+    if half.queue_offset != header.tran_state_table_offset:
+        return "The transaction state table offset wrong"
+    return None
