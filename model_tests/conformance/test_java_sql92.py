@@ -27,7 +27,7 @@ COUNT: Final = 50_000
 def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     """RocketMQ's jars; skipped where Java or they cannot be had."""
     try:
-        return resolve(tmp_path_factory.mktemp("jars"))
+        return resolve(tmp_path_factory.mktemp("jars"), "4.9.7")
     except JavaUnavailableError as error:
         pytest.skip(str(error))
 

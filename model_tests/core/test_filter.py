@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.core.filter import ExpressionError, filter_of, java_hash, tag_filter
+from longpoll_broker.core.filter import ExpressionError, SqlFilter, filter_of, java_hash, tag_filter
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,32 @@ def test_the_empty_type_counts_as_a_tag_type_but_parses_no_tags() -> None:
     assert not tag_filter("a", "").matches(java_hash("a"))
     with pytest.raises(ExpressionError):
         filter_of("", "SQL92")
+
+
+def test_an_sql_filter_looks_at_properties_alone() -> None:
+    """Any tag hash may match; the same text gives the same filter, so that one read serves many pulls."""
+    wanted = filter_of("a > 3", "SQL92")
+    assert isinstance(wanted, SqlFilter)
+    assert wanted.matches(None)
+    assert wanted.matches(7)
+    assert wanted.matches_properties({"a": "4"}.get)
+    assert not wanted.matches_properties({"a": "3"}.get)
+    assert filter_of("a > 3", "SQL92") is wanted
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind", "over_limit"),
+    [
+        ("a >", "SQL92", False),
+        ("a = 1", "FOO", False),
+        ("a" * 5000, "SQL92", True),
+        ("-" * 999 + "1 > a", "SQL92", True),
+    ],
+)
+def test_what_cannot_be_compiled_lets_everything_through(expression: str, kind: str, over_limit: bool) -> None:
+    """As RocketMQ does; the problem is kept for whoever can tell it, and a limit of ours is told apart."""
+    wanted = filter_of(expression, kind)
+    assert isinstance(wanted, SqlFilter)
+    assert wanted.matches_properties(dict[str, str]().get)
+    assert wanted.problem
+    assert wanted.over_limit == over_limit

@@ -5,9 +5,10 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from longpoll_broker.core.filter import tag_filter
+from longpoll_broker.core.filter import filter_of, tag_filter
 from longpoll_broker.core.hold import HELD, MISSED, HoldTable, Pull
 from longpoll_broker.core.notifier import Wake, Walk
+from longpoll_broker.core.sql92 import Lookup
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 KEY = ("T", 0)
@@ -112,3 +113,45 @@ def test_a_filter_that_raises_loses_the_rest_only_where_the_policy_says_so() -> 
             pulls[2]: "woken",
         }
         assert not table.has(KEY)
+
+
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+def test_an_arrival_wakes_by_its_properties(policy: Policy) -> None:
+    """They are read once, for the first pull that needs them, and not for a pull that wants tags alone."""
+    table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
+    pulls = [held(table, 4) for _ in range(4)]
+    for pull, expression in zip(pulls, ("a > 3", "a > 5", "a IS NULL", "a = 4"), strict=True):
+        pull.filter = filter_of(expression, "SQL92")
+    read: list[int] = []
+
+    def properties() -> Lookup:
+        read.append(1)
+        return {"a": "4"}.get
+
+    def woken(tags_code: int | None, end: int = 5) -> list[Pull]:
+        walker = Walk(policy, table, KEY, end, tags_code, 0, lambda: end, properties)
+        walker.start()
+        wakes = []
+        while walker.unseen:
+            wake = walker.each()
+            if wake is not None:
+                table.queue_taken(wake.pull)
+                wakes.append(wake.pull)
+        walker.end()
+        table.assert_tidy()
+        return wakes
+
+    assert woken(0, end=4) == []
+    assert read == []
+    assert woken(0) == [pulls[0], pulls[3]]
+    assert read == [1]
+    assert woken(None) == [pulls[1], pulls[2]]
+    assert read == [1]
+
+
+def test_a_message_that_cannot_be_read_wakes() -> None:
+    """The pull's own read decides then."""
+    table = HoldTable()
+    pull = held(table, 4)
+    pull.filter = filter_of("a > 3", "SQL92")
+    assert walk(STRICT, table, 5, 0) == [Wake(pull, "woken")]

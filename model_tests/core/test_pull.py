@@ -117,7 +117,7 @@ def test_the_checks_come_in_rocketmqs_order() -> None:
     assert code(decide(broken, tables, store)) == 0
 
 
-def beat(tables: Desk, model: str, *, topic: str, version: int) -> None:
+def beat(tables: Desk, model: str, *, topic: str, version: int, expression: str = "*", kind: str = "TAG") -> None:
     """One heartbeat of the group's one member."""
     tables.clients.heartbeat(
         "c",
@@ -125,7 +125,7 @@ def beat(tables: Desk, model: str, *, topic: str, version: int) -> None:
         "G",
         message_model=model,
         consume_type="CONSUME_PASSIVELY",
-        subscriptions=[subscription_of(topic, "*", "TAG", version)],
+        subscriptions=[subscription_of(topic, expression, kind, version)],
     )
 
 
@@ -157,3 +157,44 @@ def test_every_status_of_the_store_is_known() -> None:
     """A new status must not end in an assertion while serving."""
     for status in GetStatus:
         assert code_of(status.name, 0) in {0, 19, 20, 21}
+
+
+@pytest.mark.parametrize("expression", ["a > 3", "a >"])
+def test_sql_is_refused_while_the_broker_does_not_support_it(expression: str) -> None:
+    """With 1, whether it could be parsed or not."""
+    store = OneRead()
+    decision = decide(pull(expression_type="SQL92", subscription=expression), desk(), store)
+    assert isinstance(decision, Refused)
+    assert decision.code == 1
+    assert decision.remark == "The broker does not support consumer to filter message by SQL92"
+
+
+def test_sql_reads_by_properties() -> None:
+    """And not by a tag's hash; an expression that cannot be parsed lets all through, an overlong one is refused."""
+    tables = attrs.evolve(desk(), property_filter=True)
+    store = OneRead()
+    assert code(decide(pull(expression_type="SQL92", subscription="a > 3"), tables, store)) == 0
+    assert store.matches is None
+    assert store.matches_properties is not None
+    assert store.matches_properties({"a": "4"}.get)
+    assert not store.matches_properties({"a": "3"}.get)
+    assert code(decide(pull(expression_type="SQL92", subscription="a >"), tables, store)) == 0
+    assert store.matches_properties(dict[str, str]().get)
+    refused = decide(pull(expression_type="SQL92", subscription="a" * 5000), tables, store)
+    assert isinstance(refused, Refused)
+    assert refused.code == 23
+    assert "4096 characters" in refused.remark
+
+
+def test_sql_of_a_heartbeat() -> None:
+    """Its filter is used; a broken one is 27, before the broker's support is looked at; a newer good one heals it."""
+    tables, store = desk(), OneRead()
+    asks = pull(sys_flag=0, sub_version=1)
+    beat(tables, "CLUSTERING", topic="T", version=1, expression="a >", kind="SQL92")
+    assert code(decide(asks, tables, store)) == 27
+    beat(tables, "CLUSTERING", topic="T", version=2, expression="a > 3", kind="SQL92")
+    assert code(decide(asks, tables, store)) == 1
+    tables = attrs.evolve(tables, property_filter=True)
+    assert code(decide(asks, tables, store)) == 0
+    assert store.matches_properties is not None
+    assert not store.matches_properties({"a": "3"}.get)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from longpoll_broker.core.filter import SqlFilter
 from longpoll_broker.core.subscription import Clients, Subscription, subscription_of
 
 
@@ -66,3 +67,12 @@ def test_two_channels_of_one_client_are_one_id() -> None:
 def test_a_subscription_that_cannot_be_parsed_matches_nothing() -> None:
     """A heartbeat has no error for it."""
     assert not subscription_of("T", "||", "TAG", 1).filter.matches(1)
+
+
+def test_an_sql_subscription_that_cannot_be_parsed_is_known_as_such() -> None:
+    """So that its pulls can be refused with 27."""
+    parsed, broken = (subscription_of("T", text, "SQL92", 1).filter for text in ("a > 1", "a >"))
+    assert isinstance(parsed, SqlFilter)
+    assert isinstance(broken, SqlFilter)
+    assert parsed.condition is not None
+    assert broken.condition is None

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from longpoll.cli import main
 from longpoll.commands.client import read_start
+from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import ConfigError
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
@@ -165,3 +166,22 @@ def test_planted_a_consumer_that_forgets_to_commit_is_noticed(
     first = lines(run(name_server, "consume", "T", "--group", "G", "--from", "first", "--count", "3", "--json"))
     again = lines(run(name_server, "consume", "T", "--group", "G", "--count", "3", "--json"))
     assert [line["queueOffset"] for line in again] == [line["queueOffset"] for line in first] == [0, 1, 2]
+
+
+def test_consume_filters_by_sql(tmp_path: Path) -> None:
+    """Only what matches is printed; a broker that does not filter by properties says so, in one line."""
+    config = BrokerConfig(property_filter=True)
+    with Broker.start(RealRuntime(), str(tmp_path / "store"), config=config) as broker:
+        names = "{}:{}".format(*broker.name_server_address)
+        for size in ("5", "50", "x", "500"):
+            run(names, "send", "T", size, "--property", f"size={size}", "--queue", "0")
+        asked = ("consume", "T", "--group", "G", "--sql", "size > 10", "--from", "first", "--count", "2", "--json")
+        assert [each["text"] for each in lines(run(names, *asked))] == ["50", "500"]
+        bad = run(names, "consume", "T", "--group", "G", "--sql", "size >")
+        assert bad.exit_code == 2, bad.output
+        assert "cannot go on at its end" in " ".join(bad.stderr.split())
+    with Broker.start(RealRuntime(), str(tmp_path / "store")) as broker:
+        names = "{}:{}".format(*broker.name_server_address)
+        refused = run(names, *asked)
+        assert refused.exit_code == 2, refused.output
+        assert "does not support consumer to filter message by SQL92" in " ".join(refused.stderr.split())

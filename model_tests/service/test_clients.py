@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_broker.wire.codes import RequestCode
@@ -105,3 +106,27 @@ def test_a_client_that_vanishes_leaves_its_group(start_broker: StartBroker, conn
     assert broker.clients.group("G") is not None
     client.close()
     wait_until(lambda: broker.clients.group("G") is None)
+
+
+@pytest.mark.parametrize(
+    ("property_filter", "kind", "expression", "code"),
+    [
+        (True, "SQL92", "a > 3", 0),
+        (True, "SQL92", "a >", 23),
+        (True, "FOO", "a > 3", 23),
+        (True, "TAG", "a >", 0),
+        (False, "TAG", "a", 0),
+        (False, "SQL92", "a > 3", 1),
+    ],
+)
+def test_a_client_may_ask_whether_its_filter_will_do(
+    *, property_filter: bool, kind: str, expression: str, code: int, start_broker: StartBroker, connect: Connect
+) -> None:
+    """46 says before the first pull what the pull would meet."""
+    broker = start_broker(config=BrokerConfig(property_filter=property_filter))
+    client = connect(broker.address)
+    wanted = {"topic": "T", "subString": expression, "expressionType": kind}
+    asked = {"clientId": "me", "group": "G", "subscriptionData": wanted}
+    assert client.call(RequestCode.CHECK_CLIENT_CONFIG, {}, msgspec.json.encode(asked)).code == code
+    assert client.call(RequestCode.CHECK_CLIENT_CONFIG, {}, b"{}").code == 0
+    assert client.call(RequestCode.CHECK_CLIENT_CONFIG, {}).code == 0

@@ -238,3 +238,30 @@ def test_a_dispatch_that_fails_is_tried_again(
 def topic_fields(topic: str) -> dict[str, str]:
     """The fields of a 17 request."""
     return {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+def test_a_held_pull_is_woken_by_a_message_whose_properties_it_wants(
+    policy: object, start_broker: StartBroker, connect: Connect
+) -> None:
+    """Another message leaves it held; the answer has the wanted one alone."""
+    config = BrokerConfig(scan_period_ms=100_000, property_filter=True)
+    broker = start_broker(policy=policy, config=config)
+    puller, sender = connect(broker.address), connect(broker.address)
+    send_message(sender, "T", properties="color\x01red\x02size\x017\x02")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    sql = {"subscription": "color = 'red' AND size > 5", "expressionType": "SQL92"}
+    reply = puller.call(PULL, pull_fields("T", 0) | sql)
+    assert (reply.code, len(records_of(reply))) == (0, 1)
+    opaque = hold(puller, broker, "T", 1, **sql)
+    wait_until(lambda: len(broker.hold_service) == 1)
+    send_message(sender, "T", b"small", properties="color\x01red\x02size\x015\x02")
+    send_message(sender, "T", b"blue", properties="color\x01blue\x02size\x017\x02")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 3)
+    assert puller.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+    assert len(broker.hold_service) == 1
+    send_message(sender, "T", b"wanted", properties="color\x01red\x02size\x0110\x02")
+    woken = puller.reply(opaque)
+    assert woken is not None
+    assert (woken.code, fields(woken)["nextBeginOffset"]) == (0, "4")
+    assert [bytes(record.body) for record in records_of(woken)] == [b"wanted"]

@@ -108,7 +108,10 @@ def test_broker_conf_keys_become_settings(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("mappedFileSizeCommitLog=65536\nflushDiskType=SYNC_FLUSH\nlongPollingEnable=false\n! note\n\n")
     broker, store, unknown = read_broker_conf(conf)
+    assert not broker.property_filter
     assert (store.commit_log_file_size, store.flush_disk_sync, broker.long_polling, unknown) == (65536, True, False, [])
+    conf.write_text("enablePropertyFilter=true\n")
+    assert read_broker_conf(conf)[0].property_filter
     for line in ("longPollingEnable=perhaps", "flushDiskType=NOW", "maxMessageSize=-1", "nonsense"):
         conf.write_text("brokerName=a\n" + line)
         with pytest.raises(ConfigError, match="line 2"):

@@ -18,6 +18,7 @@ from longpoll_broker.store.record import (
     encode_properties,
     host_bytes,
     host_text,
+    lookup_in,
     property_of,
     tags_code,
     tags_code_of,
@@ -115,6 +116,18 @@ def test_the_wide_topic_of_5x_is_read(tmp_path: object) -> None:
     assert isinstance(found, Record)
     assert (found.topic, bytes(found.body), found.queue_offset) == ("Orders", b"some body", 42)
     assert plain_store.read_record(bytes(wide))["topic"] == "Orders"
+
+
+def test_a_lookup_finds_properties_without_decoding(tmp_path: object) -> None:
+    """Between hosts of both kinds, in V1 and V2; of a record cut anywhere fewer are found, or none."""
+    narrow, wide_host = one_record(f"{tmp_path}/a"), one_record(f"{tmp_path}/b", born_host=HOST_V6)
+    at = narrow.index(b"\x06Orders")
+    wide_topic = bytearray(narrow[:at] + b"\x00" + narrow[at:])
+    wide_topic[0:8] = len(wide_topic).to_bytes(4) + bytes.fromhex("DAA320AB")
+    for content in (narrow, wide_host, bytes(wide_topic)):
+        lookup = lookup_in(memoryview(content))
+        assert (lookup("TAGS"), lookup("TAG"), lookup("AGS")) == ("a", None, None)
+        assert not any(lookup_in(memoryview(content)[:size])("TAGS") for size in range(len(content) - 2))
 
 
 def test_every_cut_is_damage(tmp_path: object) -> None:

@@ -22,6 +22,7 @@ from longpoll_broker.service.client.puller import RETRY_S, Batch, Puller, PullSe
 from longpoll_broker.service.client.rebalance import allocate_averagely
 from longpoll_broker.service.client.timer import Timer
 from longpoll_broker.wire.bodies import (
+    CheckClientData,
     ConsumeFromWhere,
     ConsumerData,
     ConsumerList,
@@ -113,8 +114,12 @@ class GroupMember:
         self._subscriptions[topic] = make_subscription(topic, expression, expression_type, self._runtime.unix_ms())
 
     def start(self) -> None:
-        """Join the group and begin to pull; raises a ClientError when name server, route or broker are not there."""
+        """Join the group and begin to pull.
+
+        Raises a ClientError when name server, route or broker are not there, and when a broker will not filter so.
+        """
         routes = [self._instance.route(topic) for topic in self._subscriptions]
+        self._check_filters(routes)
         self._heartbeat(routes)
         self._rebalance()
         self._every(self.config.heartbeat_s, self._heartbeat_all)
@@ -153,6 +158,15 @@ class GroupMember:
             self._heartbeat([self._instance.route(topic) for topic in self._subscriptions])
         except BrokerError as error:
             log.warning("heartbeat of group %s: %s", self.config.group, error)
+
+    def _check_filters(self, routes: list[Route]) -> None:
+        """Ask every broker whether it filters other than by tags as we want (`checkClientInBroker`)."""
+        for subscription, route in zip(self._subscriptions.values(), routes, strict=True):
+            if subscription.expression_type == "TAG":
+                continue
+            wanted = CheckClientData(client_id=self.client_id, group=self.config.group, subscription_data=subscription)
+            for address in sorted(route.addresses.values()):
+                ask(self._instance.client(address), RequestCode.CHECK_CLIENT_CONFIG, None, wanted.encode())
 
     def _heartbeat(self, routes: list[Route]) -> None:
         """Tell every broker of the routes who we are; raises ClientError."""
