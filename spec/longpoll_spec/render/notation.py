@@ -171,8 +171,8 @@ def named_parts(guards: Iterable[tuple[Action, str]]) -> list[tuple[Term, str]]:
 def setting_of(model: Model) -> str:
     """Policy and bounds in one line, for the head of an export."""
     bounds = model.bounds
-    messages = "any number of" if bounds.messages is None else str(bounds.messages)
+    messages = "any" if bounds.messages is None else bounds.messages
     return (
-        f"policy {model.policy.name}, bounds {bounds.name}: {bounds.requests} requests, {messages} messages, "
-        f"{bounds.hold_ticks} hold ticks, {bounds.scan_ticks} scan ticks"
+        f"policy {model.policy.name}, bounds {bounds.name}: requests {bounds.requests}, messages {messages}, "
+        f"hold ticks {bounds.hold_ticks}, scan ticks {bounds.scan_ticks}"
     )
