@@ -160,11 +160,11 @@ def test_wide_columns_agree_with_narrow_ones() -> None:
 WORDS = st.integers(0, 40) | st.integers(0, 2**64 - 1)
 
 
-@given(st.lists(st.lists(WORDS, max_size=30), max_size=12), st.integers(1, 6))
+@given(st.lists(st.lists(WORDS, max_size=30), max_size=12), st.integers(1, 6), st.sampled_from([0, 8]))
 @settings(max_examples=100)
-def test_a_word_table_is_a_set(batches: list[list[int]], bits: int) -> None:
+def test_a_word_table_is_a_set(batches: list[list[int]], bits: int, skipped: int) -> None:
     """What is new comes out once, whatever came before, however small the table began and however it grew."""
-    table, members = WordTable(bits), set[int]()
+    table, members = WordTable(bits, skipped), set[int]()
     for batch in batches:
         new = table.add(np.array(batch, dtype=np.uint64)).tolist()
         assert sorted(new) == sorted(set(batch) - members)

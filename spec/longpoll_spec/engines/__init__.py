@@ -27,18 +27,24 @@ def explore(
     report: Report | None = None,
     limit_states: int | None = None,
     symmetry: bool = False,
+    workers: int = 1,
 ) -> Exploration:
     """Explore a model with an engine by name and judge the properties, all of the law's if none are given.
 
     `report` is called with the progress about every second or oftener. Past `limit_states` the search ends at the next
     level, with `unknown` for what is not decided; Ctrl-C ends it in the same way. `symmetry` explores one state for all
-    that differ only in which request is which, and gives the same counts. Raises `UnknownEngineError`, `BoundsError`
-    for bounds that the engine cannot take, `SymmetryError`, and `EngineLimitError` for what the engine cannot do.
+    that differ only in which request is which, and gives the same counts. `workers` are processes that share the
+    search. Raises `UnknownEngineError`, `BoundsError` for bounds that the engine cannot take, `SymmetryError`, and
+    `EngineLimitError` for what the engine cannot do.
     """
     if engine not in EXPLORERS:
         raise UnknownEngineError(f"unknown engine {engine!r}; known: {', '.join(EXPLORERS)}")
     judged = properties_of(model) if properties is None else properties
-    options = {name: value for name, value in {"symmetry": symmetry}.items() if value}
+    options = {
+        name: value
+        for name, (value, usual) in {"symmetry": (symmetry, False), "workers": (workers, 1)}.items()
+        if value != usual
+    }
     if options and engine != "packed":
         raise EngineLimitError(f"the {engine} engine has no {', '.join(options)}; use --engine packed")
     made: Exploration = import_module(f"longpoll_spec.engines.{engine}").explore(

@@ -55,6 +55,8 @@ class WordTable:
     """A growing set of words. Invariant: a word stands in the first slot of its chain that was free when it came."""
 
     bits: int = SLOTS_FIRST_BITS
+    skipped: int = 0
+    """The upper bits of mixed words that do not say where to look: where all words of a table agree in those."""
     slots: Words = field(init=False)
     used: int = 0
     has_zero: bool = False
@@ -84,7 +86,8 @@ class WordTable:
         """Look for all of them at once, slot after slot; what comes to a free slot is new and put there."""
         new: list[Words] = [words[:0]]
         last = np.int64(self.slots.size - 1)
-        at = (words >> np.uint64(WORD_BITS - self.bits)).view(np.int64)
+        spread = words << np.uint64(self.skipped) if self.skipped else words
+        at = (spread >> np.uint64(WORD_BITS - self.bits)).view(np.int64)
         while words.size:
             held = self.slots.take(at)
             left = np.flatnonzero(held != words)

@@ -1,0 +1,254 @@
+"""Workers of a packed search: processes that each own a range of mixed words and go on level by level together.
+
+| step   | every worker                                                                                    |
+|--------|-------------------------------------------------------------------------------------------------|
+| expand | expands a stretch of its level, and lays the sorted successors into its tray, cut by owner       |
+| take   | takes in what lies for it in every tray, which says what is new                                  |
+| level  | goes on to the next level, when nobody has anything left to expand                               |
+
+The foreman's answer to all of a step is the next step, so no tray is written while it is read. Trays are anonymous
+memory shared by fork: nothing is left behind, however a process ends. A worker whose foreman is gone sees the end of
+its pipe and ends too. Leaves out platforms without fork: they are refused.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import signal
+import warnings
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Any, Final, cast
+
+import attrs
+import numpy as np
+from attrs import define, field, frozen
+
+from longpoll_spec.engines.layout import WORD_BITS, Words
+from longpoll_spec.engines.packed_part import Part, Stretch
+from longpoll_spec.engines.word_table import WordTable, mixed
+from longpoll_spec.errors import EngineLimitError
+
+WORKERS_MAX: Final = 64
+WORD_BYTES: Final = WORD_BITS // 8
+INSTEAD: Final = "use --symmetry, --max-states or smaller bounds"
+"""What to do where memory is short."""
+OWNER_BITS: Final = 8
+"""Upper bits of mixed words that an owner's words have nearly alike: enough for `WORKERS_MAX` and uneven ranges."""
+PATIENCE_S: Final = 5.0
+"""How long a worker that was told to end may take before it is killed."""
+
+
+@frozen
+class _Tray:
+    """What one worker made in a stretch. `cuts[k]` to `cuts[k + 1]` are the words that worker k owns."""
+
+    cuts: Words
+    words: Words
+
+
+def _tray(workers: int, words: int) -> _Tray:
+    shared = np.frombuffer(mmap.mmap(-1, (workers + 1 + words) * WORD_BYTES), dtype=np.uint64)
+    return _Tray(shared[: workers + 1], shared[workers + 1 :])
+
+
+@frozen
+class _Worker:
+    """What a worker process has: its part of the search, its number, everybody's trays and the pipe to the foreman."""
+
+    part: Part
+    number: int
+    trays: tuple[_Tray, ...]
+    pipe: Connection
+
+    def work(self) -> None:
+        """Answer step after step until the foreman says or is the end."""
+        # Ctrl-C is the foreman's: it goes to the whole group, and the foreman still has questions then.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        while True:
+            try:
+                name, *given = self.pipe.recv()
+            except EOFError:
+                return
+            if name == "end":
+                return
+            try:
+                answer: object = getattr(self, name)(*given)
+            except MemoryError:
+                answer = MemoryError()
+            self.pipe.send(answer)
+
+    def expand(self, still_open: Sequence[bool]) -> Stretch:
+        """Lay the next stretch's successors into the tray."""
+        made, words = self.part.stretch(still_open)
+        tray = self.trays[self.number]
+        ends = np.array([_first_of(number, len(self.trays)) for number in range(1, len(self.trays))], dtype=np.uint64)
+        tray.cuts[0], tray.cuts[-1] = 0, words.size
+        tray.cuts[1:-1] = words.searchsorted(ends)
+        tray.words[: words.size] = words
+        return made
+
+    def take(self) -> None:
+        """Take in what is this worker's in every tray."""
+        for tray in self.trays:
+            start, end = (int(cut) for cut in tray.cuts[self.number : self.number + 2])
+            self.part.take(tray.words[start:end].copy())
+
+    def begin(self, first: int) -> None:
+        """Take in the first state, if it is this worker's."""
+        word = mixed(np.array([first], dtype=np.uint64))
+        begin, end = (_first_of(number, len(self.trays)) for number in (self.number, self.number + 1))
+        self.part.take(word[(word >= np.uint64(begin)) & (word <= np.uint64(end - 1))])
+
+    def next_level(self) -> int:
+        """Go on to the next level."""
+        return self.part.next_level()
+
+    def before(self, word: int, depth: int) -> tuple[int, int] | None:
+        """Look for a state that leads to the word."""
+        return self.part.before(word, depth)
+
+
+def _first_of(number: int, workers: int) -> int:
+    """The first of the mixed words that a worker owns."""
+    return (number << WORD_BITS) // workers
+
+
+@define
+class Crew:
+    """The foreman's view of the workers. Invariant: `owing` are the workers that were asked and have not answered."""
+
+    workers: list[ForkProcess]
+    pipes: list[Connection]
+    owing: set[int] = field(factory=set)
+    interrupted: bool = False
+    """Ctrl-C came while the workers were working; what they did then is counted all the same."""
+
+    def begin(self, first: int) -> None:
+        """Take in the first state."""
+        self._ask("begin", first)
+
+    def next_level(self) -> int:
+        """Go on to the next level; gives how many states it counts for."""
+        return sum(self._ask("next_level"))
+
+    def stretch(self, still_open: Sequence[bool]) -> list[Stretch]:
+        """Expand the next states of the level and take in what follows from them."""
+        made: list[Stretch] = self._ask("expand", list(still_open))
+        self._ask("take")
+        return made
+
+    def before(self, word: int, depth: int) -> tuple[int, int] | None:
+        """A state of the level `depth` that leads to `word`, with the index of the action."""
+        return next((found for found in self._ask("before", word, depth) if found is not None), None)
+
+    def close(self) -> None:
+        """End every worker, and those that do not end by force."""
+        for pipe in self.pipes:
+            try:
+                pipe.send(("end",))
+            except OSError:
+                continue  # its worker is gone already
+        for worker in self.workers:
+            worker.join(0 if self.owing else PATIENCE_S)
+            if worker.is_alive():
+                worker.kill()
+                worker.join()
+            worker.close()
+        for pipe in self.pipes:
+            pipe.close()
+
+    def _ask(self, *question: object) -> list[Any]:
+        """The answers of all workers to one question, in their order."""
+        self._collect()  # answers that an interrupted question still had to get
+        for number, pipe in enumerate(self.pipes):
+            self.owing.add(number)
+            self._send(number, pipe, question)
+        answers = self._collect()
+        return [answers[number] for number in range(len(self.pipes))]
+
+    def _send(self, number: int, pipe: Connection, question: object) -> None:
+        try:
+            pipe.send(question)
+        except OSError as error:
+            raise self._gone(number) from error
+
+    def _collect(self) -> dict[int, Any]:
+        answers: dict[int, Any] = {}
+        while self.owing:
+            try:
+                ready = wait([self.pipes[number] for number in self.owing])
+                for number in sorted(number for number in self.owing if self.pipes[number] in ready):
+                    answers[number] = self._answer(number)
+                    self.owing.discard(number)
+            except KeyboardInterrupt:
+                if self.interrupted:
+                    raise
+                self.interrupted = True
+        return answers
+
+    def _answer(self, number: int) -> object:
+        try:
+            answer: object = self.pipes[number].recv()
+        except (EOFError, ConnectionResetError) as error:
+            raise self._gone(number) from error
+        if isinstance(answer, MemoryError):
+            raise EngineLimitError(f"worker {number + 1} of {len(self.pipes)} has no memory left; {INSTEAD}")
+        return answer
+
+    def _gone(self, number: int) -> EngineLimitError:
+        self.workers[number].join(PATIENCE_S)
+        code = self.workers[number].exitcode
+        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        return EngineLimitError(
+            f"worker {number + 1} of {len(self.pipes)} {how}, and its states are lost with it; "
+            f"if memory was short, {INSTEAD}"
+        )
+
+
+def crew_of(part: Part, workers: int) -> Crew:
+    """So many workers, each with a part like this empty one. Raises `EngineLimitError` where there cannot be."""
+    if not 1 <= workers <= WORKERS_MAX:
+        raise EngineLimitError(f"--workers must be from 1 to {WORKERS_MAX}, not {workers}")
+    if "fork" not in multiprocessing.get_all_start_methods():
+        raise EngineLimitError("this platform has no fork, which workers need; leave --workers out")
+    context = multiprocessing.get_context("fork")
+    trays = tuple(_tray(workers, part.words_most) for _ in range(workers))
+    crew = Crew([], [])
+    try:
+        for number in range(workers):
+            mine, theirs = cast("tuple[Any, Any]", context.Pipe())
+            crew.pipes.append(mine)
+            own = attrs.evolve(part, seen=WordTable(skipped=OWNER_BITS))
+            worker = _Worker(own, number, trays, theirs)
+            process = context.Process(target=_run, args=(worker, tuple(crew.pipes)), daemon=True)
+            _start(process)
+            crew.workers.append(process)
+            theirs.close()
+    except BaseException:
+        crew.close()
+        raise
+    return crew
+
+
+def _start(process: ForkProcess) -> None:
+    """Fork. A worker uses nothing that another thread of this process could hold, which later Pythons warn of.
+
+    It is born deaf to Ctrl-C, so that there is no moment in which that could end it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _run(worker: _Worker, foreman_ends: Sequence[Connection]) -> None:
+    """A worker's life. The foreman's ends of the pipes are not its own: open here they would hide the foreman's end."""
+    for pipe in foreman_ends:
+        pipe.close()
+    worker.work()
