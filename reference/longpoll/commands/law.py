@@ -45,6 +45,8 @@ property_option = click.option("--property", "names", multiple=True, metavar="NA
 @click.option("--hold-ticks", type=int, help="A pull's deadline in ticks.")
 @click.option("--scan-ticks", type=int, help="Ticks between two scans.")
 @click.option("--engine", default=EXPLORERS[0], show_default=True, help=f"One of {', '.join(EXPLORERS)}.")
+@click.option("--workers", type=int, default=1, show_default=True, help="Processes that share the search.")
+@click.option("--symmetry", is_flag=True, help="Explore one state for all that differ only in which request is which.")
 @click.option("--max-states", type=click.IntRange(min=1), help="Give up past so many states, with what is known then.")
 @knob_option
 @property_option
@@ -59,6 +61,8 @@ def check(
     hold_ticks: int | None,
     scan_ticks: int | None,
     engine: str,
+    workers: int,
+    symmetry: bool,
     max_states: int | None,
     knobs: Sequence[str],
     names: Sequence[str],
@@ -67,7 +71,7 @@ def check(
     """Explore every state that a policy can reach under bounds, and judge its properties in all of them.
 
     A property that is violated comes with a shortest run that shows it, as a token for `longpoll explain`. Ctrl-C ends
-    the search and prints what was explored so far.
+    the search and prints what was explored so far. Workers and symmetry change no count and no verdict.
 
     \b
     Examples:
@@ -75,6 +79,7 @@ def check(
       longpoll check --policy strict --bounds tiny --engine python
       longpoll check --policy strict --knob recheck_after_hold=none --property no_lost_wakeup
       longpoll check --policy strict-clone --requests 3 --messages 2 --json
+      longpoll check --policy strict-clone --bounds wide --symmetry --workers 2
 
     Exit codes: 0 all hold, 1 one is violated, 2 a mistake in the call, 3 the search or the bounds ended too early to
     tell (so for a property that is meant to be reached and was not).
@@ -84,7 +89,15 @@ def check(
     model = law_of(policy, named(bounds_name, policy, **sizes))
     judged = select(properties_of(model), names)
     with _spinner(f"exploring {policy.name} with {engine}") as say:
-        found = explore(model, judged, engine=engine, report=_speed(say), limit_states=max_states)
+        found = explore(
+            model,
+            judged,
+            engine=engine,
+            report=_speed(say),
+            limit_states=max_states,
+            symmetry=symmetry,
+            workers=workers,
+        )
     if as_json:
         emit_json(law_shown.exploration(found))
     else:
