@@ -1,6 +1,6 @@
-"""Our SQL92 filters beside the parser of RocketMQ 4.9.7 itself, case by case.
+"""Our SQL92 filters beside RocketMQ's own parser, of 4.9.7 and of 5.5.0, case by case.
 
-`model_tests/core/golden/sql92-4.9.7.jsonl.xz` holds 2,000 cases of seed 20261121 with what that parser made of them.
+`model_tests/core/golden/sql92-4.9.7.jsonl.xz` holds 2,000 cases of seed 20261121 with what the parser of 4.9.7 made of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from model_tests.conformance.java_broker import JavaUnavailableError, resolve
+from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve
 
 from longpoll_broker.testing.sql92_cases import Case, Cases, outcome
 
@@ -23,11 +23,11 @@ ORACLE: Final = Path(__file__).parent / "Sql92Oracle.java"
 COUNT: Final = 50_000
 
 
-@pytest.fixture(scope="module")
-def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture(scope="module", params=VERSIONS)
+def class_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """RocketMQ's jars; skipped where Java or they cannot be had."""
     try:
-        return resolve(tmp_path_factory.mktemp("jars"), "4.9.7")
+        return resolve(tmp_path_factory.mktemp("jars"), str(request.param))
     except JavaUnavailableError as error:
         pytest.skip(str(error))
 
@@ -51,7 +51,7 @@ def ask_java(class_path: str, cases: list[Case]) -> list[str]:
 
 
 def test_no_case_differs_from_java(class_path: str) -> None:
-    """Fresh cases in every run; all five outcomes occur often."""
+    """Fresh cases in every run, of the language that both versions have; all five outcomes occur often."""
     seed = random.SystemRandom().randrange(1 << 32)
     source = Cases(seed)
     cases = [source.next() for _ in range(COUNT)]

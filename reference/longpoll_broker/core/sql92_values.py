@@ -32,6 +32,8 @@ INTEGER_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 _LONG_DIGITS: Final = 19
 """Decimal digits of `LONG_MAX`: more significant ones cannot fit."""
+_SHORT: Final = len(str(INTEGER_MAX))
+"""Fewer ASCII digits than this are a number of any class: no need to look closer."""
 _ASTRAL_FIRST: Final = "\U00010000"
 
 _WHOLE: Final = re.compile(r"([+-]?)(\d+)")
@@ -98,6 +100,8 @@ def number_like(text: str, example: float) -> float:
 
 def whole_of(text: str, value_max: int) -> int:
     """`Integer.valueOf` or `Long.valueOf`: a sign and digits of any script, nothing else. Raises EvaluationError."""
+    if len(text) < _SHORT and text.isascii() and text.isdigit():
+        return int(text)
     found = _WHOLE.fullmatch(text)
     if found is None:
         raise EvaluationError("a text is no whole number")
