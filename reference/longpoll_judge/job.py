@@ -19,7 +19,16 @@ import pyarrow as pa
 
 from longpoll_judge.latency import percentiles
 from longpoll_judge.local import LocalEngine
-from longpoll_judge.result import PROPERTIES, Finding, Gap, Result, overall
+from longpoll_judge.rate import rate
+from longpoll_judge.result import (
+    ANSWERED_BY_DEADLINE,
+    NO_LOST_WAKEUP,
+    PROPERTIES,
+    Finding,
+    Gap,
+    Result,
+    overall,
+)
 from longpoll_judge.source import History, Slice, find
 from longpoll_judge.survey import Context, Survey, context_and_gaps, merge
 
@@ -134,7 +143,17 @@ def _add_up(rows: pa.Table, gaps: list[Gap]) -> Result:
             "late_ms": percentiles(buckets["late"], highest["late_max"]),
         },
         thresholds={},
+        rates={
+            NO_LOST_WAKEUP: rate(_violated(NO_LOST_WAKEUP, findings, counts), buckets["wake"].total()),
+            ANSWERED_BY_DEADLINE: rate(_violated(ANSWERED_BY_DEADLINE, findings, counts), buckets["late"].total()),
+        },
     )
+
+
+def _violated(name: str, findings: Iterable[Finding], counts: Counter[tuple[str, str]]) -> int:
+    """How often a property was certainly broken, listed or left out."""
+    listed = sum((finding.property, finding.verdict) == (name, "violated") for finding in findings)
+    return listed + counts["left_out", f"{name} violated"]
 
 
 def _finding_order(finding: Finding) -> tuple[object, ...]:

@@ -23,6 +23,9 @@ UNHELD_GRACE_NS: Final = 5_000 * MS
 """How long a pull that may not be held can stay unanswered before it counts as never answered; it has no deadline, and
 a busy broker may take its time."""
 
+RACE_NS: Final = 50 * MS
+"""A message that becomes visible so soon after a pull's receipt may have come before the pull was held."""
+
 
 @frozen(eq=False)
 class Promptness:
@@ -67,7 +70,9 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
         outcome = "was answered" if pulls.is_answered[pull] else "was not answered for"
         most = f" to {ms(delay_most[pull])}" if pulls.is_answered[pull] else " or more"
         limit = f"(allowed {ms(wake_ns)})"
-        return Explanation(f"{asked} {since} and {outcome} {ms(max(delay_least[pull], 0))}{most} later {limit}", rows)
+        fits = _fits(visible_after[pull], pulls.received_before_ns[pull]) if pulls.is_answered[pull] else ""
+        why = f"{asked} {since} and {outcome} {ms(max(delay_least[pull], 0))}{most} later {limit}{fits}"
+        return Explanation(why, rows)
 
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
     if not case.log.is_white_box:
@@ -76,6 +81,13 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
         suspects(NO_LOST_WAKEUP, over & ~is_excused, (over & is_excused) | (may_be_over & ~over), explain),
         np.maximum(delay_most[measured], 0),
     )
+
+
+def _fits(visible_after_ns: int, received_before_ns: int) -> str:
+    """Which known race a late wake looks like; a hint, for a history shows moments and not steps."""
+    if visible_after_ns < received_before_ns + RACE_NS:
+        return "; it fits a message that came between the pull's read and its hold (RocketMQ #7358)"
+    return "; it fits a notification that came while another walk had the held pulls out"
 
 
 def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:

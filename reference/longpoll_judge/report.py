@@ -52,6 +52,15 @@ def render_section(result: Result) -> str:
         "<h3>Latencies (upper bounds, ms)</h3>",
         _table(("", "count", "p50", "p99", "max"), _latency_rows(result)),
     ]
+    broken = [(name, rate) for name, rate in result.rates.items() if rate.violated]
+    if broken:
+        parts += [
+            "<h3>How often (per million, 95 % interval)</h3>",
+            _table(
+                ("property", "violated", "of", "per million", "low", "high"),
+                ((name, rate.violated, rate.of, rate.per_million, rate.low, rate.high) for name, rate in broken),
+            ),
+        ]
     if result.gaps:
         parts += [
             "<h3>Missing evidence</h3>",

@@ -11,6 +11,8 @@ from typing import Any, Final, Literal
 import msgspec
 from attrs import frozen
 
+from longpoll_judge.rate import Rate
+
 Verdict = Literal["valid", "invalid", "unknown"]
 FindingVerdict = Literal["violated", "unknown"]
 
@@ -73,6 +75,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     gaps: list[dict[str, Any]]
     latency: dict[str, Percentiles]
     thresholds: dict[str, float]
+    rates: dict[str, Rate] = {}
+    """How often the properties of time were certainly broken, by property."""
 
 
 def overall(findings: Iterable[Finding], gaps: Iterable[Gap]) -> Verdict:

@@ -113,6 +113,13 @@ def show(result: Result) -> None:
         ("", "count", "p50", "p99", "max"),
         ((name, values.count, values.p50, values.p99, values.max) for name, values in result.latency.items()),
     )
+    broken = [(name, rate) for name, rate in result.rates.items() if rate.violated]
+    if broken:
+        table(
+            "How often (per million, 95 % interval)",
+            ("property", "violated", "of", "per million", "low", "high"),
+            ((name, rate.violated, rate.of, rate.per_million, rate.low, rate.high) for name, rate in broken),
+        )
     if result.gaps:
         table("Missing evidence", ("kind", "what"), ((gap["kind"], gap["why"]) for gap in result.gaps))
     shown = result.findings[:_FINDINGS_SHOWN_MAX]
