@@ -320,6 +320,7 @@ def consume(
     Examples:
       longpoll consume Greetings --group G
       longpoll consume Greetings --group G --tag "red || blue" --from first --count 10
+      longpoll consume Greetings --group G --sql "size BETWEEN 1 AND 9 AND color IS NOT NULL"
       longpoll consume Greetings --group G --from 2026-01-31T12:00:00Z --wait 5 --json
 
     Exit codes: 0 ended as asked, 2 a mistake or the broker refused, 3 fewer than --count came.
