@@ -1,10 +1,10 @@
 """How fast our engines explore, beside SPIN on the same model in the same run: states a second, and bytes a state.
 
-    python -m model_tests.bench.explore_bench [--policy strict] [--bounds bench] [--engines packed] [--json]
+    python -m model_tests.bench.explore_bench [--policy strict] [--bounds bench] [--workers 1 2] [--json]
 
-Everything runs on one core. SPIN is generated from the export, compiled `-O2 -DSAFETY -DNOREDUCE`, and checks the same
-`always` properties. Counts must be equal, else the exit is 1. Rates leave out start-up and compiling. On a machine that
-does other work the processor's seconds are the ones to compare.
+A worker has one core, and SPIN has one. SPIN is generated from the export, compiled `-O2 -DSAFETY -DNOREDUCE`, and
+checks the same `always` properties. Counts must be equal, else the exit is 1. Rates leave out start-up and compiling.
+On a machine that does other work, processor seconds are the ones to compare.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import os
 import resource
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any, Final
 
 import attrs
@@ -77,30 +78,52 @@ def judged(model: Model) -> tuple[Property, ...]:
     return tuple(item for item in properties_of(model) if item.kind != "sometimes")
 
 
-def measure_engine(choice: Choice, engine: str) -> Figure:
+def measure_engine(choice: Choice, engine: str, workers: int) -> Figure:
     """Explore with one of our engines; to be run in a process of its own, whose peak memory is read."""
     model = choice.model()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = process_time()
-    result = explore(model, judged(model), engine=engine)
-    spent = process_time() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = processor_seconds()
+    result = explore(model, judged(model), engine=engine, workers=workers)
+    spent = processor_seconds() - began
+    # Pages that workers share are counted for each of them: at most so much memory was in use.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    peak += workers * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert result.complete, engine
     return Figure(
-        name=engine,
+        name=engine if workers == 1 else f"{engine}, {workers} workers",
         distinct_states=result.distinct_states,
         transitions=result.transitions,
         seconds=result.seconds,
         processor_seconds=spent - result.compile_seconds,
         compile_seconds=result.compile_seconds,
-        bytes_a_state=(peak - before) * KILOBYTE / result.distinct_states,
+        bytes_a_state=peak * KILOBYTE / result.distinct_states,
     )
 
 
-def alone(choice: Choice, engine: str) -> Figure:
+def processor_seconds() -> float:
+    """What this process and those it waited for have spent."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def alone(choice: Choice, engine: str, workers: int) -> Figure:
     """`measure_engine` in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(measure_engine, choice, engine).result()
+        return pool.submit(measure_engine, choice, engine, workers).result()
+
+
+@contextmanager
+def on_cores(count: int) -> Iterator[None]:
+    """What is started inside runs on so many of this machine's cores, where the system can say so."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    every = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(every)[-count:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, every)
 
 
 def measure_spin(choice: Choice, states: int, directory: Path, *, checked: bool) -> Figure:
@@ -122,16 +145,18 @@ def measure_spin(choice: Choice, states: int, directory: Path, *, checked: bool)
     )
 
 
-def measure(choice: Choice, engines: Sequence[str]) -> list[Figure]:
-    """Every engine, then SPIN with the properties and without; all on one core."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    figures = [alone(choice, engine) for engine in engines]
+def measure(choice: Choice, engines: Sequence[str], workers: Sequence[int]) -> list[Figure]:
+    """Every engine, the packed one with every number of workers, then SPIN with the properties and without."""
+    figures: list[Figure] = []
+    for engine in engines:
+        for count in workers if engine == "packed" else [1]:
+            with on_cores(count):
+                figures.append(alone(choice, engine, count))
     missing = why_no_spin()
     if missing is not None:
         sys.stderr.write(f"SPIN NOT MEASURED: {missing}\n")
         return figures
-    with tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
+    with on_cores(1), tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
         states = figures[0].distinct_states
         figures.append(measure_spin(choice, states, Path(directory) / "checked", checked=True))
         figures.append(measure_spin(choice, states, Path(directory) / "plain", checked=False))
@@ -139,15 +164,16 @@ def measure(choice: Choice, engines: Sequence[str]) -> list[Figure]:
 
 
 def show(choice: Choice, figures: Sequence[Figure]) -> None:
-    """Print a line for each figure, with its ratio to SPIN that checks the same properties, by processor time."""
+    """Print a line for each figure, with its ratios to SPIN that checks the same properties."""
     spin = next((figure for figure in figures if figure.name == "SPIN"), None)
     settings = " ".join([choice.policy, *choice.knobs])
-    sys.stdout.write(f"{settings} at {choice.bounds}: {figures[0].distinct_states:,} states, one core\n")
+    sys.stdout.write(f"{settings} at {choice.bounds}: {figures[0].distinct_states:,} states\n")
     for figure in figures:
-        ratio = "" if spin is None else f"{spin.processor_seconds / figure.processor_seconds:6.2f} x SPIN"
+        ratio = "" if spin is None else f"{figure.rate / spin.rate:6.2f} x SPIN"
+        spent = "" if spin is None else f", {spin.processor_seconds / figure.processor_seconds:.2f} x SPIN by that"
         sys.stdout.write(
-            f"{figure.name:20} {figure.rate:12,.0f} states/s {ratio}  {figure.seconds:8.2f} s "
-            f"({figure.processor_seconds:.2f} s of processor, + {figure.compile_seconds:.2f} s to compile)  "
+            f"{figure.name:18} {figure.rate:12,.0f} states/s {ratio}  {figure.seconds:8.2f} s "
+            f"({figure.processor_seconds:.2f} s of processor{spent}; + {figure.compile_seconds:.2f} s to compile)  "
             f"{figure.bytes_a_state:7.1f} B a state\n"
         )
 
@@ -159,11 +185,12 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="set one knob; repeatable")
     parser.add_argument("--bounds", default="bench", help="tiny, small, wide or bench")
     parser.add_argument("--engines", nargs="+", choices=EXPLORERS, default=["packed"])
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2], help="of the packed engine")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args(arguments)
     choice = Choice(options.policy, tuple(options.knob), options.bounds)
     try:
-        figures = measure(choice, options.engines)
+        figures = measure(choice, options.engines, options.workers)
     except SpecUserError as error:
         parser.error(str(error))
     if options.json:

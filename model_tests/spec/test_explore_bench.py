@@ -1,0 +1,73 @@
+"""The measurement of exploring: what it runs, and that engines that count differently make it fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+from model_tests.bench import explore_bench
+from model_tests.bench.__main__ import PARTS
+
+from longpoll_spec.engines.manifest import pinned_entry
+
+ROOT = Path(__file__).parents[2]
+CHOICE = explore_bench.Choice("rocketmq-4.9", (), "tiny")
+
+
+def _bench(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "model_tests.bench", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_every_part_of_the_bench_is_there() -> None:
+    """Each part names scripts that exist, and an unknown part is one clear line."""
+    scripts = {script for part in PARTS.values() for script in part}
+    done = _bench("nope")
+
+    assert {"explore", "broker", "judge"} <= set(PARTS)
+    assert [name for name in scripts if not (ROOT / "model_tests" / "bench" / f"{name}.py").is_file()] == []
+    assert done.returncode == 2
+    assert "unknown part 'nope'" in done.stderr
+
+
+def test_an_engine_is_measured_in_a_process_of_its_own() -> None:
+    """The figure of an engine has the pinned counts, and rates that come from its seconds."""
+    entry = pinned_entry("rocketmq-4.9", "tiny")
+    figure = explore_bench.alone(CHOICE, "packed", 1)
+
+    assert (figure.distinct_states, figure.transitions) == (entry.distinct_states, entry.transitions)
+    assert figure.seconds > 0
+    assert figure.rate == figure.distinct_states / figure.seconds
+
+
+def test_engines_that_count_differently_make_it_fail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Equal counts pass and print one line each; one transition more or less is an error."""
+    right = explore_bench.Figure("packed", 100, 400, 1.0, 1.0, 0.1, 8.0)
+    spin = attrs.evolve(right, name="SPIN", seconds=2.0, processor_seconds=4.0)
+    monkeypatch.setattr(explore_bench, "measure", lambda *_: [right, spin])
+    explore_bench.main([])
+    shown = capsys.readouterr().out
+    wrong = attrs.evolve(spin, transitions=401)
+    monkeypatch.setattr(explore_bench, "measure", lambda *_: [right, wrong])
+
+    assert "2.00 x SPIN" in shown
+    assert "4.00 x SPIN by that" in shown
+    with pytest.raises(SystemExit, match="do not count the same"):
+        explore_bench.main(["--json"])
+    assert json.loads(capsys.readouterr().out)["figures"][1]["transitions"] == 401
+
+
+def test_a_mistake_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """An unknown policy exits 2 with the ones that are known."""
+    with pytest.raises(SystemExit) as stopped:
+        explore_bench.main(["--policy", "nope"])
+
+    assert stopped.value.code == 2
+    assert "known: strict" in capsys.readouterr().err
