@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from longpoll_judge import spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 WAIT_S = 100
@@ -84,3 +87,15 @@ def test_a_master_that_cannot_be_is_one_clear_line(clean: Path, tmp_path: Path) 
     assert "Master must" in complained
     assert len(complained.splitlines()) == 1
     assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", [None, "py4j.clientserver", "py4j.java_gateway"])
+def test_what_py4j_logs_of_a_broken_bridge_stays_inside(name: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    """By whichever of its loggers; afterwards it is heard again."""
+    path = str(Path("lib") / "py4j" / "clientserver.py")
+    record = logging.LogRecord(name or "root", logging.ERROR, path, 1, "broken", (), None)
+    with spark._bridge_kept_quiet():
+        logging.getLogger(name).handle(record)
+    assert caplog.records == []
+    logging.getLogger(name).handle(record)
+    assert caplog.records == [record]

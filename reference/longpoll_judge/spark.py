@@ -174,6 +174,9 @@ def _stop_accumulators(context: Any) -> None:
         context._accumulatorServer.shutdown()  # noqa: SLF001 - `SparkContext.stop` does so
 
 
+_BRIDGE_LOGGERS: Final = (None, "py4j.clientserver", "py4j.java_gateway")
+
+
 class _BridgeFilter(logging.Filter):
     """Keeps what py4j logs about a broken bridge from the user: its errors are raised as well."""
 
@@ -184,13 +187,16 @@ class _BridgeFilter(logging.Filter):
 
 @contextmanager
 def _bridge_kept_quiet() -> Iterator[None]:
-    """py4j logs by the root logger, so the filter stands there."""
+    """py4j logs by the root logger and by two of its own; a filter hears only its own logger, so it stands at each."""
     bridge = _BridgeFilter()
-    logging.getLogger().addFilter(bridge)
+    loggers = [logging.getLogger(name) for name in _BRIDGE_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(bridge)
     try:
         yield
     finally:
-        logging.getLogger().removeFilter(bridge)
+        for logger in loggers:
+            logger.removeFilter(bridge)
 
 
 SURVEY_ROW: Final = "survey of a slice"
