@@ -155,3 +155,11 @@ def test_a_message_that_cannot_be_read_wakes() -> None:
     pull = held(table, 4)
     pull.filter = filter_of("a > 3", "SQL92")
     assert walk(STRICT, table, 5, 0) == [Wake(pull, "woken")]
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_a_walk_that_does_not_look_at_properties_is_seen(always: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it wakes every pull or none."""
+    monkeypatch.setattr(Walk, "_has_properties", lambda _walk, _wanted: always)
+    with pytest.raises(AssertionError):
+        test_an_arrival_wakes_by_its_properties(STRICT)

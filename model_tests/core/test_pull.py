@@ -7,6 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
+from longpoll_broker.core.filter import SqlFilter
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, code_of, decide
 from longpoll_broker.core.sql92 import Lookup
@@ -198,3 +199,10 @@ def test_sql_of_a_heartbeat() -> None:
     assert code(decide(asks, tables, store)) == 0
     assert store.matches_properties is not None
     assert not store.matches_properties({"a": "3"}.get)
+
+
+def test_a_filter_that_lets_everything_through_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above fails on it."""
+    monkeypatch.setattr(SqlFilter, "matches_properties", lambda _filter, _lookup: True)
+    with pytest.raises(AssertionError):
+        test_sql_reads_by_properties()
