@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import click
@@ -31,6 +31,19 @@ from longpoll_spec.render import html, machine, mermaid, text
 from longpoll_spec.render.story import story_of
 
 FORMATS: Final = ("text", "mermaid", "html", "json")
+
+
+class RequestsToProve(click.ParamType[int | None]):
+    """A number of requests, or None for `any`."""
+
+    name = "N|any"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """The number; click's own error for what is neither."""
+        if value is None or value == "any":
+            return None
+        return int(click.IntRange(1, REQUESTS_MAX).convert(value, param, ctx))
+
 
 policy_option = click.option("--policy", "policy_name", default="strict", show_default=True, help="A preset's name.")
 knob_option = click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Set one knob; repeatable.")
@@ -108,7 +121,11 @@ def check(
 @click.command()
 @policy_option
 @click.option(
-    "--requests", type=click.IntRange(1, REQUESTS_MAX), default=8, show_default=True, help="Requests to prove it for."
+    "--requests",
+    type=RequestsToProve(),
+    default="8",
+    show_default=True,
+    help="Requests to prove it for; any: for any number, which takes longer.",
 )
 @click.option(
     "--timeout",
@@ -133,7 +150,7 @@ def check(
 def prove(
     *,
     policy_name: str,
-    requests: int,
+    requests: int | None,
     timeout_s: float,
     depth_max: int,
     knobs: Sequence[str],
@@ -148,6 +165,7 @@ def prove(
     \b
     Examples:
       longpoll prove --policy strict --requests 8
+      longpoll prove --policy strict --requests any
       longpoll prove --policy strict-clone --knob recheck_after_keep=false
       longpoll prove --policy rocketmq-4.9 --property answered_once --json
 
@@ -155,20 +173,23 @@ def prove(
     """
     # z3 takes its time, and only this command needs it.
     from longpoll.commands import proof_shown  # noqa: PLC0415
-    from longpoll_spec.engines import smt  # noqa: PLC0415
+    from longpoll_spec.engines import smt, smt_any  # noqa: PLC0415
 
     policy = _policy(policy_name, knobs)
+    limits: dict[str, Any] = {"names": names, "timeout_s": timeout_s, "depth_max": depth_max}
     try:
-        with _spinner(f"proving {policy.name} for {requests} requests") as say:
-            found = smt.prove(
-                policy, requests=requests, names=names, timeout_s=timeout_s, depth_max=depth_max, report=say
-            )
+        with _spinner(f"proving {policy.name} for {requests or 'any number of'} requests") as say:
+            if requests is None:
+                whole = smt_any.prove_any(policy, report=say, **limits)
+                found, cutoff = whole.proof, proof_shown.cutoff(whole)
+            else:
+                found, cutoff = smt.prove(policy, requests=requests, report=say, **limits), {}
     except KeyboardInterrupt:
         fail("stopped before the proof was done: nothing is known", Exit.UNKNOWN)
     if as_json:
-        emit_json(proof_shown.proof(found))
+        emit_json(proof_shown.proof(found) | cutoff)
     else:
-        proof_shown.show_proof(found)
+        proof_shown.show_proof(found, cutoff)
     sys.exit(_exit_of({found.whole}))
 
 

@@ -5,6 +5,7 @@ The keys are a contract with whoever reads them (docs/law.md). Leaves out the co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
@@ -12,6 +13,7 @@ import click
 from longpoll.commands.law_shown import coloured, show_tokens
 from longpoll.output import out, table
 from longpoll_spec.engines.smt import Obligation, Proof
+from longpoll_spec.engines.smt_any import AnyProof
 from longpoll_spec.engines.smt_inductive import Counterexample
 from longpoll_spec.render import states
 
@@ -36,6 +38,11 @@ def proof(found: Proof) -> dict[str, Any]:
     }
 
 
+def cutoff(found: AnyProof) -> dict[str, Any]:
+    """What replaces the number of requests in the object where a proof is for any number."""
+    return {"requests": "any", "cutoff": found.cutoff, "why_not": found.why_not}
+
+
 def _obligation(found: Proof, each: Obligation) -> dict[str, Any]:
     return {
         "property": each.property_name,
@@ -56,14 +63,16 @@ def _counterexample(found: Proof, shown: Counterexample) -> dict[str, Any]:
     }
 
 
-def show_proof(found: Proof) -> None:
-    """Print the result for a person."""
-    requests = found.model.bounds.requests
+def show_proof(found: Proof, any_number: Mapping[str, Any]) -> None:
+    """Print the result for a person; `any_number` is its `cutoff` if the proof is for any number of requests."""
+    requests = "any number of" if any_number else found.model.bounds.requests
     out.print(
         f"{found.model.policy.name}: {requests} requests, any number of messages, any timeout and scan period; "
         f"{len(found.obligations)} obligations in {found.seconds:.1f} s",
         soft_wrap=True,
     )
+    if any_number:
+        _show_cutoff(any_number)
     names = dict.fromkeys(each.property_name for each in found.obligations)
     table("Proof", ("property", "verdict", "by"), ((name, *_by(found, name)) for name in names))
     show_tokens((each.property_name, each.token) for each in found.obligations if each.token is not None)
@@ -72,6 +81,13 @@ def show_proof(found: Proof) -> None:
     for name in found.needed:
         if found.verdict(name) == "unknown":
             _show_unknown(found, name)
+
+
+def _show_cutoff(any_number: Mapping[str, Any]) -> None:
+    if any_number["cutoff"] is None:
+        out.print(f"[yellow]no proof for any number: {any_number['why_not']}[/]", soft_wrap=True)
+    else:
+        out.print(f"proved for 1 to {any_number['cutoff']} requests, which is enough for any number")
 
 
 def _by(found: Proof, name: str) -> tuple[str, str]:

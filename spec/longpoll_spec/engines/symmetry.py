@@ -23,7 +23,7 @@ _COMMUTING: Final = frozenset({"and", "or", "add", "eq"})
 
 
 @define
-class _Shapes:
+class Shapes:
     """One number for each term up to the order of what commutes. Invariant: equal numbers are equal shapes."""
 
     numbers: dict[tuple[object, ...], int] = field(factory=dict)
@@ -68,7 +68,7 @@ def slot_of(name: str) -> int | None:
 
 def is_symmetric(model: Model, statements: Iterable[Bool]) -> bool:
     """Whether renaming requests turns the model's actions, and each of the statements, into themselves."""
-    shapes = _Shapes()
+    shapes = Shapes()
     wanted = list(statements)
     actions = {shapes.of_action(action, {}) for action in model.actions}
     meant = [shapes.number(term, {}) for term in wanted]

@@ -1,0 +1,173 @@
+"""Proofs for any number of requests: ours are proved, and what the text does not allow is unknown, never proved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines import ablate
+from longpoll_spec.engines.smt_any import READ, compare, cutoff_of, prove_any, statements_of
+from longpoll_spec.engines.smt_any_rest import NotUniformError, Rest, Rests
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Action, Model
+from longpoll_spec.policy import REDUNDANT, STRICT, preset, with_knob
+from longpoll_spec.state import State
+from longpoll_spec.terms import Bool, Int, all_of, any_of, bool_variable, int_variable
+from longpoll_spec.testing.traces import breaks_its_property
+
+
+@pytest.mark.parametrize("name", ["strict", pytest.param("strict-clone", marks=pytest.mark.long)])
+def test_ours_are_proved_for_any_number(name: str) -> None:
+    """Every always property of our policies is proved, every obligation with it, up to a cutoff below what was read."""
+    whole = prove_any(preset(name))
+    wanted = [item.name for item in properties_of(whole.proof.model) if item.kind == "always"]
+
+    assert whole.why_not is None
+    assert whole.cutoff is not None
+    assert 2 < whole.cutoff < READ
+    assert list(whole.proof.needed) == wanted
+    assert {each.verdict for each in whole.proof.obligations} == {"proved"}
+    assert {whole.proof.verdict(each) for each in wanted} == {"proved"}
+
+
+_BREAKING = [
+    (name, setting)
+    for name in ablate.POLICIES
+    for setting in ablate.changes_of(preset(name))
+    if (name, setting) not in REDUNDANT
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "setting"), _BREAKING)
+def test_a_knob_that_is_needed_is_not_proved_for_any(name: str, setting: str) -> None:
+    """What a change breaks with two requests is refuted by a run here as well; it is never proved for any number."""
+    broken = {each.name for each in ablate.row_of(preset(name), setting, requests=2).violations}
+    whole = prove_any(with_knob(preset(name), setting))
+
+    assert {each for each in whole.proof.needed if whole.proof.verdict(each) == "refuted"} == broken
+
+
+@pytest.mark.long
+def test_a_run_refutes_any_number() -> None:
+    """Without its recheck strict loses a wakeup: refuted by a run that replays, and not proved."""
+    proof = prove_any(with_knob(STRICT, "recheck_after_hold=none"), names=["no_lost_wakeup"]).proof
+    last = proof.obligations[-1]
+
+    assert proof.verdict("no_lost_wakeup") == "refuted"
+    assert last.token is not None
+    assert breaks_its_property(replay(last.token))
+
+
+def _pairs(state: State) -> Bool:
+    """Some two requests stand in the bucket for the same offset: symmetric, and a relation between two requests."""
+    return any_of(
+        one.is_("held") & other.is_("held") & one.offset.is_(other.offset)
+        for one in state.requests
+        for other in state.requests
+        if one.index < other.index
+    )
+
+
+def _with_guard(change: Callable[[State, Action], Bool]) -> Callable[[Bounds], Model]:
+    def make(bounds: Bounds) -> Model:
+        model = law_of(STRICT, bounds)
+        actions = [attrs.evolve(each, guard=each.guard & change(model.state, each)) for each in model.actions]
+        return attrs.evolve(model, actions=tuple(actions))
+
+    return make
+
+
+def _spares_one(_state: State, action: Action) -> Bool:
+    return ~any_of([int_variable("phase_1").is_(0)]) if action.label == "hold(1)" else all_of(())
+
+
+def _many_only(state: State, action: Action) -> Bool:
+    idle = any_of(each.is_("idle") for each in state.requests)
+    return idle if action.name == "append" and len(state.requests) > 3 else all_of(())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda state, _action: ~_pairs(state), "not treated as the others"),
+        (_spares_one, "not interchangeable"),
+        (_many_only, "append is another with 1 requests"),
+    ],
+)
+def test_a_law_that_is_not_monadic_is_unknown(change: Callable[[State, Action], Bool], why: str) -> None:
+    """Requests compared in pairs, one spared, or a guard for large numbers only: refused, and nothing is proved."""
+    whole = prove_any(STRICT, names=["answered_once"], depth_max=0, model_of=_with_guard(change))
+
+    assert whole.cutoff is None
+    assert whole.why_not is not None
+    assert why in whole.why_not
+    assert whole.proof.verdict("answered_once") == "unknown"
+
+
+def _holds(count: int) -> list[Bool]:
+    return [bool_variable(f"open_{index}") for index in range(count)]
+
+
+def test_the_rest_is_read_as_quantifiers() -> None:
+    """A junction over all that are not named is a quantifier; over some of them, or about two, it is refused."""
+    everyone = _holds(4)
+    rest = Rest(frozenset({1, 2, 3}))
+
+    assert rest.restricted(all_of(everyone), frozenset({2, 3})) is all_of(everyone[:2])
+    assert rest.restricted(any_of(everyone[1:]), frozenset({3})) is any_of(everyone[1:3])
+    for odd in (
+        any_of(everyone[:3]),
+        everyone[1],
+        any_of(one & other for one in everyone for other in everyone if one is not other),
+    ):
+        with pytest.raises(NotUniformError):
+            rest.closed(odd)
+
+
+def test_a_sum_over_requests_is_refused() -> None:
+    """What counts requests is no quantifier, so a hold limit written as a sum is not read as one."""
+    copies: Int = int_variable("copies_0")
+    for index in range(1, 4):
+        copies = copies + int_variable(f"copies_{index}")
+
+    with pytest.raises(NotUniformError):
+        Rest(frozenset({1, 2, 3})).closed(copies <= 3)
+
+
+def test_only_what_could_be_lost_needs_a_witness() -> None:
+    """Where it helps, "for every" needs nobody and "for some" one; inside a condition either needs one."""
+    everyone = _holds(4)
+    rest = Rest(frozenset(range(4)))
+    every, some = all_of(everyone), any_of(everyone)
+    chosen = every.is_(bool_variable("running"))
+
+    assert [len(rest.witnesses(term, 1)) for term in (every, some, ~every, ~some, chosen)] == [0, 1, 1, 0, 1]
+    assert [len(rest.witnesses(term, -1)) for term in (every, some, ~every, ~some, chosen)] == [1, 0, 0, 1, 1]
+    assert len(rest.witnesses(some & (some | bool_variable("running")), 1)) == 1
+
+
+def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A law that needs more requests than it was compared at is not proved for the others."""
+    monkeypatch.setattr("longpoll_spec.engines.smt_any.CUTOFF_MAX", 3)
+    read = statements_of(lambda bounds: law_of(STRICT, bounds), READ)
+
+    with pytest.raises(NotUniformError, match="more than 3"):
+        cutoff_of(read, [item.name for item in read.candidates], Rests(READ))
+
+
+@pytest.mark.parametrize("requests", [READ + 1, pytest.param(64, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ablate.POLICIES)
+def test_the_text_goes_on_alike(name: str, requests: int) -> None:
+    """The law of more requests, with those beyond the ones read taken away, is the law that was read."""
+    read = statements_of(lambda bounds: law_of(preset(name), bounds), READ)
+    more = statements_of(lambda bounds: law_of(preset(name), bounds), requests)
+
+    compare(more, read, Rests(requests))
+    odd = attrs.evolve(read.model, actions=(attrs.evolve(read.model.actions[0], guard=_pairs(read.model.state)),))
+    with pytest.raises(NotUniformError):
+        compare(more, attrs.evolve(read, model=odd), Rests(requests))

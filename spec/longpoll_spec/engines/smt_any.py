@@ -1,0 +1,282 @@
+"""Proof for any number of requests: a cutoff, found in the text of the law, and the proof for each number up to it.
+
+Each question of a proof by induction asks for a state: some statements hold in it, a step is enabled, and the step
+breaks a statement. The question names at most two requests, who acts and whom the statement is about, and speaks of
+the rest by quantifiers only (`smt_any_rest`). If any number of requests has such a state, take away every request that
+is neither named nor the witness of a quantifier: what is left is such a state of the law with fewer requests. So where
+no number up to named + witnesses has one, no number has. Why this is sound, and what of it is checked:
+docs/decisions/0008-any-number.md.
+
+Leaves out what cannot be read so: it is unknown, never proved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.smt import (
+    DEPTH_MAX,
+    REQUESTS_IN_RUNS,
+    TIMEOUT_S,
+    Obligation,
+    Proof,
+    Report,
+    StepName,
+    prove_model,
+)
+from longpoll_spec.engines.smt_any_rest import NotUniformError, Rests, Witness
+from longpoll_spec.engines.smt_inductive import Outcome, Prover, implied, induction, parts_of, prover_of
+from longpoll_spec.engines.symmetry import is_representative, is_symmetric, slot_of, slots_of
+from longpoll_spec.invariant import strengthening_of
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Action, Model, Property, select
+from longpoll_spec.policy import Policy
+from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, after, variables_of
+
+READ: Final = 12
+"""The law is read at so many requests: two named ones leave enough for "every other" to be told from "some others"."""
+CUTOFF_MAX: Final = READ - 1
+"""A greater cutoff is not proved: the law is compared with itself only for fewer requests than it is read at."""
+ModelOf = Callable[[Bounds], Model]
+
+
+@frozen
+class Statements:
+    """The law at one number of requests, with what a proof is about."""
+
+    model: Model
+    stated: tuple[Property, ...]
+    helping: tuple[Property, ...]
+
+    @property
+    def candidates(self) -> list[Property]:
+        """What may be inductive: statements about states."""
+        return [item for item in (*self.stated, *self.helping) if not item.closing]
+
+    @property
+    def all(self) -> tuple[Property, ...]:
+        """Properties and strengthening."""
+        return (*self.stated, *self.helping)
+
+
+@frozen
+class AnyProof:
+    """A proof for any number. `cutoff` requests are enough; None, and a reason, where the text does not allow it."""
+
+    proof: Proof
+    cutoff: int | None
+    why_not: str | None = None
+
+
+def statements_of(model_of: ModelOf, requests: int) -> Statements:
+    """The law at a number of requests; its messages, timeout and scan period are open."""
+    model = model_of(_bounds(requests))
+    stated = properties_of(model)
+    helping = [item for item in stated if item.kind == "inductive" and not item.closing]
+    always = tuple(item for item in stated if item.kind == "always")
+    return Statements(model, always, (*helping, *strengthening_of(model)))
+
+
+def prove_any(
+    policy: Policy,
+    *,
+    names: Iterable[str] = (),
+    timeout_s: float = TIMEOUT_S,
+    depth_max: int = DEPTH_MAX,
+    report: Report | None = None,
+    model_of: ModelOf | None = None,
+) -> AnyProof:
+    """As `smt.prove`, for any number of requests; `model_of` is for a law with a planted slip.
+
+    Raises `UnknownPropertyError`.
+    """
+    began = time.perf_counter()
+    make = model_of or (lambda bounds: law_of(policy, bounds))
+    read = statements_of(make, READ)
+    needed = select(read.stated, names)
+    by_size: list[Mapping[tuple[str, StepName], Outcome]] = []
+    cutoff, why_not = None, None
+    try:
+        by_size, cutoff = _up_to_cutoff(make, read, [item.name for item in needed], timeout_s, report)
+    except NotUniformError as error:
+        why_not = str(error)
+    rows = _joined(by_size)
+    open_names = [item.name for item in needed if not _is_proved(rows, item.name)]
+    if open_names:
+        rows += _runs(make, open_names, timeout_s, depth_max, report)
+    proof = Proof(read.model, tuple(item.name for item in needed), time.perf_counter() - began, tuple(rows), {})
+    return AnyProof(proof, cutoff, why_not)
+
+
+def _up_to_cutoff(
+    make: ModelOf, read: Statements, needed: Sequence[str], timeout_s: float, report: Report | None
+) -> tuple[list[Mapping[tuple[str, StepName], Outcome]], int]:
+    """The outcomes at each number of requests from one to the cutoff, with the same inductive statements at each."""
+    say = report or (lambda _text: None)
+    kept = {item.name for item in read.candidates}
+    rests = Rests(READ)
+    while True:
+        say("how many requests are enough")
+        cutoff = cutoff_of(read, kept, rests)
+        found, before = [], kept
+        for requests in range(1, cutoff + 1):
+            smaller = statements_of(make, requests)
+            compare(read, smaller, rests)
+            say(f"{requests} of {cutoff} requests")
+            outcomes, kept = _at(smaller, kept, needed, timeout_s)
+            found.append(outcomes)
+        if kept == before:
+            return found, cutoff
+
+
+def _at(
+    law: Statements, wanted: set[str], needed: Sequence[str], timeout_s: float
+) -> tuple[Mapping[tuple[str, StepName], Outcome], set[str]]:
+    """The outcomes at one number of requests, and which of the wanted statements are inductive there."""
+    prover: Prover = prover_of(law.model, law.all, timeout_s)
+    made = induction(prover, [item for item in law.candidates if item.name in wanted])
+    kept = {item.name for item in made.kept}
+    prover.assume(made.kept)
+    rows: dict[tuple[str, StepName], Outcome] = {}
+    for item in law.all:
+        if item.name in kept:
+            rows[item.name, "initial"] = made.initial[item.name]
+            rows[item.name, "inductive"] = made.inductive[item.name]
+        elif item.name in needed:
+            rows[item.name, "implies"] = implied(prover, item)
+    return rows, kept
+
+
+def _joined(by_size: Sequence[Mapping[tuple[str, StepName], Outcome]]) -> list[Obligation]:
+    """One obligation for all numbers of requests: it is proved if it is at each."""
+    whole: dict[tuple[str, StepName], Outcome] = {}
+    for outcomes in by_size:
+        for key, outcome in outcomes.items():
+            whole[key] = whole.get(key, Outcome()).also(outcome)
+    return [Obligation(name, step, outcome.verdict, outcome.seconds) for (name, step), outcome in whole.items()]
+
+
+def _is_proved(rows: Sequence[Obligation], name: str) -> bool:
+    mine = [row for row in rows if row.property_name == name]
+    return bool(mine) and all(row.verdict == "proved" for row in mine)
+
+
+def _runs(
+    make: ModelOf, names: Sequence[str], timeout_s: float, depth_max: int, report: Report | None
+) -> Iterator[Obligation]:
+    """For each name the run that breaks it, or that none is known: what two requests cannot break is unknown here."""
+    model = make(_bounds(REQUESTS_IN_RUNS))
+    small = prove_model(model, names=names, timeout_s=timeout_s, depth_max=depth_max, report=report, smaller=make)
+    for name in names:
+        last = [row for row in small.obligations if row.property_name == name][-1]
+        found = last if last.step == "bounded" else Obligation(name, "bounded", "unknown", last.seconds)
+        yield found
+
+
+def compare(read: Statements, smaller: Statements, rests: Rests) -> None:
+    """Nothing if the law read is, with fewer requests, the law of fewer; raises `NotUniformError` where it is not."""
+    fewer = smaller.model.bounds.requests
+    dropped = frozenset(range(fewer, read.model.bounds.requests))
+
+    def same(what: str, named: Iterable[int], term: Term, other: Term | None) -> None:
+        if rests.but(*named).restricted(term, dropped) is not other:
+            raise NotUniformError(f"{what} is another with {fewer} requests")
+
+    actions = {each.label: each for each in read.model.actions if not dropped & set(each.actors)}
+    others = {each.label: each for each in smaller.model.actions}
+    if list(actions) != list(others):
+        raise NotUniformError(f"there are other actions with {fewer} requests")
+    for label, action in actions.items():
+        for what, named, term, other in _said(action, others[label], dropped):
+            same(what, named, term, other)
+    for item, here in zip(read.all, smaller.all, strict=True):
+        same(item.name, (), item.here, here.here)
+        conditions = dict(here.closing)
+        for label, condition in item.closing:
+            if label in actions:
+                # A condition that is never true is left out of a property.
+                known = conditions.get(label, FALSE)
+                same(f"{item.name} at {label}", _requests(actions[label]), condition, known)
+    first = [(each.name, id(each.first)) for each in read.model.variables if not dropped & _slot(each.name)]
+    if first != [(each.name, id(each.first)) for each in smaller.model.variables]:
+        raise NotUniformError(f"the first state is another with {fewer} requests")
+
+
+def _said(
+    action: Action, other: Action, dropped: frozenset[int]
+) -> Iterator[tuple[str, tuple[int, ...], Term, Term | None]]:
+    """Each term of an action with the requests it names, and what the other has in its place: None if nothing."""
+    actors = tuple(_requests(action))
+    yield action.label, actors, action.guard, other.guard
+    for name in dict.fromkeys((*action.effect, *other.effect)):
+        if not dropped & _slot(name):
+            both = name in action.effect and name in other.effect
+            mine, theirs = (action.effect[name], other.effect[name]) if both else (TRUE, None)
+            yield f"{name} after {action.label}", (*actors, *_slot(name)), mine, theirs
+
+
+def cutoff_of(read: Statements, kept: Iterable[str], rests: Rests) -> int:
+    """The greatest number of requests that a question needs: those it names and the witnesses of its quantifiers.
+
+    Raises `NotUniformError` if a question speaks of the rest otherwise, or needs more than `CUTOFF_MAX`.
+    """
+    if not is_symmetric(read.model, [item.term for item in read.all]):
+        raise NotUniformError("requests are not interchangeable")
+    assumed = [item.here for item in read.candidates if item.name in set(kept)]
+    standing: dict[frozenset[int], set[Witness]] = {}
+    greatest = 1
+    for named, helps, harms in _questions(read, kept):
+        rest = rests.but(*named)
+        if named not in standing:
+            standing[named] = {found for each in assumed for found in rest.witnesses(each, 1)}
+        witnesses = standing[named] | rest.witnesses(helps, 1) | rest.witnesses(harms, -1)
+        # One of the rest stays in any case: what is said of each of them without naming it needs one to be said of.
+        greatest = max(greatest, len(named) + max(1, len(witnesses)))
+    if greatest > CUTOFF_MAX:
+        raise NotUniformError(f"{greatest} requests would be needed, more than {CUTOFF_MAX}")
+    return greatest
+
+
+def _questions(read: Statements, kept: Iterable[str]) -> Iterator[tuple[frozenset[int], Bool, Bool]]:
+    """Every question of the proof: (requests named, what is true in the state asked for, what is false in it)."""
+    inductive = set(kept)
+    start: Effect = {variable.name: variable.first for variable in read.model.variables}
+    by_label = {action.label: action for action in read.model.actions}
+    for item in read.all:
+        for part in parts_of(item.here):
+            touching = (action for action in read.model.actions if set(action.effect) & variables_of(part))
+            for action in touching if item.name in inductive else ():
+                if is_representative(action, part):
+                    yield _named(action, part), action.guard, after(part, action.effect)
+            if is_representative(_NOBODY, part):
+                yield _named(_NOBODY, part), TRUE, part
+                yield _named(_NOBODY, part), TRUE, after(part, start)
+        for label, condition in item.closing:
+            if is_representative(by_label[label]):
+                yield _named(by_label[label], TRUE), by_label[label].guard & condition, FALSE
+
+
+def _named(action: Action, part: Bool) -> frozenset[int]:
+    slots = slots_of(part)
+    return frozenset(_requests(action)) | (frozenset(slots) if len(slots) == 1 else frozenset())
+
+
+def _requests(action: Action) -> list[int]:
+    return [actor for actor in action.actors if isinstance(actor, int)]
+
+
+def _slot(name: str) -> frozenset[int]:
+    slot = slot_of(name)
+    return frozenset() if slot is None else frozenset({slot})
+
+
+def _bounds(requests: int) -> Bounds:
+    return Bounds("proof", requests=requests, messages=None)
+
+
+_NOBODY: Final = Action("", (), "", TRUE, {}, urgent=False)
