@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from multiprocessing import connection
+from multiprocessing.context import ForkProcess
 
 import pytest
 
@@ -159,3 +160,19 @@ def test_the_first_state_has_one_owner() -> None:
     model = _model("strict")
 
     assert explore(model, properties_of(model), workers=3, limit_states=1).distinct_states == 1
+
+
+def test_workers_that_cannot_all_start_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system refuses the second process the first one ends too."""
+    starts = packed_workers._start
+    begun: list[object] = []
+
+    def refused(process: ForkProcess) -> None:
+        if begun:
+            raise BlockingIOError("no more processes")
+        begun.append(process)
+        starts(process)
+
+    monkeypatch.setattr(packed_workers, "_start", refused)
+    with pytest.raises(EngineLimitError, match="cannot start worker 2 of 3: no more processes; give --workers 1"):
+        explore(_model("strict"), workers=3)

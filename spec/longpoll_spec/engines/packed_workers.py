@@ -18,6 +18,7 @@ import multiprocessing
 import signal
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any, Final, cast
@@ -217,19 +218,24 @@ def crew_of(part: Part, workers: int) -> Crew:
     context = multiprocessing.get_context("fork")
     trays = tuple(_tray(workers, part.words_most) for _ in range(workers))
     crew = Crew([], [])
-    try:
+    with ExitStack() as undo:
+        undo.callback(crew.close)
         for number in range(workers):
             mine, theirs = cast("tuple[Any, Any]", context.Pipe())
             crew.pipes.append(mine)
             own = attrs.evolve(part, seen=WordTable(skipped=OWNER_BITS))
             worker = _Worker(own, number, trays, theirs)
             process = context.Process(target=_run, args=(worker, tuple(crew.pipes)), daemon=True)
-            _start(process)
+            try:
+                _start(process)
+            except OSError as error:
+                theirs.close()
+                raise EngineLimitError(
+                    f"cannot start worker {number + 1} of {workers}: {error}; give --workers {max(1, number)}"
+                ) from error
             crew.workers.append(process)
             theirs.close()
-    except BaseException:
-        crew.close()
-        raise
+        undo.pop_all()
     return crew
 
 
