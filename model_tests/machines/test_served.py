@@ -196,7 +196,7 @@ def widened(directory: Path, *, knob: str | None) -> SuiteReport:
         WideningRuntime(), str(directory), policy=policy, config=config, expectations=HURRIED, can_restart=False
     )
     with subject:
-        return run(subject, max_examples=30 if knob else 6, step_count=30)
+        return run(subject, max_examples=200 if knob else 6, step_count=30)
 
 
 def test_without_the_recheck_a_wake_is_lost(tmp_path: Path) -> None:
