@@ -27,10 +27,10 @@ from longpoll_spec.errors import OutputError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import select
 from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values, preset, with_knob
-from longpoll_spec.render import html, machine, mermaid, text
+from longpoll_spec.render import html, itf, machine, mermaid, text
 from longpoll_spec.render.story import story_of
 
-FORMATS: Final = ("text", "mermaid", "html", "json")
+FORMATS: Final = ("text", "mermaid", "html", "itf", "json")
 
 
 class RequestsToProve(click.ParamType[int | None]):
@@ -212,12 +212,15 @@ def explain(*, token: str, form: str, output: Path | None, as_json: bool) -> Non
       longpoll explain TOKEN
       longpoll explain TOKEN --format mermaid
       longpoll explain TOKEN --format html --output race.html
+      longpoll explain TOKEN --format itf --output race.itf.json
       longpoll explain TOKEN --json
     """
     trace = replay(token)
     story = story_of(trace)
     if as_json or form == "json":
         _write(msgspec.json.encode(machine.render(trace, story, token)).decode() + "\n", output)
+    elif form == "itf":
+        _write(msgspec.json.encode(itf.render(trace, token)).decode() + "\n", output)
     elif form == "html":
         _write(html.render(story, token), output)
     else:
