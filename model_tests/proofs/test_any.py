@@ -29,6 +29,7 @@ def test_ours_are_proved_for_any_number(name: str) -> None:
     assert whole.why_not is None
     assert whole.cutoff is not None
     assert 2 < whole.cutoff < READ
+    assert whole.proof.given_up == {}
     assert list(whole.proof.needed) == wanted
     assert {each.verdict for each in whole.proof.obligations} == {"proved"}
     assert {whole.proof.verdict(each) for each in wanted} == {"proved"}
@@ -104,6 +105,7 @@ def test_a_law_that_is_not_monadic_is_unknown(change: Callable[[State, Action], 
     whole = prove_any(STRICT, names=["answered_once"], depth_max=0, model_of=_with_guard(change))
 
     assert whole.cutoff is None
+    assert "in_range" in whole.proof.given_up
     assert whole.why_not is not None
     assert why in whole.why_not
     assert whole.proof.verdict("answered_once") == "unknown"

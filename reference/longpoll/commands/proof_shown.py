@@ -87,7 +87,7 @@ def _show_cutoff(any_number: Mapping[str, Any]) -> None:
     if any_number["cutoff"] is None:
         out.print(f"[yellow]no proof for any number: {any_number['why_not']}[/]", soft_wrap=True)
     else:
-        out.print(f"proved for 1 to {any_number['cutoff']} requests, which is enough for any number")
+        out.print(f"what is proved for 1 to {any_number['cutoff']} requests is proved for any number")
 
 
 def _by(found: Proof, name: str) -> tuple[str, str]:

@@ -5,8 +5,8 @@ inductive (`implies`). Of a property that cannot be proved so a run that breaks 
 token that replays anywhere, and where there is none the property is unknown. A counterexample to induction says nothing
 about the broker by itself: its state need not be reachable.
 
-Leaves out proofs for any number of requests at once: R is given. An idle request takes no part, so a run with fewer
-requests is a run with R, and counterexamples are looked for with one request, then two.
+Leaves out proofs for any number of requests at once (`smt_any`): R is given. An idle request takes no part, so a run
+with fewer requests is a run with R, and counterexamples are looked for with one request, then two.
 """
 
 from __future__ import annotations

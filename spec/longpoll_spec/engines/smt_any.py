@@ -109,7 +109,10 @@ def prove_any(
     open_names = [item.name for item in needed if not _is_proved(rows, item.name)]
     if open_names:
         rows += _runs(make, open_names, timeout_s, depth_max, report)
-    proof = Proof(read.model, tuple(item.name for item in needed), time.perf_counter() - began, tuple(rows), {})
+    shown = {row.property_name for row in rows}
+    given_up = {item.name: Outcome("unknown") for item in read.helping if item.name not in shown}
+    seconds = time.perf_counter() - began
+    proof = Proof(read.model, tuple(item.name for item in needed), seconds, tuple(rows), given_up)
     return AnyProof(proof, cutoff, why_not)
 
 
