@@ -46,8 +46,8 @@ def write_properties(properties: Mapping[str, str], *, without: str = "") -> byt
 
     The order is that of a map into which the names were put one after the other.
     """
-    names = hash_order(tuple(properties))
-    text = "\x02".join(f"{name}\x01{properties[name]}" for name in names if name != without)
+    names = hash_order(tuple(properties)) if len(properties) > 1 else properties
+    text = "\x02".join([f"{name}\x01{properties[name]}" for name in names if name != without])
     return text.encode("utf-8", "surrogatepass")
 
 
