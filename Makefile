@@ -39,7 +39,7 @@ check: setup  ## format, lint, types, contracts, wheel, docs
 	@$(BIN)/mypy
 	@$(BIN)/basedpyright
 	@$(BIN)/lint-imports
-	@rm -rf build/wheel && $(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	@rm -rf build/wheel && mkdir -p build && $(BIN)/python -m build --wheel --no-isolation --outdir build/wheel . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
 	@$(BIN)/check-wheel-contents build/wheel
 	@$(BIN)/python -m pytest -q model_tests/tidy
 

@@ -90,8 +90,12 @@ def test_a_master_that_cannot_be_is_one_clear_line(clean: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", [None, "py4j.clientserver", "py4j.java_gateway"])
-def test_what_py4j_logs_of_a_broken_bridge_stays_inside(name: str | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_py4j_logs_of_a_broken_bridge_stays_inside(
+    name: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By whichever of its loggers; afterwards it is heard again."""
+    # A session that other tests of this process share may have its own filter standing.
+    monkeypatch.setattr(logging.getLogger(name), "filters", [])
     path = str(Path("lib") / "py4j" / "clientserver.py")
     record = logging.LogRecord(name or "root", logging.ERROR, path, 1, "broken", (), None)
     with spark._bridge_kept_quiet():

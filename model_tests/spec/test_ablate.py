@@ -27,6 +27,7 @@ def test_every_other_value_of_every_knob_is_a_change() -> None:
     assert "expiry=own_deadline" not in changes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", engine.POLICIES)
 def test_the_whole_table_is_right(name: str) -> None:
     """Every change breaks something, shown by a run that replays, or is redundant as claimed; nothing is left open."""

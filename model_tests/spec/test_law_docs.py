@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from click.testing import CliRunner
 
 from longpoll.cli import main
@@ -50,7 +51,15 @@ def _expected_exit(command: str) -> int:
     return int(any(part in command for part in worse))
 
 
-@pytest.mark.parametrize(("page", "command"), dict.fromkeys(_commands()))
+def _cases() -> list[ParameterSet]:
+    """Each command once; what tries every knob or every number takes long."""
+    return [
+        pytest.param(page, command, marks=pytest.mark.long if re.search(r"ablate|requests any", command) else ())
+        for page, command in dict.fromkeys(_commands())
+    ]
+
+
+@pytest.mark.parametrize(("page", "command"), _cases())
 def test_every_command_does_what_the_page_says(page: str, command: str) -> None:
     """A command in a page ends as the page says: proved and held, or violated where it says so."""
     words = shlex.split(command)

@@ -14,6 +14,7 @@ from longpoll_broker.testing.wire_strategies import int32, int64, texts
 from longpoll_broker.wire import headers
 from longpoll_broker.wire.headers import (
     EmptyHeader,
+    GetConsumerListByGroupRequestHeader,
     Header,
     PullMessageRequestHeader,
     QueryConsumerOffsetRequestHeader,
@@ -163,8 +164,9 @@ def test_no_fields_at_all() -> None:
     """A command without extension fields has the same effect as one with none set."""
     assert EmptyHeader.decode(None) == EmptyHeader.decode({}) == EmptyHeader()
     assert EmptyHeader().encode() == {}
-    with pytest.raises(HeaderError, match="clientID"):
-        UnregisterClientRequestHeader.decode(None)
+    assert UnregisterClientRequestHeader.decode(None) == UnregisterClientRequestHeader.decode({})
+    with pytest.raises(HeaderError, match="consumerGroup"):
+        GetConsumerListByGroupRequestHeader.decode(None)
 
 
 def test_planted_a_header_that_swaps_two_fields_is_noticed() -> None:

@@ -77,7 +77,8 @@ class Dispatcher:
     def unlist(self, queues: Container[ConsumeQueue]) -> None:
         """Let no queue of these list what was handed over for it; the caller holds dispatch and append lock."""
         self.handed = deque(
-            msgspec.structs.replace(item, queue=None) if item.queue in queues else item for item in self.handed
+            msgspec.structs.replace(item, queue=None) if item.queue is not None and item.queue in queues else item
+            for item in self.handed
         )
 
     def dispatch(self, limit: int) -> list[Arrival]:
