@@ -32,10 +32,10 @@ from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.store.record import tags_code
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_record
 from longpoll_broker.testing.stores import SMALL, message, open_store
+from longpoll_broker.wire.message import tags_code
 
 CONFIG = evolve(SMALL, transfer_bytes_max_in_memory=800, transfer_count_max_in_memory=6)
 UNITS_PER_FILE = CONFIG.consume_queue_file_size // 20

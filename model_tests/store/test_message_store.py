@@ -21,10 +21,11 @@ from longpoll_broker.store import dispatch
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, GetStatus
-from longpoll_broker.store.record import Record, tags_code
+from longpoll_broker.store.record import Record
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_log, read_queues, read_record
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
+from longpoll_broker.wire.message import tags_code
 
 
 def test_what_is_written_is_read_back_equal(tmp_path: pathlib.Path) -> None:

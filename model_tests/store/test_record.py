@@ -20,11 +20,11 @@ from longpoll_broker.store.record import (
     host_text,
     lookup_in,
     property_of,
-    tags_code,
     tags_code_of,
 )
 from longpoll_broker.testing import plain_store
 from longpoll_broker.testing.stores import HOST_V6, message
+from longpoll_broker.wire.message import tags_code
 
 names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=8)
 

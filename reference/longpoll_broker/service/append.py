@@ -13,7 +13,6 @@ from typing import Final
 from attrs import define
 from msgspec.structs import replace
 
-from longpoll_broker.core.filter import java_hash
 from longpoll_broker.core.properties import (
     DELAY,
     REAL_QUEUE_ID,
@@ -27,6 +26,7 @@ from longpoll_broker.runtime import Runtime
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_broker.store.record import DELAY_LEVELS_MS, SCHEDULE_TOPIC, Record
+from longpoll_broker.wire.message import java_hash
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANSACTION_MASK: Final = 0xC

@@ -17,7 +17,6 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.filter import java_hash
 from longpoll_broker.core.properties import (
     CLUSTER,
     DELAY,
@@ -50,7 +49,7 @@ from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.frame import Buffer
 from longpoll_broker.wire.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from longpoll_broker.wire.message import decode_batch
+from longpoll_broker.wire.message import decode_batch, java_hash
 
 log = logging.getLogger(__name__)
 

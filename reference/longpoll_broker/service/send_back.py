@@ -11,7 +11,6 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.filter import java_hash
 from longpoll_broker.core.properties import (
     DELAY,
     ORIGIN_MESSAGE_ID,
@@ -33,6 +32,7 @@ from longpoll_broker.store.record import Record
 from longpoll_broker.wire.codes import ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import ConsumerSendMsgBackRequestHeader
+from longpoll_broker.wire.message import java_hash
 
 LEVEL_OF_FIRST_RETRY: Final = 3
 """A consumer that names no level waits for level 3 the first time, and one level more each time."""

@@ -14,7 +14,6 @@ from typing import Final
 from attrs import define
 from msgspec.structs import replace
 
-from longpoll_broker.core.filter import java_hash
 from longpoll_broker.core.properties import PRODUCER_GROUP, TAGS, WAIT, read_properties, write_properties
 from longpoll_broker.errors import MessageRefusedError
 from longpoll_broker.runtime import Runtime
@@ -27,6 +26,7 @@ from longpoll_broker.store.record import Record
 from longpoll_broker.wire.codes import MessageSysFlag, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import EndTransactionRequestHeader
+from longpoll_broker.wire.message import java_hash
 
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 REMOVE_TAG: Final = "d"

@@ -39,6 +39,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from longpoll_broker.wire.message import tags_code
+
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
 MAGIC_BLANK: Final = 0xCBD43194
@@ -245,20 +247,6 @@ def _properties_start(record: memoryview) -> int:
 
 
 @functools.lru_cache(maxsize=65_536)
-def java_hash(text: str) -> int:
-    """`String.hashCode` over UTF-16 code units: s[0]*31^(n-1) + ... in 32 bits, signed."""
-    code = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for index in range(0, len(units), 2):
-        code = (31 * code + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
-    return code - (1 << 32) if code >> 31 else code
-
-
-def tags_code(tags: str | None) -> int:
-    """`MessageExtBrokerInner.tagsString2tagsCode`: the hash that a consume-queue unit carries, 0 for no tag."""
-    return java_hash(tags) if tags else 0
-
-
 def tags_code_of(topic: str, properties: bytes, store_ms: int) -> int:
     """The tags code of a stored message; for a delayed one, when it is due (`CommitLog.checkMessageAndReturnSize`)."""
     if topic == SCHEDULE_TOPIC:

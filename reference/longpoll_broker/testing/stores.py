@@ -11,7 +11,8 @@ from longpoll_broker.config import StoreConfig
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
-from longpoll_broker.store.record import TAGS, encode_properties, host_bytes, tags_code
+from longpoll_broker.store.record import TAGS, encode_properties, host_bytes
+from longpoll_broker.wire.message import tags_code
 
 SMALL: Final = StoreConfig(
     commit_log_file_size=2048, consume_queue_file_size=10 * 20, message_size_max=1024, memory_size=1024 * 1024
