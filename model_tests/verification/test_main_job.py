@@ -1,4 +1,4 @@
-"""The whole of `longpoll verify`, as a user runs it, and the recorded run of issue-sized length judged on Spark."""
+"""The whole of `longpoll verify`, as a user runs it, and a recorded run of over 50,000 events judged on Spark."""
 
 from __future__ import annotations
 
