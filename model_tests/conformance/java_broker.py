@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,6 @@ READY_S: Final = 90.0
 END_S: Final = 20.0
 JVM: Final = (
     "-Xms256m",
-    "-Xmx512m",
     "-XX:+UseG1GC",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -72,6 +71,8 @@ class JavaBroker:
     address: tuple[str, int]
     name_server: tuple[str, int]
     log_directory: Path
+    process_id: int
+    """The broker's."""
 
 
 def why_missing() -> str | None:
@@ -100,8 +101,8 @@ def resolve(directory: Path, version: str = VERSIONS[0]) -> str:
 
 
 @contextmanager
-def running(class_path: str, home: Path) -> Iterator[JavaBroker]:
-    """Name server and broker in `home`, both ended at the end of the block."""
+def running(class_path: str, home: Path, *, heap: str = "512m") -> Iterator[JavaBroker]:
+    """Name server and broker in `home`, both ended at the end of the block; `heap` is each one's `-Xmx`."""
     name_server, broker = _free_port(()), _free_port((-2, 1))
     (home / "conf").mkdir(parents=True)
     for part in ("broker", "namesrv", "tools"):
@@ -113,18 +114,18 @@ def running(class_path: str, home: Path) -> Iterator[JavaBroker]:
         f"storePathCommitLog={home}/store/commitlog\nautoCreateTopicEnable=true\nautoCreateSubscriptionGroup=true\n"
         "diskMaxUsedSpaceRatio=95\nmappedFileSizeCommitLog=104857600\nmaxIndexNum=1000\nmaxHashSlotNum=4000\n"
     )
+    java = ("java", f"-Xmx{heap}", *JVM, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", class_path)
     with (
-        _java(class_path, home, "namesrv.NamesrvStartup", "namesrv.conf", name_server),
-        _java(class_path, home, "broker.BrokerStartup", "broker.conf", broker),
+        _running(java, home, "namesrv.NamesrvStartup", "namesrv.conf", name_server),
+        _running(java, home, "broker.BrokerStartup", "broker.conf", broker) as process_id,
     ):
-        yield JavaBroker(("127.0.0.1", broker), ("127.0.0.1", name_server), home)
+        yield JavaBroker(("127.0.0.1", broker), ("127.0.0.1", name_server), home, process_id)
 
 
 @contextmanager
-def _java(class_path: str, home: Path, main: str, conf: str, port: int) -> Iterator[None]:
-    """One Java process, from the moment it listens."""
-    properties = (f"-Drocketmq.home.dir={home}", f"-Duser.home={home}")
-    command = ["java", *JVM, *properties, "-cp", class_path, f"org.apache.rocketmq.{main}", "-c", str(home / conf)]
+def _running(java: Sequence[str], home: Path, main: str, conf: str, port: int) -> Iterator[int]:
+    """One Java process, from the moment it listens; its id."""
+    command = [*java, f"org.apache.rocketmq.{main}", "-c", str(home / conf)]
     with (home / f"{main}.out").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=home)
     try:
@@ -135,7 +136,7 @@ def _java(class_path: str, home: Path, main: str, conf: str, port: int) -> Itera
             said = (home / f"{main}.out").read_text(errors="replace")[-1000:]
             assert process.poll() is None, f"{main} ended with {process.returncode}: {said}"
             assert time.monotonic() < deadline_s, f"{main} did not listen on {port} in time: {said}"
-        yield
+        yield process.pid
     finally:
         process.terminate()
         try:
