@@ -22,8 +22,9 @@ from longpoll_spec.model import ACTION_NAMES, Model, Trace
 from longpoll_spec.policy import PRESETS, preset, with_knob
 from longpoll_spec.render import html, machine, mermaid, states, svg, text
 from longpoll_spec.render.story import Story, story_of
-from longpoll_spec.render.terms_of_rocketmq import participant_of, performer_of, place_of
+from longpoll_spec.render.terms_of_rocketmq import participant_of, place_of
 from longpoll_spec.testing.strategies import runs
+from longpoll_spec.threads import thread_of
 
 VIOLATED = (
     "no_lost_wakeup",
@@ -256,7 +257,7 @@ def test_every_action_has_a_performer_and_a_place() -> None:
         for action in model.actions:
             seen.add(action.name)
             if action.name != "tick":
-                assert participant_of(performer_of(action)).java
+                assert participant_of(thread_of(action)).java
                 assert place_of(action)
 
     assert seen == set(ACTION_NAMES)

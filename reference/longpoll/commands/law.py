@@ -22,6 +22,7 @@ from longpoll.output import Exit, emit_json, err, fail, json_option, table, user
 from longpoll_spec.bounds import NAMES, REQUESTS_MAX, named
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.engines.exploration import Progress as Explored
+from longpoll_spec.engines.minimise import minimised
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError
 from longpoll_spec.law import law_of, properties_of
@@ -83,8 +84,9 @@ def check(
 ) -> None:
     """Explore every state that a policy can reach under bounds, and judge its properties in all of them.
 
-    A property that is violated comes with a shortest run that shows it, as a token for `longpoll explain`. Ctrl-C ends
-    the search and prints what was explored so far. Workers and symmetry change no count and no verdict.
+    A property that is violated comes with a shortest run that shows it, as a token for `longpoll explain`: of the
+    shortest ones that which changes least often from one thread to another. Ctrl-C ends the search and prints what was
+    explored so far. Workers and symmetry change no count and no verdict.
 
     \b
     Examples:
@@ -111,6 +113,7 @@ def check(
             symmetry=symmetry,
             workers=workers,
         )
+        found = minimised(found, judged)
     if as_json:
         emit_json(law_shown.exploration(found))
     else:

@@ -12,8 +12,9 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Action, Trace
-from longpoll_spec.render.terms_of_rocketmq import Participant, in_order, performer_of, place_of
+from longpoll_spec.render.terms_of_rocketmq import Participant, in_order, place_of
 from longpoll_spec.render.wrong import wrong_in
+from longpoll_spec.threads import thread_of
 
 
 @frozen
@@ -179,7 +180,7 @@ def _look(beat: Beat) -> Told:
         why = f"maxOffset is {end}" if beat.has_more(slot) else "its deadline has passed"
         return "executor", f"wake {slot}", f"looks at request {slot}: {why}; wakes it, to be run by the executor"
     return (
-        performer_of(beat.action),
+        thread_of(beat.action),
         f"keep {slot}",
         f"looks at request {slot}: maxOffset is {end}, nothing for it; keeps it",
     )
@@ -287,7 +288,7 @@ def _scene(trace: Trace, index: int) -> Scene:
     names = [variable.name for variable in trace.model.variables]
     before, after = (dict(zip(names, step.state, strict=True)) for step in trace.steps[index - 1 : index + 1])
     target, short, rest = _TELLERS[action.name](Beat(action, before, after, trace.model.state.phases.labels))
-    source = performer_of(action)
+    source = thread_of(action)
     return Scene(
         number=index,
         action=action.label,

@@ -1,6 +1,7 @@
 """Who takes part, and where each action lies in Apache RocketMQ 4.9.8.
 
-The law's words on one side, Java's classes and methods on the other. Leaves out what a step does with the state.
+The law's words on one side, Java's classes and methods on the other. Leaves out what a step does with the state,
+and who takes it (`threads`).
 """
 
 from __future__ import annotations
@@ -56,7 +57,6 @@ PLACES: Final[dict[str, str]] = {
 }
 RECHECK_OF_PULL: Final = "after suspendPullRequest: not in RocketMQ; upstream pull request #7359 proposed one"
 RECHECK_OF_NOTIFIER: Final = "after addPullRequest(replayList): not in RocketMQ"
-STEPS_OF_NOTIFIERS: Final = {"notify": "dispatcher", "scan": "scanner"}
 
 
 def place_of(action: Action) -> str:
@@ -84,24 +84,3 @@ def in_order(keys: set[str]) -> tuple[Participant, ...]:
         return (_ORDER.index(kind), "", 0) if not slot else (len(_ORDER), slot, int(kind == "consumer"))
 
     return tuple(participant_of(key) for key in sorted(keys, key=rank))
-
-
-def performer_of(action: Action) -> str:
-    """The key of whoever does the action; empty for time itself."""
-    first = action.actors[0] if action.actors else None
-    family = action.name.split("_", maxsplit=1)[0]
-    if family in STEPS_OF_NOTIFIERS:
-        return STEPS_OF_NOTIFIERS[family]
-    if isinstance(first, str):
-        return first
-    alone = {
-        "append": "producer",
-        "make_visible": "dispatcher",
-        "tick": "",
-        "stop": "operator",
-        "next_pull": f"consumer {first}",
-        "expire": "heap",
-        "run": "executor",
-        "executor_rejects": "executor",
-    }
-    return alone.get(action.name, f"pull {first}")

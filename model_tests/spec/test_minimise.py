@@ -1,0 +1,131 @@
+"""The run that `check` gives is a shortest one, and no shortest one switches less: held to every run there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from longpoll_spec.bounds import named
+from longpoll_spec.engines import explore, minimise
+from longpoll_spec.engines.compile_python import question, successors
+from longpoll_spec.engines.evaluate import trace_of
+from longpoll_spec.engines.exploration import Exploration
+from longpoll_spec.engines.minimise import fewest_switches, minimised, switches_in
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Model, Property
+from longpoll_spec.policy import preset, with_knob
+from longpoll_spec.testing.traces import breaks_its_property
+
+POLICIES = ("rocketmq-4.9", "strict+recheck_after_hold=none", "strict-clone+on_throw=drop_rest")
+LENGTH_MAX = 8
+"""Every run of so many steps is looked at: some hundred thousand."""
+
+
+@cache
+def _explored(name: str) -> Exploration:
+    base, *settings = name.split("+")
+    policy = preset(base)
+    for setting in settings:
+        policy = with_knob(policy, setting)
+    return explore(law_of(policy, named("tiny", policy)), engine="python")
+
+
+def _runs(model: Model, length: int) -> Iterator[tuple[list[int], list[tuple[int, ...]]]]:
+    """Every run of so many steps: its actions' numbers, and the states that it goes through."""
+    step = successors(model)
+    taken: list[int] = []
+    states = [model.initial]
+
+    def grow() -> Iterator[tuple[list[int], list[tuple[int, ...]]]]:
+        if len(taken) == length:
+            yield taken, states
+            return
+        for index, after in step(states[-1]):
+            taken.append(index)
+            states.append(after)
+            yield from grow()
+            taken.pop()
+            states.pop()
+
+    return grow()
+
+
+def _least(model: Model, item: Property, length: int) -> int:
+    """The fewest switches of all runs of so many steps that break the property, by looking at each."""
+    ends = question(model, ~item.here)
+    closes = {label: question(model, condition) for label, condition in item.closing}
+    labels = [action.label for action in model.actions]
+    least = length
+    for taken, states in _runs(model, length):
+        last = labels[taken[-1]]
+        if ends(states[-1]) or (last in closes and closes[last](states[-2])):
+            least = min(least, switches_in([model.actions[index] for index in taken]))
+    return least
+
+
+def _broken(found: Exploration) -> list[tuple[Property, int]]:
+    stated = {item.name: item for item in properties_of(found.model)}
+    return [
+        (stated[verdict.name], verdict.depth)
+        for verdict in found.verdicts
+        if verdict.verdict == "violated" and verdict.depth is not None and verdict.depth <= LENGTH_MAX
+    ]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_shortest_run_switches_less(policy: str) -> None:
+    """Of all runs of the shortest length that break a property, looked at one by one, none has fewer switches."""
+    found = _explored(policy)
+    broken = _broken(found)
+    runs = fewest_switches(found.model, broken)
+
+    assert broken
+    for (item, length), run in zip(broken, runs, strict=True):
+        assert run is not None
+        assert len(run) == length
+        assert breaks_its_property(trace_of(found.model, run, item.name))
+        assert switches_in(run) == _least(found.model, item, length), item.name
+
+
+def test_blind_to_threads_it_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass that takes every step for one thread's gives runs that switch more: the comparison can fail."""
+    found = _explored("rocketmq-4.9")
+    stated = properties_of(found.model)
+    lengths = [
+        (item, verdict.depth) for item, verdict in zip(stated, found.verdicts, strict=True) if verdict.depth is not None
+    ]
+    right = fewest_switches(found.model, lengths)
+    monkeypatch.setattr(minimise, "thread_of", lambda _: "one")
+    blind = fewest_switches(found.model, lengths)
+    monkeypatch.undo()
+    counts = [(switches_in(run or []), switches_in(other or [])) for run, other in zip(right, blind, strict=True)]
+
+    assert all(run is not None for run in right)
+    assert all(best <= other for best, other in counts)
+    assert any(best < other for best, other in counts)
+
+
+def test_every_token_is_replaced_by_one_as_long() -> None:
+    """`minimised` changes runs only: verdicts and lengths stay, and each token still shows its property."""
+    found = _explored("rocketmq-4.9")
+    calm = minimised(found, properties_of(found.model))
+
+    for before, now in zip(found.verdicts, calm.verdicts, strict=True):
+        assert (now.name, now.verdict, now.depth) == (before.name, before.verdict, before.depth)
+        if now.token is not None:
+            trace = replay(now.token)
+            assert trace.depth == now.depth
+            assert now.kind == "sometimes" or breaks_its_property(trace)
+
+
+def test_a_pass_that_ends_early_keeps_the_runs_it_was_given() -> None:
+    """Past its limit the pass gives nothing, and the engine's own run stays."""
+    found = _explored("rocketmq-4.9")
+    stated = properties_of(found.model)
+    limited = minimised(found, stated, limit_states=50)
+
+    assert fewest_switches(found.model, [(stated[2], 11)], limit_states=50) == [None]
+    assert limited.verdict("lost_by_keep").token == found.verdict("lost_by_keep").token

@@ -1,0 +1,75 @@
+"""The moves that are read off the effects are those that runs make."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from longpoll_spec.bounds import named
+from longpoll_spec.engines.compile_python import successors
+from longpoll_spec.law import law_of
+from longpoll_spec.model import Model
+from longpoll_spec.moves import Move, moves_of, steps_of
+from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.terms import const
+
+NEVER_MADE = {
+    "strict": {
+        Move("notify_end", "kept", "idle"),
+        Move("scan_end", "kept", "idle"),
+    }
+}
+"""The text allows these, and no run makes them: a stop waits for the lock that a walk in place has."""
+
+
+def _model(name: str) -> Model:
+    return law_of(preset(name), named("tiny", preset(name)))
+
+
+def _made(model: Model) -> set[Move]:
+    """Every move of request 0 in any run."""
+    step, labels = successors(model), model.state.phases.labels
+    place = [variable.name for variable in model.variables].index("phase_0")
+    known, waiting, made = {model.initial}, [model.initial], set[Move]()
+    while waiting:
+        state = waiting.pop()
+        for index, after in step(state):
+            if state[place] != after[place]:
+                made.add(Move(model.actions[index].name, labels[state[place]], labels[after[place]]))
+            if after not in known:
+                known.add(after)
+                waiting.append(after)
+    return made
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_moves_are_those_that_runs_make(name: str) -> None:
+    """Every move of a run is read off the text, and every one of the text is made, but for those with a reason."""
+    model = _model(name)
+    read = set(moves_of(model))
+
+    assert _made(model) == read - NEVER_MADE.get(name, set())
+    assert NEVER_MADE.get(name, set()) <= read
+
+
+def test_an_effect_that_moves_elsewhere_is_seen() -> None:
+    """A slip that sends a request to another phase is a move that the right text does not have."""
+    model = _model("strict")
+    held = const(model.state.phases["held"])
+    wrong = tuple(
+        attrs.evolve(action, effect={**action.effect, "phase_0": held}) if action.label == "run(0)" else action
+        for action in model.actions
+    )
+
+    new = set(moves_of(attrs.evolve(model, actions=wrong))) - set(moves_of(model))
+
+    assert Move("run", "queued", "held") in new
+
+
+def test_steps_have_what_an_action_leaves_in_place() -> None:
+    """A request's own action that may leave it where it is is a step: a recheck that finds nothing new."""
+    steps = steps_of(_model("strict"))
+
+    assert Move("recheck", "held", "held") in steps
+    assert Move("recheck", "held", "queued") in steps
+    assert set(moves_of(_model("strict"))) == {step for step in steps if not step.stays}

@@ -1,0 +1,177 @@
+"""Among the shortest runs that show something, the one with the fewest context switches. Exact.
+
+A breadth-first engine keeps one parent of a state, so of many shortest runs it gives any. Here every edge of the
+shortest-path graph is walked once, level by level, with the least number of switches known for each (state, thread of
+the last step): a run's switches are the sum over its edges, so the least over the whole is put together from the least
+over its beginnings. One pass serves every property.
+
+Leaves out longer runs that switch less: shortest comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+import attrs
+from attrs import define, field, frozen
+
+from longpoll_spec.engines.compile_python import Packed, Question, Successors, question, successors
+from longpoll_spec.engines.exploration import Exploration
+from longpoll_spec.engines.tokens import token_of
+from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.terms import FALSE
+from longpoll_spec.threads import thread_of
+
+LIMIT_STATES: Final = 100_000
+"""Past so many states the pass ends, at about a second; what it has not decided keeps the run that it had."""
+
+
+@frozen
+class _Link:
+    """The best way into a state by a step of one thread."""
+
+    switches: int
+    parent: Packed
+    parent_thread: str | None
+    action: int
+
+
+@frozen
+class _End:
+    """The best run to a property's end so far: its last state, by whose step, and the step that closes it."""
+
+    switches: int
+    state: Packed
+    thread: str | None
+    closing: int | None
+
+
+def switches_in(actions: Sequence[Action]) -> int:
+    """How often another thread goes on than the one before."""
+    return sum(thread_of(first) != thread_of(second) for first, second in pairwise(actions))
+
+
+@define
+class _Pass:
+    """The walk over the levels. Invariant: every state of `level` has its best links, one for each last thread."""
+
+    model: Model
+    lengths: Mapping[int, int]
+    """Property index -> steps of its shortest run."""
+    successors: Successors
+    threads: Sequence[str]
+    here: Mapping[int, Question]
+    closing: Mapping[int, Sequence[tuple[int, Question]]]
+    links: dict[Packed, dict[str | None, _Link | None]] = field(factory=dict)
+    ends: dict[int, _End] = field(factory=dict)
+
+    def walk(self, limit_states: int) -> None:
+        level = [self.model.initial]
+        self.links[self.model.initial] = {None: None}
+        depth_max = max(self.lengths.values(), default=0)
+        for depth in range(depth_max):
+            self._look(level, depth)
+            if len(self.links) > limit_states:
+                return
+            level = self._expand(level, depth)
+        self._look(level, depth_max)
+
+    def _look(self, level: Sequence[Packed], depth: int) -> None:
+        for item, ask in self.here.items():
+            if self.lengths[item] == depth:
+                for state in level:
+                    if ask(state):
+                        for thread, link in self.links[state].items():
+                            self._note(item, _End(_switches(link), state, thread, None))
+
+    def _expand(self, level: Sequence[Packed], depth: int) -> list[Packed]:
+        following: dict[Packed, dict[str | None, _Link | None]] = {}
+        for state in level:
+            ways = self.links[state]
+            for index, after in self.successors(state):
+                thread = self.threads[index]
+                switches, came = min(
+                    ((_switches(link) + (last not in {None, thread}), last) for last, link in ways.items()),
+                    key=lambda way: way[0],
+                )
+                for item, ask in self.closing.get(index, ()):
+                    if self.lengths[item] == depth + 1 and ask(state):
+                        self._note(item, _End(switches, state, came, index))
+                if after not in self.links:
+                    known = following.setdefault(after, {})
+                    best = known.get(thread)
+                    if best is None or switches < best.switches:
+                        known[thread] = _Link(switches, state, came, index)
+        self.links.update(following)
+        return list(following)
+
+    def _note(self, item: int, end: _End) -> None:
+        known = self.ends.get(item)
+        if known is None or end.switches < known.switches:
+            self.ends[item] = end
+
+    def run_to(self, end: _End) -> list[Action]:
+        """The actions that lead to an end."""
+        chosen = [] if end.closing is None else [end.closing]
+        state, thread = end.state, end.thread
+        while (link := self.links[state][thread]) is not None:
+            chosen.append(link.action)
+            state, thread = link.parent, link.parent_thread
+        return [self.model.actions[index] for index in reversed(chosen)]
+
+
+def _switches(link: _Link | None) -> int:
+    return 0 if link is None else link.switches
+
+
+def fewest_switches(
+    model: Model, lengths: Sequence[tuple[Property, int]], *, limit_states: int = LIMIT_STATES
+) -> list[list[Action] | None]:
+    """For each property with the length of its shortest run: that run which switches least; None where it ends early.
+
+    A property is shown by a state, or by its closing step; a length that is not the shortest gives None or a run of
+    that length, never a wrong one.
+    """
+    items = [item for item, _ in lengths]
+    labels = {action.label: index for index, action in enumerate(model.actions)}
+    here: dict[int, Question] = {}
+    closing: dict[int, list[tuple[int, Question]]] = {}
+    for number, item in enumerate(items):
+        decisive = item.here if item.kind == "sometimes" else ~item.here
+        if decisive is not FALSE:
+            here[number] = question(model, decisive)
+        for label, condition in item.closing:
+            closing.setdefault(labels[label], []).append((number, question(model, condition)))
+    walk = _Pass(
+        model=model,
+        lengths={number: length for number, (_, length) in enumerate(lengths)},
+        successors=successors(model),
+        threads=[thread_of(action) for action in model.actions],
+        here=here,
+        closing=closing,
+    )
+    walk.walk(limit_states)
+    return [walk.run_to(walk.ends[number]) if number in walk.ends else None for number in range(len(items))]
+
+
+def minimised(found: Exploration, properties: Sequence[Property], *, limit_states: int = LIMIT_STATES) -> Exploration:
+    """The exploration with each run replaced by the one of that length that switches least, where the pass gets there.
+
+    `properties` are those that were judged. Ctrl-C leaves the runs as they are.
+    """
+    stated = {item.name: item for item in properties}
+    decided = [verdict for verdict in found.verdicts if verdict.depth is not None]
+    lengths = [(stated[verdict.name], verdict.depth) for verdict in decided if verdict.depth is not None]
+    try:
+        runs = fewest_switches(found.model, lengths, limit_states=limit_states)
+    except KeyboardInterrupt:
+        return found
+    tokens = {
+        verdict.name: token_of(found.model, run, verdict.name)
+        for verdict, run in zip(decided, runs, strict=True)
+        if run is not None
+    }
+    verdicts = (attrs.evolve(verdict, token=tokens.get(verdict.name, verdict.token)) for verdict in found.verdicts)
+    return attrs.evolve(found, verdicts=tuple(verdicts))
