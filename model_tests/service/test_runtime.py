@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
 
+from longpoll_broker.runtime.collector import rare_collections
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.runtime.threads import RealQueue
 
@@ -75,3 +77,21 @@ def test_an_address_in_use_is_an_os_error() -> None:
     again = runtime.listen(*listener.address)
     assert again.address == listener.address
     again.close()
+
+
+def test_collections_are_rare_inside_and_as_before_outside() -> None:
+    """A thousand new objects start no collection inside the block, and cycles are still collected in the end."""
+    before = gc.get_threshold()
+    gc.collect()
+    with rare_collections():
+        started = gc.get_stats()[0]["collections"]
+        kept = [[number] for number in range(1_000)]
+        inside = gc.get_stats()[0]["collections"] - started
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+    again = [[number] for number in range(10_000)]
+
+    assert len(kept) + len(again) == 11_000
+    assert inside == 0
+    assert gc.get_stats()[0]["collections"] > started
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)

@@ -19,6 +19,7 @@ from longpoll.commands.broker_conf import read_broker_conf
 from longpoll.output import emit_json, err, user_mistakes
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.errors import BrokerUserError, ConfigError
+from longpoll_broker.runtime.collector import rare_collections
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_spec.policy import preset, with_knob
@@ -100,6 +101,7 @@ def serve(
             except OSError as error:
                 raise BrokerUserError(f"cannot open the store {directory}: {error}; name another --store") from None
             stack.enter_context(broker)
+            stack.enter_context(rare_collections())
             _say_ready(broker, directory, as_json=as_json)
             stopped.wait()
     finally:
