@@ -7,14 +7,21 @@ import lzma
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.core import properties
-from longpoll_broker.core.properties import WAIT, hash_order, read_properties, write_properties
+from longpoll_broker.core.properties import (
+    FORM_4_9,
+    FORM_5,
+    WAIT,
+    PropertiesForm,
+    hash_order,
+    read_properties,
+    write_properties,
+)
 
 EXPECTED = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.expected.json.xz"
+ANSWERED = Path(__file__).parents[1] / "conformance" / "golden" / "transcripts-5.5.0.jsonl.xz"
 
 
 def java_records() -> list[dict[str, Any]]:
@@ -23,10 +30,21 @@ def java_records() -> list[dict[str, Any]]:
     return [record for record in records if record["topic"] != "T_batch"]
 
 
-def differing(records: list[dict[str, Any]]) -> list[str]:
+def java_answers() -> list[dict[str, Any]]:
+    """What the Java broker 5.5.0 had stored of the messages that it answered to pulls, but for batches likewise."""
+    records: list[dict[str, Any]] = []
+    for line in lzma.decompress(ANSWERED.read_bytes()).decode().splitlines():
+        case = json.loads(line)
+        for step in (case, *case.get("during", []), *case.get("after", [])):
+            body = (step.get("response") or {}).get("body") or {}
+            records += body.get("records", [])
+    return [record for record in records if "CLUSTER" in record["properties"]]
+
+
+def differing(records: list[dict[str, Any]], form: PropertiesForm = FORM_4_9) -> list[str]:
     """The stored texts that we would not write alike; names of one bucket come as they were stored."""
     texts = [record["propertiesRaw"] for record in records]
-    return [text for text in texts if write_properties(read_properties(text)).decode() != text]
+    return [text for text in texts if write_properties(read_properties(text), form).decode() != text]
 
 
 def test_the_order_is_that_of_the_java_broker() -> None:
@@ -37,14 +55,19 @@ def test_the_order_is_that_of_the_java_broker() -> None:
     assert differing(records) == []
 
 
-def test_another_table_size_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A map of 128 buckets, as 5.x makes it, lists names in another order."""
-    hash_order.cache_clear()
-    monkeypatch.setattr(properties, "_TABLE_SIZE", 128)
-    try:
-        assert differing(java_records())
-    finally:
-        hash_order.cache_clear()
+def test_the_order_is_that_of_the_newer_java_broker() -> None:
+    """5.5.0 begins with a larger map and marks the last pair too."""
+    records = java_answers()
+
+    assert len(records) > 20
+    assert differing(records, FORM_5) == []
+
+
+def test_another_form_is_seen() -> None:
+    """A map of another size lists names in another order, and a missing mark is a missing byte."""
+    assert differing(java_records(), PropertiesForm(128, marks_last=False))
+    assert differing(java_answers(), PropertiesForm(16, marks_last=True))
+    assert len(differing(java_answers(), PropertiesForm(128, marks_last=False))) == len(java_answers())
 
 
 def test_a_full_table_doubles() -> None:

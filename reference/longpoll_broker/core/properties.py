@@ -1,7 +1,7 @@
 """Message properties as the broker stores them: read, and written again in the order of a Java `HashMap`.
 
-A 4.9 broker decodes a message's property text into a `HashMap` and encodes that again, so the stored order is the
-map's. Leaves out the map's trees (eight colliding names in one bucket of a table of 64), whose order may differ.
+A broker decodes a message's property text into a `HashMap` and encodes that again, so the stored order is the map's.
+Leaves out the map's trees (eight colliding names in one bucket of a table of 64), whose order may differ.
 
 Sources: `MessageDecoder.string2messageProperties`, `messageProperties2String`; `java.util.HashMap`.
 """
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
+
+from attrs import frozen
 
 from longpoll_broker.core.filter import java_hash
 
@@ -26,8 +28,27 @@ RETRY_TOPIC: Final = "RETRY_TOPIC"
 TAGS: Final = "TAGS"
 WAIT: Final = "WAIT"
 
-_TABLE_SIZE: Final = 16
-"""`HashMap.DEFAULT_INITIAL_CAPACITY`; it doubles when it is more than three quarters full."""
+INNER_QUEUES: Final = "INNER_MULTI_DISPATCH"
+INNER_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
+REGION: Final = "MSG_REGION"
+TRACE: Final = "TRACE_ON"
+TRANSACTION_ID: Final = "__transactionId__"
+UNIQUE_KEY: Final = "UNIQ_KEY"
+
+
+@frozen
+class PropertiesForm:
+    """How one version writes properties."""
+
+    table_size: int
+    """Buckets that the map begins with; they double when it is more than three quarters full."""
+    marks_last: bool
+    """Whether the last pair has its end mark too."""
+
+
+FORM_4_9: Final = PropertiesForm(16, marks_last=False)
+"""`HashMap.DEFAULT_INITIAL_CAPACITY`."""
+FORM_5: Final = PropertiesForm(128, marks_last=True)
 
 
 def read_properties(text: str | None) -> dict[str, str]:
@@ -41,20 +62,22 @@ def read_properties(text: str | None) -> dict[str, str]:
     return properties
 
 
-def write_properties(properties: Mapping[str, str], *, without: str = "") -> bytes:
-    """The stored form: in the map's order, the last pair without its end mark; `without` was in the map, then removed.
+def write_properties(properties: Mapping[str, str], form: PropertiesForm = FORM_4_9, *, without: str = "") -> bytes:
+    """The stored form: in the map's order; `without` was in the map, then removed.
 
     The order is that of a map into which the names were put one after the other.
     """
-    names = hash_order(tuple(properties)) if len(properties) > 1 else properties
+    names = hash_order(tuple(properties), form.table_size) if len(properties) > 1 else properties
     text = "\x02".join([f"{name}\x01{properties[name]}" for name in names if name != without])
+    if form.marks_last and text:
+        text += "\x02"
     return text.encode("utf-8", "surrogatepass")
 
 
 @lru_cache(maxsize=1024)
-def hash_order(names: tuple[str, ...]) -> tuple[str, ...]:
+def hash_order(names: tuple[str, ...], table_size: int = FORM_4_9.table_size) -> tuple[str, ...]:
     """The order in which a `HashMap` lists these names: by bucket, and in a bucket as they came."""
-    size = _TABLE_SIZE
+    size = table_size
     while len(names) * 4 > size * 3:
         size *= 2
     return tuple(sorted(names, key=lambda name: _spread(java_hash(name)) & (size - 1)))

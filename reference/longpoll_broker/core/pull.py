@@ -5,7 +5,8 @@ check on, when it is woken or late; that time whoever runs it answers a `Miss` a
 
 Leaves out offsets that a pull carries along to be committed, holding, and writing the answer (`service`).
 
-Source: `PullMessageProcessor.java` 4.9; codes and texts as seen on 4.9.7. Response codes are the protocol's.
+Source: `PullMessageProcessor.java` 4.9 and 5.x, `DefaultPullMessageResultHandler.java` 5.x; codes and texts as seen on
+4.9.7 and 5.5.0. Response codes are the protocol's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.sql92 import Lookup
 from longpoll_broker.core.subscription import BROADCASTING, Clients
 from longpoll_broker.core.topics import Groups, Topics
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 
 SUCCESS: Final = 0
 SYSTEM_ERROR: Final = 1
@@ -34,6 +36,12 @@ SUBSCRIPTION_NOT_EXIST: Final = 24
 SUBSCRIPTION_NOT_LATEST: Final = 25
 SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
 FILTER_DATA_NOT_EXIST: Final = 27
+
+FORBIDDEN_BROKER: Final = 1
+FORBIDDEN_GROUP: Final = 2
+FORBIDDEN_TOPIC: Final = 3
+FORBIDDEN_BROADCAST: Final = 4
+"""`ForbiddenType.java` 5.x: what does not let a pull through."""
 
 FLAG_COMMIT_OFFSET: Final = 1
 FLAG_SUSPEND: Final = 2
@@ -115,6 +123,8 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
     code: int
     remark: str
+    forbidden_type: int | None = None
+    """Of a code 16: a `FORBIDDEN_` number."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -156,6 +166,7 @@ class Desk:
     property_filter: bool = False
     """`enablePropertyFilter`: a subscription may be of another type than TAG."""
     broker_ip: str = "127.0.0.1"
+    traits: Traits = STRICT_TRAITS
 
 
 def decide(pull: Pull, desk: Desk, store: Store) -> Decision:
@@ -204,20 +215,20 @@ def code_of(status: str, offset: int) -> int:
 def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one return a check, in order
     """Every check before the read, in order: the filter to read with, or the refusal."""
     if not desk.is_readable:
-        return Refused(NO_PERMISSION, f"the broker[{desk.broker_ip}] pulling message is forbidden")
+        return Refused(NO_PERMISSION, f"the broker[{desk.broker_ip}] pulling message is forbidden", FORBIDDEN_BROKER)
     group = desk.groups.find(pull.group)
     if group is None:
         return Refused(SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{pull.group}] does not exist, {FAQ}")
     if not group.consume_enable:
-        return Refused(NO_PERMISSION, f"subscription group no permission, {pull.group}")
+        return Refused(NO_PERMISSION, f"subscription group no permission, {pull.group}", FORBIDDEN_GROUP)
     topic = desk.topics.get(pull.topic)
     if topic is None:
         return Refused(TOPIC_NOT_EXIST, f"topic[{pull.topic[:128]}] not exist, apply first please! {FAQ}")
     if not topic.is_readable:
-        return Refused(NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden")
+        return Refused(NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden", FORBIDDEN_TOPIC)
     if not 0 <= pull.queue_id < topic.read_queue_nums:
         return Refused(
-            SYSTEM_ERROR,
+            desk.traits.bad_parameter_code,
             f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{pull.channel}]",
         )
@@ -226,7 +237,7 @@ def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one re
         return wanted
     if not desk.property_filter and not is_tag_type(wanted.expression_type):
         return Refused(SYSTEM_ERROR, not_supported(wanted.expression_type))
-    if pull.count_max < 0:
+    if pull.count_max < 0 and desk.traits.refuses_negative_count:
         return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
     return wanted
 
@@ -249,7 +260,9 @@ def _wanted(  # noqa: PLR0911 - one return a check, in order
     if group is None:
         return Refused(SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist {FAQ}")
     if not broadcast_enabled and group.message_model == BROADCASTING:
-        return Refused(NO_PERMISSION, f"the consumer group[{pull.group}] can not consume by broadcast way")
+        return Refused(
+            NO_PERMISSION, f"the consumer group[{pull.group}] can not consume by broadcast way", FORBIDDEN_BROADCAST
+        )
     subscription = group.subscriptions.get(pull.topic)
     if subscription is None:
         return Refused(SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist {FAQ}")

@@ -38,6 +38,8 @@ class Group:
     """Client id by channel."""
     subscriptions: dict[str, Subscription] = field(factory=dict)
     """By topic."""
+    fingerprint: int | None = None
+    """The hash that a 5.x client last sent of its subscriptions."""
 
 
 @define(slots=True, eq=False)
@@ -72,9 +74,12 @@ class Clients:
         *,
         message_model: str,
         consume_type: str,
-        subscriptions: Iterable[Subscription],
+        subscriptions: Iterable[Subscription] | None,
     ) -> bool:
-        """Register a member; true when members or topics changed, so that the members must be told."""
+        """Register a member; true when members or topics changed, so that the members must be told.
+
+        None for subscriptions leaves those that the group has.
+        """
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = Group(name)
@@ -85,7 +90,20 @@ class Clients:
             return False
         group.members[channel] = client_id
         self._groups_of.setdefault(channel, set()).add(name)
+        if subscriptions is None:
+            return changed
         return self._subscribe(group, list(subscriptions)) or changed
+
+    def note_fingerprint(self, name: str, fingerprint: int, *, without_subscriptions: bool) -> bool:
+        """Note the hash of a member's subscriptions; true when the group's own are other ones, or are not known.
+
+        A group that is not there yet keeps nothing: its first member brings its hash again.
+        """
+        group = self._groups.get(name)
+        if group is None:
+            return without_subscriptions
+        known, group.fingerprint = group.fingerprint, fingerprint
+        return known is not None and known != fingerprint
 
     def unregister(self, channel: Hashable, name: str) -> bool:
         """A member leaves one group; true when it was one."""

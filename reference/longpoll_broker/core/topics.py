@@ -77,6 +77,8 @@ class GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    """Of 5.x, which tells it in the answer to a pull."""
 
 
 def name_problem(topic: str) -> str | None:

@@ -10,11 +10,13 @@ on 4.9.7.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 from attrs import define
 
 from longpoll_broker.core.offsets import Offsets
+from longpoll_broker.core.time_search import offset_at
 from longpoll_broker.core.topics import (
     NOT_FOR_SENDING,
     QUEUE_COUNT_MAX,
@@ -24,6 +26,7 @@ from longpoll_broker.core.topics import (
     Topics,
     name_problem,
 )
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.errors import HeaderError
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
@@ -44,6 +47,8 @@ from longpoll_broker.wire.headers import (
     ViewMessageRequestHeader,
 )
 
+_BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+
 
 @define(slots=True, eq=False)
 class AdminService:
@@ -55,33 +60,68 @@ class AdminService:
     store: MessageStore
     topic_deleted: Callable[[str, Outbox], None]
     """Called when a topic is gone."""
+    traits: Traits = STRICT_TRAITS
 
     def query_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """14: the group's offset; 0 for a new group of a queue that still has its first message; else 22."""
         header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
         offset = self.offsets.query(header.topic, header.consumer_group, header.queue_id)
         if offset is None or offset < 0:
-            if self.store.visible_start(header.topic, header.queue_id) > 0:
-                return answer(
-                    command,
-                    ResponseCode.QUERY_NOT_FOUND,
-                    "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
-                )
+            problem = self._no_offset(header)
+            if problem is not None:
+                return answer(command, ResponseCode.QUERY_NOT_FOUND, problem)
             offset = 0
         return self._offset(command, offset)
 
+    def _no_offset(self, header: QueryConsumerOffsetRequestHeader) -> str | None:
+        """Why a group without an offset is not told 0; None when it is."""
+        topic, queue_id = header.topic, header.queue_id
+        if self.traits.zero_for_stored_only:
+            if header.set_zero_if_not_found is False:
+                return "Not found, do not set to zero, maybe this group boot first"
+            if self.store.unit(topic, queue_id, 0) is None:
+                return _BOOT_FIRST
+        return _BOOT_FIRST if self.store.visible_start(topic, queue_id) > 0 else None
+
     def update_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """15: store the group's offset, whatever it is."""
+        if self.traits.commits_of_known_only:
+            refusal = self._unknown(command)
+            if refusal is not None:
+                return refusal
         header = UpdateConsumerOffsetRequestHeader.decode(command.ext_fields)
         stored = self.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
         if not stored:
             return answer(command, ResponseCode.SYSTEM_ERROR, "too many offsets are stored; this one is not")
         return answer(command, ResponseCode.SUCCESS)
 
+    def _unknown(self, command: Command) -> Parts | None:
+        """The refusal of an offset whose group or topic there is not, or that is not whole; before any other check."""
+        fields = command.ext_fields or {}
+        group, topic = fields.get("consumerGroup", ""), fields.get("topic", "")
+        if group not in self.groups.by_name:
+            return answer(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group[:255]} not exist!")
+        if self.topics.get(topic) is None:
+            return answer(command, ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic[:127]} not exist!")
+        for field, name in (("queueId", "QueueId"), ("commitOffset", "Offset")):
+            if field not in fields:
+                return answer(command, ResponseCode.INVALID_PARAMETER, f"{name} is null, topic is {topic}")
+        return None
+
     def search_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """29: the offset stored nearest to a time."""
         header = SearchOffsetRequestHeader.decode(command.ext_fields)
-        return self._offset(command, self.store.offset_by_time(header.topic, header.queue_id, header.timestamp))
+        topic, queue_id = header.topic, header.queue_id
+        if not self.traits.searches_by_boundary:
+            return self._offset(command, self.store.offset_by_time(topic, queue_id, header.timestamp))
+        found = offset_at(
+            self.store.visible_start(topic, queue_id),
+            self.store.visible_end(topic, queue_id),
+            lambda offset: self.store.store_ms_of(topic, queue_id, offset),
+            header.timestamp,
+            upper=(header.boundary_type or "").upper() == "UPPER",
+        )
+        return self._offset(command, found)
 
     def max_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """30: the queue's visible end."""
@@ -113,9 +153,10 @@ class AdminService:
         header = CreateTopicRequestHeader.decode(command.ext_fields)
         problem = name_problem(header.topic)
         counts = (header.read_queue_nums, header.write_queue_nums)
-        if problem is None and not all(0 <= count <= QUEUE_COUNT_MAX for count in counts):
-            problem = f"the topic has {max(counts)} queues, from 0 to {QUEUE_COUNT_MAX} are allowed"
         if problem is not None:
+            return answer(command, self.traits.bad_parameter_code, problem)
+        if not all(0 <= count <= QUEUE_COUNT_MAX for count in counts):
+            problem = f"the topic has {max(counts)} queues, from 0 to {QUEUE_COUNT_MAX} are allowed"
             return answer(command, ResponseCode.SYSTEM_ERROR, problem)
         made = self.topics.put(
             TopicConfig(

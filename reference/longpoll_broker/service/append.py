@@ -18,6 +18,7 @@ from longpoll_broker.core.properties import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TAGS,
+    PropertiesForm,
     read_properties,
     write_properties,
 )
@@ -59,38 +60,44 @@ class Appender:
         return result
 
 
-def delayed(message: MessageToStore, properties: dict[str, str], level: int) -> MessageToStore:
+def delayed(message: MessageToStore, properties: dict[str, str], level: int, form: PropertiesForm) -> MessageToStore:
     """The message as the schedule topic holds it; a level beyond the last is the last."""
     assert level > 0
     level_count = len(DELAY_LEVELS_MS)
     if level > level_count:
         level = level_count
         properties[DELAY] = str(level)
-    return moved(message, properties, SCHEDULE_TOPIC, level - 1)
+    return moved(message, properties, SCHEDULE_TOPIC, level - 1, form)
 
 
-def moved(message: MessageToStore, properties: dict[str, str], topic: str, queue_id: int) -> MessageToStore:
+def moved(
+    message: MessageToStore, properties: dict[str, str], topic: str, queue_id: int, form: PropertiesForm
+) -> MessageToStore:
     """The message in another topic, with its own topic and queue kept as properties."""
     properties[REAL_TOPIC] = message.topic
     properties[REAL_QUEUE_ID] = str(message.queue_id)
-    return replace(message, topic=topic, queue_id=queue_id, properties=write_properties(properties))
+    return replace(message, topic=topic, queue_id=queue_id, properties=write_properties(properties, form))
 
 
-def brought_back(record: Record) -> tuple[MessageToStore, str] | None:
+def brought_back(
+    record: Record, form: PropertiesForm, *, forgets_place: bool = False
+) -> tuple[MessageToStore, str] | None:
     """The message of a schedule or half record in its own topic, and its tag; None when it does not say where.
 
-    Its properties stay as they are stored, also those that brought it there.
+    Its properties stay as they are stored, also those that brought it there unless `forgets_place`.
     """
     properties = read_properties(record.properties.decode("utf-8", "surrogatepass"))
     topic, queue_text = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
     if not topic or not (queue_text.isascii() and queue_text.isdigit() and len(queue_text) <= 10):
         return None
+    if forgets_place:
+        del properties[REAL_TOPIC], properties[REAL_QUEUE_ID]
     tag = properties.get(TAGS, "")
     message = MessageToStore(
         topic=topic,
         queue_id=int(queue_text),
         body=bytes(record.body),
-        properties=write_properties(properties),
+        properties=write_properties(properties, form),
         tags_code=java_hash(tag) if tag else 0,
         born_ms=record.born_ms,
         born_host=record.born_host,

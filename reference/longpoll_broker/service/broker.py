@@ -17,12 +17,15 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
 
+from msgspec import structs
+
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.pull import Desk
 from longpoll_broker.core.queue_locks import QueueLocks
 from longpoll_broker.core.subscription import Clients
 from longpoll_broker.core.topics import PERM_READ, Groups, TopicConfig, Topics, name_problem
+from longpoll_broker.core.traits import traits_of
 from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Listener, Runtime
@@ -43,20 +46,20 @@ from longpoll_broker.service.scan_service import ScanService
 from longpoll_broker.service.schedule_service import DelayOffsets, ScheduleService
 from longpoll_broker.service.send import SendService
 from longpoll_broker.service.send_back import SendBackService
-from longpoll_broker.service.traits import Traits
 from longpoll_broker.service.transactions import OP_TOPIC, TransactionService
 from longpoll_broker.service.transport import IoLoop
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.record import host_bytes
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
+from longpoll_broker.wire.frame import Serialisation
 from longpoll_spec.policy import STRICT, Policy
 
 log = logging.getLogger(__name__)
 
 Address = tuple[str, int]
 ANY_PORT: Final[Address] = ("127.0.0.1", 0)
-PULL_MESSAGE: Final = RequestCode.PULL_MESSAGE.value
+PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})
 
 
 class ListenError(BrokerUserError):
@@ -81,6 +84,7 @@ class Broker:
         """Use `start`."""
         self.runtime = runtime
         self.policy = policy
+        self.traits = traits_of(policy)
         self.config = config
         self.store = store
         self._store_config = store_config
@@ -117,8 +121,9 @@ class Broker:
         self.hold_service.run_clock_on(first.outbox, first.wake)
         first.add_listener(listeners[0], self)
         advertised = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
-        silent = Traits.of(policy).name_server_is_silent
-        first.add_listener(listeners[1], NameServer(config, self.topics, f"{advertised}:{self.address[1]}", silent))
+        first.add_listener(
+            listeners[1], NameServer(config, self.topics, f"{advertised}:{self.address[1]}", self.traits)
+        )
         self._stopped = False
 
     @classmethod
@@ -206,8 +211,10 @@ class Broker:
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """Serve a request, or have the pull pool serve it."""
+        if self.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
+            command = structs.replace(command, serialisation=Serialisation.JSON)
         pool = self._pool
-        if pool is None or command.code != PULL_MESSAGE:
+        if pool is None or command.code not in PULLS:
             serve(self._processors, channel, command, outbox)
         elif not pool.offer(lambda worker_outbox: serve(self._processors, channel, command, worker_outbox)):
             outbox.write(channel, answer(command, ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, try again later"))
@@ -239,6 +246,7 @@ class Broker:
                 self.clients,
                 is_readable=bool(config.permission & PERM_READ),
                 property_filter=config.property_filter,
+                traits=self.traits,
             ),
             self.offsets,
             self.store,
@@ -267,12 +275,19 @@ class Broker:
             period_ms = config.scan_period_ms if config.long_polling else 1000
             self._scan = ScanService(runtime, self.hold_service, period_ms)
         self._client_service = ClientService(
-            self.topics, self.groups, self.clients, tables_lock, property_filter=config.property_filter
+            self.topics,
+            self.groups,
+            self.clients,
+            tables_lock,
+            property_filter=config.property_filter,
+            traits=self.traits,
         )
-        admin = AdminService(self.topics, self.groups, self.offsets, self.store, self._topic_deleted)
+        admin = AdminService(self.topics, self.groups, self.offsets, self.store, self._topic_deleted, self.traits)
         store_host = host_bytes(*self.address)
         appender = Appender(runtime, self.store, recorder)
-        self._schedule = ScheduleService(runtime, self.store, appender, self.delays, self._dispatch_waiting)
+        self._schedule = ScheduleService(
+            runtime, self.store, appender, self.delays, self._dispatch_waiting, self.traits.properties_form
+        )
         send = SendService(
             runtime,
             config,
@@ -283,9 +298,10 @@ class Broker:
             store_host,
             recorder,
             self._store_config.flush_disk_sync,
+            self.traits,
         )
-        back = SendBackService(config, self.topics, self.groups, self.store, appender, store_host)
-        transactions = TransactionService(runtime, appender, self.store, store_host)
+        back = SendBackService(config, self.topics, self.groups, self.store, appender, store_host, self.traits)
+        transactions = TransactionService(runtime, appender, self.store, store_host, self.traits)
         locks = LockService(runtime, QueueLocks(), runtime.lock())
         self._processors: dict[int, Processor] = {
             RequestCode.SEND_MESSAGE: send.receive,
@@ -312,6 +328,8 @@ class Broker:
             RequestCode.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
             RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
         }
+        if self.traits.serves_lite_pull:
+            self._processors[RequestCode.LITE_PULL_MESSAGE] = self.pull_service.receive
 
     def _start_threads(self) -> None:
         if self._recorder is not None:
@@ -352,7 +370,7 @@ class Broker:
     def _topic_deleted(self, topic: str, outbox: Outbox) -> None:
         """Tell those who wait for a topic that is gone; RocketMQ's hear it at the scan after their deadline."""
         self.pull_service.forget_last()
-        if self.policy.expiry == "own_deadline":
+        if self.traits.tells_deletion:
             self.hold_service.topic_deleted(topic, outbox)
 
     def _adopt_topics(self) -> None:

@@ -6,13 +6,13 @@ Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultCo
 from __future__ import annotations
 
 import itertools
-from typing import Final
 
 from attrs import define, field
 
 from longpoll_broker.core.filter import is_tag_type, not_supported, sql_filter
 from longpoll_broker.core.subscription import Clients, subscription_of
 from longpoll_broker.core.topics import RETRY_PREFIX, Groups, Topics
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.runtime import Lock
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
@@ -24,8 +24,6 @@ from longpoll_broker.wire.headers import (
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
-
-RETRY_QUEUE_COUNT: Final = 1
 
 
 @define(slots=True, eq=False)
@@ -39,20 +37,35 @@ class ClientService:
     """Guards `clients`: its two maps change together."""
     property_filter: bool = False
     """`enablePropertyFilter`."""
+    traits: Traits = STRICT_TRAITS
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
     def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """34: register the client in its groups; members are told when a group changed."""
         data = HeartbeatData.decode(command.body)
+        wants_subscriptions = False
         for consumer in data.consumer_data_set:
             group = self.groups.find(consumer.group_name)
+            if group is None and not self.traits.registers_unknown_groups:
+                continue
             if group is not None:
                 self.topics.make_retry(RETRY_PREFIX + consumer.group_name, group.retry_queue_nums)
             with self.lock:
-                changed = self._register(channel, data.client_id, consumer)
+                if data.heartbeat_fingerprint:
+                    wants_subscriptions |= self.clients.note_fingerprint(
+                        consumer.group_name, data.heartbeat_fingerprint, without_subscriptions=data.without_sub
+                    )
+                changed = self._register(channel, data, consumer)
             if changed and (group is None or group.notify_consumer_ids_changed_enable):
                 self._tell_members(consumer.group_name, outbox)
-        return answer(command, ResponseCode.SUCCESS)
+        return answer(command, ResponseCode.SUCCESS, None, self._heartbeat_fields(data, wants_subscriptions))
+
+    def _heartbeat_fields(self, data: HeartbeatData, wants_subscriptions: bool) -> dict[str, str] | None:
+        """What 5.x says: that a heartbeat without subscriptions would do, and whether the next one must have them."""
+        if not self.traits.heartbeat_fields:
+            return None
+        changed = wants_subscriptions or not data.heartbeat_fingerprint
+        return {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(changed).lower()}
 
     def unregister(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """35: the client leaves a group."""
@@ -92,14 +105,16 @@ class ClientService:
         for group in groups:
             self._tell_members(group, outbox)
 
-    def _register(self, channel: Channel, client_id: str, consumer: ConsumerData) -> bool:
+    def _register(self, channel: Channel, data: HeartbeatData, consumer: ConsumerData) -> bool:
         return self.clients.heartbeat(
             channel,
-            client_id,
+            data.client_id,
             consumer.group_name,
             message_model=consumer.message_model.value,
             consume_type=consumer.consume_type.value,
-            subscriptions=[
+            subscriptions=None
+            if data.without_sub
+            else [
                 subscription_of(item.topic, item.sub_string, item.expression_type, item.sub_version)
                 for item in consumer.subscription_data_set
             ],

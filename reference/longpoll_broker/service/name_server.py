@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import msgspec
 from attrs import define
+from msgspec import UNSET, structs
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.topics import Topics
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import Processor, answer, serve
 from longpoll_broker.wire.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
+from longpoll_broker.wire.frame import Serialisation
 from longpoll_broker.wire.headers import GetRouteInfoRequestHeader
 
 
@@ -30,8 +33,7 @@ class NameServer:
     topics: Topics
     broker_address: str
     """HOST:PORT that clients are told to go to."""
-    is_silent: bool = False
-    """Whether a code that it does not know gets no answer at all, as from 4.9."""
+    traits: Traits = STRICT_TRAITS
 
     def opened(self, channel: Channel) -> None:
         """Nothing to do."""
@@ -45,7 +47,9 @@ class NameServer:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
         }
-        if command.code in processors or not self.is_silent:
+        if self.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
+            command = structs.replace(command, serialisation=Serialisation.JSON)
+        if command.code in processors or not self.traits.name_server_is_silent:
             serve(processors, channel, command, outbox)
 
     def route(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -86,4 +90,5 @@ class NameServer:
             cluster=self.config.cluster_name,
             broker_name=self.config.broker_name,
             broker_addrs={self.config.broker_id: self.broker_address},
+            enable_acting_master=False if self.traits.acting_master_fields else UNSET,
         )

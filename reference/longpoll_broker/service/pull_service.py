@@ -29,11 +29,11 @@ from longpoll_broker.core.pull import (
     check,
     look,
 )
+from longpoll_broker.core.traits import Traits
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.hold_service import HoldService
-from longpoll_broker.service.traits import Traits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.wire.codes import CommandFlag, ResponseCode
 from longpoll_broker.wire.command import Command, encode_head
@@ -66,7 +66,7 @@ class PullService:
     """The last read: its key and what came out. One assignment, so threads see the old pair or the new one."""
 
     def __attrs_post_init__(self) -> None:
-        self.traits = Traits.of(self.policy)
+        self.traits = self.desk.traits
 
     # -- the first pass ----------------------------------------------------------------------------------------------
 
@@ -85,13 +85,17 @@ class PullService:
             commits = bool(pull.sys_flag & FLAG_COMMIT_OFFSET)
             if commits and not self.traits.commits_after_hold:
                 self._commit(pull)
-            if isinstance(decision, Miss) and pull.sys_flag & FLAG_SUSPEND and not (one_way and self._drops_one_way):
+            if (
+                isinstance(decision, Miss)
+                and pull.sys_flag & FLAG_SUSPEND
+                and not (one_way and self.traits.drops_one_way_pull)
+            ):
                 pull.filter = wanted
                 assert self.hold_service is not None
                 self.hold_service.hold(pull, outbox)
                 if commits and self.traits.commits_after_hold:
                     self._commit(pull)
-                if self.desk.topics.get(pull.topic) is None and self.policy.expiry == "own_deadline":
+                if self.desk.topics.get(pull.topic) is None and self.traits.tells_deletion:
                     # Deleted between the check and the insert: whoever deleted it may have looked before.
                     self.hold_service.topic_deleted(pull.topic, outbox)
                 return None
@@ -155,16 +159,11 @@ class PullService:
             deadline_ms=-(-channel.received_ns // 1_000_000) + timeout_ms,
         )
 
-    @property
-    def _drops_one_way(self) -> bool:
-        """Whether a pull that wants no answer is not held; 4.9 holds it, and even answers it when it is woken."""
-        return self.policy.expiry == "own_deadline"
-
     def _granted_ms(self, asked_ms: int) -> int:
-        """How long a pull may be held: what it asks, which only the scanning policies leave without a cap."""
+        """How long a pull may be held: what it asks, which RocketMQ leaves without a cap."""
         if not self.config.long_polling:
             return SHORT_POLLING_MS
-        if self.policy.expiry == "scan":
+        if not self.traits.caps_hold:
             return asked_ms
         return min(max(asked_ms, 0), self.config.hold_timeout_ms_max)
 
@@ -199,6 +198,9 @@ class PullService:
     def _answer(self, pull: Pull, decision: Decision, cause: str, outbox: Outbox) -> None:
         channel = pull.channel
         assert isinstance(channel, Channel)
+        if pull.flag & ONE_WAY and not self.traits.answers_woken_one_way:
+            pull.phase = ANSWERED
+            return
         # Java answers a woken pull in its default, JSON, whatever the request was written in.
         kind = Serialisation.JSON if self.traits.woken_in_json else Serialisation(pull.serialize)
         parts = self._encode(pull, decision, cause, kind, outbox)
@@ -212,7 +214,10 @@ class PullService:
         pull.phase = ANSWERED
         flag = pull.flag | RESPONSE
         if isinstance(decision, Refused):
-            head = encode_head(Command(decision.code, pull.opaque, flag, remark=decision.remark, serialisation=kind), 0)
+            fields = self._refusal_fields(decision)
+            head = encode_head(
+                Command(decision.code, pull.opaque, flag, fields, remark=decision.remark, serialisation=kind), 0
+            )
             if self.recorder is not None:
                 self._record_answer(pull, decision.code, None, cause, outbox)
             return (head,)
@@ -223,6 +228,8 @@ class PullService:
             "minOffset": str(read.offset_min),
             "maxOffset": str(read.offset_max),
         }
+        if self.traits.explains_refusals:
+            fields |= self._flag_fields(pull)
         command = Command(
             decision.code, pull.opaque, flag, ext_fields=fields, remark=read.status.name, serialisation=kind
         )
@@ -234,6 +241,19 @@ class PullService:
         if found:
             parts.extend(read.records)
         return parts
+
+    def _refusal_fields(self, decision: Refused) -> dict[str, str] | None:
+        if decision.forbidden_type is None or not self.traits.explains_refusals:
+            return None
+        return {"forbiddenType": str(decision.forbidden_type)}
+
+    def _flag_fields(self, pull: Pull) -> dict[str, str]:
+        """What 5.x tells of the topic and the group."""
+        topic, group = self.desk.topics.get(pull.topic), self.desk.groups.by_name.get(pull.group)
+        return {
+            "topicSysFlag": str(topic.topic_sys_flag if topic is not None else 0),
+            "groupSysFlag": str(group.group_sys_flag if group is not None else 0),
+        }
 
     # -- the history -------------------------------------------------------------------------------------------------
 

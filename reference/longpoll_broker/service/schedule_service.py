@@ -16,6 +16,7 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_broker.core.faults import FAULTS
+from longpoll_broker.core.properties import FORM_4_9, PropertiesForm
 from longpoll_broker.errors import MessageRefusedError
 from longpoll_broker.runtime import Event, Runtime, Thread
 from longpoll_broker.service.append import HALF_TOPIC, Appender, brought_back
@@ -53,6 +54,7 @@ class ScheduleService:
     offsets: DelayOffsets
     appended: Callable[[], None]
     """Called after a round that appended something: it must become visible."""
+    form: PropertiesForm = FORM_4_9
     _stop: Event = field(init=False)
     _thread: Thread | None = field(default=None, init=False)
 
@@ -112,7 +114,7 @@ class ScheduleService:
 
     def _deliver(self, physical_offset: int) -> None:
         record = self.store.read_record(physical_offset)
-        found = brought_back(record) if record is not None else None
+        found = brought_back(record, self.form) if record is not None else None
         if found is None or found[0].topic == HALF_TOPIC:
             log.error("the delayed message at %d of the log has no topic to go to and is dropped", physical_offset)
             return

@@ -21,7 +21,11 @@ from longpoll_broker.core.properties import (
     CLUSTER,
     DELAY,
     PREPARED,
+    REGION,
     TAGS,
+    TRACE,
+    TRANSACTION_ID,
+    UNIQUE_KEY,
     WAIT,
     read_properties,
     write_properties,
@@ -36,6 +40,7 @@ from longpoll_broker.core.topics import (
     Topics,
     name_problem,
 )
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.errors import BrokerError, HeaderError, MessageRefusedError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
@@ -53,7 +58,7 @@ from longpoll_broker.wire.message import decode_batch, java_hash
 
 log = logging.getLogger(__name__)
 
-REGION: Final = {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
+REGION_FIELDS: Final = {TRACE: "true", REGION: "DefaultRegion"}
 """What every reply to a send carries, also a refusal."""
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 DEFAULT_QUEUE_COUNT: Final = 4
@@ -83,19 +88,16 @@ class SendService:
     recorder: HistoryRecorder | None
     flush_sync: bool
     """`SYNC_FLUSH`: a send is answered when its bytes are durable."""
+    traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
+    _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
 
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """Serve a send request."""
-        kind = SendMessageRequestHeader if command.code == RequestCode.SEND_MESSAGE else SendMessageRequestHeaderV2
         try:
-            header = kind.decode(command.ext_fields)
-        except HeaderError:
-            fields = command.ext_fields or {}
-            if fields.get("topic" if kind is SendMessageRequestHeader else "b"):
-                raise
-            # Java looks at the topic before it misses anything else.
-            return answer(command, ResponseCode.SYSTEM_ERROR, name_problem(""), REGION)
+            header = self._decode(command)
+        except SendRefusedError as error:
+            return answer(command, error.code, str(error), REGION_FIELDS)
         channel.request_count += 1
         number = channel.request_count
         if self.recorder is not None and not command.is_one_way:
@@ -113,7 +115,25 @@ class SendService:
             code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}"
         if self.recorder is not None:
             self._record_refused(channel, command, header, number, code, outbox)
-        return answer(command, code, remark, REGION)
+        return answer(command, code, remark, REGION_FIELDS)
+
+    def _decode(self, command: Command) -> SendMessageRequestHeader:
+        """The request's header; raises HeaderError, or SendRefusedError where 4.9 looks at the topic first."""
+        kind = SendMessageRequestHeader if command.code == RequestCode.SEND_MESSAGE else SendMessageRequestHeaderV2
+        fields = command.ext_fields or {}
+        topic_field = "topic" if kind is SendMessageRequestHeader else "b"
+        if self.traits.blank_topic_is_told:
+            try:
+                return kind.decode(fields)
+            except HeaderError:
+                if fields.get(topic_field):
+                    raise
+                raise SendRefusedError(ResponseCode.SYSTEM_ERROR, name_problem("") or "") from None
+        if topic_field not in fields:
+            raise HeaderError(kind.__name__, topic_field, "is missing")
+        if self.traits.refuses_empty_body and not command.body:
+            raise HeaderError("a send", "body", "is empty")
+        return kind.decode(fields)
 
     def _checked_queue(self, header: SendMessageRequestHeader, channel: Channel) -> int:
         """The queue to write to; raises SendRefusedError."""
@@ -122,7 +142,7 @@ class SendService:
             topic = self._make_topic(header)
         if header.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
             raise SendRefusedError(
-                ResponseCode.SYSTEM_ERROR,
+                self.traits.bad_parameter_code,
                 f"request queueId[{header.queue_id}] is illegal, {topic.topic_name} Producer: {channel}",
             )
         if not channel.host_bytes:
@@ -135,7 +155,7 @@ class SendService:
         """The topic of a first send; raises SendRefusedError when there must be none."""
         problem = name_problem(header.topic)
         if problem is not None:
-            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, problem)
+            raise SendRefusedError(self.traits.bad_parameter_code, problem)
         if header.topic in NOT_FOR_SENDING:
             raise SendRefusedError(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden."
@@ -159,48 +179,69 @@ class SendService:
         number: int,
         outbox: Outbox,
     ) -> Parts:
-        properties = read_properties(header.properties)
-        properties[CLUSTER] = self.config.cluster_name
+        traits = self.traits
+        properties = self._properties(header)
         tag = properties.get(TAGS, "")
         # A message that only goes through another topic first keeps WAIT, as in Java.
-        stored = write_properties(properties, without=WAIT)
+        without = "" if traits.stores_wait else WAIT
+        stored = write_properties(properties, traits.properties_form, without=without)
         message = self._message(channel, header, queue_id, command.body, stored, tag, header.flag)
         if header.topic.startswith(RETRY_PREFIX):
-            message = self._dead_if_tried_out(message, header)
+            message = self._dead_if_tried_out(message, header, properties)
         if DELAY in properties or PREPARED in properties:
-            message = _elsewhere(message, properties)
+            message = self._elsewhere(message, properties)
         result = self.appender.append(message, tag)
         code = self._flush()
         if self.recorder is not None and not command.is_one_way:
             self._record_acknowledged(channel, message, result, tag, number, outbox)
-        return answer(
-            command,
-            code,
-            None,
-            REGION
-            | {
-                "queueId": str(queue_id),
-                "msgId": result.msg_id,
-                "queueOffset": str(result.queue_offset),
-            },
-        )
+        fields = REGION_FIELDS | {
+            "queueId": str(queue_id),
+            "msgId": result.msg_id,
+            "queueOffset": str(result.queue_offset),
+        }
+        if traits.returns_transaction_id:
+            fields["transactionId"] = properties[UNIQUE_KEY]
+        return answer(command, code, None, fields)
+
+    def _properties(self, header: SendMessageRequestHeader) -> dict[str, str]:
+        """A message's properties with those that the broker adds, in the order in which Java puts them into its map."""
+        properties = read_properties(header.properties)
+        if self.traits.stores_region:
+            properties[REGION] = REGION_FIELDS[REGION]
+            properties[TRACE] = REGION_FIELDS[TRACE]
+            if UNIQUE_KEY not in properties:
+                properties[UNIQUE_KEY] = self._unique_key()
+        properties[CLUSTER] = self.config.cluster_name
+        return properties
+
+    def _unique_key(self) -> str:
+        """A key that no other message of this store has: host, time and a count, in the 32 digits of Java's."""
+        count = next(self._next_key)
+        return f"{self.store_host.hex()}{self.runtime.unix_ms():012x}{count & 0xFFFF:04x}".upper()[-32:].rjust(32, "0")
 
     def _put_batch(
         self, channel: Channel, command: Command, header: SendMessageRequestHeader, queue_id: int, outbox: Outbox
     ) -> Parts:
         """Store a batch's messages one after the other; all are checked before the first is stored."""
+        if header.topic.startswith(RETRY_PREFIX) and not self.traits.batches_retries:
+            raise SendRefusedError(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
+            )
         parts = decode_batch(command.body)
         if not parts:
             # Java fails on it, and so its reply lacks the fields of a refusal.
             raise HeaderError("a batch", "body", "has no message")
         messages = []
-        # Each message's own properties stay as they came; the request's, and with them CLUSTER, follow.
-        shared = read_properties(header.properties)
-        shared[CLUSTER] = self.config.cluster_name
+        # Each message's own properties stay as they came; the request's, and with them CLUSTER, follow in 4.9.
+        shared: dict[str, str] = {}
+        if self.traits.merges_batch_properties:
+            shared = read_properties(header.properties)
+            shared[CLUSTER] = self.config.cluster_name
         shared_text = write_properties(shared, without=WAIT)
         for part in parts:
             own = part.properties.encode("utf-8", "surrogatepass")
-            stored = own + (b"\x02" if own and not own.endswith(b"\x02") else b"") + shared_text
+            mark = b"\x02" if shared_text and own and not own.endswith(b"\x02") else b""
+            stored = own + mark + shared_text
             tag = read_properties(part.properties).get(TAGS) or shared.get(TAGS, "")
             messages.append((self._message(channel, header, queue_id, part.body, stored, tag, part.flag), tag))
         results = [self.appender.append(message, tag) for message, tag in messages]
@@ -212,7 +253,7 @@ class SendService:
             command,
             code,
             None,
-            REGION
+            REGION_FIELDS
             | {
                 "queueId": str(queue_id),
                 "msgId": ",".join(result.msg_id for result in results),
@@ -220,7 +261,9 @@ class SendService:
             },
         )
 
-    def _dead_if_tried_out(self, message: MessageToStore, header: SendMessageRequestHeader) -> MessageToStore:
+    def _dead_if_tried_out(
+        self, message: MessageToStore, header: SendMessageRequestHeader, properties: dict[str, str]
+    ) -> MessageToStore:
         """A message to a retry topic, or to its group's dead letters after too many tries (`handleRetryAndDLQ`)."""
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self.groups.find(name)
@@ -235,7 +278,27 @@ class SendService:
         dead = self.topics.make_retry(DEAD_PREFIX + name, 1)
         if dead is None:
             raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{DEAD_PREFIX}{name[:128]}] not exist")
-        return replace(message, topic=dead.topic_name, queue_id=0)
+        dead_message = replace(message, topic=dead.topic_name, queue_id=0)
+        if not self.traits.marks_dead_letters:
+            return dead_message
+        properties[DELAY] = "-1"
+        return replace(dead_message, properties=write_properties(properties, self.traits.properties_form))
+
+    def _elsewhere(self, message: MessageToStore, properties: dict[str, str]) -> MessageToStore:
+        """A prepared message in the half topic, a delayed one in the schedule topic; any other as it is.
+
+        Raises SendRefusedError for a level that is no number.
+        """
+        form = self.traits.properties_form
+        if properties.get(PREPARED, "").lower() == "true":
+            if self.traits.names_transactions and UNIQUE_KEY in properties:
+                properties[TRANSACTION_ID] = properties[UNIQUE_KEY]
+            half = moved(message, properties, HALF_TOPIC, 0, form)
+            return replace(half, sys_flag=half.sys_flag & ~TRANSACTION_MASK)
+        level = properties.get(DELAY, "0")
+        if not _LEVEL.fullmatch(level):
+            raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"the delay level {level[:40]!r} is not a whole number")
+        return delayed(message, properties, int(level), form) if int(level) > 0 else message
 
     def _message(  # noqa: PLR0917 - the parts of one message
         self,
@@ -331,17 +394,3 @@ class SendService:
                 tag=tag,
             )
         )
-
-
-def _elsewhere(message: MessageToStore, properties: dict[str, str]) -> MessageToStore:
-    """A prepared message in the half topic, a delayed one in the schedule topic; any other as it is.
-
-    Raises SendRefusedError for a level that is no number.
-    """
-    if properties.get(PREPARED, "").lower() == "true":
-        half = moved(message, properties, HALF_TOPIC, 0)
-        return replace(half, sys_flag=half.sys_flag & ~TRANSACTION_MASK)
-    level = properties.get(DELAY, "0")
-    if not _LEVEL.fullmatch(level):
-        raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"the delay level {level[:40]!r} is not a whole number")
-    return delayed(message, properties, int(level)) if int(level) > 0 else message

@@ -22,6 +22,7 @@ from longpoll_broker.core.properties import (
 )
 from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.topics import DEAD_PREFIX, PERM_WRITE, RETRY_PREFIX, GroupConfig, Groups, Topics
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.errors import MessageRefusedError
 from longpoll_broker.service.append import Appender, delayed
 from longpoll_broker.service.channel import Channel, Outbox, Parts
@@ -48,6 +49,7 @@ class SendBackService:
     store: MessageStore
     appender: Appender
     store_host: bytes
+    traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
 
     def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:  # noqa: PLR0911 - one return a check
@@ -98,7 +100,7 @@ class SendBackService:
         properties = _properties(record, level)
         message = self._message(record, topic_name, queue_id, properties)
         if level:
-            message = delayed(message, properties, level)
+            message = delayed(message, properties, level, self.traits.properties_form)
         self.appender.append(message, properties.get(TAGS, ""))
         return answer(command, ResponseCode.SUCCESS)
 
@@ -108,7 +110,7 @@ class SendBackService:
             topic=topic,
             queue_id=queue_id,
             body=bytes(record.body),
-            properties=write_properties(properties),
+            properties=write_properties(properties, self.traits.properties_form),
             tags_code=java_hash(tag) if tag else 0,
             born_ms=record.born_ms,
             born_host=record.born_host,

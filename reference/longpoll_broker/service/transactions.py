@@ -15,6 +15,7 @@ from attrs import define
 from msgspec.structs import replace
 
 from longpoll_broker.core.properties import PRODUCER_GROUP, TAGS, WAIT, read_properties, write_properties
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.errors import MessageRefusedError
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.append import HALF_TOPIC, Appender, brought_back
@@ -42,6 +43,7 @@ class TransactionService:
     appender: Appender
     store: MessageStore
     store_host: bytes
+    traits: Traits = STRICT_TRAITS
 
     def end(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """37: deliver or drop a prepared message; one-way as clients send it, so errors are rarely heard."""
@@ -50,7 +52,9 @@ class TransactionService:
             return answer(command, ResponseCode.SUCCESS)
         half = self.store.read_record(header.commit_log_offset)
         problem = "Find prepared transaction message failed" if half is None else _problem(half, header)
-        found = brought_back(half) if half is not None and problem is None else None
+        found = None
+        if half is not None and problem is None:
+            found = brought_back(half, self.traits.properties_form, forgets_place=self.traits.commit_forgets_place)
         if half is None or found is None:
             return answer(command, ResponseCode.SYSTEM_ERROR, problem or "the prepared message names no topic")
         try:
@@ -69,7 +73,7 @@ class TransactionService:
             topic=OP_TOPIC,
             queue_id=half.queue_id,
             body=str(half.queue_offset).encode(),
-            properties=write_properties({TAGS: REMOVE_TAG, WAIT: "true"}),
+            properties=write_properties({TAGS: REMOVE_TAG, WAIT: "true"}, self.traits.properties_form),
             tags_code=java_hash(REMOVE_TAG),
             born_ms=self.runtime.unix_ms(),
             born_host=self.store_host,

@@ -16,7 +16,7 @@ import re
 from typing import Annotated, Any, Final, Self, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from longpoll_broker.config import MIB
 from longpoll_broker.errors import HeaderError
@@ -124,6 +124,10 @@ class HeartbeatData(Body, frozen=True, kw_only=True):
     client_id: str = field(default="", name="clientID")
     producer_data_set: Items[ProducerData] = field(default_factory=list)
     consumer_data_set: Items[ConsumerData] = field(default_factory=list)
+    heartbeat_fingerprint: Int32 = 0
+    """Of 5.x clients that may leave out their subscriptions: a hash of them; 0 in a whole heartbeat."""
+    without_sub: bool = False
+    """Whether the subscriptions are left out, because the broker has those of this fingerprint."""
 
 
 class CheckClientData(Body, frozen=True, kw_only=True):
@@ -152,6 +156,8 @@ class BrokerData(Body, frozen=True, kw_only=True):
     broker_name: str
     broker_addrs: dict[int, str]
     """host:port by broker id."""
+    enable_acting_master: bool | UnsetType = UNSET
+    """Of 5.x: whether a slave may act as the group's master."""
 
 
 class TopicRouteData(Body, frozen=True, kw_only=True):

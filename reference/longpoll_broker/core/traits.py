@@ -1,0 +1,150 @@
+"""What tells one version's broker from another where the law says nothing: codes, fields, stored properties.
+
+The preset that a policy started from names the version; a knob set by hand changes the hold table and not the version.
+Each trait is one difference seen between 4.9.7 and 5.5.0, or one that `strict` adds. Leaves out the knobs themselves
+(`longpoll_spec.policy`).
+
+Sources: the recordings of both versions (`model_tests/conformance`); `DefaultPullMessageResultHandler.java`,
+`AbstractSendMessageProcessor.java`, `ConsumerManageProcessor.java`, `ClientManageProcessor.java` of both.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+from attrs import frozen
+
+from longpoll_broker.core.properties import FORM_4_9, FORM_5, PropertiesForm
+from longpoll_spec.policy import Policy
+
+_SYSTEM_ERROR: Final = 1
+_INVALID_PARAMETER: Final = 29
+
+
+@frozen
+class Traits:
+    """How a broker of one version answers; the defaults are those of `strict`."""
+
+    # -- pull
+    caps_hold: bool = True
+    """No pull is held longer than the broker's own limit, and none longer than it asked."""
+    drops_one_way_pull: bool = True
+    """A pull that wants no answer is not held."""
+    answers_woken_one_way: bool = False
+    """A one-way pull that was held is answered when it is woken."""
+    woken_in_json: bool = False
+    """A woken pull is answered in the server's default serialisation, not in the request's."""
+    serves_lite_pull: bool = True
+    """361 LITE_PULL_MESSAGE is served as 11 is."""
+    refuses_negative_count: bool = True
+    """A pull for less than no message is an error, not a pull for one."""
+    explains_refusals: bool = False
+    """A refused pull carries `forbiddenType`, an answered one `topicSysFlag` and `groupSysFlag`."""
+    tells_deletion: bool = True
+    """Who waits for a topic that is deleted hears it at once."""
+    commits_after_hold: bool = False
+    """The offset that a pull carries along is stored after it was held, so that a fast wake may come before it."""
+    stores_moved_offsets: bool = False
+    """A pull answered 21 leaves a message in the topic `OFFSET_MOVED_EVENT`."""
+
+    # -- every request
+    answers_in_json: bool = False
+    """Every answer's header is JSON, whatever the request was written in."""
+    bad_parameter_code: int = _SYSTEM_ERROR
+    """The code for a queue that is not there and for a topic's name that must not be."""
+    name_server_is_silent: bool = False
+    """A name server does not answer what it does not know."""
+    acting_master_fields: bool = False
+    """A broker in a route says whether a slave may act as its master."""
+
+    # -- send
+    properties_form: PropertiesForm = FORM_4_9
+    """How properties are written into a record."""
+    stores_region: bool = False
+    """A message is stored with its region and trace switch, and with a unique key made up if it has none."""
+    stores_wait: bool = False
+    """The property `WAIT` stays in the record."""
+    merges_batch_properties: bool = True
+    """Each message of a batch gets the request's properties and the cluster's name."""
+    batches_retries: bool = True
+    """A batch may be sent to a retry topic."""
+    refuses_empty_body: bool = False
+    """A send without a body is an error."""
+    blank_topic_is_told: bool = True
+    """A send without a topic is told so; otherwise its error names no field."""
+    marks_dead_letters: bool = False
+    """A retry that was tried out carries `DELAY` -1 among the dead letters."""
+    commit_forgets_place: bool = False
+    """A committed message no longer carries the topic and queue that it waited for."""
+    names_transactions: bool = False
+    """A prepared message carries its unique key as `__transactionId__`."""
+    returns_transaction_id: bool = False
+    """The answer to a send carries the message's unique key."""
+
+    # -- offsets and clients
+    commits_of_known_only: bool = False
+    """An offset is stored only for a group and a topic that there are."""
+    zero_for_stored_only: bool = False
+    """A group without an offset is told 0 only where the queue's first message is there."""
+    searches_by_boundary: bool = False
+    """A search for a time finds the first message at or after it, or, for UPPER, the last at or before it."""
+    heartbeat_fields: bool = False
+    """A heartbeat is answered with what the broker supports."""
+    registers_unknown_groups: bool = True
+    """A heartbeat of a group that must not be made registers its members all the same."""
+
+
+STRICT_TRAITS: Final = Traits()
+TRAITS_4_9: Final = Traits(
+    caps_hold=False,
+    drops_one_way_pull=False,
+    answers_woken_one_way=True,
+    woken_in_json=True,
+    serves_lite_pull=False,
+    tells_deletion=False,
+    commits_after_hold=True,
+    stores_moved_offsets=True,
+    name_server_is_silent=True,
+)
+TRAITS_5: Final = attrs.evolve(
+    TRAITS_4_9,
+    answers_woken_one_way=False,
+    serves_lite_pull=True,
+    refuses_negative_count=False,
+    explains_refusals=True,
+    commits_after_hold=False,
+    stores_moved_offsets=False,
+    answers_in_json=True,
+    bad_parameter_code=_INVALID_PARAMETER,
+    name_server_is_silent=False,
+    acting_master_fields=True,
+    properties_form=FORM_5,
+    stores_region=True,
+    stores_wait=True,
+    merges_batch_properties=False,
+    batches_retries=False,
+    refuses_empty_body=True,
+    blank_topic_is_told=False,
+    marks_dead_letters=True,
+    commit_forgets_place=True,
+    names_transactions=True,
+    returns_transaction_id=True,
+    commits_of_known_only=True,
+    zero_for_stored_only=True,
+    searches_by_boundary=True,
+    heartbeat_fields=True,
+    registers_unknown_groups=False,
+)
+_BY_PRESET: Final = {
+    "rocketmq-4.9": TRAITS_4_9,
+    "rocketmq-5": TRAITS_5,
+    # The pull request and the report of the orphaned bucket were made against 5.x.
+    "rocketmq-pr7359": TRAITS_5,
+    "rocketmq-lmq": TRAITS_5,
+}
+
+
+def traits_of(policy: Policy) -> Traits:
+    """The traits of the version that the policy's preset is; those of `strict` for a policy of one's own."""
+    return _BY_PRESET.get(policy.name.partition("+")[0], STRICT_TRAITS)
