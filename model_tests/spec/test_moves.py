@@ -9,7 +9,7 @@ from longpoll_spec.bounds import named
 from longpoll_spec.engines.compile_python import successors
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Model
-from longpoll_spec.moves import Move, moves_of, steps_of
+from longpoll_spec.moves import Move, moves_of, places_of
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.terms import const
 
@@ -66,10 +66,9 @@ def test_an_effect_that_moves_elsewhere_is_seen() -> None:
     assert Move("run", "queued", "held") in new
 
 
-def test_steps_have_what_an_action_leaves_in_place() -> None:
-    """A request's own action that may leave it where it is is a step: a recheck that finds nothing new."""
-    steps = steps_of(_model("strict"))
+def test_a_place_is_one_that_is_given() -> None:
+    """Only a policy that rechecks after its put-back has a notifier that rechecks, or a scanner that is due."""
+    places = {name: set(places_of(_model(name))) for name in ("strict", "strict-clone")}
 
-    assert Move("recheck", "held", "held") in steps
-    assert Move("recheck", "held", "queued") in steps
-    assert set(moves_of(_model("strict"))) == {step for step in steps if not step.stays}
+    assert {("phase_0", "held"), ("dispatcher", "due"), ("scanner", "walking")} <= places["strict"]
+    assert {("scanner", "rechecking"), ("scanner", "due")} <= places["strict-clone"] - places["strict"]

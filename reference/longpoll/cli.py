@@ -14,6 +14,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "check": ("longpoll.commands.law", "Explore a policy's state space and judge its properties."),
     "prove": ("longpoll.commands.law", "Prove a policy's properties with z3, for unbounded messages and time."),
     "explain": ("longpoll.commands.law", "Show a counterexample token as a sequence a person can read."),
+    "coverage": ("longpoll.commands.coverage", "Tell what a list of tokens exercises of the law, and what not."),
     "export": ("longpoll.commands.export", "Write the law for SPIN (Promela) or TLC (TLA+)."),
     "ablate": ("longpoll.commands.ablate", "Set each knob of our own policies otherwise and say what breaks."),
     "policies": ("longpoll.commands.law", "List the policies and their knobs."),

@@ -12,39 +12,23 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from longpoll_spec.model import Action, Model
-from longpoll_spec.state import Request
+from longpoll_spec.state import Request, Variable
 from longpoll_spec.terms import FALSE, Term, after, const, substitute
 
 
 @frozen(order=True)
 class Move:
-    """One action that moves a request, by the names of the phases; or that leaves it where it stands (`stays`)."""
+    """One action that moves a request, by the names of the phases."""
 
     action: str
     before: str
     after: str
 
-    @property
-    def stays(self) -> bool:
-        """Whether the request is then where it was."""
-        return self.before == self.after
-
 
 def moves_of(model: Model) -> tuple[Move, ...]:
     """Every move of some request to another phase, each once, in the order of the law's text."""
     request = model.state.requests[0]
-    found = (move for action in model.actions for move in _moves(model, action, request))
-    return tuple(dict.fromkeys(move for move in found if not move.stays))
-
-
-def steps_of(model: Model) -> tuple[Move, ...]:
-    """Every way in which an action meets a request: its moves, and what a request's own action leaves where it is."""
-    request = model.state.requests[0]
-    found: list[Move] = []
-    for action in model.actions:
-        own = request.index in action.actors
-        found += (move for move in _moves(model, action, request) if own or not move.stays)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(move for action in model.actions for move in _moves(model, action, request)))
 
 
 def _moves(model: Model, action: Action, request: Request) -> Iterator[Move]:
@@ -55,15 +39,30 @@ def _moves(model: Model, action: Action, request: Request) -> Iterator[Move]:
         here = {name: const(value)}
         if after(action.guard, here) is not FALSE:
             then = action.effect.get(name, request.phase)
-            for leaf in dict.fromkeys(_leaves(substitute(then, here))):
-                yield Move(action.name, label, labels[leaf])
+            yield from (
+                Move(action.name, label, labels[leaf]) for leaf in leaves(substitute(then, here)) if leaf != value
+            )
 
 
-def _leaves(term: Term) -> Iterator[int]:
-    """The constants that a term can come out as."""
+def leaves(term: Term) -> Iterator[int]:
+    """The constants that a choice can come out as."""
     if term.op == "const":
         yield term.args[0]
-        return
-    assert term.op == "ite", term
-    for branch in term.args[1:]:
-        yield from _leaves(branch)
+    elif term.op == "ite":
+        for branch in term.args[1:]:
+            yield from leaves(branch)
+
+
+def places_of(model: Model) -> tuple[tuple[str, str], ...]:
+    """(variable, word) for every word at which a variable begins or which an action gives it, in the law's order."""
+    found = []
+    for variable in model.variables:
+        if variable.labels:
+            given = [leaf for action in model.actions for leaf in leaves(_given(action, variable))]
+            words = {variable.labels[value] for value in (variable.initial, *given)}
+            found += [(variable.name, label) for label in variable.labels if label in words]
+    return tuple(found)
+
+
+def _given(action: Action, variable: Variable) -> Term:
+    return action.effect.get(variable.name, variable.term)

@@ -12,6 +12,7 @@ from typing import Final
 import attrs
 from attrs import field, frozen
 
+from longpoll_spec.bounds import Bounds
 from longpoll_spec.model import Action, Model
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import Bool, Int, Term, nodes
@@ -170,9 +171,10 @@ def named_parts(guards: Iterable[tuple[Action, str]]) -> list[tuple[Term, str]]:
 
 def setting_of(model: Model) -> str:
     """Policy and bounds in one line, for the head of an export."""
-    bounds = model.bounds
+    return f"policy {model.policy.name}, bounds {model.bounds.name}: {sizes_of(model.bounds)}"
+
+
+def sizes_of(bounds: Bounds) -> str:
+    """Bounds in words, by their sizes: what they are called is not said."""
     messages = "any" if bounds.messages is None else bounds.messages
-    return (
-        f"policy {model.policy.name}, bounds {bounds.name}: requests {bounds.requests}, messages {messages}, "
-        f"hold ticks {bounds.hold_ticks}, scan ticks {bounds.scan_ticks}"
-    )
+    return f"requests {bounds.requests}, messages {messages}, hold ticks {bounds.hold_ticks}, scan ticks {bounds.scan_ticks}"

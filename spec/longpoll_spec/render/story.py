@@ -12,6 +12,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Action, Trace
+from longpoll_spec.render.notation import sizes_of
 from longpoll_spec.render.terms_of_rocketmq import Participant, in_order, place_of
 from longpoll_spec.render.wrong import wrong_in
 from longpoll_spec.threads import thread_of
@@ -267,14 +268,9 @@ def story_of(trace: Trace) -> Story:
     """Tell a trace."""
     scenes = tuple(_scene(trace, index) for index in range(1, len(trace.steps)))
     keys = {key for scene in scenes for key in (scene.source, scene.target) if key}
-    bounds = trace.model.bounds
-    messages = "unbounded" if bounds.messages is None else str(bounds.messages)
     return Story(
         policy=trace.model.policy.name,
-        bounds=(
-            f"requests {bounds.requests}, messages {messages}, hold {bounds.hold_ticks} tick(s), "
-            f"scan period {bounds.scan_ticks} ticks"
-        ),
+        bounds=sizes_of(trace.model.bounds),
         property_name=trace.property_name,
         participants=in_order(keys),
         scenes=scenes,
