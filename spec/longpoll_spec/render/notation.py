@@ -177,4 +177,5 @@ def setting_of(model: Model) -> str:
 def sizes_of(bounds: Bounds) -> str:
     """Bounds in words, by their sizes: what they are called is not said."""
     messages = "any" if bounds.messages is None else bounds.messages
-    return f"requests {bounds.requests}, messages {messages}, hold ticks {bounds.hold_ticks}, scan ticks {bounds.scan_ticks}"
+    ticks = f"hold ticks {bounds.hold_ticks}, scan ticks {bounds.scan_ticks}"
+    return f"requests {bounds.requests}, messages {messages}, {ticks}"
