@@ -16,10 +16,8 @@ from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import (
     ConsumerConfig,
-    ConsumeStatus,
     Producer,
     PullConsumer,
-    PushConsumer,
     ReceivedMessage,
     StartAt,
 )
@@ -183,54 +181,12 @@ def test_flow_control_stops_and_resumes_pulling(name_server: str) -> None:
             producer.send("T", b"%d" % number, queue_id=0)
         with consuming(name_server, "G", cached_count_max=10, batch_count_max=5) as consumer:
             puller = next(iter(consumer._member._pullers.values()))
-            wait_until(lambda: puller._cached == 10 and not puller._is_pulling, "pulling stopped")
+            wait_until(lambda: puller.cached_count == 10 and not puller._is_pulling, "pulling stopped")
+            assert puller.stopped_by == "count"
             assert bodies(take(consumer, 100)) == [b"%d" % number for number in range(100)]
-            assert puller._cached <= 10
-
-
-def test_a_push_consumer_gives_again_what_its_listener_puts_off(
-    name_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """LATER brings the same messages again; SUCCESS goes on."""
-    monkeypatch.setattr("longpoll_broker.service.client.delivery.LISTENER_RETRY_S", 0.01)
-    seen: list[bytes] = []
-    done = threading.Event()
-
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-        seen.extend(bodies(messages))
-        if len(seen) < 3:
-            return ConsumeStatus.LATER
-        done.set()
-        return ConsumeStatus.SUCCESS
-
-    with Producer(RUNTIME, name_server) as producer:
-        producer.send("T", b"again")
-        config = ConsumerConfig("G", start_at=StartAt.FIRST)
-        with PushConsumer(RUNTIME, name_server, config, listen) as consumer:
-            consumer.subscribe("T")
-            consumer.start()
-            assert done.wait(PATIENCE_S)
-    assert seen == [b"again"] * 3
-
-
-def test_a_listener_that_raises_stops_the_consumer_and_loses_nothing(name_server: str) -> None:
-    """`close` tells of it, and the message comes again to the group's next member."""
-    raised = threading.Event()
-
-    def listen(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-        raised.set()
-        raise ZeroDivisionError("the listener's own fault")
-
-    with Producer(RUNTIME, name_server) as producer:
-        producer.send("T", b"kept")
-    consumer = PushConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST), listen)
-    consumer.subscribe("T")
-    consumer.start()
-    assert raised.wait(PATIENCE_S)
-    with pytest.raises(ClientError, match="the listener's own fault"):
-        consumer.close()
-    with consuming(name_server, "G", start_at=StartAt.STORED) as again:
-        assert bodies(take(again, 1)) == [b"kept"]
+            assert puller.cached_count <= 10
+            assert puller.stopped_by is None
+            assert consumer.statistics["T"].stopped_by_count > 0
 
 
 def test_nothing_is_left_running(name_server: str) -> None:

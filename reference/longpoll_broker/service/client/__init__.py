@@ -1,22 +1,34 @@
 """A RocketMQ client: producer, push consumer and pull consumer, for our broker and the Java one alike.
 
 `remoting` is one connection, `instance` all of a client's connections and routes, `producer` sends, `consumer` shares
-queues and pulls them, `delivery` hands messages to the user.
-Leaves out orderly consumption, sending back and flow control by bytes.
+queues and pulls them, `delivery` gives messages to whoever polls, `push` to a listener, `aio` to asyncio.
+Leaves out transactions and pulling without a group. `docs/client.md` shows how it is used.
 """
 
-from longpoll_broker.service.client.consumer import ConsumerConfig
-from longpoll_broker.service.client.delivery import ConsumeStatus, PullConsumer, PushConsumer
+from longpoll_broker.service.client.consumer import OnShare
+from longpoll_broker.service.client.credentials import Credentials
+from longpoll_broker.service.client.delivery import PullConsumer
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.messages import ReceivedMessage
-from longpoll_broker.service.client.offsets import StartAt
 from longpoll_broker.service.client.producer import Producer, SendResult
+from longpoll_broker.service.client.push import PushConsumer
+from longpoll_broker.service.client.rebalance import allocate_averagely, allocate_by_circle
 from longpoll_broker.service.client.remoting import RemotingClient
+from longpoll_broker.service.client.settings import ConsumerConfig, StartAt
+from longpoll_broker.service.client.statistics import TopicStatistics
+from longpoll_broker.service.client.workers import ConsumeStatus, Later, Listener
+from longpoll_broker.wire.bodies import MessageModel, MessageQueue
 
 __all__ = [
     "ClientInstance",
     "ConsumeStatus",
     "ConsumerConfig",
+    "Credentials",
+    "Later",
+    "Listener",
+    "MessageModel",
+    "MessageQueue",
+    "OnShare",
     "Producer",
     "PullConsumer",
     "PushConsumer",
@@ -24,4 +36,7 @@ __all__ = [
     "RemotingClient",
     "SendResult",
     "StartAt",
+    "TopicStatistics",
+    "allocate_averagely",
+    "allocate_by_circle",
 ]

@@ -3,29 +3,34 @@
 Everything that asks and waits runs on the timer's thread (or, at start and close, on the caller's).
 Leaves out pulling (`puller`), where offsets are kept (`offsets`) and what is done with the messages (`delivery`).
 
-Source: `MQClientInstance.sendHeartbeatToAllBrokerWithLock`, `RebalanceImpl.java`, `RemoteBrokerOffsetStore.java`.
+Source: `MQClientInstance.sendHeartbeatToAllBrokerWithLock`, `RebalanceImpl.java`, `RebalancePushImpl.java`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
-from attrs import field, frozen
-
-from longpoll_broker.errors import BrokerError, ConfigError, RefusedError
+from longpoll_broker.core.topics import RETRY_PREFIX
+from longpoll_broker.errors import BrokerError, ConfigError, NoRouteError, RefusedError
 from longpoll_broker.runtime import Runtime
+from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.instance import ClientInstance, Route
-from longpoll_broker.service.client.offsets import RemoteOffsets, StartAt, ask
+from longpoll_broker.service.client.locks import LOCK_LIVE_S, LOCK_RENEWAL_S, BrokerLocks
+from longpoll_broker.service.client.messages import ReceivedMessage
+from longpoll_broker.service.client.offsets import LocalOffsets, OffsetStore, RemoteOffsets, ask
+from longpoll_broker.service.client.process_queue import FlowLimits
 from longpoll_broker.service.client.puller import RETRY_S, Batch, Puller, PullSettings
-from longpoll_broker.service.client.rebalance import allocate_averagely
+from longpoll_broker.service.client.settings import RECONSUME_COUNT_MAX, ConsumerConfig
+from longpoll_broker.service.client.statistics import Statistics
 from longpoll_broker.service.client.timer import Timer
 from longpoll_broker.wire.bodies import (
     CheckClientData,
     ConsumeFromWhere,
     ConsumerData,
     ConsumerList,
+    ConsumeType,
     HeartbeatData,
     MessageQueue,
     SubscriptionData,
@@ -33,6 +38,7 @@ from longpoll_broker.wire.bodies import (
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import (
+    ConsumerSendMsgBackRequestHeader,
     GetConsumerListByGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
@@ -40,39 +46,26 @@ from longpoll_broker.wire.message import java_hash
 
 log = logging.getLogger(__name__)
 
-GROUP_SIZE_MAX: Final = 255
 SUBSCRIPTION_COUNT_MAX: Final = 1000
 
+OnShare = Callable[[MessageQueue, bool], None]
+"""Told that this client got a queue (true) or gave it up (false); on the timer's thread, so never wait or raise."""
 
-@frozen
-class ConsumerConfig:
-    """How a consumer behaves; the defaults are those of Java's push consumer."""
 
-    group: str
-    start_at: StartAt = field(default=StartAt.STORED)
-    start_timestamp_ms: int = field(default=0)
-    """With `StartAt.TIMESTAMP`: the first message stored at or after it."""
-    batch_count_max: int = field(default=32)
-    """`pullBatchSize`."""
-    hold_ms: int = field(default=15_000)
-    """`BROKER_SUSPEND_MAX_TIME_MILLIS`."""
-    pull_timeout_s: float = field(default=30.0)
-    """`CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND`."""
-    cached_count_max: int = field(default=1000)
-    """`pullThresholdForQueue`: with so many messages not consumed a queue is not pulled."""
-    rebalance_s: float = field(default=20.0)
-    heartbeat_s: float = field(default=30.0)
-    persist_s: float = field(default=5.0)
-    """`persistConsumerOffsetInterval`."""
+class Delivery(Protocol):
+    """Where a member's messages go."""
 
-    def __attrs_post_init__(self) -> None:
-        """Refuse a group that no broker takes."""
-        if not 0 < len(self.group) <= GROUP_SIZE_MAX or self.group.isspace():
-            raise ConfigError(f"group {self.group[:40]!r} is not allowed: 1 to {GROUP_SIZE_MAX} characters")
+    def deliver(self, batch: Batch) -> None:
+        """Take what a pull brought; on a reader thread, so never wait."""
+        ...
+
+    def is_busy(self, puller: Puller) -> bool:
+        """Whether a listener has messages of the queue right now; only ever true when orderly."""
+        ...
 
 
 class GroupMember:
-    """Keeps this client in its group and its share of the queues pulled; batches go to `deliver`.
+    """Keeps this client in its group and its share of the queues pulled; batches go to `delivery`.
 
     Invariant: `_pullers` has one puller, not dropped, for each queue of this client's share. It changes under `_lock`
     and only within `_rebalancing`: two at once, of which the first heartbeat's own notice makes a second, would each
@@ -80,20 +73,47 @@ class GroupMember:
     """
 
     def __init__(
-        self, runtime: Runtime, name_server: str, config: ConsumerConfig, deliver: Callable[[Batch], None]
+        self,
+        runtime: Runtime,
+        name_server: str,
+        config: ConsumerConfig,
+        delivery: Delivery,
+        *,
+        is_push: bool = False,
+        is_orderly: bool = False,
+        on_share: OnShare | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.config = config
-        self._deliver = deliver
+        self.statistics = Statistics(runtime)
+        self.retry_topic = RETRY_PREFIX + config.group
+        self._delivery = delivery
+        self._is_push = is_push
+        self._is_orderly = is_orderly and not config.is_broadcasting
+        self._on_share = on_share
         self._runtime = runtime
         self._lock = runtime.lock()
         self._rebalancing = runtime.lock()
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._pullers: dict[MessageQueue, Puller] = {}
-        self._instance = ClientInstance(runtime, name_server, on_request=self._requested)
-        self._offsets = RemoteOffsets(self._instance, config.group)
+        self._instance = ClientInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
+        self._offsets: OffsetStore
+        if config.is_broadcasting:
+            self._offsets = LocalOffsets(self._instance, runtime.files, config.offsets_file)
+        else:
+            self._offsets = RemoteOffsets(self._instance, config.group)
+        self._locks = BrokerLocks(self._instance, config.group)
         self._timer = Timer(runtime, f"consumer-{config.group}")
+        limits = FlowLimits(
+            config.cached_count_max, config.cached_size_max, None if self._is_orderly else config.cached_span_max
+        )
         self._settings = PullSettings(
-            config.group, config.batch_count_max, config.hold_ms, config.pull_timeout_s, config.cached_count_max
+            config.group,
+            config.batch_count_max,
+            config.hold_ms,
+            config.pull_timeout_s,
+            limits,
+            not config.is_broadcasting,
         )
 
     @property
@@ -118,13 +138,20 @@ class GroupMember:
 
         Raises a ClientError when name server, route or broker are not there, and when a broker will not filter so.
         """
+        if not self._subscriptions:
+            raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start")
         routes = [self._instance.route(topic) for topic in self._subscriptions]
         self._check_filters(routes)
+        if self._is_push and not self.config.is_broadcasting:
+            # The heartbeat makes this topic on every broker; its route is there once a name server has heard of it.
+            self.subscribe(self.retry_topic, "*")
         self._heartbeat(routes)
         self._rebalance()
         self._every(self.config.heartbeat_s, self._heartbeat_all)
         self._every(self.config.rebalance_s, self._rebalance)
         self._every(self.config.persist_s, self._persist)
+        if self._is_orderly:
+            self._every(LOCK_RENEWAL_S, self._renew_locks)
 
     def close(self) -> None:
         """Stop pulling, store the offsets, leave the group. Errors are logged: the broker notices a lost connection."""
@@ -134,8 +161,47 @@ class GroupMember:
         for puller in pullers:
             puller.drop()
         self._persist()
+        if self._is_orderly:
+            idle = [puller.queue for puller in pullers if not self._delivery.is_busy(puller)]
+            self._locks.unlock(idle, self._lock_failed)
         self._leave()
         self._instance.close()
+
+    # ------------------------------------------------------------ for the delivery
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something later on the timer's thread; never once the member is closed."""
+        self._timer.after(delay_s, action)
+
+    def send_back(self, message: ReceivedMessage, queue: MessageQueue, delay_level: int) -> None:
+        """Have the broker give the message to the group again later; 0 lets it choose when, negative: never.
+
+        Raises a ClientError. Source: `DefaultMQPushConsumerImpl.sendMessageBack`.
+        """
+        most = self.config.reconsume_count_max
+        header = ConsumerSendMsgBackRequestHeader(
+            offset=message.physical_offset,
+            group=self.config.group,
+            delay_level=delay_level,
+            origin_msg_id=message.msg_id,
+            origin_topic=queue.topic,
+            max_reconsume_times=RECONSUME_COUNT_MAX if most is None else most,
+        )
+        ask(
+            self._instance.client(self._instance.broker_address(queue.broker_name)),
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+            header,
+        )
+        self.statistics.add(queue.topic, sent_back_count=1)
+
+    def is_locked(self, puller: Puller) -> bool:
+        """Whether the queue's messages may be consumed in order now: the broker keeps it for this client."""
+        return not self._is_orderly or self._runtime.monotonic_ns() < puller.locked_until_ns
+
+    def released(self, puller: Puller) -> None:
+        """A queue that was given up is not being consumed any more: let the next member have it."""
+        if self._is_orderly:
+            self._locks.unlock([puller.queue], self._lock_failed)
 
     # ------------------------------------------------------------ on the timer's thread
 
@@ -155,9 +221,13 @@ class GroupMember:
 
     def _heartbeat_all(self) -> None:
         try:
-            self._heartbeat([self._instance.route(topic) for topic in self._subscriptions])
+            self._heartbeat([self._instance.route(topic) for topic in self._own_topics()])
         except BrokerError as error:
             log.warning("heartbeat of group %s: %s", self.config.group, error)
+
+    def _own_topics(self) -> list[str]:
+        """The topics that the user asked for."""
+        return [topic for topic in self._subscriptions if topic != self.retry_topic]
 
     def _check_filters(self, routes: list[Route]) -> None:
         """Ask every broker whether it filters other than by tags as we want (`checkClientInBroker`)."""
@@ -172,6 +242,8 @@ class GroupMember:
         """Tell every broker of the routes who we are; raises ClientError."""
         group = ConsumerData(
             group_name=self.config.group,
+            consume_type=ConsumeType.CONSUME_PASSIVELY if self._is_push else ConsumeType.CONSUME_ACTIVELY,
+            message_model=self.config.message_model,
             consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
             subscription_data_set=list(self._subscriptions.values()),
         )
@@ -182,31 +254,40 @@ class GroupMember:
     def _rebalance(self) -> None:
         """Take and give up queues so that this client has its share; what fails is tried again soon."""
         with self._rebalancing:
-            for topic in self._subscriptions:
+            for topic in list(self._subscriptions):
                 try:
                     self._rebalance_topic(topic)
+                except NoRouteError as error:
+                    if topic != self.retry_topic:
+                        self._rebalance_failed(topic, error)
                 except BrokerError as error:
-                    log.warning("rebalance of %s for group %s: %s", topic, self.config.group, error)
-                    self._timer.after(RETRY_S, self._heartbeat_all)
-                    self._timer.after(RETRY_S, self._rebalance)
+                    self._rebalance_failed(topic, error)
+
+    def _rebalance_failed(self, topic: str, error: BrokerError) -> None:
+        log.warning("rebalance of %s for group %s: %s", topic, self.config.group, error)
+        self._timer.after(RETRY_S, self._heartbeat_all)
+        self._timer.after(RETRY_S, self._rebalance)
 
     def _rebalance_topic(self, topic: str) -> None:
         route = self._instance.route(topic)
+        share = set(self._share(route))
+        with self._lock:
+            own = {queue for queue in self._pullers if queue.topic == topic}
+        for queue in sorted(own - share):
+            self._give_up(queue, stores=True)
+        for queue in sorted(self._lockable(share - own)):
+            self._begin(queue)
+
+    def _share(self, route: Route) -> tuple[MessageQueue, ...]:
+        """The queues of a topic that are this client's."""
+        if self.config.is_broadcasting:
+            return route.readable
         members = self._members(route)
         if self.client_id not in members:
             # The broker was restarted and has forgotten us: without this our queues would be given up.
             self._heartbeat([route])
             members = self._members(route)
-        share = set(allocate_averagely(self.client_id, members, route.readable))
-        with self._lock:
-            own = {queue for queue in self._pullers if queue.topic == topic}
-        for queue in sorted(own - share):
-            with self._lock:
-                puller = self._pullers.pop(queue)
-            puller.drop()
-            self._offsets.store(queue, puller.offset_done)
-        for queue in sorted(share - own):
-            self._begin(queue)
+        return self.config.allocate(self.client_id, members, route.readable)
 
     def _members(self, route: Route) -> list[str]:
         """The client ids of the group by one of the topic's brokers; none when the broker does not know the group."""
@@ -225,15 +306,33 @@ class GroupMember:
         puller = Puller(
             instance=self._instance,
             timer=self._timer,
+            statistics=self.statistics,
             settings=self._settings,
             queue=queue,
             subscription=self._subscriptions[queue.topic],
             offset=offset,
-            deliver=self._deliver,
+            deliver=self._delivery.deliver,
         )
+        puller.locked_until_ns = self._lock_end_ns()
         with self._lock:
             self._pullers[queue] = puller
+        self._shared(queue, True)
         puller.pull()
+
+    def _shared(self, queue: MessageQueue, is_ours: bool) -> None:
+        if self._on_share is not None:
+            self._on_share(queue, is_ours)
+
+    def _give_up(self, queue: MessageQueue, *, stores: bool) -> None:
+        """Let a queue go; a listener that still has messages of it ends its lock when it is done."""
+        with self._lock:
+            puller = self._pullers.pop(queue)
+        puller.drop()
+        self._shared(queue, False)
+        if stores:
+            self._offsets.store(queue, puller.offset_done)
+        if not self._delivery.is_busy(puller):
+            self.released(puller)
 
     def _persist(self) -> None:
         """Store every offset that has moved."""
@@ -252,6 +351,42 @@ class GroupMember:
                 ask(self._instance.client(address), RequestCode.UNREGISTER_CLIENT, header)
             except BrokerError as error:
                 log.warning("leaving group %s: %s", self.config.group, error)
+
+    # ------------------------------------------------------------ locks, on the timer's thread
+
+    def _lock_end_ns(self) -> int:
+        return self._runtime.monotonic_ns() + int(LOCK_LIVE_S * 1e9)
+
+    def _lockable(self, queues: set[MessageQueue]) -> set[MessageQueue]:
+        """The queues that may be begun: when orderly those that the brokers keep for us, and the rest soon again."""
+        if not self._is_orderly or not queues:
+            return queues
+        got, _refused = self._locks.lock(queues, self._lock_failed)
+        if got != queues:
+            self._timer.after(RETRY_S, self._rebalance)
+        return got
+
+    def _renew_locks(self) -> None:
+        """Keep the queues; one that another member has got meanwhile is given up, and not its offset overwritten."""
+        with self._rebalancing:
+            with self._lock:
+                pullers = dict(self._pullers)
+            end_ns = self._lock_end_ns()
+            got, refused = self._locks.lock(pullers, self._lock_failed)
+            for queue in got:
+                pullers[queue].locked_until_ns = end_ns
+            self._lose(refused)
+
+    def _lose(self, queues: Iterable[MessageQueue]) -> None:
+        for queue in sorted(queues):
+            log.warning(
+                "%s queue %d: another member of group %s has it", queue.topic, queue.queue_id, self.config.group
+            )
+            self._give_up(queue, stores=False)
+            self._timer.after(RETRY_S, self._rebalance)
+
+    def _lock_failed(self, broker_name: str, error: BrokerError) -> None:
+        log.warning("locks of group %s at %s: %s", self.config.group, broker_name, error)
 
 
 def make_subscription(topic: str, expression: str, expression_type: str, version: int) -> SubscriptionData:

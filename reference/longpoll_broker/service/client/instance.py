@@ -7,6 +7,7 @@ Source: `MQClientInstance.java`, `MQClientAPIImpl.getTopicRouteInfoFromNameServe
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -21,13 +22,16 @@ from longpoll_broker.errors import (
     RefusedError,
     UnreachableError,
 )
-from longpoll_broker.runtime import Runtime
+from longpoll_broker.runtime import Lock, Runtime
+from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.remoting import RemotingClient
 from longpoll_broker.wire.bodies import MessageQueue, TopicRouteData
 from longpoll_broker.wire.codes import Permission, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import GetRouteInfoRequestHeader
 from longpoll_broker.wire.headers.send import DEFAULT_TOPIC
+
+log = logging.getLogger(__name__)
 
 ROUTE_AGE_S_MAX: Final = 30.0
 """`pollNameServerInterval`: an older route is asked for again."""
@@ -65,8 +69,9 @@ class ClientInstance:
 
     `name_server` is one address or several separated by semicolons. Raises ConfigError when one is none.
 
-    Invariant: `_clients`, `_routes` and `_addresses` change under `_lock`; a client in `_clients` may have lost its
-    connection and is then replaced by the next that asks for it.
+    Invariant: `_clients`, `_connecting`, `_routes` and `_addresses` change under `_lock`; a client in `_clients` may
+    have lost its connection and is then replaced by the next that asks for it, under the address's lock in
+    `_connecting`, so that a broker that is slow to connect to keeps nobody from the others.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class ClientInstance:
         *,
         client_id: str | None = None,
         on_request: Callable[[Command], bool] | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.runtime = runtime
         self.client_id = client_id or f"127.0.0.1@longpoll-{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
@@ -83,7 +89,9 @@ class ClientInstance:
         if not self._name_servers:
             raise ConfigError("no name server is named: write HOST:PORT, such as 127.0.0.1:9876")
         self._on_request = on_request
+        self._credentials = credentials
         self._lock = runtime.lock()
+        self._connecting: dict[tuple[str, int], Lock] = {}
         self._clients: dict[tuple[str, int], RemotingClient] = {}
         self._routes: dict[str, Route] = {}
         self._addresses: dict[str, str] = {}
@@ -143,7 +151,15 @@ class ClientInstance:
             known = self._routes.get(topic)
         if known is not None and now_ns - known.learned_ns < ROUTE_AGE_S_MAX * 1e9:
             return known
-        data = self._ask_name_servers(asked_topic)
+        try:
+            data = self._ask_name_servers(asked_topic)
+        except NoRouteError:
+            raise
+        except ClientError as error:
+            if known is None:
+                raise
+            log.warning("%s; topic %s goes on by its last route", error, topic)
+            return known
         route = make_route(topic, data, queue_count_max, now_ns)
         if not route.addresses:
             raise NoRouteError(f"topic {topic!r} has no broker with a master: is the broker up?")
@@ -172,9 +188,18 @@ class ClientInstance:
     def _client(self, address: tuple[str, int]) -> RemotingClient:
         with self._lock:
             client = self._clients.get(address)
+            if client is not None and client.is_open:
+                return client
+            connecting = self._connecting.setdefault(address, self.runtime.lock())
+        with connecting:
+            with self._lock:
+                client = self._clients.get(address)
             if client is None or not client.is_open:
-                client = RemotingClient(self.runtime, *address, on_request=self._on_request)
-                self._clients[address] = client
+                client = RemotingClient(
+                    self.runtime, *address, on_request=self._on_request, credentials=self._credentials
+                )
+                with self._lock:
+                    self._clients[address] = client
             return client
 
 

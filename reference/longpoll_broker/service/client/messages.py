@@ -10,14 +10,14 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from longpoll_broker.config import MIB
 from longpoll_broker.errors import RemoteProtocolError
 from longpoll_broker.store.record import HEAD, HEAD_SIZE, Damage, Record, decode, decode_properties, host_text
 from longpoll_broker.wire.codes import MessageSysFlag
 from longpoll_broker.wire.frame import Buffer
-from longpoll_broker.wire.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from longpoll_broker.wire.message import PROPERTY_KEYS, PROPERTY_RETRY_TOPIC, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 
 UNPACKED_SIZE_MAX: Final = 64 * MIB
 """Longest body that is unpacked; the broker takes 4 MiB packed, and zlib packs zeros a thousandfold."""
@@ -74,6 +74,12 @@ def decode_messages(body: Buffer) -> list[ReceivedMessage]:
         messages.append(_message(record))
         at += record.size
     return messages
+
+
+def as_first_sent(message: ReceivedMessage, retry_topic: str) -> ReceivedMessage:
+    """A message of the group's retry topic under the topic that it was first sent to (`resetRetryAndNamespace`)."""
+    origin = message.properties.get(PROPERTY_RETRY_TOPIC)
+    return message if origin is None or message.topic != retry_topic else evolve(message, topic=origin)
 
 
 def _message(record: Record) -> ReceivedMessage:

@@ -3,21 +3,23 @@
 Runs on other threads: the connection's reader thread calls back with the answer, the timer retries.
 Leaves out which queues these are (`consumer`) and what is done with the messages (`delivery`).
 
-Source: `DefaultMQPushConsumerImpl.pullMessage`, `PullAPIWrapper.processPullResult`, `ProcessQueue.java`.
+Source: `DefaultMQPushConsumerImpl.pullMessage`, `PullAPIWrapper.processPullResult`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.errors import BrokerError, RefusedError
+from longpoll_broker.errors import BrokerError, RefusedError, RemoteProtocolError
 from longpoll_broker.service.client.calls import Answer
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.messages import ReceivedMessage, decode_messages, wanted_tags
+from longpoll_broker.service.client.process_queue import FlowLimits, ProcessQueue, Stop
+from longpoll_broker.service.client.statistics import Statistics
 from longpoll_broker.service.client.timer import Timer
 from longpoll_broker.wire.bodies import MessageQueue, SubscriptionData
 from longpoll_broker.wire.codes import PullSysFlag, RequestCode, ResponseCode
@@ -48,7 +50,9 @@ class PullSettings:
     batch_count_max: int
     hold_ms: int
     timeout_s: float
-    cached_count_max: int
+    limits: FlowLimits
+    commits: bool
+    """Whether a pull carries the group's offset along; not when broadcasting."""
 
 
 @frozen
@@ -58,15 +62,12 @@ class Batch:
     puller: Puller
     messages: tuple[ReceivedMessage, ...]
     """At least one."""
-    offset_next: int
-    """The group's offset once all of them are consumed; messages of other tags may lie before it."""
 
 
 class Puller:
     """One queue's loop.
 
-    Invariant, under `_lock`: at most one pull is on its way (`_is_pulling`); `offset_done` <= `_offset_next`; `_cached`
-    messages before `_offset_next` are delivered and not yet consumed; once `_is_dropped`, none of these change.
+    Invariant, under `_lock`: at most one pull is on its way (`_is_pulling`); once `_is_dropped`, nothing here changes.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Puller:
         *,
         instance: ClientInstance,
         timer: Timer,
+        statistics: Statistics,
         settings: PullSettings,
         queue: MessageQueue,
         subscription: SubscriptionData,
@@ -81,19 +83,39 @@ class Puller:
         deliver: Callable[[Batch], None],
     ) -> None:
         self.queue = queue
-        self.offset_done = offset
-        """Every message before it is consumed: what is stored for the group."""
+        self.locked_until_ns = 0
+        """When orderly: until when the broker keeps the queue for this client, by the monotonic clock."""
         self._instance = instance
         self._timer = timer
+        self._statistics = statistics
         self._settings = settings
         self._subscription = subscription
         self._tags = wanted_tags(subscription.sub_string) if subscription.expression_type == "TAG" else None
         self._deliver = deliver
         self._lock = instance.runtime.lock()
-        self._offset_next = offset
-        self._cached = 0
+        self._cached = ProcessQueue(offset)
         self._is_pulling = False
         self._is_dropped = False
+        self._stopped_by: Stop | None = None
+        self._asked_ns = 0
+
+    @property
+    def offset_done(self) -> int:
+        """Every message before it is consumed: what is stored for the group."""
+        with self._lock:
+            return self._cached.offset_done
+
+    @property
+    def cached_count(self) -> int:
+        """Messages that wait to be consumed."""
+        with self._lock:
+            return self._cached.count
+
+    @property
+    def stopped_by(self) -> Stop | None:
+        """Which limit of flow control keeps the queue from being pulled now."""
+        with self._lock:
+            return self._stopped_by
 
     @property
     def is_dropped(self) -> bool:
@@ -106,23 +128,26 @@ class Puller:
         with self._lock:
             self._is_dropped = True
 
-    def done(self, offset: int, count: int) -> None:
-        """Note that `count` delivered messages are consumed, the last of them before `offset`."""
+    def first(self, count: int) -> list[ReceivedMessage]:
+        """The first messages that wait to be consumed; none once the queue is given up."""
+        with self._lock:
+            return [] if self._is_dropped else self._cached.first(count)
+
+    def done(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Note that delivered messages are consumed."""
         with self._lock:
             if self._is_dropped:
                 return
-            self._cached -= count
-            assert self._cached >= 0, self._cached
-            # With nothing delivered and open, the messages of other tags up to the next pull are done with as well.
-            self.offset_done = self._offset_next if self._cached == 0 else offset
+            self._cached.done(messages)
         self.pull()
 
     def pull(self) -> None:
         """Ask for the next messages, unless a pull is on its way or enough are waiting to be consumed."""
         with self._lock:
-            if self._is_pulling or self._is_dropped or self._cached >= self._settings.cached_count_max:
+            if self._is_pulling or self._is_dropped or self._is_stopped():
                 return
             self._is_pulling = True
+            self._asked_ns = self._instance.runtime.monotonic_ns()
             header = self._header()
         try:
             client = self._instance.client(self._instance.broker_address(self.queue.broker_name))
@@ -132,18 +157,27 @@ class Puller:
         except BrokerError as error:
             self._failed(error, RETRY_S)
 
+    def _is_stopped(self) -> bool:
+        """Whether flow control says no; `done` asks again. Each stop is counted once."""
+        stop = self._cached.stop(self._settings.limits)
+        if stop is not None and stop != self._stopped_by:
+            self._statistics.stopped(self.queue.topic, stop)
+        self._stopped_by = stop
+        return stop is not None
+
     def _header(self) -> PullMessageRequestHeader:
+        offset_done = self._cached.offset_done
         flag = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
-        if self.offset_done > 0:
+        if self._settings.commits and offset_done > 0:
             flag |= PullSysFlag.COMMIT_OFFSET
         return PullMessageRequestHeader(
             consumer_group=self._settings.group,
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
-            queue_offset=self._offset_next,
+            queue_offset=self._cached.offset_next,
             max_msg_nums=self._settings.batch_count_max,
             sys_flag=int(flag),
-            commit_offset=self.offset_done,
+            commit_offset=offset_done if self._settings.commits else 0,
             suspend_timeout_millis=self._settings.hold_ms,
             sub_version=self._subscription.sub_version,
             subscription=self._subscription.sub_string,
@@ -161,6 +195,7 @@ class Puller:
                 )
             header = PullMessageResponseHeader.decode(answer.ext_fields)
             found = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
+            self._check_order(found)
         except BrokerError as error:
             is_busy = isinstance(error, RefusedError) and error.code == ResponseCode.FLOW_CONTROL
             self._failed(error, FLOW_CONTROL_RETRY_S if is_busy else RETRY_S)
@@ -169,20 +204,36 @@ class Puller:
         self._take(wanted, header.next_begin_offset, is_moved=answer.code == ResponseCode.PULL_OFFSET_MOVED)
         self.pull()
 
+    def _check_order(self, messages: list[ReceivedMessage]) -> None:
+        """Raise RemoteProtocolError for messages that were not asked for, which would be consumed out of order."""
+        with self._lock:
+            expected = self._cached.offset_next
+        for message in messages:
+            if message.queue_offset < expected:
+                raise RemoteProtocolError(
+                    f"a pull of {self.queue.topic} queue {self.queue.queue_id} brought offset {message.queue_offset} "
+                    f"where {expected} or a later one was due"
+                )
+            expected = message.queue_offset + 1
+
     def _take(self, messages: tuple[ReceivedMessage, ...], offset_next: int, *, is_moved: bool) -> None:
         """Deliver the messages and stand at the next offset."""
         with self._lock:
             self._is_pulling = False
             if self._is_dropped:
                 return
-            self._offset_next = offset_next
-            self._cached += len(messages)
-            if self._cached == 0:
-                self.offset_done = offset_next
+            if is_moved:
+                self._cached.move(offset_next)
+            else:
+                self._cached.put(messages, offset_next)
+            waited_ms = (self._instance.runtime.monotonic_ns() - self._asked_ns) / 1e6
+        topic = self.queue.topic
+        self._statistics.add(topic, pull_count=1, moved_count=int(is_moved))
         if is_moved:
-            log.warning("%s queue %d: the offset is moved to %d", self.queue.topic, self.queue.queue_id, offset_next)
+            log.warning("%s queue %d: the offset is moved to %d", topic, self.queue.queue_id, offset_next)
         if messages:
-            self._deliver(Batch(self, messages, offset_next))
+            self._statistics.add(topic, found_count=1, message_count=len(messages), pull_ms=waited_ms)
+            self._deliver(Batch(self, messages))
 
     def _failed(self, error: BrokerError, retry_s: float) -> None:
         """Ask again later; nothing is lost, for the offset stays where it is."""
@@ -190,5 +241,6 @@ class Puller:
             self._is_pulling = False
             if self._is_dropped:
                 return
+        self._statistics.add(self.queue.topic, failed_pull_count=1)
         log.warning("%s queue %d: %s; asking again in %g s", self.queue.topic, self.queue.queue_id, error, retry_s)
         self._timer.after(retry_s, self.pull)

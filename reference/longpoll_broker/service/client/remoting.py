@@ -25,6 +25,7 @@ from longpoll_broker.errors import (
 )
 from longpoll_broker.runtime import PARTS_MAX, Runtime
 from longpoll_broker.service.client.calls import OPAQUE_MAX, Answer, Callback, Calls, PendingCall
+from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.wire.codes import VERSION, CommandFlag, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command, encode_reply_head
 from longpoll_broker.wire.connection import Connection, Signal
@@ -62,10 +63,12 @@ class RemotingClient:
         *,
         on_request: Callable[[Command], bool] | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        credentials: Credentials | None = None,
     ) -> None:
         self.address = f"{host}:{port}"
         self._runtime = runtime
         self._on_request = on_request
+        self._credentials = credentials
         self._lock = runtime.lock()
         self._calls = Calls()
         self._output: deque[Buffer] = deque()
@@ -164,6 +167,8 @@ class RemotingClient:
 
     def _request(self, code: int, opaque: int, flag: int, header: Header | None, body: Buffer) -> list[Buffer]:
         fields = None if header is None else header.encode()
+        if self._credentials is not None:
+            fields = self._credentials.signed(fields, body)
         return self._connection.send(
             Command(code, opaque, flag, fields, body, None, "PYTHON", VERSION, Serialisation.JSON)
         )
