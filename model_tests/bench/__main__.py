@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+ROOT: Final = Path(__file__).parents[2]
 PARTS: Final = {
     "explore": ("explore_bench",),
-    "broker": ("wire_bench", "store_bench"),
+    "broker": ("broker_bench", "wire_bench", "store_bench"),
     "judge": ("judge_bench", "observe_bench"),
 }
 """Part -> its scripts, in the order in which they run."""
@@ -31,8 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     for script in (script for part in chosen for script in PARTS[part]):
         sys.stdout.write(f"== {script}\n")
         sys.stdout.flush()
-        path = Path(__file__).with_name(f"{script}.py")
-        worst = max(worst, abs(subprocess.run([sys.executable, path], check=False).returncode))
+        command = (sys.executable, "-m", f"model_tests.bench.{script}")
+        worst = max(worst, abs(subprocess.run(command, cwd=ROOT, check=False).returncode))
     return worst
 
 

@@ -2,7 +2,8 @@
 
 On every queue, round after round, one message is sent and, a random moment of up to `gap_ms` later, the pull that takes
 it. Nothing else happens on the queue until the message has come, so a missed wakeup is not healed by the next message
-and shows as a wait for the broker's scan. One thread, two connections; the load itself measures every delivery.
+and shows as a wait for the broker's scan. One thread, two connections; the load itself measures every delivery, and a
+control thread tells a late one from a machine that stood still.
 
 Leaves out judging (`longpoll_judge`), and loads that look like users' (`load`).
 """
@@ -20,6 +21,7 @@ from typing import Final, Literal
 from attrs import define, field, frozen
 
 from longpoll_broker.errors import ClientError
+from longpoll_broker.testing.harness.stalls import StallWatch
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command, encode
@@ -57,6 +59,8 @@ class Delivery:
     queue: int
     offset: int
     delay_ms: float
+    stalled_ms: float = 0.0
+    """How much of the delay the machine, as a control thread saw it, stood still."""
 
 
 @frozen
@@ -65,6 +69,17 @@ class RaceReport:
 
     delivered_count: int
     late: tuple[Delivery, ...]
+    late_ms: float = 0.0
+    """What counted as late."""
+
+    @property
+    def unexplained(self) -> tuple[Delivery, ...]:
+        """The late deliveries that are late even without the machine's stalls."""
+        return tuple(one for one in self.late if one.delay_ms - one.stalled_ms > self.late_ms)
+
+    def later_than(self, late_ms: float) -> int:
+        """How many came later than that, stalls or not."""
+        return sum(one.delay_ms > late_ms for one in self.late)
 
 
 @define(slots=True)
@@ -84,6 +99,7 @@ class _Race:
     sender: socket.socket
     puller: socket.socket
     sequence: random.Random
+    watch: StallWatch
     due: list[tuple[int, Step, int]] = field(factory=list)
     queues: list[_Queue] = field(factory=list)
     late: list[Delivery] = field(factory=list)
@@ -128,7 +144,8 @@ class _Race:
             delay_ms = (now_ns - queue.written_ns) / 1e6
             self.delivered_count += 1
             if delay_ms > self.plan.late_ms:
-                self.late.append(Delivery(number, queue.offset, delay_ms))
+                stalled_ms = self.watch.stalled_ms(queue.written_ns, now_ns)
+                self.late.append(Delivery(number, queue.offset, delay_ms, stalled_ms))
             queue.delivered = True
         if queue.acknowledged and queue.delivered:
             queue.offset += 1
@@ -147,16 +164,20 @@ def race(
 
     Raises ClientError when an answer is an error or nothing moves any more, OSError when the broker is not there.
     """
-    with socket.create_connection(address) as sender, socket.create_connection(address) as puller:
+    with (
+        socket.create_connection(address) as sender,
+        socket.create_connection(address) as puller,
+        StallWatch() as watch,
+    ):
         for one in (sender, puller):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        running = _Race(plan, sender, puller, random.Random(plan.seed))
+        running = _Race(plan, sender, puller, random.Random(plan.seed), watch)
         running.queues = [_Queue(first_offset) for _ in range(plan.queue_count)]
         begun_ns = running.moved_ns = time.monotonic_ns()
         for number in range(plan.queue_count):
             running.begin(number, begun_ns)
         _run(running, begun_ns, begun_ns + int(plan.seconds * 1e9), progress)
-        return RaceReport(running.delivered_count, tuple(running.late))
+        return RaceReport(running.delivered_count, tuple(running.late), plan.late_ms)
 
 
 def _run(running: _Race, begun_ns: int, stop_ns: int, progress: Callable[[float], None]) -> None:

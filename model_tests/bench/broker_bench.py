@@ -1,0 +1,71 @@
+"""Our broker beside the Java broker 4.9.7, on real sockets, in one run: every figure of the comparison as a ratio.
+
+    python -m model_tests.bench.broker_bench [--seconds 4] [--rounds 2] [--without-java] [--json]
+
+Both brokers run during the whole measurement, and each figure is taken of one and then of the other, round by round, so
+that a busy machine disturbs both alike; of rates the best round counts, of latencies all rounds together. The load is
+the project's own harness, whose ceiling against a server that answers without looking is printed too. BENCH_SECONDS
+sets --seconds: 1 is a short form for a look at a machine that does other work; the figures of a release are taken with
+4 on one that does not. Exit code 1 when a bar is missed, 2 for a mistake; without Java only ours are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from model_tests.bench.broker_figures import OURS, POLLING
+from model_tests.bench.broker_measures import Scale, measure
+from model_tests.bench.broker_shown import machine, missed, show
+from model_tests.bench.broker_sides import Side, java, ours
+from model_tests.conformance.java_broker import JavaUnavailableError
+from rich.console import Console
+from rich.progress import Progress
+
+from longpoll_broker.errors import ClientError
+
+SECONDS: Final = 4.0
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=float(os.environ.get("BENCH_SECONDS") or SECONDS))
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--without-java", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if not 0.2 <= options.seconds <= 60 or not 1 <= options.rounds <= 20:
+        parser.error("give 0.2 to 60 seconds and 1 to 20 rounds")
+    about = machine()
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="longpoll-bench-")))
+        sides: list[Side] = [stack.enter_context(ours(OURS, directory / "ours"))]
+        if not options.without_java:
+            try:
+                sides.append(stack.enter_context(java(directory / "java")))
+            except JavaUnavailableError as error:
+                sys.stderr.write(f"longpoll: {error}; measuring ours alone\n")
+        polling = stack.enter_context(ours(POLLING, directory / "polling", ("--knob", "notify=dispatcher_poll")))
+        progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+        try:
+            values = measure(sides, polling, Scale(options.seconds, options.rounds), progress)
+        except ClientError as error:
+            sys.stderr.write(f"longpoll: the load failed: {error}\n")
+            return 2
+    if options.json:
+        told = {"machine": about, "seconds": options.seconds, "figures": values, "missed": missed(values)}
+        sys.stdout.write(msgspec.json.encode(told).decode() + "\n")
+    else:
+        show(values, about)
+    return 1 if missed(values) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""How each figure of `broker_bench` is measured, and how much of it.
+
+Leaves out the brokers (`broker_sides`), the load itself (`longpoll_broker.testing.harness`) and what the figures must
+be (`broker_figures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from attrs import define, field, frozen
+from model_tests.bench.broker_figures import CEILING, FIGURES, OURS, Value, value_of
+from model_tests.bench.broker_sides import Side
+from rich.progress import Progress
+
+from longpoll_broker.testing.harness.held import HeldPlan, hold, make_topic
+from longpoll_broker.testing.harness.latency import fan_outs, overshoots, percentile, round_trips, wakes
+from longpoll_broker.testing.harness.throughput import Stored, fill, pulls, sends
+from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
+from longpoll_broker.testing.harness.workers import busy_share
+from longpoll_broker.testing.racing import RacePlan, race
+
+OVERSHOOT_MS: Final = (1_000, 4_000)
+"""The timeouts of the pulls whose deadlines are measured."""
+FAN_OUT: Final = (1_000, 10)
+"""Pulls, and the connections that they come from."""
+RACE_QUEUES: Final = 64
+PULL_DEPTH: Final = 8
+STORED: Final = Stored(200_000, BODY_SIZE // 32)
+"""What the trivial server seems to hold."""
+
+
+@frozen
+class Scale:
+    """How much to measure: the seconds of one rate, from which the rest follows, and rounds."""
+
+    seconds: float
+    rounds: int
+
+    def count(self, a_second: float) -> int:
+        """A count that grows with the seconds."""
+        return max(10, int(a_second * self.seconds))
+
+
+@define(eq=False)
+class Bench:
+    """The values under way: figure -> side -> one value a round."""
+
+    scale: Scale
+    values: dict[str, dict[str, list[float]]] = field(factory=lambda: {key: {} for key in FIGURES})
+    topic_count: int = 0
+
+    def put(self, side: str, **measured: float) -> None:
+        """Add one round's values."""
+        for key, value in measured.items():
+            self.values[key].setdefault(side, []).append(value)
+
+    def topic(self) -> str:
+        """The name of a new topic."""
+        self.topic_count += 1
+        return f"BENCH-{self.topic_count}"
+
+    # -- one figure or a few, of one broker, in one round --------------------------------------------------------------
+
+    def idle(self, side: Side) -> None:
+        """Processor time while nobody asks for anything."""
+        self.put(side.name, idle=100 * busy_share(side.process_id, 2 * self.scale.seconds))
+
+    def wake(self, side: Side) -> None:
+        """Round trips, and held pulls woken one at a time."""
+        self.put(side.name, round_trip_p50=percentile(round_trips(side.address, self.topic(), 500), 0.5))
+        taken = wakes(side.address, self.topic(), self.scale.count(250))
+        self.put(side.name, wake_p50=percentile(taken, 0.5), wake_p99=percentile(taken, 0.99))
+
+    def overshoot(self, side: Side) -> None:
+        """Pulls without news at their deadlines."""
+        late = overshoots(side.address, self.topic(), self.scale.count(50), OVERSHOOT_MS)
+        self.put(side.name, overshoot_p50=percentile(late, 0.5), overshoot_p99=percentile(late, 0.99))
+
+    def racing(self, side: Side) -> None:
+        """Messages that race the pulls that want them."""
+        topic = self.topic()
+        make_topic(side.address, topic, RACE_QUEUES)
+        plan = RacePlan(topic, 2 * self.scale.seconds, RACE_QUEUES, late_ms=100.0, seed=self.topic_count)
+        report = race(side.address, plan)
+        self.put(
+            side.name,
+            raced=report.delivered_count,
+            raced_late=1e6 * report.later_than(500.0) / max(1, report.delivered_count),
+            raced_unexplained=len(report.unexplained),
+        )
+
+    def fan_out(self, side: Side) -> None:
+        """One message for many."""
+        for one in fan_outs(side.address, self.topic(), *FAN_OUT, rounds=self.scale.count(3)):
+            self.put(side.name, fan_first=one.first_ms, fan_last=one.last_ms)
+
+    def send(self, side: Side) -> None:
+        """Pipelined sends on one connection."""
+        rate = sends(side.address, self.topic(), 1, seconds=self.scale.seconds / 2)
+        self.put(side.name, send_1=rate.per_second)
+
+    def send_many(self, side: Side) -> None:
+        """Pipelined sends on eight."""
+        rate = sends(side.address, self.topic(), 8, seconds=self.scale.seconds / 2)
+        self.put(side.name, send_8=rate.per_second)
+
+    def pull(self, side: Side) -> None:
+        """Reading a stored queue."""
+        topic = self.topic()
+        stored = fill(side.address, topic, STORED.count)
+        seconds = self.scale.seconds / 2
+        self.put(
+            side.name,
+            pull_1=pulls(side.address, topic, stored, 1, seconds=seconds).per_second,
+            pull_8=pulls(side.address, topic, stored, PULL_DEPTH, seconds=seconds).per_second,
+        )
+
+    def held(self, side: Side) -> None:
+        """A hundred thousand pulls of one timeout."""
+        self._hold(side, same_moment=False)
+
+    def moment(self, side: Side) -> None:
+        """A hundred thousand due at once."""
+        self._hold(side, same_moment=True)
+
+    def _hold(self, side: Side, *, same_moment: bool) -> None:
+        plan = HeldPlan(self.topic(), 10_000, idle_s=0.0 if same_moment else 4.0, same_moment=same_moment)
+        make_topic(side.address, plan.topic, plan.queue_count)
+        report = hold(side.address, side.process_id, side.memory_bytes, plan)
+        self.put(side.name, accepted=plan.pull_count / report.accept_s)
+        if same_moment:
+            self.put(side.name, moment_last=report.late_max_ms)
+            return
+        self.put(
+            side.name,
+            held_bytes=report.private_bytes_each,
+            held_late_p99=report.late_p99_ms,
+            idle_held=100 * report.busy_share,
+        )
+
+    def ceiling(self) -> None:
+        """The harness against servers that answer without looking."""
+        seconds = self.scale.seconds / 4
+        with trivial_server(SENT, 1) as address:
+            self.put(CEILING, round_trip_p50=percentile(round_trips(address, "T", 500), 0.5))
+        for count in (1, 8):
+            with trivial_server(SENT, count) as address:
+                rate = sends(address, "T", count, seconds=seconds, warm_s=0.5)
+                self.put(CEILING, **{f"send_{count}": rate.per_second})
+        for depth in (1, PULL_DEPTH):
+            with trivial_server(PULLED, 1) as address:
+                rate = pulls(address, "T", STORED, depth, seconds=seconds, warm_s=0.5)
+                self.put(CEILING, **{f"pull_{depth}": rate.per_second})
+
+
+def measure(sides: Sequence[Side], polling: Side, scale: Scale, progress: Progress) -> list[Value]:
+    """Everything, of every side, in turns. Raises ClientError when an answer is wrong or does not come."""
+    bench = Bench(scale)
+    once: list[Callable[[Side], None]] = [bench.idle, bench.held, bench.moment]
+    in_rounds: list[Callable[[Side], None]] = [
+        bench.wake, bench.overshoot, bench.racing, bench.fan_out, bench.send, bench.send_many, bench.pull,
+    ]  # fmt: skip
+    steps: list[tuple[str, Callable[[], None]]] = [("the harness itself", bench.ceiling)]
+    for work in once[:1]:
+        steps += [(f"{work.__name__}, {side.name}", partial(work, side)) for side in sides]
+    for number in range(scale.rounds):
+        for work in in_rounds:
+            turns = [*sides, polling] if work in {bench.wake, bench.send} else sides
+            steps += [(f"{work.__name__}, {side.name}, round {number + 1}", partial(work, side)) for side in turns]
+    for work in once[1:]:
+        steps += [(f"{work.__name__}, {side.name}", partial(work, side)) for side in sides]
+    task = progress.add_task("", total=len(steps))
+    for name, step in steps:
+        progress.update(task, description=name)
+        step()
+        progress.advance(task)
+    return [value_of(FIGURES[key], measured) for key, measured in bench.values.items() if OURS in measured]

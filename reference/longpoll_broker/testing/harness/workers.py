@@ -1,0 +1,104 @@
+"""Work in processes of their own that begin at one moment, and the processor time and memory of any process.
+
+Leaves out what the work is. Source of the figures: Linux's /proc (`stat`, `smaps_rollup`).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from longpoll_broker.errors import ClientError
+
+Result = TypeVar("Result")
+JOIN_S: Final = 60.0
+READY: Final = "ready"
+
+
+Begin = Callable[[], None]
+"""Says that a process is ready, and returns when all are."""
+Worker = Callable[[Begin], Result]
+"""What a process does: prepare, begin, work, return."""
+
+
+def _child(work: Worker[Result], pipe: Connection) -> None:
+    def begin() -> None:
+        pipe.send(READY)
+        pipe.recv()
+
+    try:
+        pipe.send(work(begin))
+    except (ClientError, OSError, EOFError) as error:
+        pipe.send(ClientError(f"a load process failed: {error}"))
+
+
+def together(works: Sequence[Worker[Result]]) -> list[Result]:
+    """Run each in a process of its own; raises ClientError when one fails."""
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    try:
+        for work in works:
+            here, there = context.Pipe()
+            process = context.Process(target=_child, args=(work, there), daemon=True)
+            process.start()
+            there.close()
+            pipes.append(here)
+            processes.append(process)
+        for pipe in pipes:
+            _expect_ready(_received(pipe))
+        for pipe in pipes:
+            pipe.send(READY)
+        return [_checked(_received(pipe)) for pipe in pipes]
+    finally:
+        for process in processes:
+            process.join(JOIN_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for pipe in pipes:
+            pipe.close()
+
+
+def _received(pipe: Connection) -> object:
+    try:
+        return pipe.recv()
+    except EOFError:
+        raise ClientError("a load process ended early") from None
+
+
+def _expect_ready(told: object) -> None:
+    if told != READY:
+        _checked(told)
+
+
+def _checked(told: object) -> Any:
+    if isinstance(told, Exception):
+        raise told
+    return told
+
+
+def processor_seconds(process_id: int) -> float:
+    """User and system time that a process has used so far."""
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def busy_share(process_id: int, seconds: float) -> float:
+    """The share of one core that a process uses over the next seconds."""
+    begun_s, used_s = time.monotonic(), processor_seconds(process_id)
+    time.sleep(seconds)
+    return (processor_seconds(process_id) - used_s) / (time.monotonic() - begun_s)
+
+
+def private_bytes(process_id: int) -> int:
+    """USS: the bytes of memory that no other process shares, mapped files left out."""
+    sizes = 0
+    for line in Path(f"/proc/{process_id}/smaps_rollup").read_text().splitlines():
+        if line.startswith(("Private_Clean:", "Private_Dirty:")):
+            sizes += int(line.split()[1]) * 1024
+    return sizes
