@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from longpoll_broker.core.hold import ANSWERED, HELD, MISSED, QUEUED, TAKEN, Deadlines, HoldTable, Pull
+from longpoll_broker.core.deadlines import Deadlines
+from longpoll_broker.core.hold import ANSWERED, HELD, MISSED, QUEUED, TAKEN, HoldTable, Pull, Room
 
 KEY = ("T", 0)
 
@@ -54,17 +55,17 @@ def test_a_recheck_does_nothing_once_a_notifier_has_taken_the_pull() -> None:
     pull = missed()
     table.hold(pull)
     table.take(KEY)
-    assert not table.recheck(pull, 9)
+    assert not table.recheck(pull)
     assert pull.phase is TAKEN
 
 
 def test_a_recheck_takes_out_what_need_not_wait() -> None:
-    """Only if the visible end has moved past the offset."""
+    """Once: the second recheck finds it gone."""
     table = HoldTable()
     pull = missed(offset=4)
     table.hold(pull)
-    assert not table.recheck(pull, 4)
-    assert table.recheck(pull, 5)
+    assert table.recheck(pull)
+    assert not table.recheck(pull)
     table.assert_tidy()
     assert len(table) == 0
 
@@ -150,7 +151,7 @@ def test_without_own_deadlines_nothing_is_armed() -> None:
 
 def test_stale_deadlines_do_not_pile_up() -> None:
     """As in trio: a million pulls that were woken early leave a heap of bounded size."""
-    deadlines = Deadlines()
+    deadlines: Deadlines[Pull] = Deadlines()
     pull = missed()
     for deadline_ms in range(50_000):
         deadlines.add(pull, deadline_ms)
@@ -158,3 +159,35 @@ def test_stale_deadlines_do_not_pile_up() -> None:
     assert len(deadlines) == 0
     assert len(deadlines._heap) <= 1001
     assert deadlines.next_ms() is None
+
+
+def test_room_is_taken_and_given_with_every_pull() -> None:
+    """However a pull leaves, its place is free again; at the limit nothing is inserted."""
+    room = Room(3)
+    tables = [HoldTable(room=room), HoldTable(room=room)]
+    kept, woken, dropped = missed(), missed(), missed("gone")
+    assert tables[0].hold(kept)
+    assert tables[1].hold(woken)
+    assert tables[0].hold(dropped)
+    refused = missed()
+    assert not tables[1].hold(refused)
+    assert refused.phase is MISSED
+    assert tables[1].recheck(woken)
+    tables[0].drop_channel("gone")
+    assert room.used == len(tables[0]) == 1
+    tables[0].keep(tables[0].take(KEY))
+    assert room.used == 1
+    assert tables[0].expire(100) == [kept]
+    assert room.used == 0
+
+
+def test_the_limit_of_a_queue_counts_those_that_a_notifier_has_taken() -> None:
+    """Else a walk would make room that its put-back needs."""
+    table = HoldTable(queue_limit=1)
+    first = missed()
+    assert table.hold(first)
+    table.take(KEY)
+    assert not table.hold(missed())
+    assert table.hold(missed(topic="U"))
+    table.keep([first])
+    table.assert_tidy()

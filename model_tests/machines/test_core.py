@@ -158,7 +158,7 @@ class Core:
         slot = self.slots[number]
         slot.recheck_due = False
         pull = slot.pull
-        if pull is not None and self.table.recheck(pull, self.visible_end):
+        if pull is not None and pull.offset < self.visible_end and self.table.recheck(pull):
             self.queue(pull)
 
     def expire(self, number: int) -> list[Done]:
@@ -422,7 +422,7 @@ def test_a_long_walk_meets_every_action(policy_name: str) -> None:
 
 def test_planted_a_recheck_that_never_removes_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recheck removed: a pull stays held that the law has queued."""
-    monkeypatch.setattr(HoldTable, "recheck", lambda _table, _pull, _end: False)
+    monkeypatch.setattr(HoldTable, "recheck", lambda _table, _pull: False)
     with pytest.raises(AssertionError, match="recheck"):
         run_machine("strict", planted=True)
 

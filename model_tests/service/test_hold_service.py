@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+import threading
+
 import attrs
 import pytest
 
-from longpoll_broker.core.filter import tag_filter
+from longpoll_broker.core.filter import java_hash, tag_filter
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.testing.memory_queues import MemoryQueues, Message
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy, RecheckAfterHold
 
 KEY = ("T", 0)
 
 
 class Bench:
-    """A hold service whose store is a number and whose executor notes what it gets."""
+    """A hold service over queues in memory, whose executor notes what it gets."""
 
-    def __init__(self, policy: Policy, *, rejects: bool = False, held_count_max: int = 100) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        rejects: bool = False,
+        held_count_max: int = 100,
+        queue_held_count_max: int | None = None,
+    ) -> None:
         self.now_ns = 0
         runtime = RealRuntime()
         runtime.monotonic_ns = lambda: self.now_ns
-        self.end = 0
+        self.queues = MemoryQueues()
         self.rejects = rejects
         self.ran: list[tuple[Pull, str]] = []
         self.refused: list[tuple[Pull, str]] = []
         self.outbox = Outbox()
-        self.service = HoldService(runtime, policy, self, self, refuse=self.refuse, held_count_max=held_count_max)
-
-    def properties_at(self, topic: str, queue_id: int, offset: int) -> None:
-        """No message of these tests has properties."""
-
-    def visible_end(self, topic: str, queue_id: int) -> int:
-        """The store's answer."""
-        assert (topic, queue_id) == KEY
-        return self.end
+        self.service = HoldService(
+            runtime,
+            policy,
+            self.queues,
+            self,
+            refuse=self.refuse,
+            held_count_max=held_count_max,
+            queue_held_count_max=queue_held_count_max,
+        )
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
         """The executor."""
@@ -47,18 +57,24 @@ class Bench:
         """The answer without a run."""
         self.refused.append((pull, cause))
 
-    def hold(self, offset: int = 0, deadline_ms: int = 1000) -> Pull:
+    def hold(self, offset: int = 0, deadline_ms: int = 1000, *, tags: str = "*", queue_id: int = 0) -> Pull:
         """Hold a pull that has missed."""
-        pull = Pull("c", 1, "G", *KEY, offset, 32, 2, deadline_ms=deadline_ms)
-        pull.filter = tag_filter("*", None)
+        pull = Pull("c", 1, "G", "T", queue_id, offset, 32, 2, deadline_ms=deadline_ms)
+        pull.filter = tag_filter(tags, None)
         self.service.hold(pull, self.outbox)
         self.service.assert_tidy()
         return pull
 
-    def arrive(self) -> None:
+    def make_visible(self, tag: str = "") -> None:
+        """A message becomes visible, and its notifier has not walked yet."""
+        self.queues.append(KEY, Message(java_hash(tag) if tag else 0))
+        self.queues.make_visible(KEY)
+
+    def arrive(self, tag: str = "") -> None:
         """A message becomes visible and its notifier walks."""
-        self.end += 1
-        self.service.notify(KEY, self.end, 0, self.outbox)
+        self.make_visible(tag)
+        end = self.queues.visible_end(*KEY)
+        self.service.notify(KEY, end, self.queues.messages[KEY][-1].tags_code, self.outbox)
         self.service.assert_tidy()
 
 
@@ -66,7 +82,7 @@ class Bench:
 def test_every_recheck_sees_what_is_visible_already(variant: RecheckAfterHold) -> None:
     """What became visible after the read is run at once."""
     bench = Bench(attrs.evolve(STRICT, recheck_after_hold=variant))
-    bench.end = 1
+    bench.make_visible()
     pull = bench.hold()
     assert bench.ran == [(pull, "woken")]
     assert len(bench.service) == 0
@@ -75,7 +91,7 @@ def test_every_recheck_sees_what_is_visible_already(variant: RecheckAfterHold) -
 def test_without_a_recheck_it_is_held() -> None:
     """As RocketMQ does; the test above can fail."""
     bench = Bench(attrs.evolve(STRICT, recheck_after_hold="none"))
-    bench.end = 1
+    bench.make_visible()
     bench.hold()
     assert bench.ran == []
     assert len(bench.service) == 1
@@ -142,6 +158,54 @@ def test_the_limit_is_kept_and_room_comes_back() -> None:
     assert len(bench.service) == 0
     bench.hold(offset=1)
     assert len(bench.service) == 1
+
+
+def test_the_limit_of_one_queue_leaves_room_in_others() -> None:
+    """A crowd at one queue is refused there, exactly at the limit, and nowhere else."""
+    bench = Bench(STRICT, queue_held_count_max=2)
+    bench.hold()
+    bench.hold()
+    third = bench.hold()
+    assert bench.refused == [(third, "busy")]
+    bench.hold(queue_id=1)
+    assert len(bench.refused) == 1
+    bench.arrive()
+    bench.hold(offset=1)
+    assert len(bench.service) == 2
+
+
+def test_the_limit_is_exact_between_threads() -> None:
+    """Eight threads that hold at once fill it to the last place and not beyond."""
+    bench = Bench(STRICT, held_count_max=1000)
+    start = threading.Barrier(8)
+
+    def crowd(queue_id: int) -> None:
+        start.wait()
+        for _ in range(200):
+            pull = Pull(queue_id, 1, "G", "T", queue_id, 0, 32, 2, deadline_ms=1000)
+            pull.filter = tag_filter("*", None)
+            bench.service.hold(pull, Outbox())
+
+    threads = [threading.Thread(target=crowd, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    bench.service.assert_tidy()
+    assert len(bench.service) == 1000
+    assert [cause for _pull, cause in bench.refused] == ["busy"] * 600
+
+
+def test_a_recheck_passes_over_what_the_filter_does_not_want() -> None:
+    """Another tag's message became visible meanwhile: the pull stays held, and wakes at the one it wants."""
+    bench = Bench(STRICT)
+    bench.make_visible("other")
+    pull = bench.hold(tags="mine")
+    assert (bench.ran, len(bench.service)) == ([], 1)
+    assert pull.unmatched_end == 1
+    bench.make_visible("mine")
+    second = bench.hold(tags="mine")
+    assert bench.ran == [(second, "woken")]
 
 
 def test_after_the_stop_nothing_is_held() -> None:

@@ -19,6 +19,12 @@ class StoreConfig:
     """`mappedFileSizeCommitLog`, bytes; files are sparse until written."""
     consume_queue_file_size: int = field(default=300_000 * 20)
     """`mappedFileSizeConsumeQueue`, bytes, a multiple of 20."""
+    index: bool = field(default=True)
+    """`messageIndexEnable`: messages can be queried by key."""
+    index_slot_count: int = field(default=5_000_000)
+    """`maxHashSlotNum`, slots of one index file, 4 bytes each."""
+    index_entry_count: int = field(default=20_000_000)
+    """`maxIndexNum`, entries of one index file, 20 bytes each; the first is never used."""
     message_size_max: int = field(default=4 * MIB)
     """`maxMessageSize`, bytes of body."""
     flush_disk_sync: bool = field(default=False)
@@ -69,7 +75,9 @@ class BrokerConfig:
     hold_timeout_ms_max: int = field(default=60_000)
     """Longest hold that `strict` grants, whatever the request asks."""
     held_count_max: int = field(default=1_000_000)
-    """Most pulls that `strict` holds in all; the next one is answered SYSTEM_BUSY."""
+    """Most pulls held in all; the next one is answered SYSTEM_BUSY."""
+    queue_held_count_max: int = field(default=200_000)
+    """Most pulls held of one queue; the next one is answered likewise."""
     connection_count_max: int = field(default=20_000)
     frame_size_max: int = field(default=16 * MIB)
     """Largest frame after the length field, bytes (`NettyDecoder.FRAME_MAX_LENGTH`)."""

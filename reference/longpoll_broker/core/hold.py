@@ -7,19 +7,20 @@ time.
 
 Leaves out who notices an arrival (`core.notifier`), what is answered (`core.pull`) and the locks (`service`).
 
-Sources: `PullRequestHoldService.java`, `ManyPullRequest.java`; the deadline heap follows trio's `Deadlines`.
+Sources: `PullRequestHoldService.java`, `ManyPullRequest.java`.
 """
 
 from __future__ import annotations
 
 import enum
-import heapq
 from collections.abc import Callable, Hashable, Iterable
-from typing import Final
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
 
 import msgspec
 from attrs import define, field
 
+from longpoll_broker.core.deadlines import Deadlines
 from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.core.filter import Filter
 
@@ -83,57 +84,41 @@ class Pull(msgspec.Struct, eq=False, gc=False):
     phase: Phase = PULLING
     spent: bool = False
     """Its deadline entry fired while a notifier had taken it."""
+    unmatched_end: int = 0
+    """A recheck has looked at every message from `offset` to here, and the filter wants none."""
 
 
-class Deadlines:
-    """Pulls by deadline; a heap of the distinct milliseconds, each with its pulls.
+@define(slots=True, eq=False)
+class Room:
+    """How many pulls may be held in all, shared by every shard. Invariant: `used` pulls are held or taken."""
 
-    Invariants: every value of `_due` is non-empty; every key of `_due` is in `_heap` at least once. A millisecond
-    whose pulls are all gone leaves the heap when it comes to the top (or at the next prune), never earlier.
-    """
+    limit: int
+    guard: AbstractContextManager[Any] = field(factory=nullcontext)
+    """The lock of this count, which is taken with a shard's lock held and never the other way round."""
+    used: int = field(default=0, init=False)
 
-    __slots__ = ("_due", "_heap")
+    def take(self) -> bool:
+        """Room for one pull; false when there is none."""
+        with self.guard:
+            if self.used >= self.limit:
+                return False
+            self.used += 1
+            return True
+
+    def give(self) -> None:
+        """A pull has left."""
+        with self.guard:
+            self.used -= 1
+
+
+class Bucket:
+    """The pulls of one queue. Invariant: `known` counts those in `pulls` and those that a notifier has taken."""
+
+    __slots__ = ("known", "pulls")
 
     def __init__(self) -> None:
-        self._due: dict[int, dict[Pull, None]] = {}
-        self._heap: list[int] = []
-
-    def add(self, pull: Pull, deadline_ms: int) -> None:
-        """Arm one pull."""
-        pulls = self._due.get(deadline_ms)
-        if pulls is None:
-            pulls = self._due[deadline_ms] = {}
-            heapq.heappush(self._heap, deadline_ms)
-        pulls[pull] = None
-
-    def remove(self, pull: Pull, deadline_ms: int) -> None:
-        """Disarm one pull; nothing happens when it is not armed at that time."""
-        pulls = self._due.get(deadline_ms)
-        if pulls is None:
-            return
-        pulls.pop(pull, None)
-        if not pulls:
-            del self._due[deadline_ms]
-            # As in trio: stale entries are cheap until they outnumber the live ones.
-            if len(self._heap) > 2 * len(self._due) + 1000:
-                self._heap = list(self._due)
-                heapq.heapify(self._heap)
-
-    def next_ms(self) -> int | None:
-        """The earliest armed time; None when nothing is armed."""
-        while self._heap and self._heap[0] not in self._due:
-            heapq.heappop(self._heap)
-        return self._heap[0] if self._heap else None
-
-    def pop_due(self, now_ms: int) -> list[Pull]:
-        """Disarm and return every pull armed at `now_ms` or before, earliest first."""
-        due: list[Pull] = []
-        while self._heap and self._heap[0] <= now_ms:
-            due.extend(self._due.pop(heapq.heappop(self._heap), ()))
-        return due
-
-    def __len__(self) -> int:
-        return sum(map(len, self._due.values()))
+        self.known = 0
+        self.pulls: dict[Pull, None] = {}
 
 
 @define(slots=True, eq=False)
@@ -141,8 +126,8 @@ class HoldTable:
     """One shard of the table.
 
     Invariants, true between any two calls:
-    - a pull is in `_buckets` exactly when its phase is HELD, and no bucket is empty;
-    - `_channels` knows exactly the pulls that are HELD or TAKEN;
+    - a pull is in a bucket's `pulls` exactly when its phase is HELD, and every bucket knows a pull;
+    - `_channels` knows exactly the pulls that are HELD or TAKEN, and so does `room`;
     - with `own_deadlines`, `_deadlines` knows every HELD pull, and every TAKEN one that is not `spent`
       (with `one_shot`, a pull whose entry was spent while TAKEN comes back without one: RocketMQ-like designs lose
       such a deadline, ours must not).
@@ -150,9 +135,13 @@ class HoldTable:
 
     own_deadlines: bool = True
     one_shot: bool = False
-    _buckets: dict[Key, dict[Pull, None]] = field(factory=dict, init=False)
+    room: Room | None = None
+    """Shared by the shards of one table; None is room without end."""
+    queue_limit: int | None = None
+    """Most pulls of one queue that are held or taken."""
+    _buckets: dict[Key, Bucket] = field(factory=dict, init=False)
     _channels: dict[Hashable, dict[Pull, None]] = field(factory=dict, init=False)
-    _deadlines: Deadlines = field(factory=Deadlines, init=False)
+    _deadlines: Deadlines[Pull] = field(factory=Deadlines, init=False)
     _held: int = field(default=0, init=False)
 
     def __len__(self) -> int:
@@ -161,10 +150,11 @@ class HoldTable:
 
     def has(self, key: Key) -> bool:
         """Whether the bucket holds anything; exact under the lock, a hint without it."""
-        return key in self._buckets
+        bucket = self._buckets.get(key)
+        return bucket is not None and bool(bucket.pulls)
 
     def keys(self) -> list[Key]:
-        """The buckets that hold something now."""
+        """The buckets that there are now."""
         return list(self._buckets)
 
     def deadline_next_ms(self) -> int | None:
@@ -173,10 +163,20 @@ class HoldTable:
 
     # -- hold, take, keep: the law's actions of the same names ------------------------------------------------------
 
-    def hold(self, pull: Pull) -> None:
-        """Insert a pull that missed."""
+    def hold(self, pull: Pull) -> bool:
+        """Insert a pull that missed; false, and nothing done, when a limit forbids one more."""
         assert pull.phase is MISSED
-        self._insert(pull)
+        key = (pull.topic, pull.queue_id)
+        bucket = self._buckets.get(key)
+        if bucket is not None and self.queue_limit is not None and bucket.known >= self.queue_limit:
+            return False
+        if self.room is not None and not self.room.take():
+            return False
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket()
+        bucket.known += 1
+        bucket.pulls[pull] = None
+        pull.phase = HELD
         channel = self._channels.get(pull.channel)
         if channel is None:
             channel = self._channels[pull.channel] = {}
@@ -184,15 +184,17 @@ class HoldTable:
         self._held += 1
         if self.own_deadlines:
             self._deadlines.add(pull, pull.deadline_ms)
+        return True
 
     def take(self, key: Key) -> list[Pull]:
         """Clone and clear: the bucket's pulls, in the order held, now the caller's to wake or keep."""
-        bucket = self._buckets.pop(key, None)
+        bucket = self._buckets.get(key)
         if bucket is None:
             return []
-        for pull in bucket:
+        taken, bucket.pulls = bucket.pulls, {}
+        for pull in taken:
             pull.phase = TAKEN
-        return list(bucket)
+        return list(taken)
 
     def keep(self, pulls: Iterable[Pull]) -> list[Pull]:
         """Put back what was taken and not woken; a pull whose channel closed meanwhile stays out. The ones put back."""
@@ -201,7 +203,8 @@ class HoldTable:
             if pull.phase is not TAKEN:
                 assert pull.phase is ANSWERED
                 continue
-            self._insert(pull)
+            self._buckets[pull.topic, pull.queue_id].pulls[pull] = None
+            pull.phase = HELD
             kept.append(pull)
             if pull.spent and not self.one_shot:
                 # The entry stands until the answer: it fired while the pull was out, so it is due at once.
@@ -227,7 +230,7 @@ class HoldTable:
             return [], []
         woken: list[Pull] = []
         thrown: list[Pull] = []
-        for pull in bucket:
+        for pull in bucket.pulls:
             try:
                 if wakes(pull):
                     woken.append(pull)
@@ -239,22 +242,15 @@ class HoldTable:
 
     # -- recheck, expire, drop, stop --------------------------------------------------------------------------------
 
-    def recheck(self, pull: Pull, visible_end: int) -> bool:
-        """After the insert, take the pull out to run it if the visible end has moved past its offset.
+    def recheck(self, pull: Pull) -> bool:
+        """Take a pull out to run it, for a recheck has found something that it wants.
 
-        False, and nothing done, if it has not, or if a notifier or an answer was first.
+        False, and nothing done, if a notifier or an answer was first.
         """
-        if pull.phase is not HELD or visible_end <= pull.offset:
+        if pull.phase is not HELD:
             return False
         self._remove(pull)
         return True
-
-    def remove_behind(self, pulls: Iterable[Pull], visible_end: int) -> list[Pull]:
-        """Take out those of the pulls that are held and whose offset is below the visible end."""
-        behind = [pull for pull in pulls if pull.phase is HELD and pull.offset < visible_end]
-        for pull in behind:
-            self._remove(pull)
-        return behind
 
     def expire(self, now_ms: int) -> list[Pull]:
         """Take out every held pull whose deadline has come; one that a notifier has taken is marked `spent`."""
@@ -279,59 +275,53 @@ class HoldTable:
             pull.phase = ANSWERED
         return dropped
 
-    def drain(self) -> list[Pull]:
-        """Take out every held pull; those that a notifier has taken are its own to keep, and drained after that."""
-        held = [pull for bucket in self._buckets.values() for pull in bucket]
-        for pull in held:
-            self._remove(pull)
-        return held
+    def drain(self, topic: str | None = None) -> list[Pull]:
+        """Take out every held pull, of one topic or of all.
 
-    def drain_topic(self, topic: str) -> list[Pull]:
-        """Take out every held pull of one topic."""
-        held = [pull for key, bucket in self._buckets.items() if key[0] == topic for pull in bucket]
+        Those that a notifier has taken are its own to keep, and drained after that.
+        """
+        held = [
+            pull for key, bucket in self._buckets.items() if topic is None or key[0] == topic for pull in bucket.pulls
+        ]
         for pull in held:
             self._remove(pull)
         return held
 
     def assert_tidy(self) -> None:
         """Check the invariants of the class; for tests and the stop of a broker."""
-        held = {pull for bucket in self._buckets.values() for pull in bucket}
+        held = {pull for bucket in self._buckets.values() for pull in bucket.pulls}
         known = {pull for pulls in self._channels.values() for pull in pulls}
-        assert all(self._buckets.values())
+        assert all(bucket.known for bucket in self._buckets.values())
+        assert sum(bucket.known for bucket in self._buckets.values()) == self._held
         assert all(self._channels.values())
         assert all(pull.phase is HELD for pull in held)
         assert held <= known
         assert all(pull.phase is TAKEN for pull in known - held)
         assert len(known) == self._held
-        armed = {pull for pulls in self._deadlines._due.values() for pull in pulls}  # noqa: SLF001 - our own part
+        armed = set(self._deadlines)
         assert armed <= known
         assert not self.own_deadlines or self.one_shot or {p for p in known if not p.spent} <= armed
 
     # -- the parts --------------------------------------------------------------------------------------------------
 
-    def _insert(self, pull: Pull) -> None:
-        key = (pull.topic, pull.queue_id)
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            bucket = self._buckets[key] = {}
-        bucket[pull] = None
-        pull.phase = HELD
-
     def _remove(self, pull: Pull) -> None:
-        key = (pull.topic, pull.queue_id)
-        bucket = self._buckets[key]
-        del bucket[pull]
-        if not bucket:
-            del self._buckets[key]
+        del self._buckets[pull.topic, pull.queue_id].pulls[pull]
         self._forget(pull)
         pull.phase = QUEUED
 
     def _forget(self, pull: Pull) -> None:
-        """Let go of index and deadline of a pull that is held or taken."""
+        """Let go of a pull that is held or taken: of its place, its channel and its deadline."""
+        key = (pull.topic, pull.queue_id)
+        bucket = self._buckets[key]
+        bucket.known -= 1
+        if not bucket.known:
+            del self._buckets[key]
         channel = self._channels[pull.channel]
         del channel[pull]
         if not channel:
             del self._channels[pull.channel]
         self._held -= 1
+        if self.room is not None:
+            self.room.give()
         if self.own_deadlines:
             self._deadlines.remove(pull, pull.deadline_ms)

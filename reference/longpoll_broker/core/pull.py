@@ -179,17 +179,38 @@ def decide(pull: Pull, desk: Desk, store: Store) -> Decision:
 
 def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved:
     """Read for a pull that has passed its checks."""
-    place = (pull.topic, pull.queue_id, pull.offset, pull.count_max)
-    if isinstance(wanted, SqlFilter):
-        read = store.get(*place, matches_properties=wanted.matches_properties)
-    else:
-        read = store.get(*place, None if wanted.all_tags else wanted.matches)
+    read = _read(pull, wanted, store, pull.offset, pull.count_max)
     code = code_of(read.status.name, pull.offset)
     if code == SUCCESS:
         return Found(read)
     if code == PULL_NOT_FOUND:
         return Miss(read, wanted)
     return OffsetMoved(read, code)
+
+
+def _read(pull: Pull, wanted: Filter, store: Store, offset: int, count_max: int) -> Read:
+    if isinstance(wanted, SqlFilter):
+        return store.get(pull.topic, pull.queue_id, offset, count_max, matches_properties=wanted.matches_properties)
+    return store.get(pull.topic, pull.queue_id, offset, count_max, None if wanted.all_tags else wanted.matches)
+
+
+def wants_visible(pull: Pull, store: Store, visible_end: int) -> bool:
+    """Whether the queue has something from the pull's offset on that its filter lets through; reads the store.
+
+    What was looked at is noted in the pull, so that a row of messages that it does not want is read once. Also true
+    where the offset is no longer one to wait at: the pull must be run to hear that.
+    """
+    wanted = pull.filter
+    if visible_end <= pull.offset or wanted is None:
+        return visible_end > pull.offset
+    offset = max(pull.offset, pull.unmatched_end)
+    while offset < visible_end:
+        read = _read(pull, wanted, store, offset, 1)
+        if read.status.name != "NO_MATCHED_MESSAGE" or read.offset_next <= offset:
+            return True
+        offset = read.offset_next
+    pull.unmatched_end = offset
+    return False
 
 
 _CODES: Final = {

@@ -264,6 +264,7 @@ class Broker:
             self._pool or InlineExecutor(self.pull_service.run),
             refuse=self.pull_service.refuse,
             held_count_max=config.held_count_max,
+            queue_held_count_max=config.queue_held_count_max,
             recorder=recorder,
         )
         self.pull_service.hold_service = self.hold_service

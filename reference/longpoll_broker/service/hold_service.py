@@ -15,8 +15,9 @@ from typing import Final, Protocol
 from attrs import frozen
 
 from longpoll_broker.core.faults import FAULTS
-from longpoll_broker.core.hold import HELD, MISSED, QUEUED, HoldTable, Key, Pull
+from longpoll_broker.core.hold import HELD, MISSED, QUEUED, HoldTable, Key, Pull, Room
 from longpoll_broker.core.notifier import Walk
+from longpoll_broker.core.pull import Store, wants_visible
 from longpoll_broker.core.sql92 import Lookup
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Lock, Runtime
@@ -50,7 +51,7 @@ class Executor(Protocol):
         ...
 
 
-class Ends(Protocol):
+class Ends(Store, Protocol):
     """What a notifier asks the store."""
 
     def visible_end(self, topic: str, queue_id: int) -> int:
@@ -82,6 +83,7 @@ class HoldService:
         *,
         refuse: Callable[[Pull, str, Outbox], None],
         held_count_max: int,
+        queue_held_count_max: int | None = None,
         recorder: HistoryRecorder | None = None,
     ) -> None:
         self._runtime = runtime
@@ -89,23 +91,27 @@ class HoldService:
         self._ends = ends
         self._executor = executor
         self._refuse = refuse
-        self._held_count_max = held_count_max
-        self._room = 0
-        self._room_lock = runtime.lock()
+        self._room = Room(held_count_max, runtime.lock())
         self._recorder = recorder
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
         one_shot = policy.heap_entry == "one_shot"
         self._shards = tuple(
-            Shard(runtime.lock(), HoldTable(own_deadlines=own_deadlines, one_shot=one_shot)) for _ in range(SHARD_COUNT)
+            Shard(
+                runtime.lock(),
+                HoldTable(
+                    own_deadlines=own_deadlines, one_shot=one_shot, room=self._room, queue_limit=queue_held_count_max
+                ),
+            )
+            for _ in range(SHARD_COUNT)
         )
         self._wake_clock: Callable[[], None] | None = None
         self._clock_outbox: Outbox | None = None
         self._clock_sleeps_until_ms: float = float("inf")
 
     def __len__(self) -> int:
-        """How many pulls are held or taken; exact when no other thread is at work."""
-        return sum(len(shard.table) for shard in self._shards)
+        """How many pulls are held or taken."""
+        return self._room.used
 
     def now_ms(self) -> int:
         """The clock of deadlines."""
@@ -149,25 +155,9 @@ class HoldService:
         """Insert the pull; or why it must be answered instead."""
         if self._stopping and self._policy.on_stop == "answer":
             return "stopped"
-        if not self._take_room():
-            return "busy"
         if self._policy.recheck_after_hold == "in_lock" and self._has_news(pull):
             return "woken"
-        table.hold(pull)
-        return None
-
-    def _take_room(self) -> bool:
-        """Whether one more pull may be held.
-
-        Counting eight shards for every pull would cost as much as the insert: what is free at a count may be used up
-        before the next. Pulls that are between this and their insert are not counted, so the limit is kept up to one
-        pull an I/O thread.
-        """
-        with self._room_lock:
-            if self._room <= 0:
-                self._room = self._held_count_max - len(self)
-            self._room -= 1
-            return self._room >= 0
+        return None if table.hold(pull) else "busy"
 
     def _recheck(self, shard: Shard, pull: Pull, outbox: Outbox) -> None:
         """Look at the visible end once more; take the pull out under the lock, and only then queue it.
@@ -179,9 +169,9 @@ class HoldService:
         self._runtime.step("recheck")
         visible_end = self._ends.visible_end(pull.topic, pull.queue_id)
         removed = False
-        if visible_end > pull.offset:
+        if wants_visible(pull, self._ends, visible_end):
             with shard.lock:
-                removed = shard.table.recheck(pull, visible_end)
+                removed = shard.table.recheck(pull)
         if recorder is not None:
             recorder.put("recheck", after_ns, **_place(pull), visible_end=visible_end)
         if removed:
@@ -251,9 +241,10 @@ class HoldService:
         if self._policy.recheck_after_keep:
             self._runtime.step("recheck")
             visible_end = self._ends.visible_end(*walk.key)
+            wanting = [pull for pull in kept if wants_visible(pull, self._ends, visible_end)]
             with shard.lock:
-                behind = shard.table.remove_behind(kept, visible_end)
-            for pull in behind:
+                removed = [pull for pull in wanting if shard.table.recheck(pull)]
+            for pull in removed:
                 self._queue(pull, "woken", outbox)
 
     def scan(self, outbox: Outbox) -> None:
@@ -326,7 +317,7 @@ class HoldService:
         """Run every held pull of a topic that is gone, so that it is told at once; RocketMQ's hear it at a scan."""
         for shard in self._shards:
             with shard.lock:
-                held = shard.table.drain_topic(topic)
+                held = shard.table.drain(topic)
             for pull in held:
                 self._queue(pull, "error", outbox)
 

@@ -1,0 +1,100 @@
+"""Queues in memory: what the hold table's threads ask of a store, and nothing else.
+
+A message is its tag's hash and its properties. It is appended, and visible after `make_visible`, as in a store. Leaves
+out bytes, files and limits (`store.selection` has them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from attrs import define, field, frozen
+
+from longpoll_broker.core.sql92 import Lookup
+from longpoll_broker.store.messages import GetResult, GetStatus
+
+Key = tuple[str, int]
+
+
+@frozen
+class Message:
+    """One message."""
+
+    tags_code: int = 0
+    properties: Mapping[str, str] = field(factory=dict)
+
+
+@define(slots=True, eq=False)
+class MemoryQueues:
+    """Some queues. Invariant: a queue's first `visible[key]` messages are visible, from `start[key]` on."""
+
+    messages: dict[Key, list[Message]] = field(factory=dict)
+    visible: dict[Key, int] = field(factory=dict)
+    start: dict[Key, int] = field(factory=dict)
+
+    log_start: Final = 0
+
+    def append(self, key: Key, message: Message | None = None) -> None:
+        """Put a message into the log; nobody sees it yet."""
+        self.messages.setdefault(key, []).append(message or Message())
+
+    def make_visible(self, key: Key) -> int:
+        """Make the next appended message visible; the visible end after it."""
+        end = self.visible.get(key, 0) + 1
+        assert end <= len(self.messages[key])
+        self.visible[key] = end
+        return end
+
+    def visible_end(self, topic: str, queue_id: int) -> int:
+        """The queue's visible end."""
+        return self.visible.get((topic, queue_id), 0)
+
+    def visible_start(self, topic: str, queue_id: int) -> int:
+        """The queue's first offset."""
+        return self.start.get((topic, queue_id), 0)
+
+    def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
+        """The properties of one visible message."""
+        if not self.visible_start(topic, queue_id) <= offset < self.visible_end(topic, queue_id):
+            return None
+        return self.messages[topic, queue_id][offset].properties.get
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        matches: Callable[[int], bool] | None = None,
+        *,
+        matches_properties: Callable[[Lookup], bool] | None = None,
+    ) -> GetResult:
+        """A read, with the statuses of the store's."""
+        start, end = self.visible_start(topic, queue_id), self.visible_end(topic, queue_id)
+        if end == 0 or not start <= offset < end:
+            return GetResult(_status_outside(offset, start, end), _next_outside(offset, start, end), start, end,
+                             [], [], 0, False)  # fmt: skip
+        found: list[int] = []
+        offset_next = offset
+        for message in self.messages[topic, queue_id][offset:end]:
+            if len(found) == count_max:
+                break
+            wanted = matches is None or matches(message.tags_code)
+            if wanted and (matches_properties is None or matches_properties(message.properties.get)):
+                found.append(offset_next)
+            offset_next += 1
+        status = GetStatus.FOUND if found else GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, offset_next, start, end, [], found, 0, False)
+
+
+def _status_outside(offset: int, start: int, end: int) -> GetStatus:
+    if end == 0:
+        return GetStatus.NO_MESSAGE_IN_QUEUE
+    if offset < start:
+        return GetStatus.OFFSET_TOO_SMALL
+    return GetStatus.OFFSET_OVERFLOW_ONE if offset == end else GetStatus.OFFSET_OVERFLOW_BADLY
+
+
+def _next_outside(offset: int, start: int, end: int) -> int:
+    return start if offset < start else min(offset, end)
