@@ -5,11 +5,13 @@ queues and pulls them, `delivery` gives messages to whoever polls, `push` to a l
 Leaves out transactions and pulling without a group. `docs/client.md` shows how it is used.
 """
 
+from longpoll_broker.service.client.aio import AsyncProducer, AsyncPullConsumer
 from longpoll_broker.service.client.consumer import OnShare
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.delivery import PullConsumer
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.messages import ReceivedMessage
+from longpoll_broker.service.client.outgoing import OutgoingMessage
 from longpoll_broker.service.client.producer import Producer, SendResult
 from longpoll_broker.service.client.push import PushConsumer
 from longpoll_broker.service.client.rebalance import allocate_averagely, allocate_by_circle
@@ -20,6 +22,8 @@ from longpoll_broker.service.client.workers import ConsumeStatus, Later, Listene
 from longpoll_broker.wire.bodies import MessageModel, MessageQueue
 
 __all__ = [
+    "AsyncProducer",
+    "AsyncPullConsumer",
     "ClientInstance",
     "ConsumeStatus",
     "ConsumerConfig",
@@ -29,6 +33,7 @@ __all__ = [
     "MessageModel",
     "MessageQueue",
     "OnShare",
+    "OutgoingMessage",
     "Producer",
     "PullConsumer",
     "PushConsumer",

@@ -35,7 +35,7 @@ class Listening(Protocol):
         """Take what a pull brought; on a reader thread."""
         ...
 
-    def is_busy(self, puller: Puller) -> bool:
+    def is_busy(self, puller: Puller, /) -> bool:
         """Whether the listener has messages of the queue right now, in order."""
         ...
 

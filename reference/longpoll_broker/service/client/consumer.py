@@ -59,7 +59,7 @@ class Delivery(Protocol):
         """Take what a pull brought; on a reader thread, so never wait."""
         ...
 
-    def is_busy(self, puller: Puller) -> bool:
+    def is_busy(self, puller: Puller, /) -> bool:
         """Whether a listener has messages of the queue right now; only ever true when orderly."""
         ...
 

@@ -1,55 +1,52 @@
-"""Sends messages: picks a queue, asks its broker, tries another when the connection fails.
+"""Sends messages: picks a queue, asks its broker, tries another broker's when that fails.
 
-Leaves out batches, transactions and asynchronous sends.
+Leaves out transactions, and staying away from brokers that were slow (`sendLatencyFaultEnable`).
 
 Source: `DefaultMQProducerImpl.sendDefaultImpl`, `TopicPublishInfo.selectOneMessageQueue`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 from attrs import frozen
 
-from longpoll_broker.config import MIB
 from longpoll_broker.errors import (
+    AnswerTimeoutError,
     ClientError,
     ConfigError,
     ConnectionLostError,
     HeaderError,
-    LocalProtocolError,
     NoRouteError,
     RefusedError,
     UnreachableError,
 )
 from longpoll_broker.runtime import Runtime
-from longpoll_broker.service.client.instance import DEFAULT_QUEUE_COUNT, ClientInstance
+from longpoll_broker.service.client.credentials import Credentials
+from longpoll_broker.service.client.instance import ClientInstance
+from longpoll_broker.service.client.outgoing import OutgoingMessage, Parcel, batch_parcel, single_parcel
 from longpoll_broker.service.client.remoting import CALL_TIMEOUT_S
 from longpoll_broker.wire.bodies import MessageQueue
-from longpoll_broker.wire.codes import SEND_SUCCESS_CODES, RequestCode
+from longpoll_broker.wire.codes import SEND_SUCCESS_CODES, ResponseCode
 from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
-from longpoll_broker.wire.headers.send import DEFAULT_TOPIC
-from longpoll_broker.wire.message import (
-    PROPERTIES_SIZE_MAX,
-    PROPERTY_KEYS,
-    PROPERTY_TAGS,
-    PROPERTY_UNIQ_KEY,
-    PROPERTY_WAIT,
-    encode_properties,
-)
+from longpoll_broker.wire.headers import SendMessageResponseHeader
 
-BODY_SIZE_MAX: Final = 4 * MIB
-"""`maxMessageSize` of producers."""
 ATTEMPT_COUNT: Final = 3
 """`retryTimesWhenSendFailed` 2, and the first try."""
-TOPIC_SIZE_MAX: Final = 127
-TOPIC_PATTERN: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{TOPIC_SIZE_MAX}}}")
-"""`TopicValidator.VALID_PATTERN_STR` and its longest name."""
-RESERVED_PROPERTIES: Final = frozenset({PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT})
+RETRIED_CODES: Final = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.NO_PERMISSION,
+    }
+)
+"""Answers after which another queue is tried (`retryResponseCodes`): another broker may take the message."""
+
+Select: TypeAlias = Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Picks one of a topic's writable queues, which are in order and at least one (`MessageQueueSelector`)."""
 
 
 @frozen
@@ -72,9 +69,16 @@ class Producer:
     Invariant: `_sequence` counts the messages made, `_turn` the queues picked in turn; both change under `_lock`.
     """
 
-    def __init__(self, runtime: Runtime, name_server: str, group: str = "longpoll-producer") -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        name_server: str,
+        group: str = "longpoll-producer",
+        *,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.group = group
-        self._instance = ClientInstance(runtime, name_server)
+        self._instance = ClientInstance(runtime, name_server, credentials=credentials)
         self._runtime = runtime
         self._lock = runtime.lock()
         self._sequence = 0
@@ -101,29 +105,39 @@ class Producer:
         tags: str | None = None,
         keys: str | None = None,
         properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
         queue_id: int | None = None,
+        select: Select | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> SendResult:
-        """Send one message and wait until the broker has it, trying up to three queues when connections fail.
+        """Send one message and wait until the broker has it.
 
-        After an error the message may be stored all the same, or even twice, as with every RocketMQ producer.
+        It goes to the next queue in turn, to `queue_id`, or to the one that `select` picks. When that fails, up to two
+        others are tried, of another broker if there is one, all within `timeout_s`. After an error the message may be
+        stored all the same, or even twice, as with every RocketMQ producer.
         Raises ConfigError for a message that no broker takes, else a ClientError.
         """
-        message = self._message(topic, body, tags, keys, properties)
-        failure: ClientError | None = None
-        for _attempt in range(ATTEMPT_COUNT):
-            queue, address = self._pick(topic, queue_id)
-            try:
-                answer = self._instance.client(address).call(
-                    RequestCode.SEND_MESSAGE_V2, message.header(queue.queue_id), body, timeout_s=timeout_s
-                )
-            except (UnreachableError, ConnectionLostError) as error:
-                self._instance.forget_route(topic)
-                failure = error
-                continue
-            return _result(message, queue, answer)
-        assert failure is not None
-        raise failure
+        message = OutgoingMessage(body, tags, keys, properties or {}, delay_level)
+        (msg_id,) = self._new_ids(1)
+        parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms())
+        (result,) = self._send(parcel, _selector(topic, queue_id, select), timeout_s)
+        return result
+
+    def send_batch(
+        self,
+        topic: str,
+        messages: Sequence[OutgoingMessage],
+        *,
+        queue_id: int | None = None,
+        select: Select | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> tuple[SendResult, ...]:
+        """Send messages that one queue gets next to each other, or none of them; 4 MiB in all at most.
+
+        Otherwise as `send`.
+        """
+        parcel = batch_parcel(self.group, topic, messages, self._new_ids(len(messages)), self._runtime.unix_ms())
+        return self._send(parcel, _selector(topic, queue_id, select), timeout_s)
 
     def send_one_way(
         self,
@@ -138,95 +152,91 @@ class Producer:
 
         Whether it was stored is never known. Raises ConfigError, or a ClientError when it could not even be sent.
         """
-        message = self._message(topic, body, tags, keys, properties)
-        queue, address = self._pick(topic, None)
-        self._instance.client(address).one_way(RequestCode.SEND_MESSAGE_V2, message.header(queue.queue_id), body)
-        return message.msg_id
+        (msg_id,) = self._new_ids(1)
+        message = OutgoingMessage(body, tags, keys, properties or {})
+        parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms())
+        queue, address = self._pick(topic, None, None)
+        self._instance.client(address).one_way(parcel.code, parcel.header(queue.queue_id), body)
+        return msg_id
 
-    def _pick(self, topic: str, queue_id: int | None) -> tuple[MessageQueue, str]:
-        """The next queue in turn, or the one that is asked for, and its broker's address."""
+    def _send(self, parcel: Parcel, select: Select | None, timeout_s: float) -> tuple[SendResult, ...]:
+        """Try up to three queues; raises the last one's error."""
+        deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
+        failure: ClientError | None = None
+        avoided: str | None = None
+        for _attempt in range(ATTEMPT_COUNT):
+            left_s = (deadline_ns - self._runtime.monotonic_ns()) / 1e9
+            if failure is not None and left_s <= 0:
+                break
+            queue, address = self._pick(parcel.topic, select, avoided)
+            try:
+                answer = self._instance.client(address).call(
+                    parcel.code, parcel.header(queue.queue_id), parcel.body, timeout_s=left_s
+                )
+                return _results(parcel, queue, answer)
+            except (UnreachableError, ConnectionLostError, AnswerTimeoutError) as error:
+                self._instance.forget_route(parcel.topic)
+                failure = error
+            except RefusedError as error:
+                if error.code not in RETRIED_CODES:
+                    raise
+                failure = error
+            avoided = queue.broker_name
+        assert failure is not None
+        raise failure
+
+    def _pick(self, topic: str, select: Select | None, avoided: str | None) -> tuple[MessageQueue, str]:
+        """The queue that `select` picks, else the next in turn, of another broker than the avoided one if there is."""
         route = self._instance.publish_route(topic)
         if not route.writable:
             raise NoRouteError(f"topic {topic!r} cannot be written: its permission has no W")
-        if queue_id is None:
-            with self._lock:
-                turn = self._turn
-                self._turn += 1
-            queue = route.writable[turn % len(route.writable)]
+        if select is not None:
+            queue = select(route.writable)
         else:
-            wanted = [queue for queue in route.writable if queue.queue_id == queue_id]
-            if not wanted:
-                raise ConfigError(f"topic {topic!r} has no queue {queue_id}: it has {len(route.writable)}")
-            queue = wanted[0]
+            others = [queue for queue in route.writable if queue.broker_name != avoided] or list(route.writable)
+            with self._lock:
+                queue = others[self._turn % len(others)]
+                self._turn += 1
+        if queue not in route.writable:
+            raise ConfigError(f"{queue} is no writable queue of topic {topic!r}: pick one of those given")
         return queue, route.addresses[queue.broker_name]
 
-    def _message(
-        self,
-        topic: str,
-        body: bytes,
-        tags: str | None,
-        keys: str | None,
-        properties: Mapping[str, str] | None,
-    ) -> _Message:
-        check_message(topic, body, properties or {})
+    def _new_ids(self, count: int) -> list[str]:
         with self._lock:
-            self._sequence += 1
-            msg_id = f"{self._id_prefix}{self._sequence & 0xFFFFFFFF:08X}"
-        own = {PROPERTY_TAGS: tags, PROPERTY_KEYS: keys, PROPERTY_UNIQ_KEY: msg_id, PROPERTY_WAIT: "true"}
-        try:
-            text = encode_properties(dict(properties or {}) | {name: value for name, value in own.items() if value})
-        except LocalProtocolError as error:
-            raise ConfigError(str(error)) from None
-        if len(text.encode()) > PROPERTIES_SIZE_MAX:
-            raise ConfigError(f"properties of {len(text.encode())} bytes are over the limit of {PROPERTIES_SIZE_MAX}")
-        return _Message(self.group, topic, text, msg_id, self._runtime.unix_ms())
+            first = self._sequence + 1
+            self._sequence += count
+        return [f"{self._id_prefix}{number & 0xFFFFFFFF:08X}" for number in range(first, first + count)]
 
 
-@frozen
-class _Message:
-    """What is the same for every attempt to send a message."""
+def _selector(topic: str, queue_id: int | None, select: Select | None) -> Select | None:
+    """What picks the queue; raises ConfigError when it is asked for in both ways."""
+    if queue_id is None:
+        return select
+    if select is not None:
+        raise ConfigError("queue_id and select cannot both pick the queue: give one of them")
 
-    group: str
-    topic: str
-    properties: str
-    msg_id: str
-    born_ms: int
+    def by_id(queues: Sequence[MessageQueue]) -> MessageQueue:
+        for queue in queues:
+            if queue.queue_id == queue_id:
+                return queue
+        raise ConfigError(f"topic {topic!r} has no queue {queue_id}: it has {len(queues)}")
 
-    def header(self, queue_id: int) -> SendMessageRequestHeaderV2:
-        """The request for one queue."""
-        return SendMessageRequestHeaderV2(
-            producer_group=self.group,
-            topic=self.topic,
-            default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=DEFAULT_QUEUE_COUNT,
-            queue_id=queue_id,
-            sys_flag=0,
-            born_timestamp=self.born_ms,
-            flag=0,
-            properties=self.properties,
-            reconsume_times=0,
-        )
+    return by_id
 
 
-def check_message(topic: str, body: bytes, properties: Mapping[str, str]) -> None:
-    """Check what every broker checks, before anything is sent; raises ConfigError."""
-    if not TOPIC_PATTERN.fullmatch(topic):
-        raise ConfigError(
-            f"topic {topic[:140]!r} is not allowed: 1 to {TOPIC_SIZE_MAX} letters, digits and _ - % | only"
-        )
-    if len(body) > BODY_SIZE_MAX:
-        raise ConfigError(f"body of {len(body)} bytes is over the limit of {BODY_SIZE_MAX}")
-    reserved = RESERVED_PROPERTIES & properties.keys()
-    if reserved:
-        raise ConfigError(f"property {min(reserved)} is set by the client itself: use the option for it")
-
-
-def _result(message: _Message, queue: MessageQueue, answer: Command) -> SendResult:
+def _results(parcel: Parcel, queue: MessageQueue, answer: Command) -> tuple[SendResult, ...]:
+    """Where each message went; raises RefusedError or another ClientError."""
     if answer.code not in SEND_SUCCESS_CODES:
-        raise RefusedError(f"send to topic {message.topic!r}", answer.code, answer.remark)
+        raise RefusedError(f"send to topic {parcel.topic!r}", answer.code, answer.remark)
     try:
         header = SendMessageResponseHeader.decode(answer.ext_fields)
     except HeaderError as error:
-        raise ClientError(f"send to topic {message.topic!r}: the answer cannot be read: {error}") from None
-    stored = MessageQueue(topic=message.topic, broker_name=queue.broker_name, queue_id=header.queue_id)
-    return SendResult(message.msg_id, header.msg_id, stored, header.queue_offset, answer.code)
+        raise ClientError(f"send to topic {parcel.topic!r}: the answer cannot be read: {error}") from None
+    stored = MessageQueue(topic=parcel.topic, broker_name=queue.broker_name, queue_id=header.queue_id)
+    broker_ids = header.msg_id.split(",")
+    if len(broker_ids) != len(parcel.msg_ids):
+        broker_ids = [header.msg_id] * len(parcel.msg_ids)
+    return tuple(
+        SendResult(msg_id, broker_id, stored, header.queue_offset + number, answer.code)
+        for number, (msg_id, broker_id) in enumerate(zip(parcel.msg_ids, broker_ids, strict=True))
+    )
