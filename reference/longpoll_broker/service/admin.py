@@ -1,5 +1,6 @@
-"""Serves questions about offsets and messages, and changes of topics and groups: 14, 15, 17, 29 to 33, 200, 207, 215.
+"""Serves questions about offsets and messages, and changes of topics and groups.
 
+Codes 14, 15, 17, 29 to 33, 200, 201, 207, 215.
 Deleting a topic makes it unknown and removes its queues; its messages stay in the log as in RocketMQ. Leaves out
 queries by key.
 
@@ -31,7 +32,7 @@ from longpoll_broker.errors import HeaderError
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.wire.bodies import load_json
+from longpoll_broker.wire.bodies import GroupTable, load_json
 from longpoll_broker.wire.codes import ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import (
@@ -194,6 +195,11 @@ class AdminService:
         if not self.groups.put(group):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many groups; delete one first")
         return answer(command, ResponseCode.SUCCESS)
+
+    def all_groups(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """201: every consumer group and its settings."""
+        table = GroupTable(subscription_group_table=self.groups.by_name.copy())
+        return answer(command, ResponseCode.SUCCESS, body=table.encode())
 
     def delete_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """207: forget a group."""

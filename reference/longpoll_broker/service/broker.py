@@ -122,7 +122,8 @@ class Broker:
         first.add_listener(listeners[0], self)
         advertised = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
         first.add_listener(
-            listeners[1], NameServer(config, self.topics, f"{advertised}:{self.address[1]}", self.traits)
+            listeners[1],
+            NameServer(config, self.topics, broker_address, self.traits, now_ms=runtime.unix_ms),
         )
         self._stopped = False
 
@@ -346,6 +347,7 @@ class Broker:
             each_round=self._dispatch_waiting,
         )
         self._flush.start()
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
         if self.policy.notify == "dispatcher_poll":
             self.dispatch_service.start(self.config.dispatcher_sleep_ms)
         if self._pool is not None:

@@ -168,6 +168,55 @@ class TopicRouteData(Body, frozen=True, kw_only=True):
     filter_server_table: dict[str, list[str]] = field(default_factory=dict)
 
 
+class TopicList(Body, frozen=True, kw_only=True):
+    """206 GET_ALL_TOPIC_LIST_FROM_NAMESERVER: the names of all topics."""
+
+    topic_list: list[str] = field(default_factory=list)
+    broker_addr: str | None = None
+
+
+class DataVersion(Body, frozen=True, kw_only=True):
+    """Which state of a table is meant; the body of 322, and part of others."""
+
+    counter: Int64 = 0
+    timestamp: Int64 = 0
+    """Milliseconds since 1970."""
+
+    def as_pair(self) -> tuple[int, int]:
+        """Both numbers."""
+        return self.counter, self.timestamp
+
+
+class TopicTable(Body, frozen=True, kw_only=True):
+    """All topics of a broker (`TopicConfigSerializeWrapper`)."""
+
+    topic_config_table: dict[str, Any] = field(default_factory=dict)
+    """By name what `topics.json` has of each."""
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+
+class RegisterBody(Body, frozen=True, kw_only=True):
+    """103 REGISTER_BROKER: what a broker has."""
+
+    topic_config_serialize_wrapper: TopicTable = field(default_factory=TopicTable)
+    filter_server_list: list[str] = field(default_factory=list)
+
+
+class GroupTable(Body, frozen=True, kw_only=True):
+    """201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all consumer groups of a broker (`SubscriptionGroupWrapper`)."""
+
+    subscription_group_table: dict[str, Any] = field(default_factory=dict)
+    """By name what `subscriptionGroup.json` has of each."""
+    data_version: DataVersion = field(default_factory=DataVersion)
+
+
+class ClusterInfo(Body, frozen=True, kw_only=True):
+    """106 GET_BROKER_CLUSTER_INFO: every broker by its name, and each cluster's names."""
+
+    broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
+    cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
+
+
 class ConsumerList(Body, frozen=True, kw_only=True):
     """38 GET_CONSUMER_LIST_BY_GROUP: the clients of a group."""
 

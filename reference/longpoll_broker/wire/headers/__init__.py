@@ -1,6 +1,7 @@
 """Extension fields with a type: one frozen class per request and reply, named as in RocketMQ.
 
-`base` reads and writes any of them; `send`, `pull`, `offset`, `client` and `admin` list them by what they are for.
+`base` reads and writes any of them; `send`, `pull`, `offset`, `client`, `admin` and `name_server` list them by what
+they are for.
 Leaves out bodies (`wire.bodies`, `wire.message`).
 """
 
@@ -9,12 +10,20 @@ from longpoll_broker.wire.headers.admin import (
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
     GetRouteInfoRequestHeader,
+    NotifyMinBrokerIdChangeRequestHeader,
 )
 from longpoll_broker.wire.headers.base import EmptyHeader, Header
 from longpoll_broker.wire.headers.client import (
     GetConsumerListByGroupRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
+)
+from longpoll_broker.wire.headers.name_server import (
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
 )
 from longpoll_broker.wire.headers.offset import (
     GetEarliestMsgStoretimeRequestHeader,
@@ -56,16 +65,22 @@ __all__ = [
     "GetRouteInfoRequestHeader",
     "Header",
     "NotifyConsumerIdsChangedRequestHeader",
+    "NotifyMinBrokerIdChangeRequestHeader",
     "OffsetResponseHeader",
     "PullMessageRequestHeader",
     "PullMessageResponseHeader",
     "QueryConsumerOffsetRequestHeader",
+    "QueryDataVersionRequestHeader",
+    "QueryDataVersionResponseHeader",
     "QueryMessageRequestHeader",
     "QueryMessageResponseHeader",
+    "RegisterBrokerRequestHeader",
+    "RegisterBrokerResponseHeader",
     "SearchOffsetRequestHeader",
     "SendMessageRequestHeader",
     "SendMessageRequestHeaderV2",
     "SendMessageResponseHeader",
+    "UnRegisterBrokerRequestHeader",
     "UnregisterClientRequestHeader",
     "UpdateConsumerOffsetRequestHeader",
     "ViewMessageRequestHeader",
