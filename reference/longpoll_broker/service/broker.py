@@ -125,6 +125,7 @@ class Broker:
             listeners[1],
             NameServer(config, self.topics, broker_address, self.traits, now_ms=runtime.unix_ms),
         )
+        broker_address = f"{advertised}:{self.address[1]}"
         self._stopped = False
 
     @classmethod

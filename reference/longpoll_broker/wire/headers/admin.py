@@ -1,13 +1,13 @@
 """Headers of routes, topics and groups.
 
 Source: `GetRouteInfoRequestHeader.java`, `CreateTopicRequestHeader.java`, `DeleteTopicRequestHeader.java`,
-`DeleteSubscriptionGroupRequestHeader.java`.
+`DeleteSubscriptionGroupRequestHeader.java`, `NotifyMinBrokerIdChangeRequestHeader.java`.
 """
 
 from __future__ import annotations
 
 from longpoll_broker.wire.codes import Permission
-from longpoll_broker.wire.headers.base import Header, Int32
+from longpoll_broker.wire.headers.base import Header, Int32, Int64
 
 
 class GetRouteInfoRequestHeader(Header, frozen=True, kw_only=True):
@@ -43,3 +43,13 @@ class DeleteSubscriptionGroupRequestHeader(Header, frozen=True, kw_only=True):
 
     group_name: str
     remove_offset: bool = False
+
+
+class NotifyMinBrokerIdChangeRequestHeader(Header, frozen=True, kw_only=True):
+    """905 NOTIFY_MIN_BROKER_ID_CHANGE of 5.x: the lowest id of a broker name's living members."""
+
+    min_broker_id: Int64 | None = None
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
