@@ -5,6 +5,8 @@ Leaves out policy knobs (`longpoll_spec.policy`): a setting changes sizes and ad
 
 from __future__ import annotations
 
+from typing import Literal
+
 from attrs import field, frozen
 
 KIB = 1024
@@ -52,6 +54,14 @@ class BrokerConfig:
     broker_name: str = field(default="broker-a")
     cluster_name: str = field(default="DefaultCluster")
     broker_id: int = field(default=0)
+    role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = field(default="ASYNC_MASTER")
+    """`brokerRole`: a slave serves a copied store and takes no messages; nothing is replicated."""
+    slave_read: bool = field(default=False)
+    """`slaveReadEnable`: readers far behind are sent to a slave, and a slave may be read from."""
+    offset_check_in_slave: bool = field(default=False)
+    """`offsetCheckInSlave`: a slave corrects offsets by its own store."""
+    slave_acting_master: bool = field(default=False)
+    """`enableSlaveActingMaster` of 5.x: a slave hears which brokers of its name are alive."""
     default_topic_queue_count: int = field(default=8)
     """`defaultTopicQueueNums`."""
     auto_create_topic: bool = field(default=True)

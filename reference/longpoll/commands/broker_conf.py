@@ -34,11 +34,21 @@ def _sync_flush(text: str) -> bool:
     return text == "SYNC_FLUSH"
 
 
+def _role(text: str) -> str:
+    if text not in {"ASYNC_MASTER", "SYNC_MASTER", "SLAVE"}:
+        raise ValueError(f"{text!r} is none of ASYNC_MASTER, SYNC_MASTER and SLAVE")
+    return text
+
+
 Key = tuple[str, Callable[[str], Any]]
 BROKER_KEYS: Final[dict[str, Key]] = {
     "brokerName": ("broker_name", str),
     "brokerClusterName": ("cluster_name", str),
     "brokerId": ("broker_id", _count),
+    "brokerRole": ("role", _role),
+    "slaveReadEnable": ("slave_read", _boolean),
+    "offsetCheckInSlave": ("offset_check_in_slave", _boolean),
+    "enableSlaveActingMaster": ("slave_acting_master", _boolean),
     "defaultTopicQueueNums": ("default_topic_queue_count", _count),
     "autoCreateTopicEnable": ("auto_create_topic", _boolean),
     "autoCreateSubscriptionGroup": ("auto_create_subscription_group", _boolean),
@@ -51,6 +61,9 @@ BROKER_KEYS: Final[dict[str, Key]] = {
 STORE_KEYS: Final[dict[str, Key]] = {
     "mappedFileSizeCommitLog": ("commit_log_file_size", _count),
     "mappedFileSizeConsumeQueue": ("consume_queue_file_size", _count),
+    "messageIndexEnable": ("index", _boolean),
+    "maxHashSlotNum": ("index_slot_count", _count),
+    "maxIndexNum": ("index_entry_count", _count),
     "maxMessageSize": ("message_size_max", _count),
     "flushDiskType": ("flush_disk_sync", _sync_flush),
     "flushIntervalCommitLog": ("flush_interval_ms", _count),
@@ -58,6 +71,7 @@ STORE_KEYS: Final[dict[str, Key]] = {
     "maxTransferCountOnMessageInMemory": ("transfer_count_max_in_memory", _count),
     "maxTransferBytesOnMessageInDisk": ("transfer_bytes_max_on_disk", _count),
     "maxTransferCountOnMessageInDisk": ("transfer_count_max_on_disk", _count),
+    "accessMessageInMemoryMaxRatio": ("memory_ratio_max", _count),
 }
 
 

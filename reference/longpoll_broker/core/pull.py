@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
-from attrs import frozen
+from attrs import field, frozen
 
 from longpoll_broker.core.filter import ExpressionError, Filter, SqlFilter, filter_of, is_tag_type, not_supported
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.sql92 import Lookup
+from longpoll_broker.core.standing import Standing
 from longpoll_broker.core.subscription import BROADCASTING, Clients
 from longpoll_broker.core.topics import Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
@@ -100,6 +101,11 @@ class Read(Protocol):
         """The length of all records."""
         ...
 
+    @property
+    def suggest_slave(self) -> bool:
+        """Whether the reader is so far behind that what it reads is not in memory."""
+        ...
+
 
 class Store(Protocol):
     """As much of the message store as a decision needs."""
@@ -167,6 +173,8 @@ class Desk:
     """`enablePropertyFilter`: a subscription may be of another type than TAG."""
     broker_ip: str = "127.0.0.1"
     traits: Traits = STRICT_TRAITS
+    standing: Standing = field(factory=Standing)
+    """What a slave does otherwise."""
 
 
 def decide(pull: Pull, desk: Desk, store: Store) -> Decision:
@@ -186,6 +194,13 @@ def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved
     if code == PULL_NOT_FOUND:
         return Miss(read, wanted)
     return OffsetMoved(read, code)
+
+
+def as_placed(decision: Found | Miss | OffsetMoved, desk: Desk) -> Found | Miss | OffsetMoved:
+    """The decision of a broker that stands where it does; a lone master's stays as it is."""
+    read = decision.read
+    code = desk.standing.code(decision.code, read.status.name, desk.traits, suggests_slave=read.suggest_slave)
+    return decision if code == decision.code else OffsetMoved(read, code)
 
 
 def _read(pull: Pull, wanted: Filter, store: Store, offset: int, count_max: int) -> Read:

@@ -48,6 +48,20 @@ class Traits:
     stores_moved_offsets: bool = False
     """A pull answered 21 leaves a message in the topic `OFFSET_MOVED_EVENT`."""
 
+    # -- slaves
+    redirects_to_master: bool = False
+    """A slave whose master is alive answers at once that the master should be asked."""
+    rejects_as_slave: bool = False
+    """A slave answers sends, and pulls unless it may be read from, with SYSTEM_BUSY."""
+    commits_as_slave: bool = False
+    """A slave stores the offsets that pulls carry along."""
+    slave_notifies: bool = True
+    """What becomes visible on a slave wakes those who wait there."""
+    hears_of_members: bool = True
+    """905 NOTIFY_MIN_BROKER_ID_CHANGE is served: which brokers of this name are alive."""
+    answers_role_change: bool = True
+    """Who is held when the master comes back is answered 19 with the offset it came with."""
+
     # -- every request
     answers_in_json: bool = False
     """Every answer's header is JSON, whatever the request was written in."""
@@ -105,6 +119,9 @@ TRAITS_4_9: Final = Traits(
     tells_deletion=False,
     commits_after_hold=True,
     stores_moved_offsets=True,
+    slave_notifies=False,
+    hears_of_members=False,
+    answers_role_change=False,
     name_server_is_silent=True,
 )
 TRAITS_5: Final = attrs.evolve(
@@ -115,6 +132,11 @@ TRAITS_5: Final = attrs.evolve(
     explains_refusals=True,
     commits_after_hold=False,
     stores_moved_offsets=False,
+    redirects_to_master=True,
+    rejects_as_slave=True,
+    commits_as_slave=True,
+    slave_notifies=True,
+    hears_of_members=True,
     answers_in_json=True,
     bad_parameter_code=_INVALID_PARAMETER,
     name_server_is_silent=False,

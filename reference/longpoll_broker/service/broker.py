@@ -17,16 +17,18 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
 
+import attrs
 from msgspec import structs
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.pull import Desk
 from longpoll_broker.core.queue_locks import QueueLocks
+from longpoll_broker.core.standing import MASTER_ID, Standing
 from longpoll_broker.core.subscription import Clients
 from longpoll_broker.core.topics import PERM_READ, Groups, TopicConfig, Topics, name_problem
 from longpoll_broker.core.traits import traits_of
-from longpoll_broker.errors import BrokerUserError
+from longpoll_broker.errors import BrokerUserError, ConfigError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Listener, Runtime
 from longpoll_broker.service.admin import AdminService
@@ -42,6 +44,7 @@ from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.service.lock_service import LockService
 from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.service.pull_service import PullService
+from longpoll_broker.service.role_service import RoleService
 from longpoll_broker.service.scan_service import ScanService
 from longpoll_broker.service.schedule_service import DelayOffsets, ScheduleService
 from longpoll_broker.service.send import SendService
@@ -121,11 +124,11 @@ class Broker:
         self.hold_service.run_clock_on(first.outbox, first.wake)
         first.add_listener(listeners[0], self)
         advertised = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
+        broker_address = f"{advertised}:{self.address[1]}"
         first.add_listener(
             listeners[1],
             NameServer(config, self.topics, broker_address, self.traits, now_ms=runtime.unix_ms),
         )
-        broker_address = f"{advertised}:{self.address[1]}"
         self._stopped = False
 
     @classmethod
@@ -148,6 +151,11 @@ class Broker:
         """
         config = config or BrokerConfig()
         store_config = store_config or StoreConfig()
+        if config.role == "SLAVE":
+            if config.broker_id == MASTER_ID:
+                raise ConfigError("brokerRole is SLAVE, so brokerId must be above 0, the master's; give another one")
+            # As `BrokerStartup`: a slave takes less of its log to be in memory.
+            store_config = attrs.evolve(store_config, memory_ratio_max=max(store_config.memory_ratio_max - 10, 0))
         with ExitStack() as undo:
             listeners = (_listen(runtime, listen, undo), _listen(runtime, name_server, undo))
             store = MessageStore.open(runtime, directory, store_config)
@@ -215,6 +223,11 @@ class Broker:
         """Serve a request, or have the pull pool serve it."""
         if self.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
+        refusal = self._roles.refusal(command)
+        if refusal is not None:
+            if not command.is_one_way:
+                outbox.write(channel, refusal)
+            return
         pool = self._pool
         if pool is None or command.code not in PULLS:
             serve(self._processors, channel, command, outbox)
@@ -238,6 +251,7 @@ class Broker:
     def _wire(self) -> None:
         config, runtime, recorder = self.config, self.runtime, self._recorder
         tables_lock = runtime.lock()
+        standing = Standing(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
         self.pull_service = PullService(
             runtime,
             self.policy,
@@ -249,6 +263,7 @@ class Broker:
                 is_readable=bool(config.permission & PERM_READ),
                 property_filter=config.property_filter,
                 traits=self.traits,
+                standing=standing,
             ),
             self.offsets,
             self.store,
@@ -270,9 +285,11 @@ class Broker:
             recorder=recorder,
         )
         self.pull_service.hold_service = self.hold_service
-        self.dispatch_service = DispatchService(
-            runtime, self.store, self.hold_service, recorder, notifies=config.long_polling
+        self._roles = RoleService(
+            standing, self.traits, self.hold_service, config.broker_name, config.slave_acting_master
         )
+        notifies = config.long_polling and (not standing.is_slave or self.traits.slave_notifies)
+        self.dispatch_service = DispatchService(runtime, self.store, self.hold_service, recorder, notifies=notifies)
         self._scan = None
         if self.policy.expiry == "scan":
             period_ms = config.scan_period_ms if config.long_polling else 1000
@@ -328,9 +345,12 @@ class Broker:
             RequestCode.UNLOCK_BATCH_MQ: locks.unlock,
             RequestCode.CHECK_CLIENT_CONFIG: self._client_service.check_config,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.put_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
             RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
         }
+        if self.traits.hears_of_members:
+            self._processors[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = self._roles.member_changed
         if self.traits.serves_lite_pull:
             self._processors[RequestCode.LITE_PULL_MESSAGE] = self.pull_service.receive
 
@@ -348,14 +368,14 @@ class Broker:
             each_round=self._dispatch_waiting,
         )
         self._flush.start()
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
         if self.policy.notify == "dispatcher_poll":
             self.dispatch_service.start(self.config.dispatcher_sleep_ms)
         if self._pool is not None:
             self._pool.start()
         if self._scan is not None:
             self._scan.start()
-        self._schedule.start()
+        if self.config.role != "SLAVE":
+            self._schedule.start()
         for loop in self._loops:
             loop.start()
 

@@ -321,6 +321,34 @@ class HoldService:
             for pull in held:
                 self._queue(pull, "error", outbox)
 
+    def master_is_back(self, outbox: Outbox, *, answers: bool) -> None:
+        """Let everybody go who is held at this slave: answered with what they asked for, or run again as 5.x does.
+
+        As `notifyMasterOnline` does, the second way gives the round up at a bucket that another notifier has emptied
+        between the look and the take: Java goes through a null list there.
+        """
+        for shard in self._shards:
+            if answers:
+                with shard.lock:
+                    held = shard.table.drain()
+                for pull in held:
+                    self._queue(pull, "stopped", outbox)
+                continue
+            with shard.lock:
+                keys = shard.table.keys()
+            for key in keys:
+                if not shard.table.has(key):
+                    continue
+                self._runtime.step("role_change")
+                with shard.lock:
+                    taken = shard.table.take(key)
+                    queued = [pull for pull in taken if shard.table.queue_taken(pull)]
+                if not taken:
+                    log.warning("another notifier was at %s; the rest of this round is given up, as in Java", key)
+                    return
+                for pull in queued:
+                    self._queue(pull, "woken", outbox)
+
     def stop(self, outbox: Outbox) -> None:
         """Hold nothing any more, and answer what is held; call when no notifier is at work any more."""
         self._stopping = True

@@ -25,8 +25,11 @@ from longpoll_broker.core.pull import (
     Desk,
     Found,
     Miss,
+    OffsetMoved,
     Refused,
+    as_placed,
     check,
+    code_of,
     look,
 )
 from longpoll_broker.core.traits import Traits
@@ -62,7 +65,7 @@ class PullService:
     recorder: HistoryRecorder | None
     hold_service: HoldService | None = None
     traits: Traits = field(init=False)
-    _last: tuple[tuple[object, ...], Decision] | None = field(default=None, init=False)
+    _last: tuple[tuple[object, ...], Found | Miss | OffsetMoved] | None = field(default=None, init=False)
     """The last read: its key and what came out. One assignment, so threads see the old pair or the new one."""
 
     def __attrs_post_init__(self) -> None:
@@ -82,7 +85,7 @@ class PullService:
         else:
             self.runtime.step("pull_read")
             decision = self._look(pull, wanted)
-            commits = bool(pull.sys_flag & FLAG_COMMIT_OFFSET)
+            commits = bool(pull.sys_flag & FLAG_COMMIT_OFFSET) and self._commits
             if commits and not self.traits.commits_after_hold:
                 self._commit(pull)
             if (
@@ -102,6 +105,11 @@ class PullService:
             if commits and self.traits.commits_after_hold:
                 self._commit(pull)
         return self._encode(pull, decision, "immediate", Serialisation(pull.serialize), outbox)
+
+    @property
+    def _commits(self) -> bool:
+        """Whether this broker stores the offsets that pulls carry along."""
+        return not self.desk.standing.is_slave or self.traits.commits_as_slave
 
     def _commit(self, pull: Pull) -> None:
         self.offsets.commit(pull.topic, pull.group, pull.queue_id, pull.commit_offset)
@@ -124,11 +132,9 @@ class PullService:
             store.log_start,
         )
         last = self._last
-        if last is not None and last[0] == key:
-            return last[1]
-        decision = look(pull, wanted, store)
-        self._last = (key, decision)
-        return decision
+        if last is None or last[0] != key:
+            last = self._last = (key, look(pull, wanted, store))
+        return last[1] if self.desk.standing.is_plain else as_placed(last[1], self.desk)
 
     def forget_last(self) -> None:
         """Let go of the last read's slices of the log; before the store closes."""
@@ -187,8 +193,8 @@ class PullService:
         self._answer(pull, decision, cause, outbox)
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
-        """Answer a pull without running it: `busy`, `thrown`, or `stopped` with the offset it came with."""
-        if cause == "stopped":
+        """Answer a pull without running it: `busy`, `thrown`, or, for what it did not do, the offset it came with."""
+        if cause in {"stopped", "role_changed"}:
             self._answer(pull, Miss(_Unread(pull, self.store), _NO_FILTER), cause, outbox)
         elif cause == "busy":
             self._answer(pull, Refused(ResponseCode.SYSTEM_BUSY, "too many pulls, try again later"), cause, outbox)
@@ -230,6 +236,8 @@ class PullService:
         }
         if self.traits.explains_refusals:
             fields |= self._flag_fields(pull)
+        if not self.desk.standing.is_plain:
+            fields |= self._standing_fields(pull, read)
         command = Command(
             decision.code, pull.opaque, flag, ext_fields=fields, remark=read.status.name, serialisation=kind
         )
@@ -254,6 +262,16 @@ class PullService:
             "topicSysFlag": str(topic.topic_sys_flag if topic is not None else 0),
             "groupSysFlag": str(group.group_sys_flag if group is not None else 0),
         }
+
+    def _standing_fields(self, pull: Pull, read: Any) -> dict[str, str]:
+        """What a slave, or a master that may send its readers to one, says otherwise."""
+        standing, status = self.desk.standing, read.status.name
+        group = self.desk.groups.by_name.get(pull.group)
+        suggested = standing.suggested_broker(
+            group, code_of(status, pull.offset), self.traits, suggests_slave=read.suggest_slave
+        )
+        offset_next = standing.offset_next(pull.offset, read.offset_next, status)
+        return {"suggestWhichBrokerId": str(suggested), "nextBeginOffset": str(offset_next)}
 
     # -- the history -------------------------------------------------------------------------------------------------
 
@@ -316,6 +334,7 @@ class _Unread:
     records: tuple[memoryview, ...] = ()
     offsets: tuple[int, ...] = ()
     size_bytes: Final = 0
+    suggest_slave: Final = False
 
     def __init__(self, pull: Pull, store: MessageStore) -> None:
         self.offset_next = pull.offset

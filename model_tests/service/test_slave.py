@@ -1,0 +1,154 @@
+"""A broker that serves a copied store as a slave does, through real sockets, version by version."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.errors import ConfigError
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.command import Command
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
+
+ROCKETMQ_5 = attrs.evolve(ROCKETMQ_4_9, name="rocketmq-5")
+POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+LONG_MS = 30_000
+SHORT_S = 0.2
+
+StartSlave = Callable[..., Broker]
+
+
+@pytest.fixture
+def start_slave(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> StartSlave:
+    """Fill a master's store with three messages, copy it when the master has stopped, and serve the copy."""
+
+    def start(policy: Policy, **settings: Any) -> Broker:
+        master = start_broker(directory=str(tmp_path / "master"))
+        client = connect(master.address)
+        for number in range(3):
+            send_message(client, "T", f"m{number}".encode())
+        master.stop()
+        shutil.copytree(tmp_path / "master", tmp_path / "slave")
+        config = BrokerConfig(role="SLAVE", broker_id=1, scan_period_ms=20, **settings)
+        return start_broker(directory=str(tmp_path / "slave"), policy=policy, config=config)
+
+    return start
+
+
+def ask(client: RawClient, offset: int, timeout_ms: int = 0) -> Command:
+    """One pull."""
+    return client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset, timeout_ms=timeout_ms))
+
+
+def field(reply: Command, name: str) -> str:
+    """One field of a reply."""
+    assert reply.ext_fields is not None
+    return reply.ext_fields[name]
+
+
+@POLICIES
+def test_a_slave_serves_what_was_copied(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
+    """Every message is there, and the reader goes on at this broker, which its group names."""
+    client = connect(start_slave(policy, slave_read=True).address)
+    reply = ask(client, 0)
+    assert [bytes(record.body) for record in records_of(reply)] == [b"m0", b"m1", b"m2"]
+    assert field(reply, "suggestWhichBrokerId") == "0"
+
+
+@POLICIES
+def test_a_slave_corrects_no_offset(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
+    """An offset beyond its end may be right at the master: 20, and the same offset again."""
+    client = connect(start_slave(policy, slave_read=True).address)
+    reply = ask(client, 99)
+    assert (reply.code, field(reply, "nextBeginOffset")) == (20, "99")
+
+
+@POLICIES
+def test_a_slave_takes_no_message(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
+    """4.9 says that the service is not available, 5.x that the system is busy; nothing is stored."""
+    broker = start_slave(policy, slave_read=True)
+    client = connect(broker.address)
+    reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x")
+    assert reply.code == (2 if policy is ROCKETMQ_5 else 14)
+    assert client.call(RequestCode.END_TRANSACTION, {}).code == 11
+    assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, {}).code == (2 if policy is ROCKETMQ_5 else 1)
+    assert broker.store.visible_end("T", 0) == 3
+
+
+def test_a_slave_that_must_not_be_read_refuses_pulls_in_5_only(start_slave: StartSlave, connect: Connect) -> None:
+    """4.9 sets a code for it and then overwrites it (upstream issue #1828)."""
+    assert ask(connect(start_slave(ROCKETMQ_5).address), 0).code == 2
+
+
+def test_a_slave_that_must_not_be_read_serves_all_the_same_in_4_9(start_slave: StartSlave, connect: Connect) -> None:
+    """The other side of the same."""
+    assert ask(connect(start_slave(ROCKETMQ_4_9).address), 0).code == 0
+
+
+@pytest.mark.parametrize(("policy", "stored"), [(ROCKETMQ_4_9, None), (ROCKETMQ_5, 2)], ids=["4.9", "5"])
+def test_whether_a_slave_stores_what_a_pull_carries_along(
+    policy: Policy, stored: int | None, start_slave: StartSlave, connect: Connect
+) -> None:
+    """The test of the role was lost on the way to 5.x."""
+    broker = start_slave(policy, slave_read=True)
+    fields = pull_fields("T", 0) | {"sysFlag": "5", "commitOffset": "2"}
+    connect(broker.address).call(RequestCode.PULL_MESSAGE, fields)
+    assert broker.offsets.query("T", "G", 0) == stored
+
+
+@pytest.mark.parametrize(("policy", "acting"), [(STRICT, False), (ROCKETMQ_5, True)], ids=["strict", "5"])
+def test_when_the_master_is_back_those_who_wait_are_let_go(
+    policy: Policy, acting: bool, start_slave: StartSlave, connect: Connect
+) -> None:
+    """Strict answers 19 with the offset asked for; 5.x runs the pulls again, and holds nobody from then on."""
+    broker = start_slave(policy, slave_read=True, slave_acting_master=acting)
+    client, watcher = connect(broker.address), connect(broker.address)
+    opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    assert watcher.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 0
+    reply = client.reply(opaque)
+    assert reply is not None
+    assert (reply.code, field(reply, "nextBeginOffset")) == (20 if acting else 19, "3")
+    assert len(broker.hold_service) == 0
+
+
+def test_5_takes_no_notice_unless_slaves_may_act(start_slave: StartSlave, connect: Connect) -> None:
+    """`enableSlaveActingMaster` is off by default, and 4.9 does not know the request."""
+    broker = start_slave(ROCKETMQ_5, slave_read=True)
+    client, watcher = connect(broker.address), connect(broker.address)
+    opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    assert watcher.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 0
+    assert client.reply(opaque, SHORT_S) is None
+
+
+def test_4_9_does_not_know_the_request(start_slave: StartSlave, connect: Connect) -> None:
+    """Code 3."""
+    client = connect(start_slave(ROCKETMQ_4_9).address)
+    assert client.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 3
+
+
+def test_a_slave_needs_an_id_of_its_own(start_broker: StartBroker) -> None:
+    """0 is the master's."""
+    with pytest.raises(ConfigError, match="brokerId must be above 0"):
+        start_broker(config=BrokerConfig(role="SLAVE"))
+
+
+def test_who_is_far_behind_is_sent_to_the_slave(start_broker: StartBroker, connect: Connect) -> None:
+    """With no memory for the log every reader is behind; the group's own choice is 1."""
+    store_config = attrs.evolve(SMALL_STORE, memory_size=1, memory_ratio_max=40)
+    broker = start_broker(config=BrokerConfig(slave_read=True), store_config=store_config)
+    client = connect(broker.address)
+    for _ in range(2):
+        send_message(client, "T")
+    assert field(ask(client, 0), "suggestWhichBrokerId") == "1"
+    assert field(ask(client, 2), "suggestWhichBrokerId") == "0"
