@@ -125,7 +125,13 @@ def start(policy: Policy, profile: str, directory: Path) -> Broker:
         with tarfile.open(STORE) as archive:
             archive.extractall(directory, filter="data")
         (directory,) = directory.iterdir()
-        store_config = StoreConfig(commit_log_file_size=65_536, consume_queue_file_size=2000, message_size_max=65_536)
+        store_config = StoreConfig(
+            commit_log_file_size=65_536,
+            consume_queue_file_size=2000,
+            index_slot_count=400,
+            index_entry_count=1000,
+            message_size_max=65_536,
+        )
     return Broker.start(
         RecordedClock(), str(directory), policy=policy, config=PROFILES[profile], store_config=store_config
     )

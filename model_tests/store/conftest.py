@@ -33,4 +33,10 @@ def java_expected() -> dict[str, Any]:
 @pytest.fixture
 def java_config() -> StoreConfig:
     """The file sizes that store was made with, and reads of any size so that a test gets all in a few calls."""
-    return StoreConfig(commit_log_file_size=65_536, consume_queue_file_size=2_000, message_size_max=65_536)
+    return StoreConfig(
+        commit_log_file_size=65_536,
+        consume_queue_file_size=2_000,
+        index_slot_count=400,
+        index_entry_count=1_000,
+        message_size_max=65_536,
+    )

@@ -44,6 +44,7 @@ from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.service.lock_service import LockService
 from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.service.pull_service import PullService
+from longpoll_broker.service.query_service import QueryService
 from longpoll_broker.service.role_service import RoleService
 from longpoll_broker.service.scan_service import ScanService
 from longpoll_broker.service.schedule_service import DelayOffsets, ScheduleService
@@ -336,6 +337,7 @@ class Broker:
             RequestCode.GET_MIN_OFFSET: admin.min_offset,
             RequestCode.GET_EARLIEST_MSG_STORETIME: admin.earliest_time,
             RequestCode.VIEW_MESSAGE_BY_ID: admin.view_message,
+            RequestCode.QUERY_MESSAGE: QueryService(self.store).receive,
             RequestCode.HEART_BEAT: self._client_service.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._client_service.unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._client_service.members,

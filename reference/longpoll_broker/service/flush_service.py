@@ -1,4 +1,4 @@
-"""The flush thread: makes the log durable, saves the tables, and tries what failed before again.
+"""The flush thread: makes the log durable, saves the tables, indexes keys, and tries what failed before again.
 
 One thread that wakes twice a second; idle, it does next to nothing. Leaves out synchronous flushing, which happens
 before a send is answered (`service.broker`). Source: `FlushRealTimeService`, `FlushConsumeQueueService`.
@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 QUEUES_EVERY: Final = 20
 """Consume queues and checkpoint are made durable once in this many rounds (10 s, as Java's thorough flush)."""
+
+INDEX_COUNT: Final = 256
+"""Messages indexed before it is asked whether the broker stops."""
 
 
 @define(slots=True, eq=False)
@@ -64,6 +67,15 @@ class FlushService:
                     self.store.flush_queues()
             except OSError:
                 log.exception("the store could not be made durable; trying again")
+            self._index()
+
+    def _index(self) -> None:
+        """Index what has become visible; queries by key find it from now on without waiting."""
+        try:
+            while not self.store.index(INDEX_COUNT) and not self._stop.is_set():
+                pass
+        except OSError:
+            log.exception("messages could not be indexed; trying again")
 
     def _save(self) -> None:
         try:

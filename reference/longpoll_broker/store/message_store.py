@@ -1,8 +1,9 @@
 """The store's door: append, dispatch, read, flush, close (`DefaultMessageStore.java` 4.9).
 
-Files in the directory: `commitlog/`, `consumequeue/TOPIC/QUEUE/`, `checkpoint`, `abort` (there while the store is open,
-so that a crash is known), `lock`. One append lock orders the log; one dispatch lock orders what becomes visible;
-readers take none. Leaves out threads: the service calls `dispatch`, `flush` and `flush_queues` at its own pace.
+Files in the directory: `commitlog/`, `consumequeue/TOPIC/QUEUE/`, `index/`, `checkpoint`, `abort` (there while the
+store is open, so that a crash is known), `lock`. One append lock orders the log; one dispatch lock orders what becomes
+visible; readers take none. Leaves out threads: the service calls `dispatch`, `index`, `flush` and `flush_queues` at its
+own pace.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.dispatch import Dispatcher, Handed
-from longpoll_broker.store.messages import Arrival, GetResult, GetStatus, MessageToStore, PutResult
+from longpoll_broker.store.index import Index
+from longpoll_broker.store.indexer import Indexer
+from longpoll_broker.store.messages import Arrival, GetResult, GetStatus, MessageToStore, PutResult, QueryResult
 from longpoll_broker.store.record import (
     BLANK_SIZE_MIN,
     FIXED_SIZE,
@@ -79,6 +82,10 @@ class MessageStore:
         self._store_ms = 0
         self._dispatched_ms = 0
         self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, 0)
+        self._indexer: Indexer | None = None
+        if config.index:
+            index = Index(runtime, f"{directory}/index", config.index_slot_count, config.index_entry_count)
+            self._indexer = Indexer(self._log, index, runtime.lock())
 
     @classmethod
     def open(cls, runtime: Runtime, directory: str, config: StoreConfig) -> MessageStore:
@@ -121,6 +128,8 @@ class MessageStore:
         for queue in self._all_queues():
             queue.offset_next = queue.offset_end
             queue.correct_min(self._log.start)
+        if self._indexer is not None:
+            self._indexer.recover(crashed=self._crashed, durable_ms=self._checkpoint.index_ms)
         if not self._crashed:
             self._runtime.files.write_atomic(f"{self._directory}/abort", b"")
 
@@ -359,6 +368,22 @@ class MessageStore:
             return max(left, right, 0)
         return right if time_ms - left_ms > right_ms - time_ms else left
 
+    # ------------------------------------------------------------------ index
+
+    def index(self, count_max: int) -> bool:
+        """Index up to `count_max` visible messages by their keys; whether none is left. Raises OSError (try again)."""
+        return self._indexer is None or self._indexer.build(self._dispatcher.cursor, count_max)
+
+    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> QueryResult:
+        """Up to `count_max` (at most 64) messages with a key, the newest ones, stored from `begin_ms` to `end_ms`.
+
+        Times are compared by the second. A key of equal hash finds the same messages: whoever asks compares. Raises
+        OSError when the disk has no room for the index.
+        """
+        if self._indexer is None:
+            return QueryResult([], 0, 0)
+        return self._indexer.query(topic, key, count_max, (begin_ms, end_ms), self._dispatcher.cursor)
+
     # ------------------------------------------------------------------ flush and close
 
     def flush(self) -> int:
@@ -377,7 +402,8 @@ class MessageStore:
             for queue in self._all_queues():
                 queue.flush()
             known = self._checkpoint
-            checkpoint = Checkpoint(known.physic_ms, max(known.logics_ms, dispatched_ms), known.index_ms)
+            index_ms = self._indexer.flushed_ms if self._indexer is not None else 0
+            checkpoint = Checkpoint(known.physic_ms, max(known.logics_ms, dispatched_ms), max(known.index_ms, index_ms))
             self._runtime.files.write_atomic(f"{self._directory}/checkpoint", encode_checkpoint(checkpoint))
             self._checkpoint = checkpoint
 
@@ -395,6 +421,10 @@ class MessageStore:
             # Also what no queue lists: a recovery need not look at any of it again.
             self._dispatched_ms = self._store_ms
             self.flush()
+            while not self.index(_DISPATCH_COUNT):
+                pass
+            if self._indexer is not None:
+                self._indexer.flush()
             self.flush_queues()
             self._runtime.files.remove(f"{self._directory}/abort")
         finally:
@@ -409,6 +439,8 @@ class MessageStore:
     def _unmap(self) -> None:
         for queue in self._all_queues():
             queue.segments.close()
+        if self._indexer is not None:
+            self._indexer.close()
         self._log.segments.close()
         self._unlock()
 
@@ -426,6 +458,10 @@ def _check_config(config: StoreConfig) -> None:
     if config.consume_queue_file_size <= 0 or config.consume_queue_file_size % UNIT_SIZE:
         raise StoreUserError(
             f"mappedFileSizeConsumeQueue is {config.consume_queue_file_size}: give a multiple of {UNIT_SIZE}"
+        )
+    if config.index_slot_count < 1 or config.index_entry_count < 2:
+        raise StoreUserError(
+            f"maxHashSlotNum is {config.index_slot_count}, maxIndexNum {config.index_entry_count}: give 1 and 2"
         )
     if config.commit_log_file_size < FIXED_SIZE + BLANK_SIZE_MIN:
         raise StoreUserError(

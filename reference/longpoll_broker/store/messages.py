@@ -101,6 +101,17 @@ class GetResult(msgspec.Struct, frozen=True):
     """`suggestPullingFromSlave`: the reader is further behind than the share of memory that the log may fill."""
 
 
+class QueryResult(msgspec.Struct, frozen=True):
+    """What a query by key found (`QueryMessageResult.java`)."""
+
+    records: list[memoryview]
+    """Slices of the mapped log, one whole record each, oldest first; drop them before the store closes."""
+    index_end_ms: int
+    """`indexLastUpdateTimestamp`: store timestamp of the last indexed message; 0 when the index has no such key."""
+    index_end_offset: int
+    """`indexLastUpdatePhyoffset`: its physical offset; 0 likewise."""
+
+
 @frozen
 class QueueRange:
     """One queue and what a consumer can read of it: offsets [`offset_min`, `offset_max`)."""

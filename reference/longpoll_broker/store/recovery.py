@@ -6,7 +6,7 @@ believed only for records before a safe point, and everything from there is disp
 newest file that begins with a record no younger than the checkpoint (`isMappedFileMatchedRecover`), and so do all files
 before it: what was stored up to the checkpoint is durable in log and queues, whatever pages a power cut lost.
 
-Leaves out the index, and repairing damage before the tail: `verify` names it, nobody guesses.
+Leaves out the index (`indexer`), and repairing damage before the tail: `verify` names it, nobody guesses.
 """
 
 from __future__ import annotations

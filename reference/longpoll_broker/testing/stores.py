@@ -15,9 +15,14 @@ from longpoll_broker.store.record import TAGS, encode_properties, host_bytes
 from longpoll_broker.wire.message import tags_code
 
 SMALL: Final = StoreConfig(
-    commit_log_file_size=2048, consume_queue_file_size=10 * 20, message_size_max=1024, memory_size=1024 * 1024
+    commit_log_file_size=2048,
+    consume_queue_file_size=10 * 20,
+    index_slot_count=13,
+    index_entry_count=20,
+    message_size_max=1024,
+    memory_size=1024 * 1024,
 )
-"""Files so small that a few dozen messages roll over log and queues."""
+"""Files so small that a few dozen messages roll over log, queues and index."""
 HOST: Final = host_bytes("127.0.0.1", 10911)
 HOST_V6: Final = host_bytes("2001:db8::7", 10911)
 

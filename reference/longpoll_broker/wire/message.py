@@ -8,8 +8,9 @@ Source: `common/message/MessageDecoder.java`, `MessageConst.java`, `MessageClien
 
 from __future__ import annotations
 
+import operator
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from struct import Struct
 from typing import Final
@@ -54,12 +55,22 @@ def decode_properties(text: str | None) -> dict[str, str]:
     return properties
 
 
+_HASH_POWERS: Final = tuple(31**exponent & 0xFFFFFFFF for exponent in range(255, -1, -1))
+
+
 def java_hash(text: str) -> int:
     """`String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit number."""
+    if text.isascii():
+        units: Sequence[int] = text.encode()
+    else:
+        encoded = text.encode("utf-16-be", "surrogatepass")
+        units = struct.unpack(f">{len(encoded) // 2}H", encoded)
     value = 0
-    units = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    # A sum of products instead of one step a unit: keys of messages are hashed one by one as they are indexed.
+    for start in range(0, len(units), len(_HASH_POWERS)):
+        piece = units[start : start + len(_HASH_POWERS)]
+        powers = _HASH_POWERS[len(_HASH_POWERS) - len(piece) :]
+        value = value * 31 * powers[0] + sum(map(operator.mul, piece, powers)) & 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
 
 

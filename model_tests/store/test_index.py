@@ -1,0 +1,270 @@
+"""The index: its bytes are the Java broker's, it finds what a plain search finds, and a crash costs it nothing."""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+import shutil
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.errors import StoreUserError
+from longpoll_broker.runtime.files import RealMappedFile
+from longpoll_broker.store import index, index_file
+from longpoll_broker.store.index import keys_of
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.record import Record, decode
+from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch
+
+FOR_EVER = 2**60
+Stored = list[tuple[str, list[str], int, int]]
+"""(topic, keys, physical offset, store time) of every message, as a plain index keeps them."""
+
+
+def index_all(store: MessageStore) -> None:
+    """Bring the index up to the log."""
+    while not store.index(7):
+        pass
+
+
+def offsets(
+    store: MessageStore, topic: str, key: str, count: int = 64, stored_ms: tuple[int, int] = (0, FOR_EVER)
+) -> list[int]:
+    """Physical offsets of what a query finds."""
+    found = []
+    for view in store.query(topic, key, count, *stored_ms).records:
+        physical_offset = int.from_bytes(view[28:36])
+        assert isinstance(decode(view, 0, len(view), physical_offset), Record)
+        found.append(physical_offset)
+    return found
+
+
+def index_files(directory: pathlib.Path) -> list[bytes]:
+    """The content of every index file, in the order of the names."""
+    return [path.read_bytes() for path in sorted((directory / "index").iterdir())]
+
+
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_files_are_java_s_byte_for_byte(java_store: pathlib.Path, java_config: StoreConfig, kept: int) -> None:
+    """Index files made anew from the Java broker's log, after its own first ones, are its own bytes."""
+    before = index_files(java_store)
+    assert len(before) == 4
+    # The first file speaks of records that the broker has deleted since, so it cannot be made again.
+    for path in sorted((java_store / "index").iterdir())[kept:]:
+        path.unlink()
+    store = open_store(java_store, java_config)
+    index_all(store)
+    store.close()
+    assert index_files(java_store) == before
+
+
+def test_java_s_queries_are_answered_alike(
+    java_store: pathlib.Path, java_config: StoreConfig, java_expected: dict[str, Any]
+) -> None:
+    """Every key query that was asked of the Java broker finds the same messages."""
+    store = open_store(java_store, java_config)
+    asked = java_expected["keyQueries"]
+    for query in asked:
+        assert offsets(store, query["topic"], query["key"]) == query["physicalOffsets"], query
+    assert len([query for query in asked if query["physicalOffsets"]]) > 10
+    store.close()
+
+
+@given(
+    sent=st.lists(
+        st.tuples(st.sampled_from("AB"), st.lists(st.sampled_from(["k", "Aa", "BB", "ü", "long" * 60]), max_size=4)),
+        max_size=40,
+    ),
+    built=st.integers(0, 40),
+    killed=st.booleans(),
+)
+def test_finds_what_a_plain_search_finds(
+    tmp_path_factory: pytest.TempPathFactory, sent: list[tuple[str, list[str]]], built: int, killed: bool
+) -> None:
+    """Whatever was sent and indexed before a stop or a kill: every key finds its messages, those of equal hash too."""
+    root = tmp_path_factory.mktemp("index")
+    store = open_store(root / "0")
+    stored: Stored = []
+    for number, (topic, keys) in enumerate(sent):
+        put, _arrivals = put_and_dispatch(
+            store, [message(topic, 0, properties={"KEYS": " ".join(keys), "UNIQ_KEY": f"u{number}"})]
+        )
+        stored.append((topic, [f"u{number}", *keys], put[0].physical_offset, put[0].store_ms))
+    store.index(built)
+    if killed:
+        shutil.copytree(root / "0", root / "1")
+        store.abandon()
+    else:
+        store.close()
+    store = open_store(root / ("1" if killed else "0"))
+    for topic in "AB":
+        for key, equal in (
+            ("k", {"k"}),
+            ("Aa", {"Aa", "BB"}),
+            ("ü", {"ü"}),
+            ("long" * 60, {"long" * 60}),
+            ("u3", {"u3"}),
+        ):
+            expected = [where for name, keys, where, _ms in stored if name == topic for each in keys if each in equal]
+            assert offsets(store, topic, key) == sorted(expected)[-64:], (topic, key)
+            assert offsets(store, topic, key, 2) == sorted(expected)[-2:], (topic, key)
+    store.close()
+
+
+def test_times_are_compared_by_the_second(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query gives the messages stored between two times, counted in whole seconds from each file's first message."""
+    times = iter(range(1_800_000_000_000, 1_800_000_100_000, 700))
+    monkeypatch.setattr("longpoll_broker.runtime.real.RealRuntime.unix_ms", lambda _: next(times))
+    store = open_store(tmp_path)
+    put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "k"}) for _ in range(15)])
+    index_all(store)
+    first_ms = put[0].store_ms
+    for begin in range(0, 11_000, 500):
+        for end in (begin, begin + 900, begin + 5000):
+            expected = [
+                each.physical_offset
+                for each in put
+                if begin <= (each.store_ms - first_ms) // 1000 * 1000 <= end and begin <= put[-1].store_ms - first_ms
+            ]
+            assert offsets(store, "T", "k", 64, (first_ms + begin, first_ms + end)) == expected, (begin, end)
+    store.close()
+
+
+def test_a_following_file_begins_where_the_last_ended(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Java the first entry of a following file counts its seconds from the last message of the file before."""
+    times = iter(range(1_800_000_000_000, 1_800_000_200_000, 3000))
+    monkeypatch.setattr("longpoll_broker.runtime.real.RealRuntime.unix_ms", lambda _: next(times) // 3000 * 3000)
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(properties={"KEYS": "k"}) for _ in range(SMALL.index_entry_count)])
+    store.close()
+    first, second = index_files(tmp_path)
+    entry = index_file.HEADER_SIZE + 4 * SMALL.index_slot_count + index_file.ENTRY_SIZE
+    assert (index_file.read_header(memoryview(first)).begin_ms, first[entry + 12 : entry + 16]) == (
+        1_800_000_000_000,
+        bytes(4),
+    )
+    gap_ms = index_file.read_header(memoryview(second)).begin_ms - index_file.read_header(memoryview(first)).end_ms
+    assert gap_ms >= 3000
+    assert second[entry + 12 : entry + 16] == (gap_ms // 1000).to_bytes(4)
+
+
+def test_a_rolled_back_message_has_no_key(tmp_path: pathlib.Path) -> None:
+    """A message that was rolled back is not found; a prepared one is."""
+    store = open_store(tmp_path)
+    put, _arrivals = put_and_dispatch(
+        store, [message(sys_flag=flag, properties={"KEYS": "k"}) for flag in (0x4, 0x8, 0xC)]
+    )
+    assert offsets(store, "T", "k") == [each.physical_offset for each in put[:2]]
+    store.close()
+
+
+def test_a_crash_keeps_only_what_is_sure(tmp_path: pathlib.Path) -> None:
+    """After a crash the newest file, and each that the checkpoint does not know, is made again as it was."""
+    store = open_store(tmp_path / "0")
+    put_and_dispatch(store, [message(properties={"KEYS": f"k{number} x"}) for number in range(50)])
+    index_all(store)
+    store.flush()
+    store.flush_queues()
+    shutil.copytree(tmp_path / "0", tmp_path / "1")
+    expected = index_files(tmp_path / "0")
+    assert len(expected) > 4
+    store.abandon()
+    files = sorted((tmp_path / "1" / "index").iterdir())
+    files[-1].write_bytes(bytes(len(expected[-1])))
+    sure = files[0].stat().st_mtime_ns
+    store = open_store(tmp_path / "1")
+    index_all(store)
+    store.close()
+    assert index_files(tmp_path / "1") == expected
+    assert files[0].stat().st_mtime_ns == sure
+
+
+def test_another_size_is_told(tmp_path: pathlib.Path) -> None:
+    """Index files of other numbers than the settings are the user's mistake, and stay as they are."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(properties={"KEYS": "k"})])
+    store.close()
+    before = index_files(tmp_path)
+    with pytest.raises(StoreUserError, match="maxIndexNum=21"):
+        open_store(tmp_path, evolve(SMALL, index_entry_count=21))
+    with pytest.raises(StoreUserError, match="maxIndexNum 1"):
+        open_store(tmp_path, evolve(SMALL, index_entry_count=1))
+    assert index_files(tmp_path) == before
+    open_store(tmp_path).close()
+
+
+def test_without_an_index_nothing_is_found(tmp_path: pathlib.Path) -> None:
+    """`messageIndexEnable=false` makes no files; switched on later everything is indexed."""
+    store = open_store(tmp_path, evolve(SMALL, index=False))
+    put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "k"})])
+    assert store.index(1)
+    assert store.query("T", "k", 1, 0, FOR_EVER).records == []
+    store.close()
+    assert not (tmp_path / "index").exists()
+    store = open_store(tmp_path)
+    assert offsets(store, "T", "k") == [put[0].physical_offset]
+    store.close()
+
+
+def test_a_full_disk_costs_no_entry(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the disk is full in the middle of a message's keys the index goes on there once there is room again."""
+    store = open_store(tmp_path)
+    put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "a b c"})])
+    reserve, left = RealMappedFile.reserve, [2]
+
+    def full(self: RealMappedFile, start: int, stop: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "no space")
+        reserve(self, start, stop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index_file, "_PIECE_BITS", 3)
+        patch.setattr(RealMappedFile, "reserve", full)
+        while True:
+            left[0] = min(left[0], 0) + 3
+            try:
+                done = store.index(1)
+            except OSError:
+                continue
+            assert done
+            break
+    for key in "abc":
+        assert offsets(store, "T", key) == [put[0].physical_offset]
+    store.close()
+
+
+def test_files_without_messages_are_removed(tmp_path: pathlib.Path) -> None:
+    """Index files that speak only of removed records go, never the newest."""
+    store = open_store(tmp_path)
+    put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": f"k{number}"}) for number in range(100)])
+    index_all(store)
+    before = len(index_files(tmp_path))
+    assert store._indexer is not None
+    store._indexer.remove_before(put[50].physical_offset)
+    middle = len(index_files(tmp_path))
+    assert 1 < middle < before
+    assert offsets(store, "T", "k51") == [put[51].physical_offset]
+    store._indexer.remove_before(FOR_EVER)
+    assert len(index_files(tmp_path)) == 1
+    store.close()
+
+
+@pytest.mark.parametrize("planted", ["hash", "previous", "order of keys"])
+def test_planted_faults_are_seen(
+    java_store: pathlib.Path, java_config: StoreConfig, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    """A wrong hash, a lost chain, keys in another order: the comparison with Java's bytes sees each."""
+    if planted == "hash":
+        monkeypatch.setattr(index, "key_hash", lambda topic, key: index_file.key_hash(key, topic))
+    elif planted == "previous":
+        monkeypatch.setattr(index_file.IndexFile, "_newest", lambda *_: 0)
+    else:
+        monkeypatch.setattr(index, "keys_of", lambda record: keys_of(record)[::-1])
+    with pytest.raises(AssertionError):
+        test_files_are_java_s_byte_for_byte(java_store, java_config, 1)

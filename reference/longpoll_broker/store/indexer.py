@@ -1,0 +1,107 @@
+"""Keeps the index up to the log, and answers queries by key (`DefaultMessageStore.queryMessage` 4.9).
+
+Leaves out when the cursor moves: the flush thread calls `build`, and every query does so first.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from longpoll_broker.runtime import Lock
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.index import Index
+from longpoll_broker.store.messages import QueryResult
+from longpoll_broker.store.record import MAGIC_BLANK, SIZE_AND_MAGIC, Record
+
+QUERY_COUNT_MAX: Final = 64
+"""`maxMsgsNumBatch`: most messages that one query finds."""
+CATCH_UP_COUNT_MAX: Final = 20_000
+"""Most records that a query indexes before it looks: 0.2 s at worst; the flush thread does the rest."""
+_KEY: Final = b"KEY"
+"""In the name of both properties that hold keys, so a record without it need not be decoded."""
+
+
+class Indexer:
+    """The index and its cursor. Invariant: every record before `cursor` is indexed, or no longer in the log."""
+
+    __slots__ = ("_index", "_lock", "_log", "cursor")
+
+    def __init__(self, log: CommitLog, index: Index, lock: Lock) -> None:
+        self._log = log
+        self._index = index
+        self._lock = lock
+        self.cursor = 0
+
+    def recover(self, *, crashed: bool, durable_ms: int) -> None:
+        """Keep of the index what is sure and go on after it; the log stands at its end already. Raises OSError."""
+        index, log = self._index, self._log
+        if crashed or index.end_offset >= log.end:
+            index.forget_unsure(durable_ms, log.end)
+        # The last message is looked at again: some of its keys may be missing.
+        self.cursor = max(index.go_on(), log.start)
+
+    def build(self, end: int, count_max: int) -> bool:
+        """Index up to `count_max` records before `end`; whether that was all. Raises OSError, and can be repeated.
+
+        `end` is behind a whole record, or a blank.
+        """
+        with self._lock:
+            for _ in range(count_max):
+                if self.cursor >= end:
+                    break
+                self.cursor = self._after(max(self.cursor, self._log.start))
+            return self.cursor >= end
+
+    def _after(self, cursor: int) -> int:
+        """Index the record at the cursor, and give the next one's place."""
+        segment = self._log.segments.find(cursor)
+        if segment is None:
+            # Removed since we looked where the log starts.
+            return self._log.start
+        position = cursor - segment.start
+        size: int
+        size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, position)
+        if magic == MAGIC_BLANK:
+            return segment.stop
+        assert size > 0
+        if _KEY in bytes(segment.view[position : position + size]):
+            record = self._log.read(cursor)
+            if isinstance(record, Record):
+                self._index.put(record)
+        return cursor + size
+
+    def query(self, topic: str, key: str, count_max: int, stored_ms: tuple[int, int], log_end: int) -> QueryResult:
+        """The newest messages with a key of that topic, stored from the first to the second time."""
+        self.build(log_end, CATCH_UP_COUNT_MAX)
+        index, log = self._index, self._log
+        offsets = index.find(topic, key, min(count_max, QUERY_COUNT_MAX), *stored_ms)
+        if not offsets:
+            return QueryResult([], 0, 0)
+        # As in Java an answer says how far the index is once something was found there, be it gone from the log. That
+        # Java then asks twice more for older ones changes nothing: what it asks with is the time of a message it lacks.
+        records: list[memoryview] = []
+        for physical_offset in offsets:
+            found = log.read(physical_offset)
+            view = log.slice(physical_offset, found.size) if isinstance(found, Record) else None
+            if view is not None:
+                records.append(view)
+        return QueryResult(records, index.end_ms, index.end_offset)
+
+    def remove_before(self, log_start: int) -> None:
+        """Remove files that speak only of records that are gone; raises OSError."""
+        with self._lock:
+            self._index.remove_before(log_start)
+
+    @property
+    def flushed_ms(self) -> int:
+        """Store timestamp of the last entry of the newest full file that is durable (`indexMsgTimestamp`)."""
+        return self._index.flushed_ms
+
+    def flush(self) -> None:
+        """Make the index durable; raises OSError."""
+        with self._lock:
+            self._index.flush()
+
+    def close(self) -> None:
+        """Unmap the files."""
+        self._index.close()
