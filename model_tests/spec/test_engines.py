@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_spec import engines
-from longpoll_spec.bounds import named
+from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.compile_python import Question, question
 from longpoll_spec.engines.evaluate import evaluate, values_of
-from longpoll_spec.engines.exploration import Progress
+from longpoll_spec.engines.exploration import Exploration, Progress
 from longpoll_spec.engines.intervals import extent
 from longpoll_spec.engines.layout import layout_of
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned, pinned_entry
@@ -138,12 +141,33 @@ def test_packing_loses_nothing(name: str, data: st.DataObject) -> None:
     assert layout.unpack(layout.pack(state)) == state
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    """Too many bits and an unbounded log are named, with what to do."""
+def test_what_has_no_bound_is_refused() -> None:
+    """An unbounded log is named, with who can take it."""
     policy = preset("strict")
 
-    with pytest.raises(BoundsError, match="lower --requests or --messages, or use --engine python"):
-        explore(law_of(policy, named("tiny", policy, requests=20)))
+    with pytest.raises(BoundsError, match="only a proof can leave the log unbounded"):
+        explore(law_of(policy, Bounds("proof", requests=2, messages=None)))
+
+
+@pytest.mark.parametrize("requests", [6, 12])
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"memory_mb": 2000}, {"symmetry": True}], ids=str)
+def test_states_of_several_words_agree_with_the_python_engine(requests: int, options: Mapping[str, Any]) -> None:
+    """Bounds that need two or three words give the python engine's counts, verdicts and lengths as far as they go."""
+    policy = preset("strict-clone")
+    model = law_of(policy, named("tiny", policy, requests=requests))
+    judged = [item for item in properties_of(model) if item.kind == "always"]
+    limit = {6: 20_000, 12: 3_000}[requests]
+    plain = explore(model, judged, engine="python", limit_states=limit)
+    fast = explore(model, judged, limit_states=limit, **options)
+
+    assert layout_of(model).words == requests // 6 + 1
+    assert entry_like(plain) == entry_like(fast)
+
+
+def entry_like(result: Exploration) -> object:
+    """What two searches that end at the same level must have in common."""
+    verdicts = [(verdict.name, verdict.verdict, verdict.depth) for verdict in result.verdicts]
+    return (result.distinct_states, result.transitions, result.depth, dict(result.fired), verdicts)
 
 
 def test_wide_columns_agree_with_narrow_ones() -> None:

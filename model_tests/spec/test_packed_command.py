@@ -11,7 +11,10 @@ from longpoll.cli import main
 from longpoll_spec.engines.manifest import pinned_entry
 
 
-@pytest.mark.parametrize("options", [["--workers", "2"], ["--symmetry"], ["--workers", "2", "--symmetry"]])
+@pytest.mark.parametrize(
+    "options",
+    [["--workers", "2"], ["--symmetry"], ["--workers", "2", "--symmetry"], ["--memory-mb", "2000", "--workers", "2"]],
+)
 def test_check_gives_the_same_numbers_however_it_searches(options: list[str]) -> None:
     """States, transitions and depth are the pinned ones, and so are the properties that are violated."""
     done = CliRunner().invoke(main, ["check", "--policy", "rocketmq-4.9", "--bounds", "tiny", *options, "--json"])
@@ -34,7 +37,7 @@ def test_check_gives_the_same_numbers_however_it_searches(options: list[str]) ->
         (["--workers", "0"], "--workers must be from 1 to 64, not 0"),
         (["--workers", "2", "--engine", "python"], "the python engine has no workers; use --engine packed"),
         (["--symmetry", "--engine", "python"], "the python engine has no symmetry; use --engine packed"),
-        (["--symmetry", "--requests", "9"], "lower --requests or --messages"),
+        (["--memory-mb", "900", "--engine", "python"], "the python engine has no memory_mb; use --engine packed"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_2(options: list[str], line: str) -> None:
@@ -43,4 +46,14 @@ def test_what_cannot_be_is_one_line_and_exit_2(options: list[str], line: str) ->
 
     assert done.exit_code == 2
     assert line in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_too_little_memory_is_one_line_and_exit_3() -> None:
+    """The line says how much the search needs and what else to do."""
+    done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--memory-mb", "1"], env={"COLUMNS": "300"})
+
+    assert done.exit_code == 3
+    assert "1 MB are too little memory: this search needs" in done.stderr
+    assert "give more with --memory-mb" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

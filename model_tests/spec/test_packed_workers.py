@@ -14,7 +14,8 @@ from longpoll_spec.engines import explore, packed_part, packed_workers
 from longpoll_spec.engines.exploration import Progress
 from longpoll_spec.engines.manifest import entry_of, pinned_entry
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.errors import EngineLimitError
+from longpoll_spec.engines.words import first_head
+from longpoll_spec.errors import EngineLimitError, MemoryShortError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, preset
@@ -53,7 +54,7 @@ def test_two_workers_find_the_pinned_numbers_at_small(policy: str) -> None:
 def test_many_stretches_a_level_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Levels that are expanded in several stretches, with trays that are used again and again, change nothing."""
     monkeypatch.setattr(packed_part, "CHUNK_STATES", 16)
-    monkeypatch.setattr(packed_part, "STRETCH_WORDS", 64)
+    monkeypatch.setattr(packed_part, "STRETCH_STATES", 64)
 
     for workers in (1, 2):
         assert entry_of(explore(_model("strict-clone"), workers=workers)) == pinned_entry("strict-clone", "tiny")
@@ -65,16 +66,16 @@ def test_a_worker_that_takes_what_is_not_its_own_is_seen(monkeypatch: pytest.Mon
 
     def greedy(self: packed_workers._Worker) -> None:
         honest(self)
-        self.part.take(self.trays[0].words[: int(self.trays[0].cuts[-1])].copy())
+        self.part.take(self.trays[0].words[:, : int(self.trays[0].cuts[-1])].copy())
 
     monkeypatch.setattr(packed_workers._Worker, "take", greedy)
     assert explore(_model("strict"), workers=2).distinct_states > pinned_entry("strict", "tiny").distinct_states
 
 
-def test_owners_share_every_word() -> None:
-    """The ranges of the owners follow one another from the least word to the greatest."""
+def test_owners_share_every_head() -> None:
+    """The ranges of the owners follow one another from the least head to the greatest."""
     for workers in range(1, packed_workers.WORKERS_MAX + 1):
-        firsts = [packed_workers._first_of(number, workers) for number in range(workers + 1)]
+        firsts = [first_head(number, workers) for number in range(workers + 1)]
         assert firsts[0] == 0
         assert firsts[-1] == 2**64
         assert firsts == sorted(set(firsts))
@@ -125,7 +126,7 @@ def test_a_worker_that_is_killed_is_named() -> None:
             assert victim is not None
             os.kill(victim, signal.SIGKILL)
 
-    with pytest.raises(EngineLimitError, match=r"worker [12] of 2 was ended by signal 9.* use --symmetry"):
+    with pytest.raises(MemoryShortError, match=r"worker [12] of 2 was ended by signal 9.* use --memory-mb"):
         explore(_model("strict"), workers=2, report=kill)
 
 
@@ -136,9 +137,9 @@ def test_a_worker_without_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         raise MemoryError
 
     monkeypatch.setattr(packed_part.Part, "take", full)
-    with pytest.raises(EngineLimitError, match=r"worker [12] of 2 has no memory left; use --symmetry"):
+    with pytest.raises(MemoryShortError, match=r"worker [12] of 2 has no memory left; use --memory-mb"):
         explore(_model("strict"), workers=2)
-    with pytest.raises(EngineLimitError, match=r"no memory left for this search"):
+    with pytest.raises(MemoryShortError, match=r"no memory left for this search"):
         explore(_model("strict"))
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from longpoll_broker.errors import BrokerUserError
 from longpoll_judge.errors import JudgeUserError
-from longpoll_spec.errors import SpecUserError
+from longpoll_spec.errors import MemoryShortError, SpecUserError
 
 P = ParamSpec("P")
 USER_ERRORS = (SpecUserError, BrokerUserError, JudgeUserError)
@@ -43,12 +43,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 
 
 def user_mistakes(command: Callable[P, None]) -> Callable[P, None]:
-    """Wrap a command so that a user's mistake is one clear line and exit 2, never a traceback."""
+    """Wrap a command so that a user's mistake is one clear line and exit 2, never a traceback.
+
+    Too little memory is no mistake: it leaves what was asked unknown, which is exit 3.
+    """
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
+        except MemoryShortError as error:
+            fail(str(error), Exit.UNKNOWN)
         except USER_ERRORS as error:
             fail(str(error))
 

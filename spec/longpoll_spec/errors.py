@@ -40,6 +40,10 @@ class EngineLimitError(SpecUserError):
     """The engine cannot do what is asked: an option it lacks, memory it may not use, a worker that is gone."""
 
 
+class MemoryShortError(EngineLimitError):
+    """There is too little memory or disk for this search, or a process was ended for want of it."""
+
+
 class TokenError(SpecUserError):
     """A counterexample token is damaged, from another version, or does not replay."""
 

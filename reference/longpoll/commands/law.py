@@ -61,6 +61,7 @@ property_option = click.option("--property", "names", multiple=True, metavar="NA
 @click.option("--engine", default=EXPLORERS[0], show_default=True, help=f"One of {', '.join(EXPLORERS)}.")
 @click.option("--workers", type=int, default=1, show_default=True, help="Processes that share the search.")
 @click.option("--symmetry", is_flag=True, help="Explore one state for all that differ only in which request is which.")
+@click.option("--memory-mb", type=click.IntRange(min=1), help="Use so much memory, and disks (TMPDIR) for the rest.")
 @click.option("--max-states", type=click.IntRange(min=1), help="Give up past so many states, with what is known then.")
 @knob_option
 @property_option
@@ -77,6 +78,7 @@ def check(
     engine: str,
     workers: int,
     symmetry: bool,
+    memory_mb: int | None,
     max_states: int | None,
     knobs: Sequence[str],
     names: Sequence[str],
@@ -95,6 +97,7 @@ def check(
       longpoll check --policy strict --knob recheck_after_hold=none --property no_lost_wakeup
       longpoll check --policy strict-clone --requests 3 --messages 2 --json
       longpoll check --policy strict-clone --bounds wide --symmetry --workers 2
+      longpoll check --policy strict --bounds bench --memory-mb 500
 
     Exit codes: 0 all hold, 1 one is violated, 2 a mistake in the call, 3 the search or the bounds ended too early to
     tell (so for a property that is meant to be reached and was not).
@@ -112,6 +115,7 @@ def check(
             limit_states=max_states,
             symmetry=symmetry,
             workers=workers,
+            memory_mb=memory_mb,
         )
         found = minimised(found, judged)
     if as_json:

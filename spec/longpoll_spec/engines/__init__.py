@@ -28,6 +28,7 @@ def explore(
     limit_states: int | None = None,
     symmetry: bool = False,
     workers: int = 1,
+    memory_mb: int | None = None,
 ) -> Exploration:
     """Explore a model with an engine by name and judge the properties, all of the law's if none are given.
 
@@ -42,7 +43,11 @@ def explore(
     judged = properties_of(model) if properties is None else properties
     options = {
         name: value
-        for name, (value, usual) in {"symmetry": (symmetry, False), "workers": (workers, 1)}.items()
+        for name, value, usual in (
+            ("symmetry", symmetry, False),
+            ("workers", workers, 1),
+            ("memory_mb", memory_mb, None),
+        )
         if value != usual
     }
     if options and engine != "packed":

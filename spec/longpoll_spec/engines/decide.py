@@ -23,8 +23,8 @@ Ranges: TypeAlias = Mapping[str, tuple[int, int]]
 """Variable -> least and greatest value."""
 Cases: TypeAlias = npt.NDArray[Any]
 CASES_MAX: Final = 1 << 13
-AXES_MAX: Final = 60
-"""Fewer than the axes that a numpy array may have."""
+AXES_MAX: Final = 32
+"""The axes that `numpy.broadcast_shapes` can join."""
 
 
 def decided(term: Bool, guard: Bool, ranges: Ranges) -> Bool:

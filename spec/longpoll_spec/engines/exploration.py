@@ -7,7 +7,7 @@ the longest shortest path. Leaves out how a frontier is grown: each engine does 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from attrs import define, field, frozen
 
@@ -84,10 +84,18 @@ class Witness:
         """How many actions the run has."""
         return self.depth + (self.closing is not None)
 
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """Of two witnesses the one with the lesser rank is shown, whatever was found first."""
+        return (self.length, -1 if self.closing is None else self.closing, self.state)
+
+
+RunsTo: TypeAlias = Callable[[Sequence[Witness]], Sequence[Sequence[Action]]]
+
 
 @define
 class Ledger:
-    """Which properties are decided already. Invariant: a property's witness is the first of the shortest ones."""
+    """Which properties are decided already. Invariant: a property's witness is the least of those that were noted."""
 
     properties: Sequence[Property]
     witnesses: dict[int, Witness] = field(factory=dict)
@@ -97,24 +105,19 @@ class Ledger:
         return index not in self.witnesses
 
     def note(self, index: int, witness: Witness) -> None:
-        """Keep a witness if the property has none, or none as short."""
+        """Keep a witness if the property has none, or none of lesser rank."""
         known = self.witnesses.get(index)
-        if known is None or witness.length < known.length:
+        if known is None or witness.rank < known.rank:
             self.witnesses[index] = witness
 
-    def verdicts(
-        self, model: Model, complete: bool, actions_to: Callable[[Witness], list[Action]]
-    ) -> tuple[Verdict, ...]:
-        """The verdicts; `actions_to` rebuilds the run that leads to a witness, with its closing step."""
-        return tuple(self._verdict(model, index, complete, actions_to) for index in range(len(self.properties)))
+    def verdicts(self, model: Model, complete: bool, runs_to: RunsTo) -> tuple[Verdict, ...]:
+        """The verdicts; `runs_to` rebuilds the runs that lead to witnesses, each with its closing step."""
+        runs = dict(zip(self.witnesses, runs_to(list(self.witnesses.values())), strict=True))
+        return tuple(self._verdict(model, index, complete, runs.get(index)) for index in range(len(self.properties)))
 
-    def _verdict(
-        self, model: Model, index: int, complete: bool, actions_to: Callable[[Witness], list[Action]]
-    ) -> Verdict:
+    def _verdict(self, model: Model, index: int, complete: bool, run: Sequence[Action] | None) -> Verdict:
         item = self.properties[index]
         found, exhausted = ("reached", "unreached") if item.kind == "sometimes" else ("violated", "holds")
-        witness = self.witnesses.get(index)
-        if witness is None:
+        if run is None:
             return Verdict(item.name, item.kind, exhausted if complete else "unknown")  # type: ignore[arg-type]
-        token = token_of(model, actions_to(witness), item.name)
-        return Verdict(item.name, item.kind, found, witness.length, token)  # type: ignore[arg-type]
+        return Verdict(item.name, item.kind, found, len(run), token_of(model, run, item.name))  # type: ignore[arg-type]

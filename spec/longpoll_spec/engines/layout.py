@@ -1,12 +1,12 @@
-"""Where each variable stands in a packed state: exact keys, one 64-bit word.
+"""Where each variable stands in a packed state: exact keys, in as many 64-bit words as the bounds need.
 
 | unit  | holds                                                                       |
 |-------|-----------------------------------------------------------------------------|
 | word  | eight lanes; lane k is bits 8k to 8k+7 of the word                           |
-| lane  | whole fields, so that a chunk of states unpacks as eight byte columns        |
+| lane  | whole fields, so that a chunk of states unpacks as byte columns              |
 | field | one variable, as its value less its lower end, lowest bit first               |
 
-Nothing is hashed or cut off: equal words are equal states. Leaves out bounds that need a second word: they are refused.
+Nothing is hashed or cut off: equal words are equal states.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 from attrs import frozen
 
 from longpoll_spec.engines.symmetry import slot_of
+from longpoll_spec.engines.words import WORD_BITS
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.model import Model
 from longpoll_spec.state import Variable
 
-LANES: Final = 8
 LANE_BITS: Final = 8
-WORD_BITS: Final = LANES * LANE_BITS
-Words = npt.NDArray[np.uint64]
+LANES: Final = WORD_BITS // LANE_BITS
+"""Lanes of a word."""
 
 
 @frozen
@@ -35,9 +33,9 @@ class Field:
     """The place of one variable."""
 
     variable: Variable
-    lane: int
-    shift: int
-    """Bits below it in its lane."""
+    word: int
+    shift_in_word: int
+    """Bits below it in its word."""
 
     @property
     def mask(self) -> int:
@@ -45,14 +43,24 @@ class Field:
         return (1 << _width(self.variable)) - 1
 
     @property
+    def lane(self) -> int:
+        """The lane of its word in which its lowest bit is."""
+        return self.shift_in_word // LANE_BITS
+
+    @property
+    def shift(self) -> int:
+        """Bits below it in its lane."""
+        return self.shift_in_word % LANE_BITS
+
+    @property
     def straddles(self) -> bool:
         """Whether it has bits in the next lane too."""
         return self.shift + _width(self.variable) > LANE_BITS
 
     @property
-    def shift_in_word(self) -> int:
-        """Bits below it in the word."""
-        return self.lane * LANE_BITS + self.shift
+    def shift_in_key(self) -> int:
+        """Bits below it in the whole state's key."""
+        return self.word * WORD_BITS + self.shift_in_word
 
 
 @frozen
@@ -61,62 +69,89 @@ class Layout:
 
     fields: tuple[Field, ...]
 
+    @property
+    def words(self) -> int:
+        """Words of a state."""
+        return 1 + max(place.word for place in self.fields)
+
     def pack(self, state: Sequence[int]) -> int:
-        """A state as its word."""
-        word = 0
+        """A state as its key."""
+        key = 0
         for place, value in zip(self.fields, state, strict=True):
             offset = value - place.variable.lower
             assert 0 <= offset <= place.mask, f"{place.variable.name} is {value}"
-            word |= offset << place.shift_in_word
-        return word
+            key |= offset << place.shift_in_key
+        return key
 
-    def unpack(self, word: int) -> tuple[int, ...]:
-        """The state of a word."""
-        return tuple(((word >> place.shift_in_word) & place.mask) + place.variable.lower for place in self.fields)
+    def unpack(self, key: int) -> tuple[int, ...]:
+        """The state of a key."""
+        return tuple(((key >> place.shift_in_key) & place.mask) + place.variable.lower for place in self.fields)
+
+
+@frozen
+class Group:
+    """The bits that one request has: all in one word, and alike for all requests."""
+
+    word: int
+    shift: int
+    """Bits below it in its word."""
 
 
 def layout_of(model: Model) -> Layout:
     """The layout of a model: widest fields first, each into the first lane that has room for it.
 
-    Raises `BoundsError` when the variables do not fit one word or one has no upper end.
+    Raises `BoundsError` when a variable has no upper end.
     """
     assert sys.byteorder == "little", "lanes are cut from words as little-endian bytes"
-    room = [LANE_BITS] * LANES
+    room: list[int] = []
     places: dict[str, Field] = {}
     for variable in sorted(model.variables, key=lambda each: -_width(each)):
         width = _width(variable)
-        lane = next((number for number, left in enumerate(room) if left >= width), None)
-        if lane is None:
-            raise _too_wide(sum(_width(each) for each in model.variables))
-        places[variable.name] = Field(variable, lane, LANE_BITS - room[lane])
+        assert width <= LANE_BITS, variable.name
+        lane = next((number for number, left in enumerate(room) if left >= width), len(room))
+        room += [LANE_BITS] * (lane == len(room))
+        word, lane_in_word = divmod(lane, LANES)
+        places[variable.name] = Field(variable, word, lane_in_word * LANE_BITS + LANE_BITS - room[lane])
         room[lane] -= width
     return Layout(tuple(places[variable.name] for variable in model.variables))
 
 
-def grouped_layout_of(model: Model) -> tuple[Layout, int, int]:
+def grouped_layout_of(model: Model) -> tuple[Layout, tuple[Group, ...], int]:
     """A layout in which each request's variables are one group of bits, alike for all requests.
 
-    Gives the layout, the bits below the first group, and the bits of a group. A field may reach into the next lane.
-    Raises `BoundsError` as `layout_of` does.
+    Gives the layout, the groups, and the bits of a group. A field may reach into the next lane, none into the next
+    word. Raises `BoundsError` as `layout_of` does, and where a request has more bits than a word.
     """
     slots = [[each for each in model.variables if slot_of(each.name) == slot] for slot in range(model.bounds.requests)]
-    others = [each for each in model.variables if slot_of(each.name) is None]
-    places: dict[str, Field] = {}
-    at = 0
-    for variable in (*others, *(each for slot in slots for each in slot)):
-        places[variable.name] = Field(variable, *divmod(at, LANE_BITS))
-        at += _width(variable)
-    if at > WORD_BITS:
-        raise _too_wide(at)
-    layout = Layout(tuple(places[variable.name] for variable in model.variables))
-    return layout, sum(map(_width, others)), sum(map(_width, slots[0]))
+    shelf = _Shelf()
+    places = {
+        each.name: Field(each, *shelf.put(_width(each))) for each in model.variables if slot_of(each.name) is None
+    }
+    width = sum(map(_width, slots[0]))
+    if width > WORD_BITS:
+        raise BoundsError(f"a request needs {width} bits, more than a word has; check these bounds without --symmetry")
+    groups: list[Group] = []
+    for slot in slots:
+        word, shift = shelf.put(width)
+        groups.append(Group(word, shift))
+        for variable in slot:
+            places[variable.name] = Field(variable, word, shift)
+            shift += _width(variable)
+    return Layout(tuple(places[variable.name] for variable in model.variables)), tuple(groups), width
 
 
-def _too_wide(bits: int) -> BoundsError:
-    return BoundsError(
-        f"these bounds need {bits} bits a state and the packed engine has one word of {WORD_BITS}; "
-        "lower --requests or --messages, or use --engine python"
-    )
+class _Shelf:
+    """Bits given away one after the other. Invariant: nothing is given that reaches into the next word."""
+
+    at: int = 0
+
+    def put(self, width: int) -> tuple[int, int]:
+        """(word, bits below in it) of the next so many bits."""
+        if self.at % WORD_BITS + width > WORD_BITS:
+            self.at += -self.at % WORD_BITS
+        place = divmod(self.at, WORD_BITS)
+        self.at += width
+        return place
 
 
 def _width(variable: Variable) -> int:

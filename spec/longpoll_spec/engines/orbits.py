@@ -22,12 +22,13 @@ import numpy.typing as npt
 from attrs import frozen
 
 from longpoll_spec.engines.evaluate import after_step, enabled_actions
-from longpoll_spec.engines.layout import Layout, Words, grouped_layout_of
+from longpoll_spec.engines.layout import Group, Layout, grouped_layout_of
 from longpoll_spec.engines.symmetry import is_symmetric
+from longpoll_spec.engines.words import WORD_BITS, Words, key_of, words_of
 from longpoll_spec.errors import SymmetryError
 from longpoll_spec.model import Action, Model, Property
 
-BLOCK_WORDS = 1 << 15
+BLOCK_STATES = 1 << 15
 """Words sorted inside at once: their groups stay in the second-level cache."""
 
 
@@ -37,43 +38,47 @@ class Orbits:
 
     model: Model
     layout: Layout
-    base: int
+    groups: tuple[Group, ...]
     width: int
+    """Bits of a group."""
 
     @property
     def requests(self) -> int:
-        """How many groups a word has."""
-        return self.model.bounds.requests
+        """How many groups a state has."""
+        return len(self.groups)
 
     def canonical(self, words: Words) -> Words:
-        """For each word the one that stands for it: the same groups, the greatest last."""
-        made = np.empty_like(words)
-        for start in range(0, words.size, BLOCK_WORDS):
-            made[start : start + BLOCK_WORDS] = self._canonical(words[start : start + BLOCK_WORDS])
-        return made
+        """Put in place of each state the one that stands for it: the same groups, the greatest last."""
+        for start in range(0, words.shape[1], BLOCK_STATES):
+            self._sort(words[:, start : start + BLOCK_STATES])
+        return words
 
-    def _canonical(self, words: Words) -> Words:
+    def _sort(self, words: Words) -> None:
         groups = self._groups(words)
         for low, high in _comparators(self.requests):
             groups[low], groups[high] = np.minimum(groups[low], groups[high]), np.maximum(groups[low], groups[high])
-        made = words & np.uint64((1 << self.base) - 1)
-        for slot, group in enumerate(groups):
-            made |= group << np.uint64(self.base + slot * self.width)
-        return made
+        for row in range(len(words)):
+            words[row] &= self._others(row)
+        for place, group in zip(self.groups, groups, strict=True):
+            words[place.word] |= group << np.uint64(place.shift)
+
+    def _others(self, word: int) -> np.uint64:
+        """The bits of a word that no request has."""
+        taken = sum(((1 << self.width) - 1) << place.shift for place in self.groups if place.word == word)
+        return np.uint64(~taken & ((1 << WORD_BITS) - 1))
 
     def sizes(self, words: Words) -> npt.NDArray[np.int64]:
-        """How many states each canonical word stands for: all arrangements, over those of equal groups."""
-        sizes = np.full(words.size, math.factorial(self.requests), dtype=np.int64)
-        groups = self._groups(words)
-        alike = np.ones(words.size, dtype=np.int64)
-        for before, group in pairwise(groups):
+        """How many states each canonical state stands for: all arrangements, over those of equal groups."""
+        sizes = np.full(words.shape[1], math.factorial(self.requests), dtype=np.int64)
+        alike = np.ones(words.shape[1], dtype=np.int64)
+        for before, group in pairwise(self._groups(words)):
             alike = np.where(before == group, alike + 1, 1)
             sizes //= alike
         return sizes
 
     def _groups(self, words: Words) -> list[Words]:
         mask = np.uint64((1 << self.width) - 1)
-        return [(words >> np.uint64(self.base + slot * self.width)) & mask for slot in range(self.requests)]
+        return [(words[place.word] >> np.uint64(place.shift)) & mask for place in self.groups]
 
     def spread(self, fired: Sequence[int]) -> list[int]:
         """What every instance fired in all states, from what it fired in the canonical ones, each by its size.
@@ -114,11 +119,14 @@ class Orbits:
         raise AssertionError(f"no step leads to an arrangement of {word:#x}")
 
     def _canonical_of(self, state: Sequence[int]) -> int:
-        return int(self.canonical(np.array([self.layout.pack(state)], dtype=np.uint64))[0])
+        return key_of(self.canonical(self._words_of(state)), 0)
+
+    def _words_of(self, state: Sequence[int]) -> Words:
+        return words_of([self.layout.pack(state)], self.layout.words)
 
     def _renamed(self, action: Action, word: int, state: Sequence[int]) -> Action:
         """The instance that does in `state` what `action` does in its canonical word: slots are matched in order."""
-        groups = [int(group[0]) for group in self._groups(np.array([self.layout.pack(state)], dtype=np.uint64))]
+        groups = [int(group[0]) for group in self._groups(self._words_of(state))]
         assert self._canonical_of(state) == word
         slots = sorted(range(self.requests), key=groups.__getitem__)
         actors = tuple(slots[actor] if isinstance(actor, int) else actor for actor in action.actors)
@@ -141,5 +149,4 @@ def orbits_of(model: Model, properties: Sequence[Property]) -> Orbits:
         unlike = next((item.name for item in properties if not is_symmetric(model, [item.term])), "")
         what = unlike if is_symmetric(model, []) else "the law"
         raise SymmetryError(f"{what} tells requests apart under this policy; check it without --symmetry")
-    layout, base, width = grouped_layout_of(model)
-    return Orbits(model, layout, base, width)
+    return Orbits(model, *grouped_layout_of(model))

@@ -1,18 +1,23 @@
-"""The packed engine: a state is one 64-bit word, a level of the search is an array of words.
+"""The packed engine: a state is a few 64-bit words, a level of the search is an array of them.
 
-The states seen are kept twice: as levels, from which a counterexample is rebuilt backwards without a parent for each
-state, and in a table that holds whole words. Keys are exact. What one process does is in `packed_part`, how several
-share a search in `packed_workers`.
+The states seen are kept twice: as levels, from which counterexamples are rebuilt backwards without a parent for each
+state, and in a table that holds whole states, or, where memory is limited, as sorted runs. Keys are exact. What one
+process does is in `packed_part`, how several share a search in `packed_workers`, what goes to disk in `packed_spill`.
+Of several shortest counterexamples the one with the least states is given, so that it is the same one however the
+search was shared.
 """
 
 from __future__ import annotations
 
 import operator
+import resource
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
+from typing import Final
 
-import numpy as np
 from attrs import define, field
 
 from longpoll_spec.engines.compile_packed import expand_of
@@ -20,12 +25,13 @@ from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Rep
 from longpoll_spec.engines.layout import layout_of
 from longpoll_spec.engines.orbits import Orbits, orbits_of
 from longpoll_spec.engines.packed_part import Part, Stretch
+from longpoll_spec.engines.packed_spill import SpillStore, plan_of
 from longpoll_spec.engines.packed_workers import INSTEAD, Crew, crew_of
-from longpoll_spec.engines.word_table import distinct, mixed
-from longpoll_spec.errors import EngineLimitError
+from longpoll_spec.engines.words import distinct, mixed, words_of
+from longpoll_spec.errors import MemoryShortError
 from longpoll_spec.model import Action, Model, Property
 
-NAME = "packed"
+NAME: Final = "packed"
 
 
 @define
@@ -36,7 +42,8 @@ class _Alone:
     interrupted: bool = False
 
     def begin(self, first: int) -> None:
-        self.part.take(distinct(mixed(np.array([first], dtype=np.uint64))))
+        self.part.begin()
+        self.part.take(distinct(mixed(words_of([first], self.part.words))))
 
     def next_level(self) -> int:
         return self.part.next_level()
@@ -46,8 +53,8 @@ class _Alone:
         self.part.take(words)
         return [made]
 
-    def before(self, word: int, depth: int) -> tuple[int, int] | None:
-        return self.part.before(word, depth)
+    def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:
+        return self.part.before(keys, depth)
 
     def close(self) -> None:
         """Nothing is to be ended."""
@@ -83,14 +90,14 @@ class _Search:
     def _expand(self, level: int, report: Report | None) -> bool:
         """Expand a level, which counts for so many states; gives whether all of it was."""
         over = False
+        still_open = [self.ledger.is_open(item) for item in range(len(self.ledger.properties))]
         while not over and not self.crew.interrupted:
-            still_open = [self.ledger.is_open(item) for item in range(len(self.ledger.properties))]
             made = self.crew.stretch(still_open)
             over = all(each.over for each in made)
             for each in made:
                 self.fired = list(map(operator.add, self.fired, each.fired))
-                for item, closing_step, word in each.found:
-                    self.ledger.note(item, Witness(word, self.depth, closing_step))
+                for item, closing_step, key in each.found:
+                    self.ledger.note(item, Witness(key, self.depth, closing_step))
             if report is not None:
                 report(Progress(self.distinct, sum(self.fired), self.depth, level))
         return over
@@ -99,17 +106,30 @@ class _Search:
         """What each action instance fired."""
         return self.fired if self.orbits is None else self.orbits.spread(self.fired)
 
-    def actions_to(self, witness: Witness) -> list[Action]:
-        """The run to a witness, backwards: at each level find a state that leads to the one known."""
+    def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
+        """The runs to witnesses, backwards and all at once: at each level find what leads to the states known."""
+        wanted: dict[int, set[int]] = {}
+        for witness in witnesses:
+            assert isinstance(witness.state, int)
+            wanted.setdefault(witness.depth, set()).add(witness.state)
+        sources: dict[tuple[int, int], tuple[int, int]] = {}
+        for depth in range(max(wanted, default=0), 0, -1):
+            keys = sorted(wanted[depth])
+            found = self.crew.before(keys, depth - 1)
+            assert len(found) == len(keys), f"no state of level {depth - 1} leads to some state of the next"
+            sources |= {(depth, key): source for key, source in found.items()}
+            wanted.setdefault(depth - 1, set()).update(source for source, _ in found.values())
+        return [self._run_to(witness, sources) for witness in witnesses]
+
+    def _run_to(self, witness: Witness, sources: Mapping[tuple[int, int], tuple[int, int]]) -> list[Action]:
         assert isinstance(witness.state, int)
         last = None if witness.closing is None else self.model.actions[witness.closing]
-        words, actions = [witness.state], [] if last is None else [last]
+        keys, actions = [witness.state], [] if last is None else [last]
         for depth in range(witness.depth, 0, -1):
-            found = self.crew.before(words[-1], depth - 1)
-            assert found is not None, f"no state of level {depth - 1} leads to {words[-1]:#x}"
-            words.append(found[0])
-            actions.append(self.model.actions[found[1]])
-        return actions[::-1] if self.orbits is None else self.orbits.run_through(words[::-1], last)
+            key, index = sources[depth, keys[-1]]
+            keys.append(key)
+            actions.append(self.model.actions[index])
+        return actions[::-1] if self.orbits is None else self.orbits.run_through(keys[::-1], last)
 
 
 def explore(
@@ -120,17 +140,23 @@ def explore(
     limit_states: int | None = None,
     symmetry: bool = False,
     workers: int = 1,
+    memory_mb: int | None = None,
 ) -> Exploration:
-    """Explore the model; Ctrl-C ends it with what is known so far. Raises `BoundsError` if a word is too narrow.
+    """Explore the model; Ctrl-C ends it with what is known so far.
 
-    With `symmetry` one state is explored for all that renaming requests makes of it; counts are of them all, and
-    `SymmetryError` is raised where requests are not interchangeable. More than one of `workers` are processes that
-    share the search; `EngineLimitError` is raised if one is lost.
+    With `symmetry` one state is explored for all that renaming requests and queues makes of it; counts are of them all,
+    and `SymmetryError` is raised where they are not interchangeable. More than one of `workers` are processes that
+    share the search; `EngineLimitError` is raised if one is lost. Told how many megabytes of memory there are, it keeps
+    states on disk, and raises `MemoryShortError` if that is too little. `BoundsError` is raised for an unbounded log.
     """
     began = time.perf_counter()
     orbits = orbits_of(model, properties) if symmetry else None
     layout = layout_of(model) if orbits is None else orbits.layout
-    part = Part(expand_of(model, layout, properties), len(model.actions), len(properties), orbits)
+    part = Part(expand_of(model, layout, properties), layout.words, len(model.actions), len(properties), orbits)
+    if memory_mb is not None:
+        plan = plan_of(memory_mb, program_mb(), workers, layout.words, len(model.actions))
+        part.chunk_states, part.stretch_states = plan.chunk_states, plan.stretch_states
+        part.new_store = partial(SpillStore, layout.words, plan.sorted_states)
     with closing(_Alone(part) if workers == 1 else crew_of(part, workers)) as crew:
         search = _Search(model, Ledger(properties), orbits, crew)
         compiled = time.perf_counter()
@@ -139,7 +165,7 @@ def explore(
         except KeyboardInterrupt:
             search.complete = False
         except MemoryError as error:
-            raise EngineLimitError(f"there is no memory left for this search; {INSTEAD}") from error
+            raise MemoryShortError(f"there is no memory left for this search; {INSTEAD}") from error
         seconds = time.perf_counter() - compiled
         fired = search.transitions()
         return Exploration(
@@ -151,6 +177,12 @@ def explore(
             seconds=seconds,
             compile_seconds=compiled - began,
             complete=search.complete,
-            verdicts=search.ledger.verdicts(model, search.complete, search.actions_to),
+            verdicts=search.ledger.verdicts(model, search.complete, search.runs_to),
             fired={action.label: fired[index] for index, action in enumerate(model.actions)},
         )
+
+
+def program_mb() -> int:
+    """The most memory that this process has had so far, in megabytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak >> (20 if sys.platform == "darwin" else 10)

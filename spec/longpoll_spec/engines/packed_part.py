@@ -1,26 +1,42 @@
 """A part of a packed search: the states that one process owns, level by level, and what follows from them.
 
-Alone in a search it owns every state; one of several workers owns the words whose mixed form lies in its own range.
-Leaves out who owns what and when a level ends: the search decides that.
+Alone in a search it owns every state; one of several workers owns the states whose heads lie in its own range. Leaves
+out who owns what and when a level ends (the search decides that), and how states are kept (`packed_store`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol
 
 import numpy as np
 from attrs import define, field, frozen
 
 from longpoll_spec.engines.compile_packed import Expand, Found, Weigh
-from longpoll_spec.engines.layout import Words
 from longpoll_spec.engines.orbits import Orbits
-from longpoll_spec.engines.word_table import WordTable, distinct, mixed, unmixed
+from longpoll_spec.engines.packed_store import HeldStore
+from longpoll_spec.engines.word_table import WordTable
+from longpoll_spec.engines.words import Rows, Words, distinct, find, key_of, mixed, unmixed, words_of
 
 CHUNK_STATES: Final = 1 << 16
 """States unpacked at once: their columns stay in the cache."""
-STRETCH_WORDS: Final = 6 << 20
+STRETCH_STATES: Final = 6 << 20
 """Successors that are sorted at once."""
+
+
+class Store(Protocol):
+    """Where a part keeps its states, mixed."""
+
+    def take(self, words: Words) -> None:
+        """Take in states, sorted by heads, each once: those not seen before are the next level's."""
+
+    def next_level(self) -> Words:
+        """Go on to the next level: gives its states."""
+        ...
+
+    def level(self, depth: int) -> Words:
+        """The states that are first reached by so many actions."""
+        ...
 
 
 @frozen
@@ -30,89 +46,151 @@ class Stretch:
     fired: list[int]
     """Transitions by action instance."""
     found: list[tuple[int, int | None, int]]
-    """(property index, index of the closing action or None, word)."""
+    """(property index, index of the closing action or None, key)."""
     over: bool
     """Nothing of the level is left."""
 
 
 @define
-class Part:
-    """The states of one process. Invariant: `levels[d]` has its states that are first reached by d actions.
+class Successors:
+    """Where expanding puts what it makes. Invariant: the first `used` columns of `words` are made."""
 
-    With `orbits` a state stands for all that renaming requests makes of it, and the counts are of them all.
+    words: Words
+    used: int = 0
+
+    def make(self, index: int, words: Words, rows: Rows) -> Words:  # noqa: ARG002 - `_Traced` wants the index
+        """See `compile_packed.Make`."""
+        start, self.used = self.used, self.used + rows.size
+        made = self.words[:, start : self.used]
+        for word, copy in zip(words, made, strict=True):
+            word.take(rows, out=copy, mode="clip")
+        return made
+
+
+@define
+class _Traced(Successors):
+    """The same, with where each came from."""
+
+    sources: list[tuple[int, Rows]] = field(factory=list)
+    """(action index, columns of the chunk), as often as successors were made."""
+
+    def make(self, index: int, words: Words, rows: Rows) -> Words:
+        self.sources.append((index, rows))
+        return super().make(index, words, rows)
+
+    def source(self, column: int) -> tuple[int, int]:
+        """(action index, column of the chunk) of the successor in a column."""
+        for index, rows in self.sources:
+            if column < rows.size:
+                return index, int(rows[column])
+            column -= rows.size
+        raise AssertionError(f"nothing was made in column {column}")
+
+
+@define
+class Part:
+    """The states of one process.
+
+    With `orbits` a state stands for all that renaming makes of it, and the counts are of them all.
     """
 
     expand: Expand
+    words: int
+    """Words of a state."""
     actions: int
     properties: int
     orbits: Orbits | None
-    levels: list[Words] = field(factory=list)
-    seen: WordTable = field(factory=WordTable)
-    coming: list[Words] = field(factory=list)
-    """States of the next level."""
+    chunk_states: int = field(factory=lambda: CHUNK_STATES)
+    stretch_states: int = field(factory=lambda: STRETCH_STATES)
+    new_store: Callable[[], Store] | None = None
+    """Makes the store when the search begins; without one states are held in memory."""
+    number: int = 0
+    """Which share of all heads is this part's, ..."""
+    shares: int = 1
+    """... of so many."""
+    store: Store = field(init=False)
+    here: Words = field(init=False)
+    """The level that is being expanded."""
     expanded: int = 0
-    """States of the last level whose successors were found."""
+    """States of it whose successors were found."""
+    successors: Successors | None = None
 
     @property
-    def words_most(self) -> int:
-        """No stretch gives more words than this."""
-        return STRETCH_WORDS + CHUNK_STATES * self.actions
+    def most(self) -> int:
+        """No stretch gives more states than this."""
+        return self.stretch_states + self.chunk_states * self.actions
+
+    def begin(self) -> None:
+        """Make the store: in the process that is to use it."""
+        table = WordTable(self.words, number=self.number, shares=self.shares)
+        self.store = HeldStore(table) if self.new_store is None else self.new_store()
 
     def take(self, words: Words) -> None:
-        """Take in mixed words, sorted, each once: those not seen before are the next level's."""
-        self.coming.append(unmixed(self.seen.add_mixed(words)))
+        """Take in mixed states, sorted by heads, each once."""
+        self.store.take(words)
 
     def next_level(self) -> int:
         """Go on to the next level; gives how many states it counts for here."""
-        level = np.concatenate([np.empty(0, dtype=np.uint64), *self.coming])
-        self.coming, self.expanded = [], 0
-        self.levels.append(level)
-        return level.size if self.orbits is None else int(self.orbits.sizes(level).sum())
+        self.here, self.expanded = self.store.next_level(), 0
+        if self.orbits is None:
+            return int(self.here.shape[1])
+        return sum(int(self.orbits.sizes(chunk).sum()) for chunk in self._chunks(self.here))
 
     def stretch(self, still_open: Sequence[bool]) -> tuple[Stretch, Words]:
-        """Expand the next states of the level; gives their successors as mixed words, sorted, each once."""
+        """Expand the next states of the level; gives their successors as mixed states, sorted by heads, each once."""
         fired = [0] * self.actions
         found: list[tuple[int, int | None, int]] = []
-        out: list[Words] = [np.empty(0, dtype=np.uint64)]
-        level = self.levels[-1]
-        words = 0
-        while self.expanded < level.size and words < STRETCH_WORDS:
-            chunk = level[self.expanded : self.expanded + CHUNK_STATES]
+        made = self._successors()
+        level = self.here
+        while self.expanded < level.shape[1] and made.used < self.stretch_states:
+            chunk = self._chunk(level, self.expanded)
             hits: list[Found] = []
-            before = len(out)
-            self.expand(chunk, still_open, self._weigh(chunk), out, fired, hits)
-            found += [(item, closing, int(chunk[row])) for item, closing, row in hits]
-            words += sum(part.size for part in out[before:])
-            self.expanded += chunk.size
-        made = distinct(mixed(self._kept(np.concatenate(out))))
-        return Stretch(fired, found, over=self.expanded >= level.size), made
+            self.expand(chunk, still_open, self._weigh(chunk), made.make, fired, hits)
+            found += [(item, closing, key_of(chunk, column)) for item, closing, column in hits]
+            self.expanded += chunk.shape[1]
+        words = distinct(mixed(self._kept(made.words[:, : made.used])))
+        return Stretch(fired, found, over=self.expanded >= level.shape[1]), words
 
-    def before(self, word: int, depth: int) -> tuple[int, int] | None:
-        """A state of the level `depth` that leads to `word`, and the action's index; None if there is none here."""
-        for chunk in _slices(self.levels[depth], CHUNK_STATES):
-            index = next((index for index, words in self._made_by(chunk) if (words == word).any()), None)
-            if index is not None:
-                return self._source(chunk, word, index), index
-        return None
+    def _successors(self) -> Successors:
+        """Room for a stretch, which is used again and again: only what is written to becomes memory."""
+        if self.successors is None:
+            self.successors = Successors(np.empty((self.words, self.most), dtype=np.uint64))
+        self.successors.used = 0
+        return self.successors
 
-    def _source(self, chunk: Words, word: int, index: int) -> int:
-        """The state of the chunk that action `index` leads to `word`: halve the chunk until one state is left."""
-        while chunk.size > 1:
-            half = chunk[: chunk.size // 2]
-            made = dict(self._made_by(half))
-            chunk = half if index in made and (made[index] == word).any() else chunk[chunk.size // 2 :]
-        return int(chunk[0])
+    def before(self, keys: Iterable[int], depth: int) -> dict[int, tuple[int, int]]:
+        """For each key its (source key, action index): the least state of the level `depth` that leads to it.
 
-    def _made_by(self, chunk: Words) -> Iterator[tuple[int, Words]]:
-        """(index of an action instance, what it makes of the chunk) for every instance that is enabled anywhere."""
-        out: list[Words] = []
-        fired = [0] * self.actions
-        self.expand(chunk, [False] * self.properties, len, out, fired, [])
-        indices = [index for index, count in enumerate(fired) if count]
-        return zip(indices, map(self._kept, out), strict=True)
+        What no state here leads to is left out.
+        """
+        wanted = distinct(mixed(words_of(keys, self.words)))
+        names = [key_of(unmixed(wanted.copy()), column) for column in range(wanted.shape[1])]
+        sources: dict[int, tuple[int, int]] = {}
+        for chunk in self._chunks(self.store.level(depth)):
+            for column, source, index in self._leading_to(wanted, chunk):
+                known = sources.get(names[column])
+                if known is None or (source, index) < known:
+                    sources[names[column]] = (source, index)
+        return sources
+
+    def _leading_to(self, wanted: Words, chunk: Words) -> Iterator[tuple[int, int, int]]:
+        """(column of `wanted`, key of the state of the chunk, action index) for every step to what is wanted."""
+        made = _Traced(np.empty((self.words, chunk.shape[1] * self.actions), dtype=np.uint64))
+        self.expand(chunk, [False] * self.properties, len, made.make, [0] * self.actions, [])
+        columns = find(mixed(self._kept(made.words[:, : made.used])), wanted)
+        for hit in np.flatnonzero(columns >= 0):
+            index, row = made.source(int(hit))
+            yield int(columns[hit]), key_of(chunk, row), index
+
+    def _chunks(self, level: Words) -> Iterator[Words]:
+        return (self._chunk(level, start) for start in range(0, level.shape[1], self.chunk_states))
+
+    def _chunk(self, level: Words, start: int) -> Words:
+        """The next states of a level from `start`, as they are when they are not mixed."""
+        return unmixed(level[:, start : start + self.chunk_states].copy())
 
     def _kept(self, words: Words) -> Words:
-        """The words that stand for these."""
+        """The states that stand for these."""
         return words if self.orbits is None else self.orbits.canonical(words)
 
     def _weigh(self, chunk: Words) -> Weigh:
@@ -120,8 +198,3 @@ class Part:
             return len
         sizes = self.orbits.sizes(chunk)
         return lambda rows: int(sizes.take(rows).sum())
-
-
-def _slices(words: Words, size: int) -> Iterator[Words]:
-    for start in range(0, words.size, size):
-        yield words[start : start + size]

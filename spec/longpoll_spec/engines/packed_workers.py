@@ -1,4 +1,4 @@
-"""Workers of a packed search: processes that each own a range of mixed words and go on level by level together.
+"""Workers of a packed search: processes that each own a range of heads and go on level by level together.
 
 | step   | every worker                                                                                    |
 |--------|-------------------------------------------------------------------------------------------------|
@@ -25,42 +25,39 @@ from typing import Any, Final, cast
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.layout import WORD_BITS, Words
 from longpoll_spec.engines.packed_part import Part, Stretch
-from longpoll_spec.engines.word_table import WordTable, mixed
-from longpoll_spec.errors import EngineLimitError
+from longpoll_spec.engines.words import WORD_BITS, Words, first_head, mixed, no_words, words_of
+from longpoll_spec.errors import EngineLimitError, MemoryShortError
 
 WORKERS_MAX: Final = 64
 WORD_BYTES: Final = WORD_BITS // 8
-INSTEAD: Final = "use --symmetry, --max-states or smaller bounds"
+INSTEAD: Final = "use --memory-mb, --symmetry, --max-states or smaller bounds"
 """What to do where memory is short."""
-OWNER_BITS: Final = 8
-"""Upper bits of mixed words that an owner's words have nearly alike: enough for `WORKERS_MAX` and uneven ranges."""
 PATIENCE_S: Final = 5.0
 """How long a worker that was told to end may take before it is killed."""
 
 
 @frozen
 class _Tray:
-    """What one worker made in a stretch. `cuts[k]` to `cuts[k + 1]` are the words that worker k owns."""
+    """What one worker made in a stretch. `cuts[k]` to `cuts[k + 1]` are the states that worker k owns."""
 
-    cuts: Words
+    cuts: npt.NDArray[np.uint64]
     words: Words
 
 
-def _tray(workers: int, words: int) -> _Tray:
-    shared = np.frombuffer(mmap.mmap(-1, (workers + 1 + words) * WORD_BYTES), dtype=np.uint64)
-    return _Tray(shared[: workers + 1], shared[workers + 1 :])
+def _tray(workers: int, states: int, words: int) -> _Tray:
+    shared = np.frombuffer(mmap.mmap(-1, (workers + 1 + states * words) * WORD_BYTES), dtype=np.uint64)
+    return _Tray(shared[: workers + 1], shared[workers + 1 :].reshape(words, states))
 
 
 @frozen
 class _Worker:
-    """What a worker process has: its part of the search, its number, everybody's trays and the pipe to the foreman."""
+    """What a worker process has: its part of the search, everybody's trays and the pipe to the foreman."""
 
     part: Part
-    number: int
     trays: tuple[_Tray, ...]
     pipe: Connection
 
@@ -79,42 +76,41 @@ class _Worker:
                 answer: object = getattr(self, name)(*given)
             except MemoryError:
                 answer = MemoryError()
+            except MemoryShortError as error:
+                answer = error
             self.pipe.send(answer)
 
     def expand(self, still_open: Sequence[bool]) -> Stretch:
         """Lay the next stretch's successors into the tray."""
         made, words = self.part.stretch(still_open)
-        tray = self.trays[self.number]
-        ends = np.array([_first_of(number, len(self.trays)) for number in range(1, len(self.trays))], dtype=np.uint64)
-        tray.cuts[0], tray.cuts[-1] = 0, words.size
-        tray.cuts[1:-1] = words.searchsorted(ends)
-        tray.words[: words.size] = words
+        tray = self.trays[self.part.number]
+        ends = np.array([first_head(number, len(self.trays)) for number in range(1, len(self.trays))], dtype=np.uint64)
+        tray.cuts[0], tray.cuts[-1] = 0, words.shape[1]
+        tray.cuts[1:-1] = words[0].searchsorted(ends)
+        tray.words[:, : words.shape[1]] = words
         return made
 
     def take(self) -> None:
         """Take in what is this worker's in every tray."""
         for tray in self.trays:
-            start, end = (int(cut) for cut in tray.cuts[self.number : self.number + 2])
-            self.part.take(tray.words[start:end].copy())
+            start, end = (int(cut) for cut in tray.cuts[self.part.number : self.part.number + 2])
+            self.part.take(tray.words[:, start:end].copy())
 
     def begin(self, first: int) -> None:
         """Take in the first state, if it is this worker's."""
-        word = mixed(np.array([first], dtype=np.uint64))
-        begin, end = (_first_of(number, len(self.trays)) for number in (self.number, self.number + 1))
-        self.part.take(word[(word >= np.uint64(begin)) & (word <= np.uint64(end - 1))])
+        self.part.begin()
+        words = mixed(words_of([first], self.part.words))
+        begin, end = (first_head(number, len(self.trays)) for number in (self.part.number, self.part.number + 1))
+        is_own = begin <= int(words[0, 0]) < end
+        self.part.take(words if is_own else no_words(self.part.words))
 
     def next_level(self) -> int:
         """Go on to the next level."""
         return self.part.next_level()
 
-    def before(self, word: int, depth: int) -> tuple[int, int] | None:
-        """Look for a state that leads to the word."""
-        return self.part.before(word, depth)
-
-
-def _first_of(number: int, workers: int) -> int:
-    """The first of the mixed words that a worker owns."""
-    return (number << WORD_BITS) // workers
+    def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:
+        """Look for states that lead to these."""
+        return self.part.before(keys, depth)
 
 
 @define
@@ -141,9 +137,12 @@ class Crew:
         self._ask("take")
         return made
 
-    def before(self, word: int, depth: int) -> tuple[int, int] | None:
-        """A state of the level `depth` that leads to `word`, with the index of the action."""
-        return next((found for found in self._ask("before", word, depth) if found is not None), None)
+    def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:
+        """For each key the least state of the level `depth` that leads to it, with the index of the action."""
+        sources: dict[int, tuple[int, int]] = {}
+        for found in self._ask("before", keys, depth):
+            sources |= {key: min(source, sources.get(key, source)) for key, source in found.items()}
+        return sources
 
     def close(self) -> None:
         """End every worker, and those that do not end by force."""
@@ -195,15 +194,17 @@ class Crew:
             answer: object = self.pipes[number].recv()
         except (EOFError, ConnectionResetError) as error:
             raise self._gone(number) from error
+        if isinstance(answer, MemoryShortError):
+            raise answer
         if isinstance(answer, MemoryError):
-            raise EngineLimitError(f"worker {number + 1} of {len(self.pipes)} has no memory left; {INSTEAD}")
+            raise MemoryShortError(f"worker {number + 1} of {len(self.pipes)} has no memory left; {INSTEAD}")
         return answer
 
-    def _gone(self, number: int) -> EngineLimitError:
+    def _gone(self, number: int) -> MemoryShortError:
         self.workers[number].join(PATIENCE_S)
         code = self.workers[number].exitcode
         how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
-        return EngineLimitError(
+        return MemoryShortError(
             f"worker {number + 1} of {len(self.pipes)} {how}, and its states are lost with it; "
             f"if memory was short, {INSTEAD}"
         )
@@ -216,15 +217,15 @@ def crew_of(part: Part, workers: int) -> Crew:
     if "fork" not in multiprocessing.get_all_start_methods():
         raise EngineLimitError("this platform has no fork, which workers need; leave --workers out")
     context = multiprocessing.get_context("fork")
-    trays = tuple(_tray(workers, part.words_most) for _ in range(workers))
+    trays = tuple(_tray(workers, part.most, part.words) for _ in range(workers))
     crew = Crew([], [])
     with ExitStack() as undo:
         undo.callback(crew.close)
         for number in range(workers):
             mine, theirs = cast("tuple[Any, Any]", context.Pipe())
             crew.pipes.append(mine)
-            own = attrs.evolve(part, seen=WordTable(skipped=OWNER_BITS))
-            worker = _Worker(own, number, trays, theirs)
+            own = attrs.evolve(part, number=number, shares=workers)
+            worker = _Worker(own, trays, theirs)
             process = context.Process(target=_run, args=(worker, tuple(crew.pipes)), daemon=True)
             try:
                 _start(process)

@@ -79,7 +79,11 @@ class _Search:
         """How far this search has got."""
         return Progress(len(self.parents), self.fired.total(), self.depth, frontier)
 
-    def actions_to(self, witness: Witness) -> list[Action]:
+    def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
+        """The runs to witnesses."""
+        return [self._run_to(witness) for witness in witnesses]
+
+    def _run_to(self, witness: Witness) -> list[Action]:
         """The run to a witness, by its parents."""
         chosen = [] if witness.closing is None else [witness.closing]
         assert isinstance(witness.state, tuple)
@@ -112,7 +116,7 @@ def explore(
         seconds=seconds,
         compile_seconds=compiled - began,
         complete=search.complete,
-        verdicts=search.ledger.verdicts(model, search.complete, search.actions_to),
+        verdicts=search.ledger.verdicts(model, search.complete, search.runs_to),
         fired={action.label: search.fired[index] for index, action in enumerate(model.actions)},
     )
 

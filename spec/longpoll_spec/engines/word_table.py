@@ -1,120 +1,148 @@
-"""The set of states seen, as an open-addressing table of words that takes in many words at once.
+"""The set of states seen, as an open-addressing table that takes in many states at once.
 
-A slot holds the whole word, so membership is exact. Inside, words are mixed by a bijection whose upper bits say where
-to begin to look: sorted words are then looked for in the order of the slots, and many cache misses are under way at
-once. Leaves out taking words away: a state once seen stays seen.
+A slot holds all words of a state, so membership is exact. Inside, states are mixed (`words`): the upper bits of the
+head say where to begin to look, so that sorted states are looked for in the order of the slots, and many cache misses
+are under way at once. Leaves out taking states away: a state once seen stays seen.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from attrs import define, field
 
-from longpoll_spec.engines.layout import WORD_BITS, Words
+from longpoll_spec.engines.words import WORD_BITS, Words, differ, first_head, joined, key_of, taken
 
+Slots: TypeAlias = npt.NDArray[np.int64]
+"""Numbers of slots."""
 LOAD_MAX: Final = 0.6
 """The part of the slots that may be in use: beyond it chains grow long."""
 SLOTS_FIRST_BITS: Final = 14
 SLOTS_BITS_BIG: Final = 24
 """A table of so many slots grows twofold, a smaller one fourfold."""
-BLOCK_WORDS: Final = 1 << 16
-"""Words looked for at once: the columns made on the way stay in the second-level cache."""
-_FOLD: Final = np.uint64(WORD_BITS // 2)
-_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
-_FACTOR_INVERSE: Final = np.uint64(pow(int(_FACTOR), -1, 1 << WORD_BITS))
+BLOCK_STATES: Final = 1 << 16
+"""States looked for at once: the columns made on the way stay in the second-level cache."""
+BLOCK_SLOTS: Final = 1 << 20
+"""Slots that are moved at once to a bigger table."""
 _FREE: Final = np.uint64(0)
-"""The mixed form of the word 0, which is held beside the slots."""
+"""The head of a free slot. A state with this head is held beside the slots."""
 _NEXT: Final = np.int64(1)
-
-
-def mixed(words: Words) -> Words:
-    """The words with every bit spread to the upper ones; different words stay different, and 0 stays 0."""
-    return (words ^ (words >> _FOLD)) * _FACTOR
-
-
-def unmixed(words: Words) -> Words:
-    """The words that `mixed` made these of."""
-    folded = words * _FACTOR_INVERSE
-    return folded ^ (folded >> _FOLD)
-
-
-def distinct(words: Words) -> Words:
-    """The words sorted, each once; sorts in place."""
-    words.sort()
-    first: npt.NDArray[np.bool_] = np.empty(words.size, dtype=bool)
-    first[:1] = True
-    np.not_equal(words[1:], words[:-1], out=first[1:])
-    return words.take(np.flatnonzero(first))
 
 
 @define
 class WordTable:
-    """A growing set of words. Invariant: a word stands in the first slot of its chain that was free when it came."""
+    """A growing set of mixed states. Invariant: from where a state's chain begins to its own slot no slot is free."""
 
+    width: int = 1
+    """Words of a state."""
     bits: int = SLOTS_FIRST_BITS
-    skipped: int = 0
-    """The upper bits of mixed words that do not say where to look: where all words of a table agree in those."""
+    number: int = 0
+    """Which share of all heads this table's states have (`words.first_head`) ..."""
+    shares: int = 1
+    """... of so many."""
     slots: Words = field(init=False)
     used: int = 0
-    has_zero: bool = False
+    headless: set[int] = field(factory=set)
+    """The keys of states whose head is that of a free slot: of one word there is one such state."""
 
     def __attrs_post_init__(self) -> None:
         """Begin empty."""
-        self.slots = np.zeros(1 << self.bits, dtype=np.uint64)
+        self.slots = np.zeros((self.width, 1 << self.bits), dtype=np.uint64)
 
     def add(self, words: Words) -> Words:
-        """Take in words, in any order and as often as they come; gives those that were new, each once."""
-        return unmixed(self.add_mixed(distinct(mixed(words))))
+        """Take in mixed states, sorted by heads, each once; gives those that were new."""
+        self._make_room(words.shape[1])
+        headless = int(np.searchsorted(words[0], _FREE, side="right"))
+        new = [self._add_headless(words[:, :headless])]
+        blocks = range(headless, words.shape[1], BLOCK_STATES)
+        new += [self._put(words[:, start : start + BLOCK_STATES]) for start in blocks]
+        self.used += sum(part.shape[1] for part in new)
+        return joined(new, self.width)
 
-    def add_mixed(self, words: Words) -> Words:
-        """The same for mixed words that are sorted, each once."""
-        self._make_room(words.size)
-        new: list[Words] = [words[:0]]
-        if words.size and words[0] == _FREE:
-            new.append(words[: 0 if self.has_zero else 1])
-            self.has_zero = True
-            words = words[1:]
-        new.extend(self._put(words[start : start + BLOCK_WORDS]) for start in range(0, words.size, BLOCK_WORDS))
-        found = np.concatenate(new)
-        self.used += found.size
-        return found
+    def _add_headless(self, words: Words) -> Words:
+        keys = [key_of(words, column) for column in range(words.shape[1])]
+        new = [column for column, key in enumerate(keys) if key not in self.headless]
+        self.headless.update(keys)
+        return taken(words, np.array(new, dtype=np.intp))
 
     def _put(self, words: Words) -> Words:
-        """Look for all of them at once, slot after slot; what comes to a free slot is new and put there."""
-        new: list[Words] = [words[:0]]
-        last = np.int64(self.slots.size - 1)
-        spread = words << np.uint64(self.skipped) if self.skipped else words
-        at = (spread >> np.uint64(WORD_BITS - self.bits)).view(np.int64)
-        while words.size:
-            held = self.slots.take(at)
-            left = np.flatnonzero(held != words)
-            words, at, held = words.take(left), at.take(left), held.take(left)
-            free = np.flatnonzero(held == _FREE)
+        """Look for sorted states all at once, slot after slot; what comes to a free slot is new and put there."""
+        new: list[Words] = []
+        last = np.int64(self.slots.shape[1] - 1)
+        at = self._first_slots(words[0])
+        while words.shape[1]:
+            held = taken(self.slots, at)
+            left = np.flatnonzero(differ(held, words))
+            words, at, heads = taken(words, left), at.take(left), held[0].take(left)
+            free = np.flatnonzero(heads == _FREE)
             if free.size:
-                placed = free.take(self._place(words.take(free), at.take(free)))
-                new.append(words.take(placed))
-                held[placed] = new[-1]
-                left = np.flatnonzero(held != words)
-                words, at = words.take(left), at.take(left)
+                placed = free.compress(_first_of_each(at.take(free)))
+                new.append(taken(words, placed))
+                self.slots[:, at.take(placed)] = new[-1]
+                stays = np.ones(at.size, dtype=bool)
+                stays[placed] = False
+                left = np.flatnonzero(stays)
+                words, at = taken(words, left), at.take(left)
             at = (at + _NEXT) & last
-        return np.concatenate(new)
+        return joined(new, self.width)
 
-    def _place(self, words: Words, at: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-        """Write words into free slots; of several for one slot the last stays. Gives which stayed."""
-        self.slots[at] = words
-        return np.flatnonzero(self.slots.take(at) == words)
+    def _first_slots(self, heads: Words) -> Slots:
+        """Where the chains of these heads begin: the share, spread over all slots; a greater head begins no earlier."""
+        if self.shares > 1:
+            heads = (heads - np.uint64(first_head(self.number, self.shares))) * np.uint64(self.shares)
+        return (heads >> np.uint64(WORD_BITS - self.bits)).view(np.int64)
 
     def _make_room(self, more: int) -> None:
         bits = self.bits
         while self.used + more > LOAD_MAX * (1 << bits):
             bits += 1 if bits >= SLOTS_BITS_BIG else 2
-        if bits == self.bits:
-            return
-        before = self.slots
-        self.bits, self.slots = bits, np.zeros(1 << bits, dtype=np.uint64)
-        for start in range(0, before.size, BLOCK_WORDS):
-            part = before[start : start + BLOCK_WORDS]
-            self._put(part.take(np.flatnonzero(part)))
+        if bits > self.bits:
+            before = self.slots
+            self.bits, self.slots = bits, np.zeros((self.width, 1 << bits), dtype=np.uint64)
+            self._move(before)
+
+    def _move(self, before: Words) -> None:
+        """Put everything from smaller slots into these, from the first to the last.
+
+        States between two free slots have their chains' beginnings there too, so from one such stretch to the next
+        heads only grow. States that come sorted are put each into the first slot from its beginning that is behind the
+        one before it: the slots between are full, as the table wants it. Left for the end is what stood before the
+        first free slot, and what would go over the end.
+        """
+        heads, slots = before[0], self.slots.shape[1]
+        begin = int((heads == _FREE).argmax())
+        rest, behind = [_sorted(_held(before[:, :begin]))], 0
+        while begin < heads.size:
+            end = begin + BLOCK_SLOTS
+            while end < heads.size and heads[end]:
+                end += 1
+            words = _sorted(_held(before[:, begin:end]))
+            number = np.arange(words.shape[1])
+            at = self._first_slots(words[0])
+            at[:1] = np.maximum(at[:1], behind)
+            at = np.maximum.accumulate(at - number) + number
+            inside = int(at.searchsorted(slots))
+            self.slots[:, at[:inside]] = words[:, :inside]
+            rest.append(words[:, inside:])
+            begin, behind = end, int(at[-1]) + 1 if at.size else behind
+        for words in rest:
+            self._put(words)
+
+
+def _held(slots: Words) -> Words:
+    """The states in slots."""
+    return taken(slots, np.flatnonzero(slots[0]))
+
+
+def _sorted(words: Words) -> Words:
+    """The states by their heads."""
+    return taken(words, words[0].argsort()) if len(words) > 1 else np.sort(words)
+
+
+def _first_of_each(at: Slots) -> npt.NDArray[np.bool_]:
+    """Of states that come to one slot, which follow one another, the first."""
+    first = np.ones(at.size, dtype=bool)
+    np.not_equal(at[1:], at[:-1], out=first[1:])
+    return first

@@ -1,0 +1,165 @@
+"""A packed search that is told a limit on memory: the same answers from disk, and nothing is left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_spec.bounds import named
+from longpoll_spec.engines import explore, packed, packed_spill
+from longpoll_spec.engines.exploration import Progress
+from longpoll_spec.engines.manifest import entry_of, pinned_entry
+from longpoll_spec.engines.packed_spill import MEGABYTE, Plan, SpillStore, plan_of
+from longpoll_spec.engines.words import distinct, key_of, mixed, unmixed, words_of
+from longpoll_spec.errors import MemoryShortError
+from longpoll_spec.law import law_of
+from longpoll_spec.model import Model
+from longpoll_spec.policy import PRESETS, preset
+
+TIGHT = Plan(chunk_states=64, stretch_states=300, sorted_states=200)
+
+
+def _model(name: str, bounds: str = "tiny") -> Model:
+    return law_of(preset(name), named(bounds, preset(name)))
+
+
+@pytest.fixture
+def tight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every search be so short of memory that each of its levels goes to disk in several runs."""
+    monkeypatch.setattr(packed, "plan_of", lambda *_: TIGHT)
+
+
+@pytest.mark.parametrize("policy", PRESETS)
+@pytest.mark.parametrize("options", [{}, {"workers": 2}, {"symmetry": True}], ids=["alone", "workers", "symmetry"])
+def test_disks_find_the_pinned_numbers(policy: str, options: Mapping[str, Any], tight: None) -> None:
+    """States, transitions, depth and every verdict are pinned, and every token is the one found in memory."""
+    spilled = explore(_model(policy), memory_mb=1, **options)
+
+    assert entry_of(spilled) == pinned_entry(policy, "tiny")
+    assert spilled.verdicts == explore(_model(policy), **options).verdicts
+
+
+@given(st.lists(st.lists(st.lists(st.integers(0, 2**65), max_size=20), max_size=4), max_size=8), st.integers(2, 3))
+def test_a_level_on_disk_is_what_was_not_seen(levels: list[list[list[int]]], width: int) -> None:
+    """Whatever comes, in however many pieces: a level is what came and was in no level before."""
+    store, seen = SpillStore(width, sorted_states=8), set[int]()
+    for depth, batches in enumerate(levels):
+        for batch in batches:
+            store.take(distinct(mixed(words_of(batch, width))))
+        level = unmixed(store.next_level().copy())
+        keys = [key_of(level, column) for column in range(level.shape[1])]
+        assert sorted(keys) == sorted({key for batch in batches for key in batch} - seen)
+        assert store.level(depth).shape == level.shape
+        seen |= set(keys)
+
+
+def test_a_run_that_is_not_looked_at_is_seen(monkeypatch: pytest.MonkeyPatch, tight: None) -> None:
+    """Were one run of states seen forgotten, states would be new twice: the pinned test can fail."""
+    honest = SpillStore._note
+
+    def forgetful(self: SpillStore, level: Any) -> None:
+        honest(self, level)
+        if len(self.levels) == 9:
+            self.seen.pop()
+
+    monkeypatch.setattr(SpillStore, "_note", forgetful)
+    found = explore(_model("strict"), memory_mb=1, limit_states=50_000)
+    assert found.distinct_states > pinned_entry("strict", "tiny").distinct_states
+
+
+def test_a_range_that_is_dropped_is_seen(monkeypatch: pytest.MonkeyPatch, tight: None) -> None:
+    """Were one range of candidates left out, states would be missing: the pinned test can fail."""
+    honest = SpillStore._ranges
+    monkeypatch.setattr(SpillStore, "_ranges", lambda self, parts: [*honest(self, parts)][: max(1, len(parts) - 1)])
+
+    assert explore(_model("strict"), memory_mb=1).distinct_states < pinned_entry("strict", "tiny").distinct_states
+
+
+def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tight: None) -> None:
+    """The error names the directory and what to set, alone and from a worker."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for workers in (1, 2):
+        with pytest.raises(MemoryShortError, match=r"cannot write to .*: No space left on device; set TMPDIR"):
+            explore(_model("strict"), memory_mb=1, workers=workers)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 64), st.integers(1, 12), st.integers(1, 500))
+def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int, actions: int) -> None:
+    """Whatever is asked: either it is refused, or chunks, stretches and sorting together fit what there is."""
+    try:
+        plan = plan_of(memory_mb, 100, workers, words, actions)
+    except MemoryShortError as error:
+        assert f"{memory_mb} MB are too little" in str(error)  # noqa: PT017 - either outcome is right
+        return
+    state = 8 * words
+    chunk = plan.chunk_states * (state * actions + packed_spill.COLUMNS_BYTES)
+    sorting = packed_spill.COPIES * state * (plan.stretch_states + plan.sorted_states)
+    assert workers * (chunk + sorting) <= (memory_mb - 100) * MEGABYTE
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_file_is_left_however_it_ends(how: signal.Signals, workers: int, tmp_path: Path) -> None:
+    """Files have no name from the start, so an interrupt or a kill in the middle leaves nothing."""
+    code = (
+        "import os, signal, sys\n"
+        "from longpoll_spec.bounds import named\n"
+        "from longpoll_spec.engines import explore\n"
+        "from longpoll_spec.law import law_of\n"
+        "from longpoll_spec.policy import preset\n"
+        "def end(now):\n"
+        "    if now.depth == 9: os.kill(os.getpid(), int(sys.argv[1]))\n"
+        "model = law_of(preset('strict'), named('tiny', preset('strict')))\n"
+        "found = explore(model, memory_mb=2000, workers=int(sys.argv[2]), report=end)\n"
+        "print(found.complete, found.depth, found.distinct_states > 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(int(how)), str(workers)],
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert list(tmp_path.iterdir()) == []
+    if how == signal.SIGINT:
+        assert done.stdout.split() == ["False", "9", "True"], done.stderr
+    else:
+        assert done.returncode == -signal.SIGKILL
+
+
+def test_files_go_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tight: None) -> None:
+    """Another directory for temporary files is used, and has nothing in it while the search runs."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made: list[str] = []
+    honest = tempfile.TemporaryFile
+
+    def noted() -> Any:
+        file = honest()
+        made.append(str(Path(f"/proc/self/fd/{file.fileno()}").readlink()))
+        return file
+
+    monkeypatch.setattr(packed_spill, "TemporaryFile", noted)
+    names: list[Path] = []
+
+    def look(_: Progress) -> None:
+        names.extend(tmp_path.iterdir())
+
+    explore(_model("strict"), memory_mb=1, report=look)
+    assert made
+    assert all(name.startswith(str(tmp_path)) for name in made)
+    assert names == []

@@ -1,0 +1,145 @@
+"""Packed states as columns of 64-bit words: what the packed and the Spark engine do with many of them at once.
+
+| array   | shape                        | column                                                                |
+|---------|------------------------------|-----------------------------------------------------------------------|
+| `Words` | (words a state, states)      | one state; word k has bits 64k to 64k+63 of its key                   |
+
+A key is the whole state as one Python integer, of any width: equal keys are equal states. Where states are looked for
+they are `mixed`: a bijection that leaves words 1 and up as they are and spreads every bit of the state over word 0, the
+head, which then says where to look. Nothing is ever decided by the head alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+WORD_BITS: Final = 64
+Words: TypeAlias = npt.NDArray[np.uint64]
+Rows: TypeAlias = npt.NDArray[np.intp]
+"""Numbers of columns of `Words`: which states of a chunk."""
+_FOLD: Final = np.uint64(WORD_BITS // 2)
+_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR_INVERSE: Final = np.uint64(pow(int(_FACTOR), -1, 1 << WORD_BITS))
+_WORD_MASK: Final = (1 << WORD_BITS) - 1
+
+
+def words_of(keys: Iterable[int], width: int) -> Words:
+    """Keys as columns of so many words."""
+    columns = [[(key >> (WORD_BITS * row)) & _WORD_MASK for row in range(width)] for key in keys]
+    return np.array(columns, dtype=np.uint64).reshape(-1, width).T.copy()
+
+
+def key_of(words: Words, column: int) -> int:
+    """The key in a column."""
+    return sum(int(word) << (WORD_BITS * row) for row, word in enumerate(words[:, column]))
+
+
+def no_words(width: int) -> Words:
+    """No state at all."""
+    return np.empty((width, 0), dtype=np.uint64)
+
+
+def joined(parts: Iterable[Words], width: int) -> Words:
+    """All columns, one part after the other."""
+    return np.concatenate([no_words(width), *parts], axis=1)
+
+
+def taken(words: Words, rows: Rows) -> Words:
+    """These columns, in this order."""
+    made = np.empty((len(words), rows.size), dtype=np.uint64)
+    for word, copy in zip(words, made, strict=True):
+        word.take(rows, out=copy, mode="clip")  # with an `out` the other modes make one copy more
+    return made
+
+
+def mixed(words: Words) -> Words:
+    """The states with every bit spread over their heads, in place; different states stay different, and 0 stays 0."""
+    head = words[0]
+    _stir(head, words[1:])
+    head ^= head >> _FOLD
+    head *= _FACTOR
+    return words
+
+
+def unmixed(words: Words) -> Words:
+    """The states that `mixed` made these of, in place."""
+    head = words[0]
+    head *= _FACTOR_INVERSE
+    head ^= head >> _FOLD
+    _stir(head, words[1:])
+    return words
+
+
+def first_head(number: int, shares: int) -> int:
+    """The first head of a share, of so many that all heads are cut into: 0 of the first, 2**64 of the one behind."""
+    return (number << WORD_BITS) // shares
+
+
+def _stir(head: Words, rest: Words) -> None:
+    """Exclusive-or the head with what the other words alone give, which done twice is nothing."""
+    if not rest.size:
+        return
+    stirred = np.zeros_like(head)
+    for word in rest:
+        stirred ^= word
+        stirred *= _FACTOR
+        stirred ^= stirred >> _FOLD
+    head ^= stirred
+
+
+def distinct(words: Words) -> Words:
+    """The states sorted by their heads, each once; may use the given array for it."""
+    if len(words) == 1:
+        words[0].sort()
+    else:
+        words = taken(words, words[0].argsort())
+        if _interleaved(words):
+            words = taken(words, np.lexsort(words[::-1]))
+    first = np.empty(words.shape[1], dtype=bool)
+    first[:1] = True
+    np.not_equal(words[0, 1:], words[0, :-1], out=first[1:])
+    for word in words[1:]:
+        first[1:] |= word[1:] != word[:-1]
+    return taken(words, np.flatnonzero(first))
+
+
+def _interleaved(words: Words) -> bool:
+    """Whether different states have one head, so that sorting by heads may leave equal ones apart."""
+    alike = np.flatnonzero(words[0, 1:] == words[0, :-1])
+    return any(bool((word[1:].take(alike) != word[:-1].take(alike)).any()) for word in words[1:])
+
+
+def differ(words: Words, others: Words) -> npt.NDArray[np.bool_]:
+    """For each column whether the states in it are different."""
+    apart: npt.NDArray[np.bool_] = words[0] != others[0]
+    for word, other in zip(words[1:], others[1:], strict=True):
+        apart |= word != other
+    return apart
+
+
+def least(words: Words, rows: Rows) -> int:
+    """The column with the least key of these."""
+    for word in words[::-1]:
+        values = word.take(rows)
+        rows = rows.compress(values == values.min())
+    return int(rows[0])
+
+
+def find(states: Words, among: Words) -> Rows:
+    """For each state its column in `among`, which is sorted by heads; -1 where it is not there."""
+    found = np.full(states.shape[1], -1, dtype=np.intp)
+    open_ = np.arange(states.shape[1])
+    at = among[0].searchsorted(states[0])
+    while open_.size:
+        inside = np.flatnonzero(at < among.shape[1])
+        open_, at = open_.take(inside), at.take(inside)
+        alike = np.flatnonzero(among[0].take(at) == states[0].take(open_))
+        open_, at = open_.take(alike), at.take(alike)
+        apart = differ(taken(among, at), taken(states, open_))
+        found[open_[~apart]] = at[~apart]
+        open_, at = open_[apart], at[apart] + 1
+    return found
