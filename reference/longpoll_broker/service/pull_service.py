@@ -42,6 +42,7 @@ from longpoll_broker.wire.codes import CommandFlag, ResponseCode
 from longpoll_broker.wire.command import Command, encode_head
 from longpoll_broker.wire.frame import Buffer, Serialisation
 from longpoll_broker.wire.headers import PullMessageRequestHeader
+from longpoll_broker.wire.pull_answer import encode_pull_head
 from longpoll_spec.policy import Policy
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,9 @@ SHORT_POLLING_MS: Final = 1000
 """`shortPollingTimeMills`: how long a pull is held when long polling is off."""
 RESPONSE: Final = CommandFlag.RESPONSE.value
 ONE_WAY: Final = CommandFlag.ONE_WAY.value
+JSON: Final = Serialisation.JSON
+_KINDS: Final = (Serialisation.JSON, Serialisation.ROCKETMQ)
+"""By their numbers: looking a member up in its enum costs more."""
 
 
 @define(slots=True, eq=False)
@@ -104,7 +108,7 @@ class PullService:
                 return None
             if commits and self.traits.commits_after_hold:
                 self._commit(pull)
-        return self._encode(pull, decision, "immediate", Serialisation(pull.serialize), outbox)
+        return self._encode(pull, decision, "immediate", _KINDS[pull.serialize], outbox)
 
     @property
     def _commits(self) -> bool:
@@ -115,7 +119,12 @@ class PullService:
         self.offsets.commit(pull.topic, pull.group, pull.queue_id, pull.commit_offset)
 
     def _look(self, pull: Pull, wanted: Filter) -> Decision:
-        """Read for a pull; a row of pulls with one offset, as one message wakes them, is read once.
+        """Read for a pull."""
+        decision = look(pull, wanted, self.store)
+        return decision if self.desk.standing.is_plain else as_placed(decision, self.desk)
+
+    def _look_in_row(self, pull: Pull, wanted: Filter) -> Decision:
+        """Read for a woken pull; a row of them with one offset, as one message wakes them, is read once.
 
         The last read counts as long as the queue's two ends and the log's start are what they were before it: what lies
         between them does not change.
@@ -181,7 +190,10 @@ class PullService:
         self.runtime.step("run")
         try:
             wanted = check(pull, self.desk)
-            decision: Decision = wanted if isinstance(wanted, Refused) else self._look(pull, wanted)
+            if isinstance(wanted, Refused):
+                decision: Decision = wanted
+            else:
+                decision = (self._look_in_row if cause == "woken" else self._look)(pull, wanted)
         except FAULTS as error:
             if self.policy.on_throw != "answer_and_go_on":
                 raise
@@ -208,7 +220,7 @@ class PullService:
             pull.phase = ANSWERED
             return
         # Java answers a woken pull in its default, JSON, whatever the request was written in.
-        kind = Serialisation.JSON if self.traits.woken_in_json else Serialisation(pull.serialize)
+        kind = JSON if self.traits.woken_in_json else _KINDS[pull.serialize]
         parts = self._encode(pull, decision, cause, kind, outbox)
         outbox.write(channel, parts)
         outbox.flush_many()
@@ -220,14 +232,34 @@ class PullService:
         pull.phase = ANSWERED
         flag = pull.flag | RESPONSE
         if isinstance(decision, Refused):
-            fields = self._refusal_fields(decision)
+            refusal = self._refusal_fields(decision)
             head = encode_head(
-                Command(decision.code, pull.opaque, flag, fields, remark=decision.remark, serialisation=kind), 0
+                Command(decision.code, pull.opaque, flag, refusal, remark=decision.remark, serialisation=kind), 0
             )
             if self.recorder is not None:
                 self._record_answer(pull, decision.code, None, cause, outbox)
             return (head,)
         read = decision.read
+        found = isinstance(decision, Found)
+        body_size = read.size_bytes if found else 0
+        if kind is JSON and self.desk.standing.is_plain and not self.traits.explains_refusals:
+            head = encode_pull_head(
+                decision.code, pull.opaque, flag, read.status.name,
+                read.offset_next, read.offset_min, read.offset_max, body_size,
+            )  # fmt: skip
+        else:
+            fields = self._fields(pull, read)
+            command = Command(decision.code, pull.opaque, flag, fields, remark=read.status.name, serialisation=kind)
+            head = encode_head(command, body_size)
+        if self.recorder is not None:
+            self._record_answer(pull, decision.code, read, cause, outbox)
+        parts: list[Buffer] = [head]
+        if found:
+            parts.extend(read.records)
+        return parts
+
+    def _fields(self, pull: Pull, read: Any) -> dict[str, str]:
+        """The fields of an answer that tells of a read."""
         fields = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(read.offset_next),
@@ -238,17 +270,7 @@ class PullService:
             fields |= self._flag_fields(pull)
         if not self.desk.standing.is_plain:
             fields |= self._standing_fields(pull, read)
-        command = Command(
-            decision.code, pull.opaque, flag, ext_fields=fields, remark=read.status.name, serialisation=kind
-        )
-        found = isinstance(decision, Found)
-        head = encode_head(command, read.size_bytes if found else 0)
-        if self.recorder is not None:
-            self._record_answer(pull, decision.code, read, cause, outbox)
-        parts: list[Buffer] = [head]
-        if found:
-            parts.extend(read.records)
-        return parts
+        return fields
 
     def _refusal_fields(self, decision: Refused) -> dict[str, str] | None:
         if decision.forbidden_type is None or not self.traits.explains_refusals:

@@ -1,0 +1,49 @@
+"""The short way to a pull's answer against the common one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.errors import LocalProtocolError
+from longpoll_broker.store.messages import GetStatus
+from longpoll_broker.wire import pull_answer
+from longpoll_broker.wire.command import Command, encode_head
+from longpoll_broker.wire.frame import FRAME_SIZE_MAX
+from longpoll_broker.wire.pull_answer import encode_pull_head
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def _commonly(numbers: tuple[int, int, int], status: str, offsets: tuple[int, int, int], body_size: int) -> bytes:
+    names = ("nextBeginOffset", "minOffset", "maxOffset")
+    fields = {"suggestWhichBrokerId": "0"} | {name: str(offset) for name, offset in zip(names, offsets, strict=True)}
+    return encode_head(Command(*numbers, fields, remark=status), body_size)
+
+
+@given(
+    st.tuples(INT32, INT32, INT32), st.sampled_from(GetStatus), st.tuples(INT64, INT64, INT64), st.integers(0, 2**20)
+)
+def test_both_ways_write_the_same_bytes(
+    numbers: tuple[int, int, int], status: GetStatus, offsets: tuple[int, int, int], body_size: int
+) -> None:
+    """Whatever the numbers are."""
+    expected = _commonly(numbers, status.name, offsets, body_size)
+
+    assert expected == encode_pull_head(*numbers, status.name, *offsets, body_size)
+
+
+def test_a_slip_in_the_template_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two fields swapped differ from the common way."""
+    swapped = pull_answer._HEADER.replace("minOffset", "?").replace("maxOffset", "minOffset").replace("?", "maxOffset")
+    monkeypatch.setattr(pull_answer, "_HEADER", swapped)
+
+    assert _commonly((0, 1, 1), "FOUND", (3, 1, 9), 0) != encode_pull_head(0, 1, 1, "FOUND", 3, 1, 9, 0)
+
+
+def test_a_frame_that_the_peer_would_refuse_is_not_made() -> None:
+    """As by the common way."""
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        encode_pull_head(0, 1, 1, "FOUND", 1, 0, 1, FRAME_SIZE_MAX)
