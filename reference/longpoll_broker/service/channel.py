@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final, Protocol
 
 from attrs import frozen
@@ -20,7 +21,9 @@ from longpoll_broker.wire.connection import Connection
 log = logging.getLogger(__name__)
 
 FLUSH_COUNT: Final = 64
-"""Commands after which a long row of answers is sent without waiting for its end."""
+"""Commands after which a long row of answers is sent without waiting for its end; the next part is twice as long."""
+FLUSH_COUNT_MAX: Final = 2048
+"""Longest part: so many answers over twenty connections are still a hundred for each system call."""
 
 Parts = Sequence[Buffer]
 """The buffers of one command, to be sent one after the other."""
@@ -172,7 +175,7 @@ class Channel:
                 if len(pending) == 1:
                     sent = self._socket.send(pending[0])
                 else:
-                    sent = self._socket.send_parts([pending[at] for at in range(min(len(pending), PARTS_MAX))])
+                    sent = self._socket.send_parts(list(islice(pending, PARTS_MAX)))
             except BlockingIOError:
                 return
             while pending and sent >= len(pending[0]):
@@ -191,10 +194,11 @@ class Channel:
 class Outbox:
     """The channels that one thread has written to and not flushed; not shared between threads."""
 
-    __slots__ = ("_channels", "_count", "_sent")
+    __slots__ = ("_channels", "_count", "_part", "_sent")
 
     def __init__(self) -> None:
         self._count = 0
+        self._part = FLUSH_COUNT
         self._channels: dict[Channel, None] = {}
         self._sent: list[Callable[[], None]] = []
 
@@ -210,13 +214,17 @@ class Outbox:
 
     def flush_many(self) -> None:
         """Send everything if it has become much: the first of a thousand answers must not wait for the last."""
-        if self._count >= FLUSH_COUNT:
-            self.flush()
+        if self._count >= self._part:
+            self._flush()
+            self._part = min(2 * self._part, FLUSH_COUNT_MAX)
 
     def flush(self) -> None:
         """Send everything."""
-        if not (self._channels or self._sent):
-            return
+        self._part = FLUSH_COUNT
+        if self._channels or self._sent:
+            self._flush()
+
+    def _flush(self) -> None:
         self._count = 0
         channels, self._channels = self._channels, {}
         sent, self._sent = self._sent, []

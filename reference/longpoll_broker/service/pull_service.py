@@ -167,7 +167,7 @@ class PullService:
             subscription=header.subscription,
             expression_type=header.expression_type,
             sub_version=header.sub_version or 0,
-            serialize=command.serialisation.value,
+            serialize=command.serialisation,
             flag=command.flag,
             number=channel.request_count,
             # Rounded up, so that no pull is answered before its deadline.
