@@ -31,6 +31,8 @@ class StoreConfig:
     """`maxMessageSize`, bytes of body."""
     flush_disk_sync: bool = field(default=False)
     """`flushDiskType=SYNC_FLUSH`: a send is answered when its bytes are durable."""
+    sync_flush_timeout_ms: int = field(default=5000)
+    """`syncFlushTimeout`: a send whose bytes are not durable by then is answered 10 FLUSH_DISK_TIMEOUT."""
     flush_interval_ms: int = field(default=500)
     """`flushIntervalCommitLog`."""
     transfer_bytes_max_in_memory: int = field(default=256 * KIB)

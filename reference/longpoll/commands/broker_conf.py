@@ -66,6 +66,7 @@ STORE_KEYS: Final[dict[str, Key]] = {
     "maxIndexNum": ("index_entry_count", _count),
     "maxMessageSize": ("message_size_max", _count),
     "flushDiskType": ("flush_disk_sync", _sync_flush),
+    "syncFlushTimeout": ("sync_flush_timeout_ms", _count),
     "flushIntervalCommitLog": ("flush_interval_ms", _count),
     "maxTransferBytesOnMessageInMemory": ("transfer_bytes_max_in_memory", _count),
     "maxTransferCountOnMessageInMemory": ("transfer_count_max_in_memory", _count),

@@ -4,8 +4,8 @@
         broker.address, broker.name_server_address
 
 Threads: `io` (one or more; serve connections, and under `strict` do everything up to the answer), `flusher`; under
-`notify=dispatcher_poll` also `dispatcher` and the pull pool, under `expiry=scan` also `scanner`; while recording
-`history-writer`. `docs/broker.md` draws them.
+`notify=dispatcher_poll` also `dispatcher` and the pull pool, under `expiry=scan` also `scanner`; under `SYNC_FLUSH`
+also `committer` and `commit-watcher`; while recording `history-writer`. `docs/broker.md` draws them.
 
 Leaves out what any of the parts does. Source: `BrokerController.java`, `NamesrvController.java`.
 """
@@ -40,6 +40,7 @@ from longpoll_broker.service.dispatch_service import DispatchService
 from longpoll_broker.service.exchange import Processor, answer, serve
 from longpoll_broker.service.executors import InlineExecutor, PoolExecutor
 from longpoll_broker.service.flush_service import FlushService
+from longpoll_broker.service.group_commit import GroupCommit
 from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.service.lock_service import LockService
 from longpoll_broker.service.name_server import NameServer
@@ -191,6 +192,8 @@ class Broker:
         self.dispatch_service.stop()
         if self._pool is not None:
             self._pool.stop()
+        if self._commits is not None:
+            self._commits.stop()
         outbox = Outbox()
         self.hold_service.stop(outbox)
         outbox.flush()
@@ -309,16 +312,18 @@ class Broker:
         self._schedule = ScheduleService(
             runtime, self.store, appender, self.delays, self._dispatch_waiting, self.traits.properties_form
         )
+        self._commits = None
+        if self._store_config.flush_disk_sync:
+            self._commits = GroupCommit(runtime, self.store, self._store_config.sync_flush_timeout_ms)
         send = SendService(
             runtime,
             config,
             self.topics,
             self.groups,
-            self.store,
             appender,
             store_host,
             recorder,
-            self._store_config.flush_disk_sync,
+            self._commits,
             self.traits,
         )
         back = SendBackService(config, self.topics, self.groups, self.store, appender, store_host, self.traits)
@@ -370,6 +375,8 @@ class Broker:
             each_round=self._dispatch_waiting,
         )
         self._flush.start()
+        if self._commits is not None:
+            self._commits.start()
         if self.policy.notify == "dispatcher_poll":
             self.dispatch_service.start(self.config.dispatcher_sleep_ms)
         if self._pool is not None:

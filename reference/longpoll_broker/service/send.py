@@ -9,7 +9,6 @@ Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, ch
 from __future__ import annotations
 
 import itertools
-import logging
 import re
 from typing import Final
 
@@ -47,16 +46,14 @@ from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.append import HALF_TOPIC, TRANSACTION_MASK, Appender, delayed, moved
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
-from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.service.group_commit import GroupCommit
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_broker.store.record import host_bytes
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.frame import Buffer
+from longpoll_broker.wire.frame import EMPTY, Buffer
 from longpoll_broker.wire.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from longpoll_broker.wire.message import decode_batch, java_hash
-
-log = logging.getLogger(__name__)
 
 REGION_FIELDS: Final = {TRACE: "true", REGION: "DefaultRegion"}
 """What every reply to a send carries, also a refusal."""
@@ -81,19 +78,18 @@ class SendService:
     config: BrokerConfig
     topics: Topics
     groups: Groups
-    store: MessageStore
     appender: Appender
     store_host: bytes
     """The broker's own address, as records hold it."""
     recorder: HistoryRecorder | None
-    flush_sync: bool
-    """`SYNC_FLUSH`: a send is answered when its bytes are durable."""
+    commits: GroupCommit | None
+    """`SYNC_FLUSH`: a send is answered when its bytes are durable; None answers before."""
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
     _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
 
-    def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
-        """Serve a send request."""
+    def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """Serve a send request; None when its answer waits for the disk."""
         try:
             header = self._decode(command)
         except SendRefusedError as error:
@@ -178,7 +174,7 @@ class SendService:
         queue_id: int,
         number: int,
         outbox: Outbox,
-    ) -> Parts:
+    ) -> Parts | None:
         traits = self.traits
         properties = self._properties(header)
         tag = properties.get(TAGS, "")
@@ -191,9 +187,6 @@ class SendService:
         if DELAY in properties or PREPARED in properties:
             message = self._elsewhere(message, properties)
         result = self.appender.append(message, tag)
-        code = self._flush()
-        if self.recorder is not None and not command.is_one_way:
-            self._record_acknowledged(channel, message, result, tag, number, outbox)
         fields = REGION_FIELDS | {
             "queueId": str(queue_id),
             "msgId": result.msg_id,
@@ -201,7 +194,42 @@ class SendService:
         }
         if traits.returns_transaction_id:
             fields["transactionId"] = properties[UNIQUE_KEY]
-        return answer(command, code, None, fields)
+        if self.commits is None and self.recorder is None:
+            return answer(command, ResponseCode.SUCCESS, None, fields)
+        waits = properties.get(WAIT, "true").lower() == "true"
+        return self._acknowledge(channel, command, fields, [(message, tag, result)], number, outbox, waits=waits)
+
+    def _acknowledge(  # noqa: PLR0917 - the parts of one answer
+        self,
+        channel: Channel,
+        command: Command,
+        fields: dict[str, str],
+        stored: list[tuple[MessageToStore, str, PutResult]],
+        number: int,
+        outbox: Outbox,
+        *,
+        waits: bool,
+    ) -> Parts | None:
+        """The answer to messages that are in the log; None when it follows once they are durable."""
+        # Without the body, which is a part of the connection's buffer.
+        command = replace(command, body=EMPTY)
+
+        def tell(told_outbox: Outbox) -> None:
+            if self.recorder is not None and not command.is_one_way:
+                for message, tag, result in stored:
+                    self._record_acknowledged(channel, message, result, tag, number, told_outbox)
+
+        def done(is_durable: bool, done_outbox: Outbox) -> None:
+            code = ResponseCode.SUCCESS if is_durable else ResponseCode.FLUSH_DISK_TIMEOUT
+            tell(done_outbox)
+            if not command.is_one_way:
+                done_outbox.write(channel, answer(command, code, None, fields))
+
+        if self.commits is not None and waits:
+            self.commits.submit(stored[-1][2].log_end, done, outbox)
+            return None
+        tell(outbox)
+        return answer(command, ResponseCode.SUCCESS, None, fields)
 
     def _properties(self, header: SendMessageRequestHeader) -> dict[str, str]:
         """A message's properties with those that the broker adds, in the order in which Java puts them into its map."""
@@ -221,7 +249,7 @@ class SendService:
 
     def _put_batch(
         self, channel: Channel, command: Command, header: SendMessageRequestHeader, queue_id: int, outbox: Outbox
-    ) -> Parts:
+    ) -> Parts | None:
         """Store a batch's messages one after the other; all are checked before the first is stored."""
         if header.topic.startswith(RETRY_PREFIX) and not self.traits.batches_retries:
             raise SendRefusedError(
@@ -244,22 +272,14 @@ class SendService:
             stored = own + mark + shared_text
             tag = read_properties(part.properties).get(TAGS) or shared.get(TAGS, "")
             messages.append((self._message(channel, header, queue_id, part.body, stored, tag, part.flag), tag))
-        results = [self.appender.append(message, tag) for message, tag in messages]
-        code = self._flush()
-        if self.recorder is not None and not command.is_one_way:
-            for (message, tag), result in zip(messages, results, strict=True):
-                self._record_acknowledged(channel, message, result, tag, channel.request_count, outbox)
-        return answer(
-            command,
-            code,
-            None,
-            REGION_FIELDS
-            | {
-                "queueId": str(queue_id),
-                "msgId": ",".join(result.msg_id for result in results),
-                "queueOffset": str(results[0].queue_offset),
-            },
-        )
+        put = [(message, tag, self.appender.append(message, tag)) for message, tag in messages]
+        fields = REGION_FIELDS | {
+            "queueId": str(queue_id),
+            "msgId": ",".join(result.msg_id for _message, _tag, result in put),
+            "queueOffset": str(put[0][2].queue_offset),
+        }
+        waits = shared.get(WAIT, "true").lower() == "true"
+        return self._acknowledge(channel, command, fields, put, channel.request_count, outbox, waits=waits)
 
     def _dead_if_tried_out(
         self, message: MessageToStore, header: SendMessageRequestHeader, properties: dict[str, str]
@@ -323,17 +343,6 @@ class SendService:
             sys_flag=header.sys_flag,
             reconsume_times=header.reconsume_times or 0,
         )
-
-    def _flush(self) -> int:
-        """The code of the answer: with `flush_sync`, 10 when the disk did not take what is in the log."""
-        if not self.flush_sync:
-            return ResponseCode.SUCCESS
-        try:
-            self.store.flush()
-        except OSError:
-            log.exception("a message could not be made durable")
-            return ResponseCode.FLUSH_DISK_TIMEOUT
-        return ResponseCode.SUCCESS
 
     def _record_request(
         self, channel: Channel, command: Command, header: SendMessageRequestHeader, number: int
