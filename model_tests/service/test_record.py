@@ -138,7 +138,7 @@ class SlowRuntime(RealRuntime):
             file = real(path)
             write = file.write
 
-            def wait_and_write(content: bytes) -> None:
+            def wait_and_write(content: bytes | bytearray) -> None:
                 self.allowed.wait(10)
                 write(content)
 
@@ -150,8 +150,8 @@ class SlowRuntime(RealRuntime):
 
 @pytest.fixture
 def small_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for ten events, and little patience."""
-    monkeypatch.setattr(record, "CAPACITY", 10)
+    """Room for about ten events, and little patience."""
+    monkeypatch.setattr(record, "WAITING_SIZE_MAX", 1_000)
     monkeypatch.setattr(record, "WAIT_S", 0.01)
 
 
@@ -165,7 +165,7 @@ def test_what_the_disk_cannot_take_is_declared_lost(
     for number in range(100):
         recorder.put("append", 0, queue_offset=number)
     runtime.allowed.set()
-    wait_until(lambda: len(recorder._events) == 0)
+    wait_until(lambda: not recorder._waiting)
     recorder.put("append", 0, queue_offset=100)
     recorder.stop()
     events = events_of(tmp_path)

@@ -1,4 +1,7 @@
-"""Writes a broker's own history: events in the spec's vocabulary, one a line, by a thread of its own.
+"""Writes a broker's own history: events in the spec's vocabulary, one a line.
+
+Whoever has an event encodes it; a thread of its own only writes. Encoding is quicker than handing an object over, and
+a thread that encodes in long calls would keep the interpreter from those who serve.
 
 Back-pressure: when the disk cannot follow, whoever has an event waits for room, up to `WAIT_S` unless told otherwise;
 only after that is the event dropped, and the next one that finds room is preceded by a `lost` event that says how many
@@ -12,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import deque
 from typing import Any, Final
 
 import msgspec
@@ -24,14 +26,14 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
 
 log = logging.getLogger(__name__)
 
-CAPACITY: Final = 262_144
-"""Events waiting for the disk, about 150 MB at most."""
+WAITING_SIZE_MAX: Final = 64 * 1024 * 1024
+"""Bytes waiting for the disk: about 300,000 events."""
 WAIT_S: Final = 1.0
 """How long an event waits for room before it counts as lost."""
 IDLE_S: Final = 0.05
 """How long the writer sleeps when little is there; a batch is one write."""
-BATCH: Final = 8192
-"""Events that wake the writer at once."""
+BATCH_SIZE: Final = 1024 * 1024
+"""Bytes that wake the writer at once."""
 PART_SIZE_MAX: Final = 256 * 1024 * 1024
 """A part file over this many bytes is followed by the next."""
 
@@ -51,8 +53,8 @@ class Moment:
 class HistoryRecorder:
     """One source of a history: one life of one broker.
 
-    Invariants: `_sequence` is the number of events accepted, and the next one's number; `_events` are accepted and not
-    yet written, in order; everything behind `_changed` changes under its lock.
+    Invariants: `_sequence` is the number of events accepted, and the next one's number; `_waiting` are the lines that
+    are accepted and not yet with the writer, in order; everything behind `_changed` changes under its lock.
     """
 
     def __init__(
@@ -73,9 +75,12 @@ class HistoryRecorder:
         started_ms = runtime.unix_ms()
         self.source = f"{broker.replace(':', '-')}-{started_ms}"
         self._changed = runtime.condition()
-        self._events: deque[Event] = deque()
+        self._waiting = bytearray()
+        self._encode_into = msgspec.json.Encoder().encode_into
         self._sequence = 0
         self._lost = 0
+        self._told = False
+        """Whether the writer has been woken for what waits."""
         self._stopping = False
         self._failed = False
         self._part = 0
@@ -102,18 +107,19 @@ class HistoryRecorder:
         """The clock of the events."""
         return self._runtime.monotonic_ns()
 
-    def put(self, event: str, after_ns: int, **fields: Any) -> None:
+    def put(self, event: str, after_ns: int, *, before_ns: int = 0, **fields: Any) -> None:
         """Accept an event that happened after `after_ns` and before now (or before `before_ns`, if given)."""
-        before_ns = fields.pop("before_ns", None) or self._runtime.monotonic_ns()
+        moment_ns = before_ns or self._runtime.monotonic_ns()
         with self._changed:
-            if len(self._events) >= CAPACITY and not self._wait_for_room():
+            if len(self._waiting) >= WAITING_SIZE_MAX and not self._wait_for_room():
                 self._lost += 1
                 return
             if self._lost:
-                self._append("lost", before_ns, before_ns, {"lost_count": self._lost})
+                self._append("lost", moment_ns, moment_ns, lost_count=self._lost)
                 self._lost = 0
-            self._append(event, after_ns, before_ns, fields)
-            if len(self._events) == BATCH:
+            self._append(event, after_ns, moment_ns, **fields)
+            if len(self._waiting) >= BATCH_SIZE and not self._told:
+                self._told = True
                 self._changed.notify_all()
 
     def lose(self, count: int) -> None:
@@ -134,18 +140,18 @@ class HistoryRecorder:
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
-    def _append(self, event: str, after_ns: int, before_ns: int, fields: dict[str, Any]) -> None:
-        self._events.append(
-            Event(
-                event=event,
-                after_ns=after_ns,
-                before_ns=before_ns,
-                source=self.source,
-                sequence=self._sequence,
-                broker=self._broker,
-                **fields,
-            )
+    def _append(self, event: str, after_ns: int, before_ns: int, **fields: Any) -> None:
+        made = Event(
+            event=event,
+            after_ns=after_ns,
+            before_ns=before_ns,
+            source=self.source,
+            sequence=self._sequence,
+            broker=self._broker,
+            **fields,
         )
+        self._encode_into(made, self._waiting, -1)
+        self._waiting += b"\n"
         self._sequence += 1
 
     def _wait_for_room(self) -> bool:
@@ -153,24 +159,23 @@ class HistoryRecorder:
             return False
         self._changed.notify_all()
         self._changed.wait(self._wait_s)
-        return len(self._events) < CAPACITY
+        return len(self._waiting) < WAITING_SIZE_MAX
 
     def _run(self) -> None:
-        encoder = msgspec.json.Encoder()
         while True:
             with self._changed:
-                if len(self._events) < BATCH and not self._stopping:
+                if len(self._waiting) < BATCH_SIZE and not self._stopping:
                     self._changed.wait(IDLE_S)
-                batch = list(self._events)
-                self._events.clear()
+                lines, self._waiting = self._waiting, bytearray()
+                self._told = False
                 stopping = self._stopping
                 self._changed.notify_all()
-            if batch and not self._failed:
-                self._write(encoder.encode_lines(batch))
+            if lines and not self._failed:
+                self._write(lines)
             if stopping:
                 return
 
-    def _write(self, lines: bytes) -> None:
+    def _write(self, lines: bytearray) -> None:
         try:
             if self._part_size >= PART_SIZE_MAX:
                 self._file.close()

@@ -112,7 +112,7 @@ class RealAppendFile:
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
-    def write(self, content: bytes) -> None:
+    def write(self, content: bytes | bytearray) -> None:
         """Append all of the bytes."""
         rest = memoryview(content)
         while rest:

@@ -178,7 +178,7 @@ class Files(Protocol):
 class AppendFile(Protocol):
     """A file that only grows."""
 
-    def write(self, content: bytes) -> None:
+    def write(self, content: bytes | bytearray) -> None:
         """Append the bytes; they may be lost by a power cut until `sync`."""
         ...
 
