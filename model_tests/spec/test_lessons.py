@@ -1,0 +1,156 @@
+"""The lessons are true: every command runs as it stands and prints the lines below it, edits of the mutant included."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from attrs import frozen
+from click.testing import CliRunner
+
+from longpoll.cli import main
+from longpoll_spec.actions import pull
+from longpoll_spec.actions.run import expire
+from longpoll_spec.bounds import named
+from longpoll_spec.engines.manifest import pinned_entry
+from longpoll_spec.policy import preset
+from longpoll_spec.state import state_of
+from longpoll_spec.testing.mutant import broken_by, report, rewritten
+
+ROOT: Final = Path(__file__).parents[2]
+LESSONS: Final = ROOT / "docs" / "lessons"
+PAGES: Final = sorted(LESSONS.glob("[0-9]-*.md"))
+BLOCK: Final = re.compile(r"^```(console|diff)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ANYTHING: Final = "..."
+WIDTH: Final = "140"
+MUTANT: Final = "docs/lessons/mutant.py"
+
+
+@frozen
+class Command:
+    """One command of a lesson, and the lines that it shows of what is printed."""
+
+    line: str
+    shown: tuple[str, ...]
+    edit: str
+    """The diff that stands before it, if one does."""
+
+
+def commands(page: str) -> Iterator[Command]:
+    """The commands of a page, in order; an edit is for the next block only."""
+    edit = ""
+    for kind, block in BLOCK.findall(page):
+        if kind == "diff":
+            edit = block
+            continue
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            line, *shown = part.splitlines()
+            yield Command(line, tuple(shown), edit)
+        edit = ""
+
+
+def missing_line(shown: tuple[str, ...], said: str) -> str | None:
+    """The first line that nothing printed begins with, in this order.
+
+    Lines follow on each other, but for where `...` stands between.
+    """
+    lines = said.splitlines()
+    at, free = 0, False
+    for wanted in shown:
+        if wanted == ANYTHING:
+            free = True
+            continue
+        reach = range(at, len(lines)) if free else range(at, min(at + 1, len(lines)))
+        found = next((index for index in reach if lines[index].startswith(wanted)), None)
+        if found is None:
+            return wanted
+        at, free = found + 1, False
+    return None
+
+
+def edited(text: str, edit: str) -> str:
+    """The text after an edit by lines; each line that goes is there once."""
+    lines = edit.splitlines()
+    for old, new in zip(lines[::2], lines[1::2], strict=True):
+        assert (old[0], new[0]) == ("-", "+")
+        assert text.count(old[1:]) == 1, old
+        text = text.replace(old[1:], new[1:])
+    return text
+
+
+def _run(command: Command, directory: Path) -> str:
+    words = shlex.split(command.line)
+    if words[0] == "longpoll":
+        done = CliRunner().invoke(main, words[1:], env={"COLUMNS": WIDTH})
+        assert done.exit_code in {0, 1}, done.output
+        return done.output
+    assert words == ["python", MUTANT]
+    changed = directory / "mutant.py"
+    changed.write_text(edited((ROOT / MUTANT).read_text("utf-8"), command.edit), "utf-8")
+    ran = subprocess.run([sys.executable, str(changed)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+CASES = [(page.name, command) for page in PAGES for command in commands(page.read_text("utf-8"))]
+
+
+@pytest.mark.parametrize(
+    ("page", "command"), CASES, ids=[f"{page[0]}-{number}" for number, (page, _) in enumerate(CASES)]
+)
+def test_a_command_prints_what_the_lesson_shows(
+    page: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command runs, and the lines that the lesson shows are among what it prints, in their order."""
+    monkeypatch.chdir(ROOT)
+    said = _run(command, tmp_path)
+
+    assert command.shown, f"{page}: {command.line} shows nothing"
+    assert missing_line(command.shown, said) is None, f"{page}: {command.line}\n{said}"
+
+
+def test_every_lesson_is_listed_and_has_commands() -> None:
+    """The list has every lesson, there are at least three races, and each has steps."""
+    listed = re.findall(r"\]\((\d-[\w-]+\.md)\)", (LESSONS / "README.md").read_text("utf-8"))
+
+    assert listed == [page.name for page in PAGES]
+    assert len(PAGES) >= 4
+    for page in PAGES:
+        assert len(list(commands(page.read_text("utf-8")))) >= 4, page.name
+
+
+def test_a_line_that_is_not_printed_is_seen() -> None:
+    """A wrong line, a wrong order, and a gap that is not marked are each found."""
+    said = "one\ntwo\nthree\n"
+
+    assert missing_line(("one", "two"), said) is None
+    assert missing_line(("...", "three"), said) is None
+    assert missing_line(("one", "three"), said) == "three"
+    assert missing_line(("...", "two", "one"), said) == "one"
+    assert missing_line(("...", "four"), said) == "four"
+
+
+def test_the_mutant_begins_as_the_law_itself(tmp_path: Path) -> None:
+    """The law's own text in place of itself changes no number, and breaks nothing."""
+    policy = preset("strict")
+    found, wrong = broken_by(rewritten(state_of(policy, named("tiny", policy)), pull.hold))
+    entry = pinned_entry("strict", "tiny")
+
+    assert wrong == []
+    assert (found.distinct_states, found.transitions, found.depth) == (
+        entry.distinct_states,
+        entry.transitions,
+        entry.depth,
+    )
+
+
+def test_an_action_that_the_policy_lacks_is_refused() -> None:
+    """There is nothing to put another text in place of."""
+    with pytest.raises(ValueError, match=r"rocketmq-4\.9 has no action expire"):
+        report(expire, policy="rocketmq-4.9", bounds="tiny")

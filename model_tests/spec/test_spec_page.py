@@ -1,0 +1,164 @@
+"""docs/spec.md is the law's own text: fresh, whole, and what it says of when things exist is so."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longpoll_spec.actions import actions_of
+from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import ACTION_NAMES, Model
+from longpoll_spec.moves import moves_of
+from longpoll_spec.policy import PRESETS, Policy, knob_values, preset
+from longpoll_spec.render import spec
+from longpoll_spec.render.conditions import PLAIN, Condition, condition_of, features_of
+from longpoll_spec.render.readable import bare, effect_lines, guard_lines, reader_of
+from longpoll_spec.render.spec_actions import OPEN, model_of
+from longpoll_spec.state import state_of
+from longpoll_spec.terms import all_of, any_of, int_variable
+
+PAGE = Path(__file__).parents[2] / "docs" / "spec.md"
+ARROW = re.compile(r"^    (\w+) --> (\w+): (.+)$", re.MULTILINE)
+
+policies = st.builds(
+    Policy, name=st.just("any"), **{name: st.sampled_from(each) for name, each in knob_values().items()}
+)
+bounds = st.sampled_from((PLAIN, *EXPLORATIONS.values()))
+
+
+def test_the_page_is_fresh() -> None:
+    """The file is what the law says now; `python -m longpoll_spec.render.spec > docs/spec.md` writes it anew."""
+    assert PAGE.read_text("utf-8") == spec.page()
+
+
+def test_the_page_leaves_nothing_out() -> None:
+    """Every action, every variable, every knob and every property of every preset stands on the page."""
+    page = PAGE.read_text("utf-8")
+    for name in ACTION_NAMES:
+        assert f"\n### {name}\n" in page
+    for policy in PRESETS.values():
+        for size in (named("tiny", policy), *EXPLORATIONS.values()):
+            model = law_of(policy, size)
+            assert all(f"| `{item.name}` |" in page for item in properties_of(model))
+            assert all(f"| `{spec._shown(each.name)}`" in page for each in model.variables)
+    assert all(f"| `{knob}` |" in page for knob in knob_values())
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_diagram_shows_the_moves(name: str) -> None:
+    """The arrows of a diagram are the moves of the text, none more and none less."""
+    moves = set(moves_of(model_of(preset(name))))
+    shown = {
+        (action, before, after)
+        for before, after, actions in ARROW.findall("\n".join(spec.diagram(moves_of(model_of(preset(name))))))
+        for action in actions.split(", ")
+    }
+
+    assert shown == {(move.action, move.before, move.after) for move in moves}
+
+
+VARIABLES = ("recheck_due_0", "armed_0", "phase_0")
+
+
+@given(policies, bounds)
+def test_a_variable_exists_when_the_page_says(policy: Policy, size: Bounds) -> None:
+    """What was found by trying some policies is so in any."""
+    there = {variable.name for variable in state_of(policy, size).variables}
+
+    for name in VARIABLES:
+        found = _when_there(name)
+        assert found.holds(features_of(policy, size)) == (name in there), found.text
+
+
+@cache
+def _when_there(name: str) -> Condition:
+    return condition_of(lambda policy, size: any(each.name == name for each in state_of(policy, size).variables))
+
+
+def _has(policy: Policy, size: Bounds, name: str, *, urgent: bool = False) -> bool:
+    return any(each.urgent or not urgent for each in model_of(policy, size).named(name))
+
+
+@settings(max_examples=40)
+@given(policies, bounds)
+def test_an_action_exists_and_is_urgent_when_the_page_says(policy: Policy, size: Bounds) -> None:
+    """The same of actions, and of what time waits for."""
+    features = features_of(policy, size)
+    actions = list(actions_of(state_of(policy, size)))
+
+    for name in ACTION_NAMES:
+        assert _when(name).holds(features) == any(each.name == name for each in actions), name
+        urgent = any(each.name == name and each.urgent for each in actions)
+        assert _when(name, urgent=True).holds(features) == urgent, name
+
+
+@cache
+def _when(name: str, *, urgent: bool = False) -> Condition:
+    return condition_of(lambda policy, size: _has(policy, size, name, urgent=urgent))
+
+
+def test_conditions_have_words() -> None:
+    """Always, never, one knob, two, and one or another."""
+
+    def one(policy: Policy, _: Bounds) -> bool:
+        return policy.expiry == "scan"
+
+    def both(policy: Policy, _: Bounds) -> bool:
+        return policy.expiry == "scan" and policy.on_stop == "answer"
+
+    def either(policy: Policy, _: Bounds) -> bool:
+        return policy.expiry == "scan" or policy.on_stop == "answer"
+
+    assert condition_of(lambda _, __: True).text == "always"
+    assert condition_of(lambda _, __: False).text == "never"
+    assert condition_of(one).text == "where `expiry` is `scan`"
+    assert condition_of(both).text == "where `expiry` is `scan` and `on_stop` is `answer`"
+    assert condition_of(either).text in {
+        "where `expiry` is `scan`, or where `on_stop` is `answer`",
+        "where `on_stop` is `answer`, or where `expiry` is `scan`",
+    }
+
+
+def _model() -> Model:
+    return model_of(preset("strict"), OPEN)
+
+
+def test_what_is_said_of_both_requests_is_said_once() -> None:
+    """A junction over both requests reads as every or some; one that treats them differently is written out."""
+    model = _model()
+    first, second = (int_variable(f"phase_{slot}") for slot in (0, 1))
+    reader = reader_of(model)
+
+    assert bare(reader.text(all_of((first.is_(0), second.is_(0))))) == "every q: phase[q] = idle"
+    assert bare(reader.text(any_of((first.is_(0), second.is_(0))))) == "some q: phase[q] = idle"
+    assert bare(reader.text(all_of((first.is_(0), second.is_(1))))) == "phase[r] = idle and phase[other] = pulling"
+
+
+def test_an_effect_on_one_request_is_not_told_of_both() -> None:
+    """A slip that writes only one request's variable reads as that request's, not as every one's."""
+    model = _model()
+    (stop,) = model.named("stop")
+    variables = {variable.name: variable for variable in model.variables}
+    slipped = attrs.evolve(stop, effect={key: value for key, value in stop.effect.items() if key != "phase_1"})
+
+    assert any(line.startswith("every q: phase[q] :=") for line in effect_lines(reader_of(model), stop, variables))
+    told = effect_lines(reader_of(model), slipped, variables)
+    assert any(line.startswith("phase[r] :=") for line in told)
+    assert not any(line.startswith("every q: phase") for line in told)
+
+
+def test_a_slip_in_a_guard_changes_the_page() -> None:
+    """A guard without one of its parts is told with a line less: the page reads the law, not a copy."""
+    model = _model()
+    hold = next(action for action in model.named("hold") if action.actors == (0,))
+    reader = reader_of(model)
+
+    assert len(guard_lines(reader, hold.guard)) == 2
+    assert guard_lines(reader, hold.guard.args[0]) == guard_lines(reader, hold.guard)[:1]

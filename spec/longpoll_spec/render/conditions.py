@@ -1,0 +1,145 @@
+"""When something of the law exists, in words: found by trying policies and bounds, not written down a second time.
+
+Every preset, every preset with one knob changed, and each aspect are tried. The condition is the fewest knobs and
+aspects by whose values those with the thing differ from those without. Leaves out what it is asked about: a question is
+any function of policy and bounds (a test asks it of other policies and bounds and compares).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import combinations
+from typing import Final, TypeAlias
+
+from attrs import frozen
+
+from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds
+from longpoll_spec.policy import PRESETS, Policy, knob_values, with_knob
+
+PARTS_MAX: Final = 3
+"""A condition has no more parts than this; none of the law's needs more."""
+PLAIN: Final = Bounds("plain", requests=1, messages=None)
+"""No aspect, and an open log: the text without what the bounds add."""
+YES, NO = "yes", "no"
+CHANGED_WITH_ASPECTS: Final = ("strict", "rocketmq-pr7359")
+"""The presets of which each knob is changed under each aspect, too: two that differ in most knobs."""
+Question: TypeAlias = Callable[[Policy, Bounds], bool]
+Features: TypeAlias = Mapping[str, str]
+"""Knob or aspect -> its value, in words."""
+
+
+Part: TypeAlias = tuple[str, frozenset[str]]
+"""A knob or an aspect, and the values that it must have."""
+
+
+@frozen
+class Condition:
+    """Alternatives, each of parts that must all be so: never for no alternative, always for one without parts."""
+
+    alternatives: tuple[tuple[Part, ...], ...]
+
+    def holds(self, features: Features) -> bool:
+        """Whether it is so."""
+        return any(all(features[name] in values for name, values in parts) for parts in self.alternatives)
+
+    @property
+    def text(self) -> str:
+        """In words, such as "where `expiry` is `scan`"; or `always`, or `never`."""
+        return ", or ".join(_told(parts) or "always" for parts in self.alternatives) or "never"
+
+
+def _told(parts: Sequence[Part]) -> str:
+    knobs = [f"`{name}` is {_either(name, values)}" for name, values in parts if name in knob_values()]
+    aspects = [_aspect(name, values) for name, values in parts if name not in knob_values()]
+    where = f"where {' and '.join(knobs)}" if knobs else ""
+    return " ".join(words for words in (where, " and ".join(aspects)) if words)
+
+
+def _either(name: str, values: frozenset[str]) -> str:
+    ordered = [str(value).lower() for value in knob_values()[name] if str(value).lower() in values]
+    return " or ".join(f"`{value}`" for value in ordered)
+
+
+def _aspect(name: str, values: frozenset[str]) -> str:
+    with_it = YES in values
+    if name in ASPECTS:
+        return f"{'with' if with_it else 'without'} the aspect `{name}`"
+    return f"with {'several' if with_it else 'one'} {name if with_it else name.removesuffix('s')}"
+
+
+@cache
+def features_of(policy: Policy, bounds: Bounds) -> Features:
+    """The knobs and aspects of a policy under bounds."""
+    knobs = {name: str(getattr(policy, name)).lower() for name in knob_values()}
+    numbers = {"queues": bounds.queues > 1, "tags": bounds.tags > 1}
+    aspects = numbers | {name: name in bounds.aspects for name in ASPECTS}
+    return knobs | {name: YES if there else NO for name, there in aspects.items()}
+
+
+@cache
+def samples() -> tuple[tuple[Policy, Bounds], ...]:
+    """What is tried: presets and their changes without aspects, and our own with each aspect."""
+    return tuple(_samples())
+
+
+def _samples() -> Iterator[tuple[Policy, Bounds]]:
+    for policy in PRESETS.values():
+        for changed in (policy, *changes_of(policy)):
+            yield changed, PLAIN
+    for bounds in EXPLORATIONS.values():
+        for policy in PRESETS.values():
+            yield policy, bounds
+        for name in CHANGED_WITH_ASPECTS:
+            yield from ((policy, bounds) for policy in changes_of(PRESETS[name]))
+
+
+def changes_of(policy: Policy) -> Iterator[Policy]:
+    """The policy with one knob set otherwise, for every such setting."""
+    for name, values in knob_values().items():
+        for value in values:
+            if value != getattr(policy, name):
+                yield with_knob(policy, f"{name}={str(value).lower()}")
+
+
+def condition_of(question: Question, tried: Sequence[tuple[Policy, Bounds]] | None = None) -> Condition:
+    """The condition under which the answer is yes, by trying the samples, or those that are given.
+
+    A law that needs more than two alternatives is not foreseen.
+    """
+    asked = [(features_of(*sample), question(*sample)) for sample in (samples() if tried is None else tried)]
+    those, others = ([features for features, yes in asked if yes is wanted] for wanted in (True, False))
+    if not those:
+        return Condition(())
+    whole = _separating(those, others)
+    if whole is not None:
+        return Condition((whole,))
+    found = [
+        Condition((first, second))
+        for name, value in _splits(those)
+        if (first := _separating([each for each in those if each[name] == value], others)) is not None
+        if (second := _separating([each for each in those if each[name] != value], others)) is not None
+    ]
+    assert found, "no two alternatives of few knobs and aspects say when this is so"
+    return min(found, key=lambda condition: sum(map(len, condition.alternatives)))
+
+
+def _splits(those: Sequence[Features]) -> Iterator[tuple[str, str]]:
+    """Every way to tell some of them from the rest by one value."""
+    for name in those[0]:
+        values = sorted({features[name] for features in those})
+        yield from ((name, value) for value in values if len(values) > 1)
+
+
+def _separating(those: Sequence[Features], others: Sequence[Features]) -> tuple[Part, ...] | None:
+    """The fewest parts by which those differ from all the others."""
+    values = {name: frozenset(features[name] for features in those) for name in those[0]}
+    excluded = {
+        name: frozenset(number for number, other in enumerate(others) if other[name] not in taken)
+        for name, taken in values.items()
+    }
+    for size in range(PARTS_MAX + 1):
+        for names in combinations([name for name, numbers in excluded.items() if numbers], size):
+            if len(frozenset[int]().union(*(excluded[name] for name in names))) == len(others):
+                return tuple((name, values[name]) for name in names)
+    return None

@@ -1,0 +1,171 @@
+"""Terms as a reader wants them: `phase[r] = held`, and one line for what is said of every request alike.
+
+The text is of a model with two requests. What is said of request 0 is said of `r`, the request that acts, or of any
+request `q` where the same is said of the other one too; that the two say the same is seen by exchanging them, not
+assumed. Leaves out the page around it (`spec`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import attrs
+from attrs import field, frozen
+
+from longpoll_spec.model import Action, Model
+from longpoll_spec.render.notation import Notation, Writer, stem
+from longpoll_spec.state import Variable
+from longpoll_spec.terms import TRUE, Bool, Effect, Term, substitute
+
+NOTATION: Final = Notation(
+    conjunction="and",
+    disjunction="or",
+    negation="not ",
+    equal="=",
+    unequal="≠",
+    true="yes",
+    false="no",
+    choice="(if {condition} then {then} else {otherwise})",
+)
+ACTING: Final = ("r", "other")
+"""What the two requests are called where the first one acts."""
+BOUND: Final = ("q", "other than q")
+"""The same where what is said is said of every request, or of some."""
+_SLOT: Final = re.compile(r"_(\d+)$")
+_QUEUE: Final = re.compile(r"_(q\d+)$")
+
+
+@frozen
+class Reader(Writer):
+    """Writes terms of a model with two requests."""
+
+    swap: Effect = field(factory=dict)
+    """Each variable of one request -> the other's."""
+    letters: tuple[str, str] = ACTING
+
+    def swapped(self, term: Term) -> Term:
+        """The term with the requests exchanged."""
+        return substitute(term, self.swap)
+
+    def of_any(self) -> Reader:
+        """The reader for what is said of any request."""
+        return attrs.evolve(self, letters=BOUND)
+
+    def name(self, variable: str) -> str:
+        """The variable as a reader sees it."""
+        found = _SLOT.search(variable)
+        if found is not None:
+            return f"{stem(variable)}[{self.letters[int(found[1])]}]"
+        return _QUEUE.sub(r"[\1]", variable)
+
+    def _written(self, term: Term, words: Iterable[str]) -> str:
+        known = self.named.get(id(term))
+        if known is not None:
+            return self.name(known)
+        if term.op == "var":
+            return self.name(term.args[0])
+        if term.op in {"and", "or"}:
+            return self._folded(term)
+        return super()._written(term, tuple(words))
+
+    def _folded(self, term: Term) -> str:
+        """A junction, in which what is said of both requests is said once."""
+        sign = self.notation.conjunction if term.op == "and" else self.notation.disjunction
+        parts, told = [], set[int]()
+        for part in term.args:
+            twin = self.swapped(part)
+            if id(part) in told:
+                continue
+            if twin is not part and any(twin is other for other in term.args):
+                told.add(id(twin))
+                every = "every" if term.op == "and" else "some"
+                parts.append(f"{every} q: {self.of_any().text(part)}")
+            else:
+                parts.append(self.text(part))
+        return f"({f' {sign} '.join(parts)})" if len(parts) > 1 else f"({parts[0]})"
+
+
+def reader_of(model: Model, named: Iterable[tuple[Term, str]] = ()) -> Reader:
+    """The reader of a model with two requests; `named` are terms that have a name of their own.
+
+    Such a name ends with the number of its request, like a variable's, where it is about one.
+    """
+    assert model.bounds.requests == len(ACTING), "the readable text is of two requests"
+    terms = {variable.name: variable.term for variable in model.variables}
+    swap = {name: terms[_exchanged(name)] for name in terms if _exchanged(name) != name}
+    words = {variable.name: variable.labels for variable in model.variables if variable.labels}
+    made = Reader(NOTATION, words, swap=swap).naming(named)
+    assert isinstance(made, Reader)
+    return made
+
+
+def _exchanged(name: str) -> str:
+    found = _SLOT.search(name)
+    return name if found is None else f"{name[: found.start()]}_{1 - int(found[1])}"
+
+
+def guard_lines(reader: Reader, guard: Bool) -> list[str]:
+    """A guard, one line for each of its parts."""
+    if guard is TRUE:
+        return ["always"]
+    parts = guard.args if guard.op == "and" else (guard,)
+    lines, told = [], set[int]()
+    for part in parts:
+        twin = reader.swapped(part)
+        if id(part) in told:
+            continue
+        if twin is not part and any(twin is other for other in parts):
+            told.add(id(twin))
+            lines.append(f"every q: {reader.of_any().text(part)}")
+        else:
+            lines.append(reader.text(part))
+    return [bare(line) for line in lines]
+
+
+def effect_lines(reader: Reader, action: Action, variables: Mapping[str, Variable]) -> list[str]:
+    """An effect, one assignment after the other though they happen at once; what stays as it is is left out."""
+    changed = {name: term for name, term in action.effect.items() if not _is_itself(name, term)}
+    lines: list[str] = []
+    for name, term in changed.items():
+        twin = _exchanged(name)
+        alike = twin != name and twin in changed and reader.swapped(term) is changed[twin]
+        if alike and name > twin:
+            continue
+        own = reader.of_any() if alike else reader
+        target = f"{'every q: ' if alike else ''}{own.name(name)} := "
+        lines += _cases(own, target, term, variables[name])
+    return lines
+
+
+def _cases(reader: Reader, target: str, term: Term, variable: Variable) -> list[str]:
+    """One line for each case of a choice."""
+    lines = []
+    while term.op == "ite":
+        condition, then, term = term.args
+        lines.append(f"{target}{_value(reader, then, variable)} if {bare(reader.text(condition))}")
+        target = " " * len(target)
+    if lines:
+        return [*lines, f"{target}{_value(reader, term, variable)} otherwise"]
+    return [f"{target}{_value(reader, term, variable)}"]
+
+
+def _value(reader: Reader, term: Term, variable: Variable) -> str:
+    return bare(reader.value(term, variable.name))
+
+
+def bare(text: str) -> str:
+    """The text without parentheses around the whole of it."""
+    if not text.startswith("("):
+        return text
+    depth = 0
+    for index, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            return text[1:-1] if index == len(text) - 1 else text
+    return text
+
+
+def _is_itself(name: str, term: Term) -> bool:
+    return term.op == "var" and bool(term.args[0] == name)

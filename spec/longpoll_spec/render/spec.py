@@ -1,0 +1,227 @@
+"""docs/spec.md, made from the law: state, moves, actions, policies and properties as a page to read.
+
+`python -m longpoll_spec.render.spec > docs/spec.md` writes it anew; a test holds the file to it. Leaves out everything
+that the law does not say itself: what was found with it stands in docs/findings.md.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Final
+
+import attrs
+
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import Kind, Property
+from longpoll_spec.moves import Move, moves_of
+from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values
+from longpoll_spec.render.conditions import PLAIN, condition_of, samples
+from longpoll_spec.render.notation import stem
+from longpoll_spec.render.readable import bare, reader_of
+from longpoll_spec.render.spec_actions import actions_text, model_of, named_terms
+from longpoll_spec.state import Variable, state_of
+from longpoll_spec.terms import TRUE
+
+HEAD: Final = """# The law, in full
+
+This page is made from the law's own text by `python -m longpoll_spec.render.spec`, and a test holds it to that.
+It says what may happen. [The law](law.md) tells it in prose, and how to use it; [findings](findings.md) what it found.
+"""
+KINDS: Final[dict[Kind, str]] = {
+    "always": "Always: true in every reachable state. Where it speaks of a step, a run that breaks it ends so.",
+    "inductive": "Always, and asked for by no user: what a proof needs besides.",
+    "sometimes": "Sometimes: reached in some run, so that nothing holds because nothing happens.",
+}
+
+OTHER: Final = "_1"
+"""Ends the name of what is said of the second request, which is told of the first."""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = (_head(), _state(), _moves(), _actions(), _policies(), _properties())
+    return "\n".join(line for part in parts for line in (*part, "")).rstrip("\n") + "\n"
+
+
+def _head() -> Iterator[str]:
+    yield HEAD.rstrip("\n")
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    heads = list(columns)
+    yield f"| {' | '.join(heads)} |"
+    yield f"| {' | '.join('---' for _ in heads)} |"
+    for row in rows:
+        cells = [re.sub(r"(?<!\\)\|", r"\\|", cell) for cell in row]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _state() -> Iterator[str]:
+    yield "## State"
+    yield ""
+    yield "A state is a value for each variable. `[r]` marks one for each request; every one starts at its first value."
+    yield ""
+    yield from _table(("variable", "what it is", "values", "first", "exists"), map(_variable, _variables().values()))
+
+
+def _variable(variable: Variable) -> tuple[str, ...]:
+    name = _shown(variable.name)
+    found = condition_of(lambda policy, bounds: name in _names(policy, bounds))
+    first = str(variable.first.args[0]) if variable.first.op == "parameter" else variable.show(variable.initial)
+    return f"`{name}`", variable.sentence, _values(variable), first, found.text
+
+
+def _values(variable: Variable) -> str:
+    if variable.truth:
+        return "yes, no"
+    if variable.labels:
+        return ", ".join(variable.labels)
+    upper = variable.limit.args[0] if variable.limit is not None else variable.upper
+    return f"{variable.lower} to {'any' if upper is None else upper}"
+
+
+def _shown(name: str) -> str:
+    return f"{stem(name)}[r]" if stem(name) != name else re.sub(r"_q\d+$", "", name)
+
+
+@cache
+def _variables() -> dict[str, Variable]:
+    """Every variable of some policy by its shown name, with all the words that it has in any."""
+    found: dict[str, Variable] = {}
+    for policy, bounds in samples():
+        for variable in state_of(policy, bounds).variables:
+            known = found.setdefault(_shown(variable.name), variable)
+            if not set(variable.labels) <= set(known.labels):
+                found[_shown(variable.name)] = attrs.evolve(known, labels=_merged(known.labels, variable.labels))
+    return found
+
+
+def _merged(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
+    """The words of both; one that only the second has comes after the one that it follows there."""
+    words = list(first)
+    for before, word in pairwise(second):
+        if word not in words:
+            words.insert(words.index(before) + 1, word)
+    return tuple(words)
+
+
+@cache
+def _names(policy: Policy, bounds: Bounds) -> frozenset[str]:
+    return frozenset(_shown(variable.name) for variable in state_of(policy, bounds).variables)
+
+
+def _moves() -> Iterator[str]:
+    yield "## The phases of a request"
+    yield ""
+    yield "Who moves a request from which phase to which, found in the effects of the actions."
+    diagrams: dict[tuple[Move, ...], list[str]] = {}
+    for name, policy in PRESETS.items():
+        diagrams.setdefault(moves_of(model_of(policy)), []).append(name)
+    for moves, names in diagrams.items():
+        yield ""
+        yield f"In {', '.join(f'`{name}`' for name in names)}:"
+        yield ""
+        yield "```mermaid"
+        yield from diagram(moves)
+        yield "```"
+
+
+def diagram(moves: Iterable[Move]) -> Iterator[str]:
+    """Moves as a mermaid state diagram: one arrow from a phase to another, with all who take it."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for move in moves:
+        arrows.setdefault((move.before, move.after), []).append(move.action)
+    yield "stateDiagram-v2"
+    yield "    [*] --> idle"
+    for (before, after), actions in arrows.items():
+        yield f"    {before} --> {after}: {', '.join(dict.fromkeys(actions))}"
+
+
+def _actions() -> Iterator[str]:
+    yield "## Actions"
+    yield ""
+    yield (
+        "An action may happen when its guard holds, and then all of its effect happens at once. `r` is the request "
+        "that takes part, `other` the other one, `q` any request; what is not assigned stays as it is. "
+        "Limits that only bounds set (how many messages) are left out. What is asked often has a name:"
+    )
+    yield ""
+    yield from _table(("name", "in", "means"), _meanings())
+    yield ""
+    yield from actions_text()
+
+
+def _meanings() -> Iterator[tuple[str, str, str]]:
+    models = [model_of(policy) for policy in PRESETS.values()]
+    for name in [name for name in named_terms(models[0].state) if not name.endswith(OTHER)]:
+        told: dict[str, list[str]] = {}
+        for model in models:
+            term = named_terms(model.state)[name]
+            text = "always" if term is TRUE else bare(reader_of(model).text(term))
+            told.setdefault(text, []).append(model.policy.name)
+        for text, names in told.items():
+            where = "every preset" if len(told) == 1 else ", ".join(names)
+            yield reader_of(models[0]).name(name), where, f"`{text}`"
+
+
+def _policies() -> Iterator[str]:
+    yield "## Policies"
+    yield ""
+    yield "A policy is a value for each knob; a preset is a policy with a name."
+    yield ""
+    values, sentences = knob_values(), knob_sentences()
+    yield from _table(("preset", "what it is"), ((f"`{name}`", text) for name, text in PRESET_SENTENCES.items()))
+    yield ""
+    yield from _table(
+        ("knob", *PRESETS),
+        ((f"`{knob}`", *(str(getattr(policy, knob)).lower() for policy in PRESETS.values())) for knob in values),
+    )
+    yield ""
+    rows = ((f"`{knob}`", ", ".join(str(value).lower() for value in values[knob]), sentences[knob]) for knob in values)
+    yield from _table(("knob", "values", "what it says"), rows)
+
+
+def _properties() -> Iterator[str]:
+    yield "## Properties"
+    yield ""
+    for kind, words in KINDS.items():
+        yield words
+        yield ""
+        those = [item for item in _stated().values() if item.kind == kind]
+        rows = ((f"`{item.name}`", item.sentence, _when_stated(item.name)) for item in those)
+        yield from _table(("property", "sentence", "stated"), rows)
+        yield ""
+
+
+@cache
+def _stated() -> dict[str, Property]:
+    return {name: item for sample in _stating() for name, item in _properties_under(*sample).items()}
+
+
+@cache
+def _stating() -> tuple[tuple[Policy, Bounds], ...]:
+    """The samples of which properties are asked: to state them all takes longer than to build a state."""
+    return tuple(sample for sample in samples() if sample[1] is PLAIN or sample[0].name in PRESETS)
+
+
+@cache
+def _properties_under(policy: Policy, bounds: Bounds) -> dict[str, Property]:
+    return {item.name: item for item in properties_of(law_of(policy, bounds))}
+
+
+def _when_stated(name: str) -> str:
+    return condition_of(lambda policy, bounds: name in _properties_under(policy, bounds), _stating()).text
+
+
+def main() -> None:
+    """Print the page."""
+    sys.stdout.write(page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The actions of the law for a reader: sentence, place in Java, guard and effect, as the policies have them.
+
+Policies with the same text are told together. Leaves out the rest of the page (`spec`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import ndiff
+from functools import cache
+from typing import Final
+
+import attrs
+
+from longpoll_spec.actions import actions_of
+from longpoll_spec.bounds import EXPLORATIONS, Bounds
+from longpoll_spec.model import ACTION_NAMES, Action, Actor, Model
+from longpoll_spec.policy import PRESETS, STRICT, Policy
+from longpoll_spec.render.conditions import condition_of, samples
+from longpoll_spec.render.readable import effect_lines, guard_lines, reader_of
+from longpoll_spec.render.terms_of_rocketmq import place_of
+from longpoll_spec.state import State, state_of
+from longpoll_spec.terms import TRUE, Term
+
+OPEN: Final = Bounds("open", requests=2, messages=None)
+"""The bounds of the text: two requests, so that one is the other, and a log without end."""
+Told = tuple[str, ...]
+"""An action in one policy: its sentence, then its lines."""
+
+
+@cache
+def model_of(policy: Policy, bounds: Bounds = OPEN) -> Model:
+    """The model whose text is told: time is not yet told to wait."""
+    state = state_of(policy, bounds)
+    return Model(policy, bounds, state, tuple(actions_of(state)))
+
+
+def named_terms(state: State) -> dict[str, Term]:
+    """What is asked so often that it has a name; the name ends with the number of the request or queue it is about."""
+    several = len(state.queues) > 1
+    of_queues = {f"_{queue.name}" if several else "": queue for queue in state.queues}
+    return {
+        **{f"lock free{end}": state.lock_free(queue) for end, queue in of_queues.items()},
+        **{f"bucket looks empty{end}": state.bucket_looks_empty(queue) for end, queue in of_queues.items()},
+        **({f"lock free_{each.index}": state.lock_free_of(each) for each in state.requests} if several else {}),
+        **{f"more_{each.index}": state.has_more(each) for each in state.requests},
+    }
+
+
+def actions_text() -> Iterator[str]:
+    """Every action that some preset has, in the order of the law."""
+    for name in ACTION_NAMES:
+        yield from _action(name)
+
+
+Groups = dict[tuple[Told, ...], list[str]]
+"""The texts of an action, each with the policies that have it."""
+
+
+def _groups(name: str, bounds: Bounds) -> Groups:
+    groups: Groups = {}
+    for policy in PRESETS.values():
+        model = model_of(policy, bounds)
+        told = tuple(_told(model, action) for action in _kinds(model, name))
+        if told:
+            groups.setdefault(told, []).append(policy.name)
+    return groups
+
+
+def _action(name: str) -> Iterator[str]:
+    plain = _groups(name, OPEN)
+    with_aspect = {aspect: _opened(bounds) for aspect, bounds in EXPLORATIONS.items()}
+    alone = {
+        aspect: groups for aspect, bounds in with_aspect.items() if not plain and (groups := _groups(name, bounds))
+    }
+    everywhere = [plain, *alone.values()]
+    yield f"### {name}"
+    yield ""
+    for sentence in dict.fromkeys(lines[0] for groups in everywhere for told in groups for lines in told):
+        yield sentence
+        yield ""
+    yield f"- in RocketMQ: {_places(name)}"
+    exists = condition_of(lambda policy, bounds: bool(_instances(policy, bounds, name)))
+    urgent = condition_of(lambda policy, bounds: any(each.urgent for each in _instances(policy, bounds, name)))
+    yield f"- exists: {exists.text}"
+    yield f"- time waits for it: {'always' if urgent == exists else urgent.text}"
+    for told, policies in plain.items():
+        yield from _block(f"In {_list(policies)}:" if len(plain) > 1 else "In every preset that has it:", told)
+    for aspect, groups in alone.items():
+        for told, policies in groups.items():
+            yield from _block(f"Only with {aspect}, in {_list(policies)}:", told)
+    for aspect, bounds in with_aspect.items():
+        if plain:
+            yield from _difference(name, aspect, bounds)
+    yield ""
+
+
+def _opened(bounds: Bounds) -> Bounds:
+    return attrs.evolve(bounds, requests=OPEN.requests, messages=OPEN.messages)
+
+
+def _places(name: str) -> str:
+    every = [model_of(*sample).named(name) for sample in samples()]
+    places = dict.fromkeys(place_of(action) for actions in every for action in actions)
+    return "; ".join(filter(None, places)) or "nobody does it"
+
+
+def _block(words: str, told: tuple[Told, ...]) -> Iterator[str]:
+    yield from ("", words, "", "```text")
+    for number, lines in enumerate(told):
+        yield from ([""] if number else [])
+        yield from lines[1:]
+    yield "```"
+
+
+def _difference(name: str, aspect: str, bounds: Bounds) -> Iterator[str]:
+    """The lines by which the text differs where an aspect is on, in our own policy."""
+    before, after = (
+        [line for action in _kinds(model_of(STRICT, each), name) for line in _told(model_of(STRICT, each), action)[1:]]
+        for each in (OPEN, bounds)
+    )
+    changed = [f"{line[0]}{line[2:]}" for line in ndiff(before, after) if line[0] in "+-"]
+    if changed:
+        yield from ("", f"With {aspect}, in `{STRICT.name}`:", "", "```diff", *changed, "```")
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _kinds(model: Model, name: str) -> list[Action]:
+    """One instance of each kind that an action has: of the first request, queue and tag, and of each notifier."""
+    return [action for action in model.named(name) if not any(_is_another(actor) for actor in action.actors)]
+
+
+def _is_another(actor: Actor) -> bool:
+    """Whether it is a request, queue or tag after the first."""
+    return bool(re.fullmatch(r"[qt]?[1-9]\d*", str(actor)))
+
+
+def _told(model: Model, action: Action) -> Told:
+    reader = reader_of(model, [(term, name) for name, term in named_terms(model.state).items() if term is not TRUE])
+    variables = {variable.name: variable for variable in model.variables}
+    actors = ", ".join("r" if isinstance(actor, int) else actor for actor in action.actors)
+    guard = guard_lines(reader, action.guard)
+    if action.name == "tick" and model.policy.tick == "maximal_progress":
+        guard = ["no action that time waits for can happen"]
+    effect = effect_lines(reader, action, variables) or ["nothing changes"]
+    head = f"{action.name}({actors})" if actors else action.name
+    return (
+        action.sentence,
+        head,
+        *(f"  {'when' if not number else 'and '} {line}" for number, line in enumerate(guard)),
+        *(f"  {'then' if not number else '    '} {line}" for number, line in enumerate(effect)),
+    )
+
+
+def _instances(policy: Policy, bounds: Bounds, name: str) -> tuple[Action, ...]:
+    return model_of(policy, bounds).named(name)
