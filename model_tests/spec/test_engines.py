@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_spec import engines
-from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.compile_python import Question, question
 from longpoll_spec.engines.evaluate import evaluate, values_of
@@ -59,10 +59,20 @@ def test_small_bounds_find_the_pinned_numbers(policy: str) -> None:
     assert not entry.unreached
 
 
+@pytest.mark.parametrize("policy", PRESETS)
+@pytest.mark.parametrize("bounds", EXPLORATIONS)
+def test_every_aspect_finds_the_pinned_numbers(policy: str, bounds: str) -> None:
+    """The packed engine on each aspect's own exploration: all as pinned, and nothing vacuous."""
+    entry = pinned_entry(policy, bounds)
+
+    assert entry_of(explore(_model(policy, bounds))) == entry
+    assert not entry.unreached
+
+
 def test_the_manifest_has_every_preset() -> None:
     """No preset goes unpinned."""
     assert {(entry.policy, entry.bounds) for entry in pinned()} == {
-        (name, bounds) for name in PRESETS for bounds in ("tiny", "small")
+        (name, bounds) for name in PRESETS for bounds in ("tiny", "small", *EXPLORATIONS)
     }
 
 

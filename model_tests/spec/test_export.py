@@ -226,7 +226,7 @@ def test_the_command_loses_no_edited_file(tmp_path: Path) -> None:
     ("words", "named_there"),
     [
         (["--policy", "rocket"], "known: strict"),
-        (["--knob", "recheck=none"], "unknown knob"),
+        (["--knob", "colour=none"], "unknown knob"),
         (["--bounds", "huge"], "known: tiny"),
         (["--requests", "0"], "from 1 to"),
         (["--scan-ticks", "1"], "from 2 to"),

@@ -231,7 +231,8 @@ def test_plain_data_has_every_state() -> None:
 def _models() -> list[Model]:
     knobs = ("recheck_after_hold=in_lock", "on_throw=keep_rest", "heap_entry=one_shot", "on_reject=drop")
     policies = [*PRESETS.values(), *(with_knob(preset("strict-clone"), knob) for knob in knobs)]
-    return [law_of(policy, named("tiny", policy)) for policy in policies]
+    beyond = [law_of(preset("rocketmq-4.9"), named("queues", preset("rocketmq-4.9")))]
+    return [law_of(policy, named("tiny", policy)) for policy in policies] + beyond
 
 
 @given(data=st.data())

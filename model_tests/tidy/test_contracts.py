@@ -22,7 +22,7 @@ PLANTS = {
         "spec/longpoll_spec/terms.py",
         "import longpoll_spec.state",
     ),
-    "spec text is pure": ("spec/longpoll_spec/properties.py", "import time"),
+    "spec text is pure": ("spec/longpoll_spec/properties/__init__.py", "import time"),
     "broker: threads outside, decisions inside": (
         "reference/longpoll_broker/config.py",
         "import longpoll_broker.service",

@@ -1,11 +1,16 @@
-"""How large a state space to explore: requests, messages and ticks, as data.
+"""How large a state space to explore, and which aspects of the world are in it, as data.
 
-A bound cuts the law's space, never its meaning: guards disable at a bound and nothing is clamped. Leaves out the
-policy's knobs (how a broker behaves) and an engine's own limits on memory and time.
+A bound cuts the law's space, never its meaning: guards disable at a bound and nothing is clamped. An aspect is a part
+of the world that can be left out whole, such as several queues or offset commits: its variables and actions exist only
+where it is on, and the same text is the law with and without it. Why aspects, and not one large state:
+docs/decisions/0011-aspects.md.
+
+Leaves out the policy's knobs (how a broker behaves) and an engine's own limits on memory and time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import attrs
@@ -17,6 +22,12 @@ from longpoll_spec.policy import Policy
 REQUESTS_MAX: Final = 64
 MESSAGES_MAX: Final = 255
 TICKS_MAX: Final = 255
+QUEUES_MAX: Final = 8
+TAGS_MAX: Final = 3
+"""Two tags differ in all; the third has the first one's hash."""
+
+ASPECTS: Final[dict[str, str]] = {}
+"""Aspect -> what is in the world with it. Several queues and several tags are aspects too, switched on by number."""
 
 
 @frozen
@@ -27,11 +38,17 @@ class Bounds:
     requests: int = 2
     """Request slots, one a consumer: a consumer has one pull in flight."""
     messages: int | None = 1
-    """Messages that are ever appended."""
+    """Messages that are ever appended to one queue."""
     hold_ticks: int = 1
     """A pull's deadline, in ticks from its receipt."""
     scan_ticks: int = 2
     """Ticks between two scans. With one tick every scan comes at once and lateness cannot be seen, so two or more."""
+    queues: int = 1
+    """Queues that share one dispatcher, one scanner and one executor."""
+    tags: int = 1
+    """Tags that a message can have and a pull can want; with one nothing is ever filtered."""
+    aspects: frozenset[str] = frozenset()
+    """Names of `ASPECTS`."""
 
     def __attrs_post_init__(self) -> None:
         """Refuse what cannot be explored; raises `BoundsError`."""
@@ -40,6 +57,20 @@ class Bounds:
             _within("messages", self.messages, 1, MESSAGES_MAX)
         _within("hold_ticks", self.hold_ticks, 1, TICKS_MAX)
         _within("scan_ticks", self.scan_ticks, 2, TICKS_MAX)
+        _within("queues", self.queues, 1, QUEUES_MAX)
+        _within("tags", self.tags, 1, TAGS_MAX)
+        for aspect in sorted(self.aspects - set(ASPECTS)):
+            raise BoundsError(f"unknown aspect {aspect!r}; known: {', '.join(ASPECTS) or 'none'}")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether these are bounds of the world without aspects."""
+        return self.queues == self.tags == 1 and not self.aspects
+
+    def has(self, aspect: str) -> bool:
+        """Whether the aspect is on."""
+        assert aspect in ASPECTS, aspect
+        return aspect in self.aspects
 
 
 def _within(name: str, value: int, lower: int, upper: int) -> None:
@@ -47,7 +78,16 @@ def _within(name: str, value: int, lower: int, upper: int) -> None:
         raise BoundsError(f"{name} must be from {lower} to {upper}, not {value}")
 
 
-NAMES: Final = ("tiny", "small", "wide", "bench")
+SIZES: Final = ("tiny", "small", "wide", "bench")
+"""Bounds of the world without aspects."""
+
+EXPLORATIONS: Final[dict[str, Bounds]] = {
+    "queues": Bounds("queues", requests=2, messages=1, queues=2),
+    "tags": Bounds("tags", requests=1, messages=2, tags=3),
+}
+"""One small exploration for every aspect: enough to show what the aspect is there for."""
+
+NAMES: Final = (*SIZES, *EXPLORATIONS)
 
 
 def named(
@@ -58,10 +98,14 @@ def named(
     messages: int | None = None,
     hold_ticks: int | None = None,
     scan_ticks: int | None = None,
+    queues: int | None = None,
+    tags: int | None = None,
+    aspects: Iterable[str] = (),
 ) -> Bounds:
     """The bounds of this name for this policy, with what is given set by hand; raises `BoundsError`.
 
-    A policy that walks in place has fewer interleavings, so one more request fits the same name.
+    `aspects` are those that are on besides the name's own. A policy that walks in place has fewer interleavings, so one
+    more request fits the same name.
     """
     more = 1 if policy.take == "in_place" else 0
     table = {
@@ -69,12 +113,22 @@ def named(
         "small": Bounds("small", requests=3 + more, messages=2),
         "wide": Bounds("wide", requests=4 + more, messages=3),
         "bench": Bounds("bench", requests=4 + more, messages=2),
+        **EXPLORATIONS,
     }
     if name not in table:
         raise BoundsError(f"unknown bounds {name!r}; known: {', '.join(NAMES)}")
-    given = {"requests": requests, "messages": messages, "hold_ticks": hold_ticks, "scan_ticks": scan_ticks}
-    changed = {key: value for key, value in given.items() if value is not None and value != getattr(table[name], key)}
-    if not changed:
-        return table[name]
-    text = "".join(f"+{key}={value}" for key, value in changed.items())
-    return attrs.evolve(table[name], name=f"{name}{text}", **changed)
+    base = table[name]
+    numbers = {
+        "requests": requests,
+        "messages": messages,
+        "hold_ticks": hold_ticks,
+        "scan_ticks": scan_ticks,
+        "queues": queues,
+        "tags": tags,
+    }
+    changed = {key: value for key, value in numbers.items() if value is not None and value != getattr(base, key)}
+    more_aspects = sorted(set(aspects) - base.aspects)
+    if not changed and not more_aspects:
+        return base
+    text = "".join(f"+{key}={value}" for key, value in changed.items()) + "".join(f"+{each}" for each in more_aspects)
+    return attrs.evolve(base, name=f"{name}{text}", aspects=base.aspects.union(more_aspects), **changed)

@@ -37,9 +37,10 @@ def _within(variable: Variable) -> Bool:
 def ends_in_order(model: Model) -> Iterable[Bool]:
     """Nobody has read past the visible end, and nothing is visible that was not appended."""
     state = model.state
-    yield state.visible_end <= state.log_end
-    for each in state.requests:
-        yield each.offset <= state.visible_end
+    for queue in state.queues:
+        yield queue.visible_end <= queue.log_end
+        for each in state.requests:
+            yield each.at(queue).implies(each.offset <= queue.visible_end)
 
 
 def queued_is_in_executor(model: Model) -> Iterable[Bool]:
@@ -101,6 +102,13 @@ def spent_is_taken(model: Model) -> Iterable[Bool]:
             yield (each.is_listed & ~each.armed).implies(taken & (each.deadline <= 0))
 
 
+def queued_has_reason(model: Model) -> Iterable[Bool]:
+    """A queued request has something to read, or its deadline has passed."""
+    state = model.state
+    for each in state.requests:
+        yield each.is_("queued").implies(state.has_more(each) | (each.deadline <= 0))
+
+
 STRENGTHENING: Final[tuple[Text, ...]] = (
     in_range,
     ends_in_order,
@@ -111,6 +119,7 @@ STRENGTHENING: Final[tuple[Text, ...]] = (
     rechecked_is_watched,
     kept_has_time,
     spent_is_taken,
+    queued_has_reason,
 )
 
 

@@ -17,7 +17,9 @@ from longpoll_spec.state import State, Variable
 from longpoll_spec.terms import TRUE, Bool, Effect
 
 Actor: TypeAlias = str | int
-"""Who acts: a notifier's name or a request's index."""
+"""Who acts: a request's index, or the name of a notifier, of a queue or of a tag."""
+Who: TypeAlias = Literal["request", "notifier", "queue", "tag"]
+"""What kind of participant an action has."""
 Kind: TypeAlias = Literal["always", "sometimes", "inductive"]
 
 
@@ -49,13 +51,13 @@ class Action:
 
 @frozen
 class Family:
-    """All instances of one action: its text, who takes part, and in which policies it exists and is urgent."""
+    """All instances of one action: its text, who takes part, where it exists, and in which policies it is urgent."""
 
     name: str
     sentence: str
     text: Callable[..., Step]
-    actors: Callable[[State], Iterable[tuple[Actor, ...]]]
-    exists: Callable[[Policy], bool]
+    who: tuple[Who, ...]
+    exists: Callable[[State], bool]
     urgent: Callable[[Policy], bool]
 
 
@@ -152,11 +154,15 @@ ACTION_NAMES: Final = (
     "scan_start",
     "scan_each",
     "scan_end",
+    "walk_start",
+    "walk_each",
+    "walk_end",
     "expire",
     "run",
     "tick",
     "executor_rejects",
     "notifier_throws",
+    "scan_throws",
     "stop",
 )
 """Every action of the law, in the order of its text; the broker's step points carry the same names."""

@@ -21,12 +21,15 @@ from attrs import field, frozen
 from longpoll_spec.errors import UnknownKnobError, UnknownPolicyError
 
 RecheckAfterHold = Literal["none", "before_lock", "in_lock", "after_insert"]
+Recheck = Literal["self", "walk"]
 Take = Literal["clone_and_clear", "in_place"]
 Expiry = Literal["scan", "own_deadline"]
 HeapEntry = Literal["one_shot", "until_answered"]
 Notify = Literal["dispatcher_poll", "at_append"]
+NotifyGrain = Literal["message", "batch"]
 OnReject = Literal["drop", "answer_busy"]
 OnThrow = Literal["drop_rest", "keep_rest", "answer_and_go_on"]
+ScanThrow = Literal["abort_round", "skip_queue"]
 OnStop = Literal["silent", "answer"]
 Tick = Literal["maximal_progress", "free"]
 
@@ -42,6 +45,10 @@ class Policy:
     """When a pull that found nothing looks at the visible end again: never, before it takes the bucket's lock, under
     the lock before the insert, or after the insert. Only the last is safe in every variant: it removes the request
     from the table under the bucket's lock and only then queues it, and does nothing if a notifier has taken it."""
+
+    recheck: Recheck = field(default="self")
+    """What a recheck after the insert does when it finds something: it takes its own request out of the table, or it
+    walks the whole bucket as an arrival does, in the pull's own thread. Read only with a recheck after the insert."""
 
     recheck_after_keep: bool = field(default=False)
     """Whether a notifier that has put requests back looks at the visible end once more, and walks again if one of the
@@ -64,12 +71,23 @@ class Policy:
     notify: Notify = field(default="at_append")
     """Whether the dispatcher polls the log, so that time passes before it sees an append, or is told by the append."""
 
+    notify_grain: NotifyGrain = field(default="message")
+    """Whether the dispatcher announces each message before it makes the next one visible, or several at once, by the
+    last one's tag."""
+
+    notify_only_if_tag_matches: bool = field(default=True)
+    """Whether the dispatcher wakes only those whose filter the announced message passes, or all that have anything to
+    read. A scan announces no message and wakes all that have anything to read."""
+
     on_reject: OnReject = field(default="answer_busy")
     """What becomes of a woken request that the executor refuses: nothing at all, or an answer SYSTEM_BUSY."""
 
     on_throw: OnThrow = field(default="answer_and_go_on")
     """What becomes of a notifier's list when looking at a request throws: all of it is dropped, all of it is put back
     and the walk ends there, or the one that threw is answered and the walk goes on."""
+
+    scan_throw: ScanThrow = field(default="skip_queue")
+    """What becomes of a scan's round when the store fails for one queue: it ends there, or goes on with the next."""
 
     on_stop: OnStop = field(default="answer")
     """Whether held requests are answered when the broker stops, and those that would be put into the table later."""
@@ -90,15 +108,25 @@ ROCKETMQ_4_9: Final = Policy(
     notify="dispatcher_poll",
     on_reject="drop",
     on_throw="drop_rest",
+    scan_throw="abort_round",
     on_stop="silent",
 )
 
-PRESETS: Final[dict[str, Policy]] = {policy.name: policy for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9)}
+ROCKETMQ_5: Final = attrs.evolve(ROCKETMQ_4_9, name="rocketmq-5", scan_throw="skip_queue")
+ROCKETMQ_PR7359: Final = attrs.evolve(
+    ROCKETMQ_5, name="rocketmq-pr7359", recheck_after_hold="after_insert", recheck="walk"
+)
+
+PRESETS: Final[dict[str, Policy]] = {
+    policy.name: policy for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9, ROCKETMQ_5, ROCKETMQ_PR7359)
+}
 
 PRESET_SENTENCES: Final[dict[str, str]] = {
     "strict": "Our own design: it walks the bucket in place, rechecks after the insert and expires at the deadline.",
     "strict-clone": "The same with RocketMQ's clone and clear, made safe by a recheck after the put-back.",
     "rocketmq-4.9": "What Apache RocketMQ 4.9.8 does.",
+    "rocketmq-5": "What Apache RocketMQ 5.3.3 does.",
+    "rocketmq-pr7359": "The same with the recheck of upstream's pull request #7359, which was not merged.",
 }
 
 _WAITS: Final = "The notifier then waits for a lock that it need not take; what it finds under the lock is the same."

@@ -22,7 +22,10 @@ def sometimes_of(model: Model) -> Iterable[Property]:
         yield _sometimes(f"some_{label}", f"A request is {label.replace('_', ' ')}.", there)
     yield from _answers(model)
     yield from _remedies(model)
-    yield _two_notifiers(model.state)
+    if model.bounds.is_plain or len(model.state.requests) > 1:
+        yield _two_notifiers(model.state)
+    if len(model.state.queues) > 1:
+        yield _two_queues(model.state)
 
 
 def _answers(model: Model) -> Iterable[Property]:
@@ -35,20 +38,36 @@ def _answers(model: Model) -> Iterable[Property]:
     yield _sometimes("answered_at_once", "A pull finds something at its first read.", reads)
     yield _sometimes("answered_after_wake", "A held pull is woken and finds something.", woken)
     yield _sometimes("answered_not_found", "A held pull's time is over and it finds nothing.", late)
+    if state.filters:
+        yield from _filtered(model)
     if state.policy.on_stop == "answer":
         held = any_of(request.is_("held") for request in state.requests)
         yield _sometimes("answered_by_stop", "A held pull is answered by the stop.", _enabled(model, "stop") & held)
+
+
+def _filtered(model: Model) -> Iterable[Property]:
+    """What a filter does to answers."""
+    state = model.state
+    for name, sentence in (("pull_read", "A first read"), ("run", "A woken pull")):
+        moved = _enabled(model, name, {each.index: state.has_more(each) & ~state.fits(each) for each in state.requests})
+        yield _sometimes(f"offset_moved_by_{name}", f"{sentence} finds messages, and none passes its filter.", moved)
+    passed_over = any_of(each.is_("held") & state.has_more(each) & ~state.fits(each) for each in state.requests)
+    yield _sometimes("filter_leaves_held", "A request stays held while a message for others is visible.", passed_over)
+    if len(state.tags) > 2:
+        unwanted = {each.index: state.fits(each) & ~each.wanted for each in state.requests}
+        collides = _enabled(model, "run", unwanted)
+        yield _sometimes("hash_collides", "A pull is woken for a message that its client then drops.", collides)
 
 
 def _remedies(model: Model) -> Iterable[Property]:
     """Every remedy finds the fault it is there for."""
     state = model.state
     rescues = {request.index: request.is_("held") & state.has_more(request) for request in state.requests}
-    if state.policy.recheck_after_hold == "after_insert":
+    if state.policy.recheck_after_hold == "after_insert" and state.policy.recheck == "self":
         found = _enabled(model, "recheck", rescues)
         yield _sometimes("recheck_after_hold_rescues", "A recheck after an insert finds something to read.", found)
     if state.policy.recheck_after_keep:
-        again = any_of(rescues.values())
+        again = any_of(each.is_("held") & state.fits(each) for each in state.requests)
         found = any_of(action.guard & again for action in model.named("recheck") if isinstance(action.actors[0], str))
         yield _sometimes("recheck_after_keep_rescues", "A recheck after a put-back finds something to read.", found)
 
@@ -56,13 +75,30 @@ def _remedies(model: Model) -> Iterable[Property]:
 def _two_notifiers(state: State) -> Property:
     """In place one has to wait for the other; a clone lets both have a part of the bucket."""
     if state.policy.take == "in_place":
-        meet = state.dispatcher.at(DUE) & state.scanner.at(WALKING) & ~state.lock_free
+        meet = any_of(
+            state.dispatcher.at(DUE, queue) & state.scanner.at(WALKING, queue) & ~state.lock_free(queue)
+            for queue in state.queues
+        )
         return _sometimes("notifier_waits_for_lock", "The dispatcher is due while the scanner has the lock.", meet)
-    parts = [
-        any_of(request.phase.is_one_of((notifier.taken, notifier.kept)) for request in state.requests)
-        for notifier in state.notifiers
+    both = [
+        all_of(
+            any_of(each.at(queue) & each.phase.is_one_of((notifier.taken, notifier.kept)) for each in state.requests)
+            for notifier in (state.dispatcher, state.scanner)
+        )
+        for queue in state.queues
     ]
-    return _sometimes("bucket_in_two_lists", "Both notifiers hold a part of one bucket at once.", all_of(parts))
+    return _sometimes("bucket_in_two_lists", "Both notifiers hold a part of one bucket at once.", any_of(both))
+
+
+def _two_queues(state: State) -> Property:
+    """Notifiers share queues but do not wait for each other where their queues differ."""
+    apart = [
+        state.dispatcher.at(WALKING, one) & state.scanner.at(WALKING, other)
+        for one in state.queues
+        for other in state.queues
+        if one is not other
+    ]
+    return _sometimes("queues_walked_at_once", "The dispatcher and the scanner walk two queues at once.", any_of(apart))
 
 
 def _enabled(model: Model, name: str, besides: dict[int, Bool] | None = None) -> Bool:

@@ -13,7 +13,8 @@ from longpoll_spec.model import Action
 TIME: Final = ""
 """Who lets time pass: nobody."""
 
-_BY_FAMILY: Final = {"notify": "dispatcher", "scan": "scanner"}
+_BY_FAMILY: Final = {"notify": "dispatcher", "scan": "scanner", "walk": "rechecker"}
+_NOTIFIERS: Final = frozenset(_BY_FAMILY.values())
 _BY_ACTION: Final = {
     "append": "producer",
     "make_visible": "dispatcher",
@@ -31,7 +32,7 @@ def thread_of(action: Action) -> str:
 
     A notifier that takes part acts; what has no other owner is done by the pull's own thread.
     """
-    named = next((actor for actor in action.actors if isinstance(actor, str)), None)
+    named = next((actor for actor in action.actors if isinstance(actor, str) and actor in _NOTIFIERS), None)
     request = next((actor for actor in action.actors if isinstance(actor, int)), None)
     family = action.name.split("_", maxsplit=1)[0]
     if family in _BY_FAMILY:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from longpoll_spec.actions import faults, notify, produce, pull, run, scan, time, walk
+from longpoll_spec.actions import faults, notify, produce, pull, rewalk, run, scan, time, walk
 from longpoll_spec.actions.family import instances
 from longpoll_spec.model import Action, Family
 from longpoll_spec.state import State
@@ -28,12 +28,17 @@ FAMILIES: Final[tuple[Family, ...]] = (
     scan.scan_start,
     scan.scan_each,
     scan.scan_end,
+    rewalk.recheck_by_walk,
+    rewalk.walk_start,
+    rewalk.walk_each,
+    rewalk.walk_end,
     walk.recheck_after_keep,
     run.expire,
     run.run,
     time.tick,
     faults.executor_rejects,
     faults.notifier_throws,
+    scan.scan_throws,
     faults.stop,
 )
 

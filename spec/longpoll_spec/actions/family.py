@@ -5,15 +5,15 @@ The uniform shape of every action is guard, then effect. Leaves out the actions 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
-from typing import Literal
+from typing import TypeAlias
 
-from longpoll_spec.model import Action, Actor, Family, Step
+from longpoll_spec.model import Action, Actor, Family, Step, Who
 from longpoll_spec.policy import Policy
-from longpoll_spec.state import Notifier, Request, State
+from longpoll_spec.state import Notifier, Queue, Request, State, Tag
 
-Who = Literal["request", "notifier"]
+Participant: TypeAlias = Request | Notifier | Queue | Tag
 
 
 def always(policy: Policy) -> bool:  # noqa: ARG001 - one signature for every such question
@@ -26,38 +26,36 @@ def never(policy: Policy) -> bool:  # noqa: ARG001 - one signature for every suc
     return False
 
 
+def everywhere(state: State) -> bool:  # noqa: ARG001 - one signature for every such question
+    """Under every policy and bounds."""
+    return True
+
+
 def action(
     *who: Who,
     name: str = "",
-    exists: Callable[[Policy], bool] = always,
+    exists: Callable[[State], bool] = everywhere,
     urgent: Callable[[Policy], bool] = always,
 ) -> Callable[[Callable[..., Step]], Family]:
     """Make a family of a text. `who` takes part, one instance for every choice; the text gets them as terms."""
 
-    def actors(state: State) -> Iterable[tuple[Actor, ...]]:
-        pools: dict[Who, list[Actor]] = {
-            "request": [request.index for request in state.requests],
-            "notifier": [notifier.name for notifier in state.notifiers],
-        }
-        return product(*(pools[each] for each in who))
-
     def make(text: Callable[..., Step]) -> Family:
         sentence = " ".join((text.__doc__ or "").split())
         assert sentence, f"{text.__name__} has no sentence"
-        return Family(name or text.__name__, sentence, text, actors, exists, urgent)
+        return Family(name or text.__name__, sentence, text, who, exists, urgent)
 
     return make
 
 
 def instances(family: Family, state: State) -> Iterable[Action]:
     """Every instance of a family, in the order of its actors."""
-    if not family.exists(state.policy):
+    if not family.exists(state):
         return
-    for actors in family.actors(state):
-        step = family.text(state, *(participant(state, actor) for actor in actors))
+    for chosen in product(*(_pool(state, each) for each in family.who)):
+        step = family.text(state, *(participant for _, participant in chosen))
         yield Action(
             name=family.name,
-            actors=actors,
+            actors=tuple(actor for actors, _ in chosen for actor in actors),
             sentence=family.sentence,
             guard=step.guard,
             effect=step.effect,
@@ -65,8 +63,14 @@ def instances(family: Family, state: State) -> Iterable[Action]:
         )
 
 
-def participant(state: State, actor: Actor) -> Request | Notifier:
-    """The terms of an actor."""
-    if isinstance(actor, int):
-        return state.requests[actor]
-    return next(notifier for notifier in state.notifiers if notifier.name == actor)
+def _pool(state: State, who: Who) -> Sequence[tuple[tuple[Actor, ...], Participant]]:
+    """Everyone of a kind, each with the name that a label has of it; the only queue and the only tag need none."""
+    match who:
+        case "request":
+            return [((each.index,), each) for each in state.requests]
+        case "notifier":
+            return [((each.name,), each) for each in state.notifiers]
+        case "queue":
+            return [((each.name,) if len(state.queues) > 1 else (), each) for each in state.queues]
+        case "tag":
+            return [((each.name,) if state.filters else (), each) for each in state.tags]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import answered, dropped
-from longpoll_spec.actions.walk import put_back
+from longpoll_spec.actions.walk import ends_walk, put_back
 from longpoll_spec.model import Step
-from longpoll_spec.state import IDLE, WALKING, Notifier, Request, State, assign
-from longpoll_spec.terms import FALSE
+from longpoll_spec.state import WALKING, Notifier, Request, State, assign
+from longpoll_spec.terms import FALSE, all_of
 
 
 @action("request", urgent=never)
@@ -31,16 +31,17 @@ def notifier_throws(state: State, notifier: Notifier, request: Request) -> Step:
     or the one request is answered with an error and the walk goes on.
     """
     # GUARD
-    guard = notifier.at(WALKING) & request.phase.is_(notifier.taken)
+    guard = notifier.at(WALKING) & request.phase.is_(notifier.taken) & state.walks_for(notifier, request)
     # EFFECT
     if state.policy.on_throw == "answer_and_go_on":
         return Step(guard, assign(*answered(request)))
-    lists = [(each, each.phase.is_one_of((notifier.taken, notifier.kept))) for each in state.requests]
+    mine = (notifier.taken, notifier.kept)
+    lists = [(each, each.phase.is_one_of(mine) & state.walks_for(notifier, each)) for each in state.requests]
     if state.policy.on_throw == "drop_rest":
         pairs = [pair for each, here in lists for pair in dropped(each, here)]
     else:
         pairs = [pair for each, here in lists for pair in put_back(state, each, here)]
-    return Step(guard, assign((notifier.counter, IDLE), *pairs))
+    return Step(guard, assign(*ends_walk(state, notifier), *pairs))
 
 
 @action(urgent=never)
@@ -48,10 +49,13 @@ def stop(state: State) -> Step:
     """The broker is told to stop: no append, pull, dispatch or scan begins any more. Held requests are answered, under
     the bucket's lock, or left without a word.
     """
+    # Of several buckets all locks are taken at once: nobody is held any more by a broker that has been told to stop and
+    # answers, so it makes no difference to take one after the other.
     # GUARD
-    guard = state.running & state.lock_free
+    guard = state.running & all_of(state.lock_free(queue) for queue in state.queues)
     # EFFECT
     answers = state.policy.on_stop == "answer"
     pairs = [pair for each in state.requests if answers for pair in answered(each, each.is_("held"))]
-    effect = assign((state.running, FALSE), (state.next_scan, 0), *pairs)
+    unscanned = [(queue.unscanned, FALSE) for queue in state.queues]
+    effect = assign((state.running, FALSE), (state.next_scan, 0), *unscanned, *pairs)
     return Step(guard, effect)

@@ -1,4 +1,4 @@
-"""Notify: the dispatcher walks the bucket after each message that it made visible.
+"""Notify: the dispatcher walks the bucket of a queue in which it made a message visible.
 
 Source: `NotifyMessageArrivingListener.arriving` on the dispatch thread (4.9.8). The walk itself is in `walk`.
 """
@@ -8,30 +8,30 @@ from __future__ import annotations
 from longpoll_spec.actions import walk
 from longpoll_spec.actions.family import action
 from longpoll_spec.model import Step
-from longpoll_spec.state import DUE, Request, State, assign
+from longpoll_spec.state import DUE, Queue, Request, State, assign
 
 
-@action()
-def notify_start(state: State) -> Step:
+@action("queue")
+def notify_start(state: State, queue: Queue) -> Step:
     """The dispatcher, due after a message became visible, takes the bucket's requests; with the shortcut it passes over
     a bucket that looks empty without waiting for the lock.
     """
     # GUARD
-    guard = state.dispatcher.at(DUE) & walk.may_take(state)
+    guard = state.dispatcher.at(DUE, queue) & walk.may_take(state, queue)
     # EFFECT
-    effect = assign(*walk.take(state, state.dispatcher))
+    effect = assign(*walk.take(state, state.dispatcher, queue))
     return Step(guard, effect)
 
 
 @action("request")
 def notify_each(state: State, request: Request) -> Step:
-    """The dispatcher looks at one request it took: if there is something to read, or the deadline has passed, the
-    request goes to the executor, else it is kept.
+    """The dispatcher looks at one request it took: if there is something to read and the announced message passes its
+    filter, or the deadline has passed, the request goes to the executor, else it is kept.
     """
     return walk.look(state, state.dispatcher, request)
 
 
-@action()
-def notify_end(state: State) -> Step:
+@action("queue")
+def notify_end(state: State, queue: Queue) -> Step:
     """The dispatcher, having looked at all it took, puts the requests it kept back into the bucket."""
-    return walk.keep(state, state.dispatcher)
+    return walk.keep(state, state.dispatcher, queue)

@@ -1,30 +1,44 @@
-"""Scan: the hold service's own thread walks the bucket once a period, whatever has arrived.
+"""Scan: the hold service's own thread walks every bucket once a period, whatever has arrived.
 
-Source: `PullRequestHoldService.run` and `checkHoldRequest` (4.9.8). The walk itself is in `walk`.
+Source: `PullRequestHoldService.run` and `checkHoldRequest` (4.9.8). A round comes to the queues in any order. The walk
+itself is in `walk`.
 """
 
 from __future__ import annotations
 
 from longpoll_spec.actions import walk
-from longpoll_spec.actions.family import action
+from longpoll_spec.actions.family import action, never
+from longpoll_spec.actions.wake import Pairs
 from longpoll_spec.model import Step
-from longpoll_spec.state import DUE, IDLE, Request, State, assign
-from longpoll_spec.terms import ite
+from longpoll_spec.state import DUE, IDLE, Queue, Request, State, assign
+from longpoll_spec.terms import Bool, ite
 
 
-@action()
-def scan_start(state: State) -> Step:
+def comes_to(state: State, queue: Queue) -> Bool:
+    """Whether the scanner may come to the queue now, at the beginning of a round or within one."""
+    return state.round_is_due | (state.running & state.scanner.at(IDLE) & queue.unscanned)
+
+
+def _round(state: State, queue: Queue, begins: Bool) -> Pairs:
+    """The round with this queue done: where it begins here every other queue is still to come."""
+    others = [other for other in state.queues if other is not queue]
+    return (
+        (state.next_scan, ite(begins, state.scan_ticks, state.next_scan)),
+        (queue.unscanned, False),
+        *((other.unscanned, other.unscanned | begins) for other in others),
+    )
+
+
+@action("queue")
+def scan_start(state: State, queue: Queue) -> Step:
     """The scanner, whose period is over or whose recheck found something, takes the bucket's requests; with the
-    shortcut it passes over a bucket that looks empty without waiting for the lock.
+    shortcut it passes over a bucket that looks empty without waiting for the lock. With several queues its round then
+    comes to each of the others.
     """
     # GUARD
-    period_over = state.running & state.scanner.at(IDLE) & (state.next_scan <= 0)
-    guard = (period_over | state.scanner.at(DUE)) & walk.may_take(state)
+    guard = (comes_to(state, queue) | state.scanner.at(DUE, queue)) & walk.may_take(state, queue)
     # EFFECT
-    effect = assign(
-        *walk.take(state, state.scanner),
-        (state.next_scan, ite(state.scanner.at(IDLE), state.scan_ticks, state.next_scan)),
-    )
+    effect = assign(*walk.take(state, state.scanner, queue), *_round(state, queue, state.round_is_due))
     return Step(guard, effect)
 
 
@@ -36,7 +50,21 @@ def scan_each(state: State, request: Request) -> Step:
     return walk.look(state, state.scanner, request)
 
 
-@action()
-def scan_end(state: State) -> Step:
+@action("queue")
+def scan_end(state: State, queue: Queue) -> Step:
     """The scanner, having looked at all it took, puts the requests it kept back into the bucket."""
-    return walk.keep(state, state.scanner)
+    return walk.keep(state, state.scanner, queue)
+
+
+@action("queue", exists=lambda state: len(state.queues) > 1, urgent=never)
+def scan_throws(state: State, queue: Queue) -> Step:
+    """The store fails when the scanner asks for the queue's end, before it takes the bucket: the queue is passed over,
+    or the whole round ends there.
+    """
+    # GUARD
+    guard = comes_to(state, queue)
+    # EFFECT
+    effect = dict(assign(*_round(state, queue, state.round_is_due)))
+    if state.policy.scan_throw == "abort_round":
+        effect |= assign(*((each.unscanned, False) for each in state.queues))
+    return Step(guard, effect)

@@ -6,9 +6,9 @@ Source: `executeRequestWhenWakeup` (4.9.8). Leaves out when this happens: the ac
 from __future__ import annotations
 
 from longpoll_spec.state import Request, State
-from longpoll_spec.terms import TRUE, Bool, Int, Term, ite
+from longpoll_spec.terms import TRUE, Bool, Term, ite
 
-Pairs = tuple[tuple[Term, Term | int], ...]
+Pairs = tuple[tuple[Term, Term | int | bool], ...]
 
 
 def to_executor(
@@ -30,9 +30,14 @@ def to_executor(
     )
 
 
-def offset_after_read(state: State, request: Request) -> Int:
-    """The next offset after a read: the visible end if there was something to read, else unchanged."""
-    return ite(state.has_more(request), state.visible_end, request.offset)
+def after_read(state: State, request: Request) -> Pairs:
+    """What a read leaves: the next offset is the visible end if there was something to read, and nothing is unread."""
+    found = state.has_more(request)
+    return (
+        (request.offset, ite(found, state.visible_end_of(request), request.offset)),
+        (request.passes, request.passes & ~found),
+        (request.wanted, request.wanted & ~found),
+    )
 
 
 def answered(request: Request, here: Bool = TRUE) -> Pairs:

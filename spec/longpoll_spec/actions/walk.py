@@ -1,4 +1,4 @@
-"""How a notifier goes through the bucket: take, look at each, put back, recheck. The dispatcher and the scanner alike.
+"""How a notifier goes through a bucket: take, look at each, put back, recheck. Every notifier alike.
 
 Source: `PullRequestHoldService.notifyMessageArriving` and `ManyPullRequest.cloneListAndClear` (4.9.8). The walk looks
 at its requests in any order. Leaves out what makes a notifier walk.
@@ -9,51 +9,64 @@ from __future__ import annotations
 from longpoll_spec.actions.family import action
 from longpoll_spec.actions.wake import Pairs, answered, to_executor
 from longpoll_spec.model import Step
-from longpoll_spec.state import DUE, IDLE, RECHECKING, WALKING, Notifier, Request, State, assign
-from longpoll_spec.terms import FALSE, TRUE, Bool, any_of, ite
+from longpoll_spec.state import DUE, IDLE, RECHECKING, WALKING, Notifier, Queue, Request, State, assign
+from longpoll_spec.terms import FALSE, TRUE, Bool, Int, any_of, ite
 
 
-def may_take(state: State) -> Bool:
+def may_take(state: State, queue: Queue) -> Bool:
     """Whether a notifier can take the bucket now, or pass over it."""
-    return state.lock_free | state.bucket_looks_empty if state.policy.empty_shortcut else state.lock_free
+    free = state.lock_free(queue)
+    return free | state.bucket_looks_empty(queue) if state.policy.empty_shortcut else free
 
 
-def take(state: State, notifier: Notifier) -> Pairs:
+def take(state: State, notifier: Notifier, queue: Queue) -> Pairs:
     """The notifier takes every request of the bucket to look at, or passes over an empty bucket."""
-    passes = state.bucket_looks_empty if state.policy.empty_shortcut else FALSE
+    passes = state.bucket_looks_empty(queue) if state.policy.empty_shortcut else FALSE
+    taken = [(each, each.is_("held") & each.at(queue)) for each in state.requests]
     return (
         (notifier.counter, ite(passes, IDLE, WALKING)),
-        *((each.phase, ite(each.is_("held"), notifier.taken, each.phase)) for each in state.requests),
+        (notifier.queue, ite(passes, state.no_queue, queue.index)),
+        *_announcing(state, notifier, ite(passes, state.no_tag, state.announced)),
+        *((each.phase, ite(here, notifier.taken, each.phase)) for each, here in taken),
     )
+
+
+def _announcing(state: State, notifier: Notifier, tag: Int) -> Pairs:
+    """What the dispatcher announces from now on; no other notifier announces anything."""
+    return ((state.announced, tag),) if notifier is state.dispatcher else ()
 
 
 def look(state: State, notifier: Notifier, request: Request) -> Step:
     """The notifier reads the visible end for one request it took: to the executor, or to the ones it keeps."""
     # GUARD
-    guard = notifier.at(WALKING) & request.phase.is_(notifier.taken) & request.may_be_queued
+    mine = request.phase.is_(notifier.taken) & state.walks_for(notifier, request)
+    guard = notifier.at(WALKING) & mine & request.may_be_queued
     # EFFECT
-    wakes = state.has_more(request) | (request.deadline <= 0)
+    wakes = (state.has_more(request) & state.announces_for(notifier, request)) | (request.deadline <= 0)
     effect = assign(*to_executor(request, wakes, otherwise=notifier.kept))
     return Step(guard, effect)
 
 
-def keep(state: State, notifier: Notifier) -> Step:
+def keep(state: State, notifier: Notifier, queue: Queue) -> Step:
     """The notifier that has looked at all puts the ones it kept back, and ends or is to recheck."""
     # GUARD
-    left = any_of(each.phase.is_(notifier.taken) for each in state.requests)
-    guard = notifier.at(WALKING) & ~left & may_put_back(state)
+    left = any_of(each.phase.is_(notifier.taken) & each.at(queue) for each in state.requests)
+    guard = notifier.at(WALKING, queue) & ~left & may_put_back(state, queue)
     # EFFECT
-    then = RECHECKING if state.policy.recheck_after_keep else IDLE
+    rechecks = state.policy.recheck_after_keep
+    kept = [(each, each.phase.is_(notifier.kept) & each.at(queue)) for each in state.requests]
     effect = assign(
-        (notifier.counter, then),
-        *(pair for each in state.requests for pair in put_back(state, each, each.phase.is_(notifier.kept))),
+        (notifier.counter, RECHECKING if rechecks else IDLE),
+        (notifier.queue, notifier.queue if rechecks else state.no_queue),
+        *_announcing(state, notifier, state.no_tag),
+        *(pair for each, here in kept for pair in put_back(state, each, here)),
     )
     return Step(guard, effect)
 
 
-def may_put_back(state: State) -> Bool:
+def may_put_back(state: State, queue: Queue) -> Bool:
     """A walk in place has the lock; a clone's walker waits for it."""
-    return TRUE if state.policy.take == "in_place" else state.lock_free
+    return TRUE if state.policy.take == "in_place" else state.lock_free(queue)
 
 
 def put_back(state: State, request: Request, here: Bool) -> Pairs:
@@ -66,14 +79,26 @@ def put_back(state: State, request: Request, here: Bool) -> Pairs:
     )
 
 
-@action("notifier", name="recheck", exists=lambda policy: policy.recheck_after_keep)
-def recheck_after_keep(state: State, notifier: Notifier) -> Step:
+def ends_walk(state: State, notifier: Notifier) -> Pairs:
+    """The notifier breaks off its walk."""
+    return (
+        (notifier.counter, IDLE),
+        (notifier.queue, state.no_queue),
+        *_announcing(state, notifier, state.no_tag),
+    )
+
+
+@action("notifier", "queue", name="recheck", exists=lambda state: state.policy.recheck_after_keep)
+def recheck_after_keep(state: State, notifier: Notifier, queue: Queue) -> Step:
     """A notifier that has put requests back looks at the visible end once more: if a request of the bucket has
-    something to read it is due to walk again, else it is done.
+    something to read that passes its filter the notifier is due to walk again, announcing no message, else it is done.
     """
     # GUARD
-    guard = notifier.at(RECHECKING) & state.lock_free
+    guard = notifier.at(RECHECKING, queue) & state.lock_free(queue)
     # EFFECT
-    again = any_of(each.is_("held") & state.has_more(each) for each in state.requests)
-    effect = assign((notifier.counter, ite(again, DUE, IDLE)))
+    again = any_of(each.is_("held") & each.at(queue) & state.fits(each) for each in state.requests)
+    effect = assign(
+        (notifier.counter, ite(again, DUE, IDLE)),
+        (notifier.queue, ite(again, queue.index, state.no_queue)),
+    )
     return Step(guard, effect)

@@ -12,13 +12,13 @@ from typing import Final
 
 import msgspec
 
-from longpoll_spec.bounds import named
+from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.packed import explore
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, preset
 
-PINNED_BOUNDS: Final = ("tiny", "small")
+PINNED_BOUNDS: Final = ("tiny", "small", *EXPLORATIONS)
 _FILE: Final = "manifest.json"
 
 
@@ -31,6 +31,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     hold_ticks: int
     scan_ticks: int
+    queues: int = 1
+    tags: int = 1
+    aspects: list[str] = []
     distinct_states: int
     transitions: int
     depth: int
@@ -61,6 +64,9 @@ def entry_of(result: Exploration) -> Entry:
         messages=bounds.messages or 0,
         hold_ticks=bounds.hold_ticks,
         scan_ticks=bounds.scan_ticks,
+        queues=bounds.queues,
+        tags=bounds.tags,
+        aspects=sorted(bounds.aspects),
         distinct_states=result.distinct_states,
         transitions=result.transitions,
         depth=result.depth,

@@ -4,7 +4,8 @@
 |-------------------------|--------------------------------------------------------------------------------------|
 | `lp1.`                  | the format's version                                                                 |
 | base64url, unpadded, of | MessagePack [preset, [knob settings], [requests, messages or -1, hold_ticks,         |
-|                         | scan_ticks], property, fingerprint, action indices], then its CRC-32, big-endian     |
+|                         | scan_ticks], property, fingerprint, action indices, queues, tags, [aspects]], then   |
+|                         | its CRC-32, big-endian; the last three may be missing: 1, 1, []                      |
 
 The fingerprint is a CRC-32 of the names of the model's variables and actions: a token of another law is refused, not
 misread. Leaves out rendering: `replay` gives a trace, `render` prints it.
@@ -33,6 +34,8 @@ PREFIX: Final = "lp1."
 LENGTH_MAX: Final = 4096
 """A token is no longer than this, so that a hostile one costs nothing."""
 CRC_BYTES: Final = 4
+PLAIN_FIELDS: Final = 6
+"""The fields of a token without queues, tags and aspects: it is as short as it was before there were any."""
 
 
 class _Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -42,6 +45,9 @@ class _Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
     property_name: str
     fingerprint: int
     actions: list[int]
+    queues: int = 1
+    tags: int = 1
+    aspects: list[str] = []
 
 
 @frozen
@@ -75,8 +81,13 @@ def token_of(model: Model, actions: Sequence[Action], property_name: str = "") -
         property_name=property_name,
         fingerprint=fingerprint_of(model),
         actions=[index[action.label] for action in actions],
+        queues=bounds.queues,
+        tags=bounds.tags,
+        aspects=sorted(bounds.aspects),
     )
-    raw = msgspec.msgpack.encode(payload)
+    fields = msgspec.structs.astuple(payload)
+    plain = (bounds.queues, bounds.tags, bounds.aspects) == (1, 1, frozenset())
+    raw = msgspec.msgpack.encode(fields[:PLAIN_FIELDS] if plain else fields)
     return PREFIX + _spelled(raw + _crc(raw))
 
 
@@ -88,7 +99,16 @@ def parse(token: str) -> Token:
         policy = preset(payload.preset)
         for setting in payload.knobs:
             policy = with_knob(policy, setting)
-        bounds = Bounds("token", requests, None if messages < 0 else messages, hold_ticks, scan_ticks)
+        bounds = Bounds(
+            "token",
+            requests,
+            None if messages < 0 else messages,
+            hold_ticks,
+            scan_ticks,
+            payload.queues,
+            payload.tags,
+            frozenset(payload.aspects),
+        )
     except SpecUserError as error:
         raise TokenError(f"this token is of another version of the law: {error}") from error
     return Token(policy, bounds, payload.property_name, payload.fingerprint, tuple(payload.actions))

@@ -73,7 +73,15 @@ class Beat:
 
     def has_more(self, slot: int) -> bool:
         """Whether there was something to read for the request before the step."""
-        return self.before[f"offset_{slot}"] < self.before["visible_end"]
+        return self.before[f"offset_{slot}"] < self.end("visible_end", self.before)
+
+    def end(self, name: str, values: Mapping[str, int]) -> int:
+        """An end of the queue that the step is about: the one it names, or the one that its request reads."""
+        if name in values:
+            return values[name]
+        named = [actor for actor in self.action.actors if isinstance(actor, str) and actor.startswith("q")]
+        queue = named[0] if named else f"q{self.after[f'queue_{self.slot}']}"
+        return values[f"{name}_{queue}"]
 
     def moved(self, prefix: str) -> list[int]:
         """The requests that this step brought into a phase that begins so."""
@@ -94,12 +102,12 @@ Told = tuple[str, str, str]
 
 
 def _append(beat: Beat) -> Told:
-    number = beat.before["log_end"]
+    number = beat.end("log_end", beat.before)
     return "store", f"append message {number}", f"appends message {number} to the log; pulls do not see it yet"
 
 
 def _make_visible(beat: Beat) -> Told:
-    end = beat.after["visible_end"]
+    end = beat.end("visible_end", beat.after)
     return (
         "store",
         f"maxOffset = {end}",
@@ -117,7 +125,7 @@ def _next_pull(beat: Beat) -> Told:
 
 
 def _pull_read(beat: Beat) -> Told:
-    offset, end = beat.before[f"offset_{beat.slot}"], beat.before["visible_end"]
+    offset, end = beat.before[f"offset_{beat.slot}"], beat.end("visible_end", beat.before)
     if beat.has_more(beat.slot):
         return (
             f"consumer {beat.slot}",
@@ -134,7 +142,7 @@ def _pull_read(beat: Beat) -> Told:
 def _hold(beat: Beat) -> Told:
     if beat.phase(beat.slot) != "held":
         return f"consumer {beat.slot}", "answer: stopping", "finds the broker stopped and answers instead of holding"
-    offset, end = beat.before[f"offset_{beat.slot}"], beat.before["visible_end"]
+    offset, end = beat.before[f"offset_{beat.slot}"], beat.end("visible_end", beat.before)
     late = f", though maxOffset is {end} by now" if offset < end else ""
     return (
         "bucket",
@@ -152,7 +160,7 @@ def _recheck(beat: Beat) -> Told:
             "recheck: walk again" if counter else "recheck: nothing new",
             f"looks at maxOffset again and {again}",
         )
-    slot, end = beat.slot, beat.before["visible_end"]
+    slot, end = beat.slot, beat.end("visible_end", beat.before)
     if beat.moved("queued"):
         return (
             "executor",
@@ -176,7 +184,7 @@ def _take(beat: Beat) -> Told:
 
 
 def _look(beat: Beat) -> Told:
-    slot, end = beat.slot, beat.before["visible_end"]
+    slot, end = beat.slot, beat.end("visible_end", beat.before)
     if beat.moved("queued"):
         why = f"maxOffset is {end}" if beat.has_more(slot) else "its deadline has passed"
         return "executor", f"wake {slot}", f"looks at request {slot}: {why}; wakes it, to be run by the executor"
@@ -228,6 +236,10 @@ def _throws(beat: Beat) -> Told:
     return f"consumer {slot}", "error", f"gets an exception at request {slot}, answers it and goes on"
 
 
+def _scan_throws(_beat: Beat) -> Told:
+    return "store", "getMaxOffsetInQueue throws", "asks for maxOffset and gets an exception: the queue is passed over"
+
+
 def _stop(beat: Beat) -> Told:
     answered = beat.moved("idle")
     end = f"and {_requests(answered)} is answered" if answered else "and nothing is answered"
@@ -255,11 +267,15 @@ _TELLERS: Final[Mapping[str, Callable[[Beat], Told]]] = {
     "scan_start": _take,
     "scan_each": _look,
     "scan_end": _put_back,
+    "walk_start": _take,
+    "walk_each": _look,
+    "walk_end": _put_back,
     "expire": _expire,
     "run": _run,
     "tick": _tick,
     "executor_rejects": _rejects,
     "notifier_throws": _throws,
+    "scan_throws": _scan_throws,
     "stop": _stop,
 }
 

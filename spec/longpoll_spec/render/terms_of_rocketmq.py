@@ -29,11 +29,12 @@ _FIXED: Final = (
     Participant("dispatcher", "Dispatcher", "ReputMessageService"),
     Participant("bucket", "Bucket", "ManyPullRequest"),
     Participant("scanner", "Scanner", "PullRequestHoldService"),
+    Participant("rechecker", "Pull thread that rechecks", "PullMessageProcessor"),
     Participant("heap", "Deadline heap", "not in RocketMQ"),
     Participant("executor", "Executor", "pullMessageExecutor"),
     Participant("operator", "Operator", "BrokerController"),
 )
-_ORDER: Final = ("producer", "store", "dispatcher", "scanner", "heap", "operator", "bucket", "executor")
+_ORDER: Final = ("producer", "store", "dispatcher", "scanner", "rechecker", "heap", "operator", "bucket", "executor")
 
 CLIENT: Final = "PullMessageService.pullMessage (client)"
 PLACES: Final[dict[str, str]] = {
@@ -48,11 +49,15 @@ PLACES: Final[dict[str, str]] = {
     "scan_start": "PullRequestHoldService.checkHoldRequest -> ManyPullRequest.cloneListAndClear",
     "scan_each": "PullRequestHoldService.checkHoldRequest -> notifyMessageArriving, its loop",
     "scan_end": "PullRequestHoldService.checkHoldRequest -> ManyPullRequest.addPullRequest(replayList)",
+    "walk_start": "suspendPullRequest -> notifyMessageArriving: only in upstream pull request #7359",
+    "walk_each": "suspendPullRequest -> notifyMessageArriving, its loop: only in upstream pull request #7359",
+    "walk_end": "suspendPullRequest -> notifyMessageArriving, its put-back: only in upstream pull request #7359",
     "expire": "not in RocketMQ: a deadline is seen by the scan only",
     "run": "PullMessageProcessor.executeRequestWhenWakeup -> processRequest(brokerAllowSuspend = false)",
     "tick": "",
     "executor_rejects": "pullMessageExecutor.submit -> ThreadPoolExecutor.AbortPolicy",
     "notifier_throws": "PullRequestHoldService.notifyMessageArriving, its loop without try/finally",
+    "scan_throws": "PullRequestHoldService.checkHoldRequest -> DefaultMessageStore.getMaxOffsetInQueue",
     "stop": "BrokerController.shutdown",
 }
 RECHECK_OF_PULL: Final = "after suspendPullRequest: not in RocketMQ; upstream pull request #7359 proposed one"

@@ -1,0 +1,57 @@
+"""What must always be true of the pull path, and why time can always pass; one module a matter.
+
+Every property is a term over the state. What has to be reached for these properties to mean something is in `reached`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from longpoll_spec.properties.answers import (
+    answer_is_right,
+    answered_on_stop,
+    answered_once,
+    dropped_by_reject,
+    dropped_by_throw,
+    nothing_dropped,
+    nothing_skipped,
+)
+from longpoll_spec.properties.deadlines import (
+    answered_by_deadline,
+    no_lost_deadline,
+    not_answered_early,
+    queued_by_deadline,
+)
+from longpoll_spec.properties.order import (
+    lists_have_owners,
+    round_is_whole,
+    stays_in_range,
+    table_is_tidy,
+    visible_is_monotone,
+)
+from longpoll_spec.properties.progress import time_can_pass
+from longpoll_spec.properties.statement import Text
+from longpoll_spec.properties.wakeups import lost_by_hold, lost_by_keep, no_lost_wakeup, woken_within
+
+ALWAYS: Final[tuple[Text, ...]] = (
+    no_lost_wakeup,
+    lost_by_hold,
+    lost_by_keep,
+    queued_by_deadline,
+    answered_by_deadline,
+    not_answered_early,
+    woken_within,
+    no_lost_deadline,
+    answered_once,
+    answer_is_right,
+    nothing_skipped,
+    nothing_dropped,
+    dropped_by_reject,
+    dropped_by_throw,
+    answered_on_stop,
+    visible_is_monotone,
+    table_is_tidy,
+    round_is_whole,
+    time_can_pass,
+)
+INDUCTIVE: Final[tuple[Text, ...]] = (lists_have_owners, stays_in_range)

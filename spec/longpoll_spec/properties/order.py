@@ -1,0 +1,88 @@
+"""Order in the broker's own books: ends, lists, rounds, and every variable within its range."""
+
+from __future__ import annotations
+
+from longpoll_spec.model import Model, Property
+from longpoll_spec.properties.statement import Wrong, always, int_after, no_step
+from longpoll_spec.state import WALKING
+from longpoll_spec.terms import FALSE, Bool, Int, after, all_of, any_of
+
+
+def visible_is_monotone(model: Model) -> Property:
+    """The visible end never moves back, and never past the end of the log."""
+    return no_step(visible_is_monotone, _wrong_ends(model))
+
+
+def _wrong_ends(model: Model) -> Wrong:
+    for action in model.actions:
+        for queue in model.state.queues:
+            if not {queue.visible_end.args[0], queue.log_end.args[0]} & set(action.effect):
+                continue
+            visible, log = int_after(queue.visible_end, action), int_after(queue.log_end, action)
+            yield action, (visible < queue.visible_end) | (log < visible)
+
+
+def table_is_tidy(model: Model) -> Property:
+    """Nothing is left of a request that is not in the table or a list: no recheck to come, no entry in the heap."""
+    tidy = ((~each.is_listed).implies(~each.recheck_due & ~each.armed) for each in model.state.requests)
+    return always(table_is_tidy, all_of(tidy))
+
+
+def round_is_whole(model: Model) -> Property | None:
+    """A scan whose store fails for one queue still comes to every other queue of its round."""
+    if len(model.state.queues) == 1:
+        return None
+    return no_step(round_is_whole, _cut_short(model))
+
+
+def _cut_short(model: Model) -> Wrong:
+    queues = model.state.queues
+    for action, queue in zip(model.named("scan_throws"), queues, strict=True):
+        others = [other for other in queues if other is not queue]
+        to_come = [model.state.round_is_due | other.unscanned for other in others]
+        still = [after(other.unscanned, action.effect) for other in others]
+        yield action, any_of(before & ~then for before, then in zip(to_come, still, strict=True))
+
+
+def lists_have_owners(model: Model) -> Property:
+    """A request is in a notifier's list only while that notifier walks, and in place only one notifier walks."""
+    return always(lists_have_owners, all_of((*_owned(model), *_alone(model))))
+
+
+def _owned(model: Model) -> list[Bool]:
+    """Each request of a list has a notifier with that list at its queue."""
+    state = model.state
+    found: list[Bool] = []
+    for each in state.requests:
+        owners: dict[int, list[Bool]] = {}
+        for notifier in state.notifiers:
+            for phase in (notifier.taken, notifier.kept):
+                owners.setdefault(phase, []).append(notifier.at(WALKING) & state.walks_for(notifier, each))
+        found += [each.phase.is_(phase).implies(any_of(here)) for phase, here in owners.items()]
+    return found
+
+
+def _alone(model: Model) -> list[Bool]:
+    """In place no two notifiers walk one queue."""
+    state = model.state
+    if state.policy.take != "in_place":
+        return []
+    pairs = [(one, two) for one in state.notifiers for two in state.notifiers if one.name < two.name]
+    return [~(one.at(WALKING, queue) & two.at(WALKING, queue)) for queue in state.queues for one, two in pairs]
+
+
+def stays_in_range(model: Model) -> Property:
+    """No step takes a variable out of its range: at a bound a guard disables the step, and nothing is cut off."""
+    return no_step(stays_in_range, _leaving(model))
+
+
+def _leaving(model: Model) -> Wrong:
+    ranges = {each.name: each for each in model.variables}
+    for action in model.actions:
+        outside: list[Bool] = []
+        for name, value in action.effect.items():
+            if isinstance(value, Int):
+                outside.append(value < ranges[name].lower)
+                greatest = ranges[name].greatest
+                outside.append(FALSE if greatest is None else value > greatest)
+        yield action, any_of(outside)

@@ -1,0 +1,104 @@
+"""Time can always pass: whatever time waits for brings the tick nearer, by a rank that falls with every urgent step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.properties.statement import int_after, no_step
+from longpoll_spec.state import DUE, RECHECKING, WALKING, Notifier, Request, State
+from longpoll_spec.terms import FALSE, Bool, Int, all_of, any_of, const, ite
+
+
+def time_can_pass(model: Model) -> Property | None:
+    """From every state a tick can be reached: whatever time waits for brings the tick nearer, and something can act."""
+    if model.state.policy.tick == "free":
+        return None
+    urgent = [action for action in model.actions if action.urgent]
+    parts = rank(model.state)
+    wrong = [(action, ~_gets_less(parts, action)) for action in urgent]
+    return no_step(time_can_pass, wrong, also=any_of(action.guard for action in model.actions))
+
+
+Rank = tuple[tuple[tuple[Int, ...], ...], ...]
+"""Parts, most significant first; a part is made of sums, one for each request or thread; a sum has its terms."""
+
+
+def rank(state: State) -> Rank:
+    """What every urgent step makes smaller; no part is below zero.
+
+    The messages to make visible; how far each request is from its answer; a tag that is announced; requests that a
+    notifier keeps though they have something to read; what is left of a scan that is due; how far each notifier is from
+    rest; requests that it has yet to look at. A walk that announces a tag may well keep a request that has something to
+    read, and is followed by one that announces none.
+    """
+    taken = {notifier.taken for notifier in state.notifiers}
+    due = _one_if(state.running & (state.next_scan <= 0), len(state.queues))
+    return (
+        tuple((queue.log_end - queue.visible_end,) for queue in state.queues),
+        tuple(_distance(each) for each in state.requests),
+        ((_one_if(~state.announced.is_(state.no_tag)),),),
+        tuple((_one_if(_kept_for_nothing(state, each)),) for each in state.requests),
+        ((due, *(_one_if(queue.unscanned) for queue in state.queues)),),
+        tuple((_unrest(state, notifier),) for notifier in state.notifiers),
+        tuple((_one_if(each.phase.is_one_of(taken)),) for each in state.requests),
+    )
+
+
+def _distance(request: Request) -> tuple[Int, ...]:
+    """How far a request is from its answer."""
+    stages = {"pulling": 10, "missed": 8, "rechecked": 6}
+    return (
+        *(_one_if(request.is_(label), far) for label, far in stages.items()),
+        _one_if(request.is_listed, 4),
+        request.copies + request.copies,
+        _one_if(request.recheck_due),
+        _one_if(request.armed),
+    )
+
+
+def _kept_for_nothing(state: State, request: Request) -> Bool:
+    """A notifier keeps the request though it has something to read, and announced no tag that would explain it."""
+    kept = {notifier.kept for notifier in state.notifiers}
+    explained = request.phase.is_(state.dispatcher.kept) & state.walks_for(state.dispatcher, request)
+    told = explained & state.dispatcher.at(WALKING) & ~state.announced.is_(state.no_tag)
+    return request.phase.is_one_of(kept) & state.fits(request) & ~told
+
+
+def _unrest(state: State, notifier: Notifier) -> Int:
+    """How far a notifier is from rest: farther where one of its bucket's requests will make it walk again."""
+    waits = any_of(each.is_("held") & state.fits(each) & state.walks_for(notifier, each) for each in state.requests)
+    return _choose(notifier.counter, {DUE: 3, RECHECKING: ite(waits, 4, 1), WALKING: ite(waits, 5, 2)})
+
+
+def _choose(selector: Int, cases: Mapping[int, Int | int]) -> Int:
+    chosen = const(0)
+    for value, result in cases.items():
+        chosen = ite(selector.is_(value), result, chosen)
+    return chosen
+
+
+def _one_if(condition: Bool, weight: int = 1) -> Int:
+    return ite(condition, weight, 0)
+
+
+def _gets_less(parts: Rank, action: Action) -> Bool:
+    """Whether the step makes the rank smaller, in lexicographic order; what the step does not touch cancels out.
+
+    A part is smaller if one of its sums falls and none rises: more than the total asks for, and plain to a solver.
+    """
+    less: Bool = FALSE
+    for part in reversed(parts):
+        changes = [_change(terms, action) for terms in part]
+        falls = all_of(change <= 0 for change in changes) & any_of(change < 0 for change in changes)
+        less = falls | (all_of(change.is_(0) for change in changes) & less)
+    return less
+
+
+def _change(terms: Iterable[Int], action: Action) -> Int:
+    change = const(0)
+    for term in terms:
+        after_step = int_after(term, action)
+        if after_step is not term:
+            change = change + (after_step - term)
+    return change

@@ -1,0 +1,62 @@
+"""No wakeup is lost: who is held while a message for it is visible is looked at by somebody."""
+
+from __future__ import annotations
+
+from longpoll_spec.model import Model, Property
+from longpoll_spec.properties.statement import Wrong, always, no_step, no_tick
+from longpoll_spec.state import DUE, RECHECKING, WALKING, Request, State
+from longpoll_spec.terms import Bool, after, all_of, any_of
+
+
+def lost(state: State, request: Request) -> Bool:
+    """A held request has something to read that passes its filter, and nobody will look but a scan or an arrival.
+
+    Its own pending recheck will; so will a notifier that is due at its bucket, has not taken it yet and would not turn
+    away for the tag it announces, and one that rechecks after it puts back. A walker past its take will not.
+    """
+    will_look = [
+        notifier.at(DUE) & state.walks_for(notifier, request) & state.announces_for(notifier, request)
+        for notifier in state.notifiers
+    ]
+    if state.policy.recheck_after_keep:
+        will_look += [
+            (notifier.at(WALKING) | notifier.at(RECHECKING)) & state.walks_for(notifier, request)
+            for notifier in state.notifiers
+        ]
+    return request.is_("held") & state.fits(request) & ~(request.recheck_due | any_of(will_look))
+
+
+def no_lost_wakeup(model: Model) -> Property:
+    """No held request with something to read is left without anybody who will look at it."""
+    return always(no_lost_wakeup, all_of(~lost(model.state, each) for each in model.state.requests))
+
+
+def lost_by_hold(model: Model) -> Property:
+    """No insert into the table leaves its request lost: the message came between the read and the insert."""
+    return no_step(lost_by_hold, _losing(model, "hold"))
+
+
+def lost_by_keep(model: Model) -> Property:
+    """No put-back by a notifier leaves a request lost: the message came between the take and the put-back."""
+    return no_step(lost_by_keep, _losing(model, "notify_end", "scan_end", "walk_end", "notifier_throws"))
+
+
+def _losing(model: Model, *names: str) -> Wrong:
+    for action in model.named(*names):
+        new = [
+            ~lost(model.state, each) & after(lost(model.state, each), action.effect) for each in model.state.requests
+        ]
+        yield action, any_of(new)
+
+
+def woken_within(model: Model) -> Property | None:
+    """Within no tick: no time passes between an append and the answer to a request that has waited for it."""
+    state = model.state
+    return no_tick(woken_within, model, lambda each: state.running & ~each.is_("idle") & _waits(state, each))
+
+
+def _waits(state: State, request: Request) -> Bool:
+    """Something is appended for the request; what is not visible yet may be for anybody."""
+    if not state.filters:
+        return state.at_queue_of(request, lambda queue: request.offset < queue.log_end)
+    return state.fits(request) | state.at_queue_of(request, lambda queue: queue.visible_end < queue.log_end)

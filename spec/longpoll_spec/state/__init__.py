@@ -1,0 +1,231 @@
+"""The state of the pull path: its variables, as a function of policy and bounds.
+
+Queues, request slots, the notifiers that walk their buckets (the dispatcher, the scanner, and under one policy a pull's
+own thread), the executor, and time carried as time LEFT, so that the space is finite for unbounded time. A variable
+exists only where policy and bounds can tell its values apart. Table, lists and executor are not exclusive by
+construction: `phase` says where a request stands in the first two, `copies` how often it stands in the third.
+
+| name           | belongs to                                                                       |
+|----------------|----------------------------------------------------------------------------------|
+| `offset_1`     | request slot 1; slots are interchangeable                                        |
+| `log_end_q1`   | queue 1; queues are interchangeable, and the only queue has no number            |
+| `scanner`      | the broker                                                                       |
+| `queue_1`, `scanner_queue` | as above, and its value is the number of a queue (`numbers_queues`) or none |
+
+Leaves out what moves: the actions. Why it is cut this way: docs/decisions/0002-law-state.md and 0011-aspects.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import frozen
+
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.policy import Policy
+from longpoll_spec.state.lookup import fact, number
+from longpoll_spec.state.parts import (
+    DUE,
+    IDLE,
+    RECHECKING,
+    WALKING,
+    Notifier,
+    Phases,
+    Queue,
+    Request,
+    Tag,
+    notifiers_of,
+    phases_of,
+)
+from longpoll_spec.state.shared import notifier_of, queue_of, shared_variables
+from longpoll_spec.state.slots import request_of, slot_variables
+from longpoll_spec.state.variables import Variable, hold_ticks_of, scan_ticks_of
+from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, Term, all_of, any_of, const, ite, lift
+
+
+@frozen
+class State:
+    """Every variable of one (policy, bounds), as terms that the actions read and write."""
+
+    policy: Policy
+    bounds: Bounds
+    phases: Phases
+    variables: tuple[Variable, ...]
+    hold_ticks: Int
+    scan_ticks: Int
+    running: Bool
+    next_scan: Int
+    announced: Int
+    """The tag that the dispatcher announces; the number of tags for none."""
+    queues: tuple[Queue, ...]
+    tags: tuple[Tag, ...]
+    notifiers: tuple[Notifier, ...]
+    """Everyone who walks a bucket: the dispatcher, the scanner, and a pull's thread where it rechecks by walking."""
+    requests: tuple[Request, ...]
+
+    @property
+    def initial(self) -> tuple[int, ...]:
+        """The first state, in the order of `variables`."""
+        return tuple(variable.initial for variable in self.variables)
+
+    @property
+    def dispatcher(self) -> Notifier:
+        """The thread that makes messages visible."""
+        return self.notifiers[0]
+
+    @property
+    def scanner(self) -> Notifier:
+        """The thread that walks every bucket once a period."""
+        return self.notifiers[1]
+
+    @property
+    def rechecker(self) -> Notifier:
+        """The pull's thread that rechecks by walking; only some policies have it."""
+        return self.notifiers[2]
+
+    @property
+    def log_end(self) -> Int:
+        """The first queue's end of the log."""
+        return self.queues[0].log_end
+
+    @property
+    def visible_end(self) -> Int:
+        """The first queue's visible end."""
+        return self.queues[0].visible_end
+
+    @property
+    def no_queue(self) -> Int:
+        """What stands for no queue where a variable names one."""
+        return const(self.bounds.queues)
+
+    @property
+    def no_tag(self) -> Int:
+        """What stands for no tag where a variable names one."""
+        return const(self.bounds.tags)
+
+    @property
+    def filters(self) -> bool:
+        """Whether there is anything to filter by."""
+        return self.bounds.tags > 1
+
+    def lock_free(self, queue: Queue) -> Bool:
+        """Whether nobody is inside the lock of the queue's bucket between two steps.
+
+        Only a walk in place, and a hold that rechecks before it inserts, keep the lock from one step to the next.
+        """
+        owners = [each.at(WALKING, queue) for each in self.notifiers] if self.policy.take == "in_place" else []
+        if self.policy.recheck_after_hold == "in_lock":
+            owners += [request.is_("rechecked") & request.at(queue) for request in self.requests]
+        return ~any_of(owners)
+
+    def lock_free_of(self, request: Request) -> Bool:
+        """Whether the lock of the bucket in which the request belongs is free."""
+        return self.at_queue_of(request, self.lock_free)
+
+    def bucket_looks_empty(self, queue: Queue) -> Bool:
+        """What a look without the lock sees: a clone has cleared the list, a walk in place has not."""
+        seen = [each.is_listed if self.policy.take == "in_place" else each.is_("held") for each in self.requests]
+        return all_of(~(each.at(queue) & here) for each, here in zip(self.requests, seen, strict=True))
+
+    def at_queue_of(self, request: Request, fact_of: Callable[[Queue], Bool]) -> Bool:
+        """What is true of the queue that the request reads; false where it reads none."""
+        return any_of(request.at(queue) & fact_of(queue) for queue in self.queues)
+
+    def visible_end_of(self, request: Request) -> Int:
+        """The visible end of the queue that the request reads."""
+        *others, last = self.queues
+        end = last.visible_end
+        for queue in others:
+            end = ite(request.at(queue), queue.visible_end, end)
+        return end
+
+    def has_more(self, request: Request) -> Bool:
+        """Whether a read for this request would find messages now, whatever it wants."""
+        return self.at_queue_of(request, lambda queue: request.offset < queue.visible_end)
+
+    def fits(self, request: Request) -> Bool:
+        """Whether a read for this request would find a message that the broker's test lets through."""
+        return request.passes if self.filters else self.has_more(request)
+
+    def announces_for(self, notifier: Notifier, request: Request) -> Bool:
+        """Whether the notifier would wake the request if there is something to read: who announces no tag wakes all."""
+        if notifier is not self.dispatcher:
+            return TRUE
+        told = (self.announced.is_(tag.index) & tag.passes(request.wants) for tag in self.tags)
+        return self.announced.is_(self.no_tag) | any_of(told)
+
+    @property
+    def round_is_due(self) -> Bool:
+        """Whether a round of the scan may begin: the period is over, and no queue is left of the last round."""
+        left = any_of(queue.unscanned for queue in self.queues)
+        return self.running & self.scanner.at(IDLE) & (self.next_scan <= 0) & ~left
+
+    def walks_for(self, notifier: Notifier, request: Request) -> Bool:
+        """Whether the notifier is at the bucket in which the request belongs."""
+        return self.at_queue_of(request, lambda queue: notifier.queue.is_(queue.index))
+
+
+def assign(*pairs: tuple[Term, Term | int | bool]) -> Effect:
+    """The effect that gives each variable its new value.
+
+    A variable that policy and bounds do not have stands in `State` as a constant: writing it is nothing.
+    """
+    effect: dict[str, Term] = {}
+    for target, value in pairs:
+        if target.op != "var":
+            continue
+        assert target.args[0] not in effect, f"{target.args[0]} is written twice"
+        effect[target.args[0]] = (TRUE if value else FALSE) if isinstance(value, bool) else _term(value)
+    return effect
+
+
+def _term(value: Term | int) -> Term:
+    return value if isinstance(value, Bool) else lift(value)
+
+
+def down(left: Int) -> Int:
+    """Time left, one tick later; passed stays passed."""
+    return ite(left > 0, left - 1, 0)
+
+
+def state_of(policy: Policy, bounds: Bounds) -> State:
+    """The state of a policy under bounds."""
+    phases = phases_of(policy)
+    slots = [slot_variables(policy, bounds, phases, index) for index in range(bounds.requests)]
+    variables = (*shared_variables(policy, bounds), *(variable for slot in slots for variable in slot))
+    by_name = {variable.name: variable for variable in variables}
+    return State(
+        policy=policy,
+        bounds=bounds,
+        phases=phases,
+        variables=variables,
+        hold_ticks=hold_ticks_of(bounds),
+        scan_ticks=scan_ticks_of(bounds),
+        running=fact(by_name, "running"),
+        next_scan=number(by_name, "next_scan"),
+        announced=number(by_name, "announced", otherwise=bounds.tags),
+        queues=tuple(queue_of(index, bounds, by_name) for index in range(bounds.queues)),
+        tags=tuple(Tag(index) for index in range(bounds.tags)),
+        notifiers=tuple(notifier_of(name, phases, by_name) for name in notifiers_of(policy)),
+        requests=tuple(request_of(index, phases, by_name) for index in range(bounds.requests)),
+    )
+
+
+__all__ = [
+    "DUE",
+    "IDLE",
+    "RECHECKING",
+    "WALKING",
+    "Notifier",
+    "Phases",
+    "Queue",
+    "Request",
+    "State",
+    "Tag",
+    "Variable",
+    "assign",
+    "const",
+    "down",
+    "phases_of",
+    "state_of",
+]

@@ -1,0 +1,154 @@
+"""Who and what takes part: requests, queues, tags and notifiers, each as the terms that actions read and write.
+
+Leaves out their variables' ranges and first values (`state.shared`, `state.slots`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_spec.policy import Policy
+from longpoll_spec.terms import Bool, Int
+
+IDLE: Final = 0
+"""A notifier that waits for its next reason to walk."""
+WALKING: Final = 1
+"""A notifier between its take and its put-back."""
+DUE: Final = 2
+"""A notifier that has a reason to walk and has not taken the bucket yet."""
+RECHECKING: Final = 3
+"""A notifier that has put requests back and has yet to look at the visible end once more."""
+NOTIFIER_LABELS: Final = ("idle", "walking", "due", "rechecking")
+COPIES_MAX: Final = 2
+"""One more than right, so that a second copy in the executor can be seen."""
+HASHES: Final = (0, 1, 0)
+"""Tag -> its hash. The third has the first one's, as two strings may have in Java's `String.hashCode`."""
+
+
+@frozen
+class Phases:
+    """The places in which a request can stand. Where notifiers walk in place one list serves all: the lock is one."""
+
+    labels: tuple[str, ...]
+
+    def __getitem__(self, label: str) -> int:
+        return self.labels.index(label)
+
+    def __contains__(self, label: str) -> bool:
+        return label in self.labels
+
+
+def notifiers_of(policy: Policy) -> tuple[str, ...]:
+    """The names of everyone who walks a bucket."""
+    return ("dispatcher", "scanner", *(["rechecker"] * walks_to_recheck(policy)))
+
+
+def walks_to_recheck(policy: Policy) -> bool:
+    """Whether a pull's recheck is a walk through the whole bucket, in the pull's own thread."""
+    return policy.recheck_after_hold == "after_insert" and policy.recheck == "walk"
+
+
+def phases_of(policy: Policy) -> Phases:
+    """The phases of a policy, in the order in which a request goes through them."""
+    early = ("rechecked",) if policy.recheck_after_hold in {"before_lock", "in_lock"} else ()
+    if policy.take == "in_place":
+        lists: tuple[str, ...] = ("taken", "kept")
+    else:
+        lists = tuple(f"{what}_by_{name}" for name in notifiers_of(policy) for what in ("taken", "kept"))
+    return Phases(("idle", "pulling", "missed", *early, "held", *lists, "queued"))
+
+
+@frozen
+class Tag:
+    """One tag of messages."""
+
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The tag as an actor."""
+        return f"t{self.index}"
+
+    def passes(self, wanted: Int) -> Bool:
+        """Whether the broker lets a message with this tag through to who wants that one: it compares hashes."""
+        return wanted.is_one_of(other for other, hashed in enumerate(HASHES) if hashed == HASHES[self.index])
+
+
+@frozen
+class Queue:
+    """One queue with its consume queue's ends."""
+
+    index: int
+    log_end: Int
+    visible_end: Int
+    unscanned: Bool
+
+    @property
+    def name(self) -> str:
+        """The queue as an actor."""
+        return f"q{self.index}"
+
+
+@frozen
+class Request:
+    """One request slot, as terms. Slots are interchangeable, and none is tied to a queue."""
+
+    index: int
+    phases: Phases
+    phase: Int
+    offset: Int
+    deadline: Int
+    copies: Int
+    open: Bool
+    recheck_due: Bool
+    armed: Bool
+    queue: Int
+    wants: Int
+    passes: Bool
+    wanted: Bool
+
+    def is_(self, *labels: str) -> Bool:
+        """Whether the request stands in one of these phases; a phase that the policy lacks is never stood in."""
+        return self.phase.is_one_of(self.phases[label] for label in labels if label in self.phases)
+
+    def at(self, queue: Queue) -> Bool:
+        """Whether it reads this queue."""
+        return self.queue.is_(queue.index)
+
+    @property
+    def may_be_queued(self) -> Bool:
+        """Whether one more copy in the executor can be counted."""
+        return self.copies < COPIES_MAX
+
+    @property
+    def is_listed(self) -> Bool:
+        """Whether the request is in the table or in a notifier's list."""
+        return self.is_("held", *(label for label in self.phases.labels if label.startswith(("taken", "kept"))))
+
+
+@frozen
+class Notifier:
+    """A thread that walks a bucket: its program counter, whose bucket, and the phases that are its local list."""
+
+    name: str
+    phases: Phases
+    counter: Int
+    queue: Int
+    """The queue whose bucket it is at, or none."""
+
+    @property
+    def taken(self) -> int:
+        """The phase of a request that this notifier has taken and not looked at yet."""
+        return self.phases["taken" if "taken" in self.phases else f"taken_by_{self.name}"]
+
+    @property
+    def kept(self) -> int:
+        """The phase of a request that this notifier has looked at and will put back."""
+        return self.phases["kept" if "kept" in self.phases else f"kept_by_{self.name}"]
+
+    def at(self, counter: int, queue: Queue | None = None) -> Bool:
+        """Whether the notifier is at this place of its program, and at this queue if one is named."""
+        here = self.counter.is_(counter)
+        return here if queue is None else here & self.queue.is_(queue.index)

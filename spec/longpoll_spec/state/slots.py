@@ -1,0 +1,70 @@
+"""The variables of one request slot, and the slot as terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.policy import Policy
+from longpoll_spec.state.lookup import fact, number
+from longpoll_spec.state.parts import COPIES_MAX, Phases, Request
+from longpoll_spec.state.variables import Variable, flag, hold_ticks_of, queue_number
+
+
+def slot_variables(policy: Policy, bounds: Bounds, phases: Phases, index: int) -> Sequence[Variable]:
+    """Every variable of one slot."""
+    deadline = Variable(
+        f"deadline_{index}",
+        0,
+        bounds.hold_ticks,
+        0,
+        "Ticks left to the request's deadline.",
+        limit=hold_ticks_of(bounds),
+    )
+    slot = [
+        Variable(f"phase_{index}", 0, len(phases.labels) - 1, 0, "Where the request stands.", labels=phases.labels),
+        Variable(f"offset_{index}", 0, bounds.messages, 0, "The next offset that the consumer reads."),
+        deadline,
+        Variable(f"copies_{index}", 0, COPIES_MAX, 0, "How often the request stands in the executor."),
+        flag(f"open_{index}", "A pull waits for its answer."),
+    ]
+    if policy.recheck_after_hold == "after_insert":
+        slot.append(flag(f"recheck_due_{index}", "The pull's thread has yet to recheck."))
+    if policy.expiry == "own_deadline" and policy.heap_entry == "one_shot":
+        slot.append(flag(f"armed_{index}", "Its entry stands in the deadline heap."))
+    if bounds.queues > 1:
+        slot.append(queue_number(f"queue_{index}", bounds, "The queue that the consumer reads."))
+    return (*slot, *_about_tags(bounds, index))
+
+
+def _about_tags(bounds: Bounds, index: int) -> Sequence[Variable]:
+    if bounds.tags == 1:
+        return ()
+    labels = (*(f"t{tag}" for tag in range(bounds.tags)), "nothing")
+    passes = "A visible message at or after its offset passes the broker's test for it, which compares hashes."
+    found = [
+        Variable(f"wants_{index}", 0, bounds.tags, bounds.tags, "The tag that the consumer wants.", labels=labels),
+        flag(f"passes_{index}", passes),
+    ]
+    if bounds.tags > 2:
+        found.append(flag(f"wanted_{index}", "A visible message at or after its offset has the very tag it wants."))
+    return found
+
+
+def request_of(index: int, phases: Phases, variables: Mapping[str, Variable]) -> Request:
+    """The slot as terms; what its policy or bounds do not have is a constant."""
+    return Request(
+        index=index,
+        phases=phases,
+        phase=number(variables, f"phase_{index}"),
+        offset=number(variables, f"offset_{index}"),
+        deadline=number(variables, f"deadline_{index}"),
+        copies=number(variables, f"copies_{index}"),
+        open=fact(variables, f"open_{index}"),
+        recheck_due=fact(variables, f"recheck_due_{index}"),
+        armed=fact(variables, f"armed_{index}"),
+        queue=number(variables, f"queue_{index}"),
+        wants=number(variables, f"wants_{index}"),
+        passes=fact(variables, f"passes_{index}"),
+        wanted=fact(variables, f"wanted_{index}"),
+    )
