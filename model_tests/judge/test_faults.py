@@ -185,13 +185,17 @@ MUTANTS = {
     "deadline threshold inverted": (promptness, "over = is_judged & (late_least > late_ns)", "late_least < late_ns"),
     "deadline never": (promptness, "over = is_judged & (late_least > late_ns)", "late_least > 10**18"),
     "losses do not excuse": (promptness, 'is_excused = ~pulls.is_answered & pulls.facts("lossy")', "pulls.is_answered"),
-    "unknown left out": (verdict, "for member in group.members[:FINDINGS_MAX].tolist():", "for member in []:"),
+    "nothing told": (
+        verdict,
+        "for member, row in zip(group.members[:FINDINGS_MAX].tolist(), group.rows.tolist(), strict=False):",
+        "for member, row in []:",
+    ),
     "any next will do": (rightness, "(answers.next != last + 1)", "(answers.next < 0)"),
     "tags not looked at": (rightness, "wrong_tag = wrong_tags(answers) & ~unknown", "unknown & ~unknown"),
     "skipped not counted": (rightness, "(matching_least > answers.body_count)", "(matching_least < 0)"),
     "visible end not looked at": (rightness, "told & (answers.max > end_most)", "told & (answers.max < 0)"),
     "visible end at least not looked at": (rightness, "told & (answers.max < end_least)", "told & (answers.max < 0)"),
-    "twice is fine": (rightness, "first[count > 1]", "first[count > 2]"),
+    "twice is fine": (rightness, "first[first < rows]", "first[first > rows]"),
     "19 always fine": (
         rightness,
         "no_new & (visible_before < answers.received_after_ns)",
@@ -206,7 +210,7 @@ MUTANTS = {
     "order not looked at": (rightness, "answers.any_in_body(follows)", "answers.any_in_body(follows & ~follows)"),
     "size not looked at": (rightness, "(answers.body_count > count_max)", "(answers.body_count < 0)"),
     "first message taken for visible": (queue_log, 'place = np.searchsorted(ends, offset, side="right")', "0 * offset"),
-    "last answer counts": (steps, "padded_rows[place], -1)", "-1, -1)"),
+    "holds count as answers": (steps, 'events.request_key[row], "answer_sent")', 'events.request_key[row], "hold")'),
 }
 
 

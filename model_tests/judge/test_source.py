@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longpoll_judge import source
+from longpoll_judge import ndjson, source
+from longpoll_judge.damage import Damage
 from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.generate import simulated_meta, write
 from longpoll_judge.job import judge
@@ -34,10 +35,10 @@ def event(sequence: int) -> Event:
     return Event(event="append", after_ns=5, before_ns=7, source="broker-a#1", sequence=sequence, tag="a b\u00e9")
 
 
-def read(directory: Path) -> tuple[list[dict[str, object]], list[source.Damage]]:
+def read(directory: Path) -> tuple[list[dict[str, object]], list[Damage]]:
     """All events and damages of a history."""
     events: list[dict[str, object]] = []
-    damages: list[source.Damage] = []
+    damages: list[Damage] = []
     for part in source.find([directory]).slices:
         table, found = source.read_slice(part)
         events += [event_dict(row) for row in table.to_pylist()]
@@ -89,7 +90,7 @@ def test_slices_do_not_show(tmp_path_factory: pytest.TempPathFactory, size: int,
 def test_a_huge_line_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line over the limit is damage, and the lines around it are read."""
     monkeypatch.setattr(source, "SLICE_BYTES", 500)
-    monkeypatch.setattr(source, "LINE_BYTES_MAX", 2_000)
+    monkeypatch.setattr(ndjson, "LINE_BYTES_MAX", 2_000)
     lines = [msgspec.json.encode(event(0)), b"x" * 100_000, msgspec.json.encode(event(1))]
     write(tmp_path, [], simulated_meta())
     (tmp_path / "part-000000.ndjson").write_bytes(b"\n".join(lines) + b"\n")

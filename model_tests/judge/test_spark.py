@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_judge import spark
+from longpoll_judge import session
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 WAIT_S = 100
@@ -98,7 +98,7 @@ def test_what_py4j_logs_of_a_broken_bridge_stays_inside(
     monkeypatch.setattr(logging.getLogger(name), "filters", [])
     path = str(Path("lib") / "py4j" / "clientserver.py")
     record = logging.LogRecord(name or "root", logging.ERROR, path, 1, "broken", (), None)
-    with spark._bridge_kept_quiet():
+    with session._bridge_kept_quiet():
         logging.getLogger(name).handle(record)
     assert caplog.records == []
     logging.getLogger(name).handle(record)

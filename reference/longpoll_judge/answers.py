@@ -66,22 +66,20 @@ class Answers:
 def pull_results(case: Case) -> Answers:
     """The answers of the queue that carry a pull result; error codes are left out."""
     pulls, events = case.pulls, case.events
-    code = np.where(pulls.is_answered, events.integers("code")[pulls.answer_row], -1)
+    code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
     pull = np.flatnonzero(np.isin(code, PULL_RESULTS) & pulls.is_answered)
     row = pulls.answer_row[pull]
-    bodies = events.table["offsets"].combine_chunks()
-    bounds, body = bodies.offsets.to_numpy().astype(np.int64), bodies.values.to_numpy()
-    count = bounds[row + 1] - bounds[row]
+    first, count, body = events.bodies(row)
     body_first = np.cumsum(count) - count
     owner = np.repeat(np.arange(len(row)), count)
-    places = bounds[row][owner] + np.arange(len(owner)) - body_first[owner]
+    places = first[owner] + np.arange(len(owner)) - body_first[owner]
     return Answers(
         case=case,
         pull=pull,
         code=code[pull],
-        next=events.integers("offset_next")[row],
-        min=events.integers("offset_min")[row],
-        max=events.integers("offset_max")[row],
+        next=events.integers("offset_next", row),
+        min=events.integers("offset_min", row),
+        max=events.integers("offset_max", row),
         body_first=body_first,
         body_count=count,
         body=body[places] if len(places) else np.empty(0, dtype=np.int64),

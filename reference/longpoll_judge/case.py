@@ -9,13 +9,13 @@ from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 from attrs import define, field, frozen
 from numpy.typing import NDArray
 
+from longpoll_judge.batch import Events, QueueName
 from longpoll_judge.queue_log import NEVER, Integers, Matching, QueueLog
 from longpoll_judge.result import FindingVerdict
-from longpoll_judge.steps import MS, Events, Pulls, canonical, pulls, queue_log
+from longpoll_judge.steps import MS, Pulls, pulls, queue_log
 from longpoll_judge.survey import Context
 
 Booleans = NDArray[np.bool_]
@@ -28,7 +28,9 @@ class Explanation:
     why: str
     """One sentence with its numbers."""
     rows: list[int]
-    """The events that show it."""
+    """The requests' events that show it."""
+    log_rows: list[int] = field(factory=list)
+    """The log's events that show it."""
 
 
 @frozen(eq=False)
@@ -39,24 +41,27 @@ class Suspects:
     verdict: FindingVerdict
     members: Integers
     """Indices that `explain` understands, in the order of time."""
+    rows: Integers
+    """The event that gives each member its place in this order."""
     explain: Callable[[int], Explanation]
 
 
-def suspects(name: str, violated: Booleans, unknown: Booleans, explain: Callable[[int], Explanation]) -> list[Suspects]:
-    """The violated and the unknown members of one property."""
-    return [
-        Suspects(name, "violated", np.flatnonzero(violated), explain),
-        Suspects(name, "unknown", np.flatnonzero(unknown), explain),
-    ]
+def suspects(
+    name: str, violated: Booleans, unknown: Booleans, rows: Integers, explain: Callable[[int], Explanation]
+) -> list[Suspects]:
+    """The violated and the unknown ones of one property, each with its row."""
+    kinds: tuple[tuple[FindingVerdict, Booleans], ...] = (("violated", violated), ("unknown", unknown))
+    return [Suspects(name, kind, np.flatnonzero(flags), rows[flags], explain) for kind, flags in kinds]
 
 
 @define(frozen=True, eq=False)
 class Case:
     """One queue's history, joined and sorted."""
 
-    topic: str = field()
-    queue: int = field()
+    name: QueueName = field()
     events: Events = field()
+    """Those of its requests; the log's may be among them."""
+    log_events: Events = field()
     log: QueueLog = field()
     pulls: Pulls = field()
     context: Context = field()
@@ -83,19 +88,31 @@ class Case:
         return answers
 
     def message_rows(self, offset: int) -> list[int]:
-        """The events that show one message: its append or acknowledgement, and what made it visible."""
-        appended = np.concatenate((self.events.rows("append"), self.events.rows("message_acknowledged")))
-        seen = appended[self.events.integers("queue_offset")[appended] == offset][:1]
-        moved = self.events.rows("make_visible")
-        visible = moved[self.events.integers("visible_end")[moved] > offset][:1]
+        """The log's events that show one message: its append or acknowledgement, and what made it visible."""
+        log = self.log_events
+        appended = np.concatenate((log.rows("append"), log.rows("message_acknowledged")))
+        seen = appended[log.integers("queue_offset", appended) == offset][:1]
+        moved = log.rows("make_visible")
+        visible = moved[log.integers("visible_end", moved) > offset][:1]
         return [*seen.tolist(), *visible.tolist()]
 
 
-def make_case(table: pa.Table, topic: str, queue: int, context: Context) -> Case:
-    """Sort and join the events of one queue."""
-    events = canonical(table)
-    log = queue_log(events, context.wake_ns)
-    return Case(topic, queue, events, log, pulls(events, context, log), context)
+@define(frozen=True, eq=False)
+class Log:
+    """What one queue's cases share, however its requests are divided among them."""
+
+    events: Events = field()
+    log: QueueLog = field()
+
+
+def make_log(events: Events, context: Context) -> Log:
+    """Sort the log of one queue out of its events."""
+    return Log(events, queue_log(events, context.wake_ns))
+
+
+def make_case(name: QueueName, events: Events, log: Log, context: Context) -> Case:
+    """Join the requests of one queue."""
+    return Case(name, events, log.events, log.log, pulls(events, context, log.log), context)
 
 
 def ms(duration_ns: int) -> str:

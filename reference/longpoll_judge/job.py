@@ -31,6 +31,7 @@ from longpoll_judge.result import (
 )
 from longpoll_judge.source import History, Slice, find
 from longpoll_judge.survey import Context, Survey, context_and_gaps, merge
+from longpoll_judge.verdict import FINDINGS_MAX, Found
 
 EngineName = Literal["spark", "local"]
 WAKE_MS: Final = 100.0
@@ -113,24 +114,27 @@ def _add_up(rows: pa.Table, gaps: list[Gap]) -> Result:
     counts: Counter[tuple[str, str]] = Counter()
     buckets: dict[str, Counter[int]] = {"wake": Counter(), "late": Counter()}
     highest = {"wake_max": 0, "late_max": 0}
-    findings: list[Finding] = []
+    found: dict[str, list[Found]] = {}
     for row in rows.to_pylist():
         kind, count = row["kind"], row["count"]
         if kind == "finding":
-            findings.append(msgspec.json.decode(row["text"], type=Finding))
+            one = msgspec.json.decode(row["text"], type=Found)
+            found.setdefault(one.group, []).append(one)
         elif kind in buckets:
             buckets[kind][row["bucket"]] += count
         elif kind in highest:
             highest[kind] = max(highest[kind], count)
         else:
             counts[kind, row["text"]] += count
+    findings = [one.finding for group in found.values() for one in _first_ones(group)]
+    counts.update({("left_out", name): max(len(group) - FINDINGS_MAX, 0) for name, group in found.items()})
     notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
     gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]
     findings.sort(key=_finding_order)
     return Result(
         verdict=overall(findings, gaps),
         events=0,
-        queues=counts["queue", ""],
+        queues=sum(count > 0 for (kind, _text), count in counts.items() if kind == "queue"),
         requests=counts["pulls", ""],
         seconds=0.0,
         start_seconds=0.0,
@@ -153,7 +157,15 @@ def _add_up(rows: pa.Table, gaps: list[Gap]) -> Result:
 def _violated(name: str, findings: Iterable[Finding], counts: Counter[tuple[str, str]]) -> int:
     """How often a property was certainly broken, listed or left out."""
     listed = sum((finding.property, finding.verdict) == (name, "violated") for finding in findings)
-    return listed + counts["left_out", f"{name} violated"]
+    left_out = f"{name} violated "
+    return listed + sum(
+        count for (kind, text), count in counts.items() if kind == "left_out" and text.startswith(left_out)
+    )
+
+
+def _first_ones(group: list[Found]) -> list[Found]:
+    """The findings of a group that are listed: the earliest, wherever the queue's requests were judged."""
+    return sorted(group, key=lambda one: one.order)[:FINDINGS_MAX]
 
 
 def _finding_order(finding: Finding) -> tuple[object, ...]:

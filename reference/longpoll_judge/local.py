@@ -1,60 +1,110 @@
 """The engine without Spark: the same verdict code over Arrow tables in this process.
 
-It holds the whole history in memory. Leaves out what is judged (`verdict`) and how results are added up (`job`).
+A history of up to `MEMORY_EVENTS` events is held in memory; the pieces of a larger one wait on disk, and buckets of
+queues are judged one after the other. Leaves out what is judged (`verdict`) and how results are added up (`job`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.arrow import compute
-from longpoll_judge.schema import EVENT_SCHEMA
+from longpoll_judge.exchange import SHARDS, joined, unit_count
+from longpoll_judge.placing import place_answers
 from longpoll_judge.source import Slice, read_slice
+from longpoll_judge.spill import Spill, open_spill
 from longpoll_judge.survey import Context, Survey, survey_slice
-from longpoll_judge.verdict import GROUP_KEY, RESULT_SCHEMA, judge_queue
+from longpoll_judge.verdict import RESULT_SCHEMA, judge_shared, judge_table
 
-JUDGED_EVENTS: Final = ("request_received", "answer_sent", "message_acknowledged", "append", "make_visible", "hold")
-"""The events that a queue's verdict reads; the others serve the survey, or later properties."""
+MEMORY_EVENTS: Final = 4_000_000
+"""Most events that are held in memory at once."""
+UNIT_EVENTS: Final = 2_000_000
+"""About so many requests of one bucket are judged at once."""
 
 
 def read_and_survey(part: Slice) -> tuple[pa.Table, Survey]:
-    """Those events of a slice that a queue's verdict reads, and the survey of all of them."""
+    """The events of a slice, and their survey."""
     table, damages = read_slice(part)
-    survey = survey_slice(table, damages)
-    return table.filter(compute.is_in(table["event"], pa.array(JUDGED_EVENTS))), survey
+    return table, survey_slice(table, damages)
 
 
 @define
 class LocalReading:
-    """A history read once, in a few threads (Arrow's reader works outside the interpreter's lock)."""
+    """A history read once, in a few threads (Arrow's reader works outside the interpreter's lock).
+
+    Invariant: once `_is_spilling`, `_tables` is empty.
+    """
 
     _slices: Sequence[Slice]
-    _threads: int
+    _engine: LocalEngine
+    _spill: Spill
     _tables: list[pa.Table] = field(factory=list)
-    """The judged events of every slice that was surveyed."""
+    """The events of every slice that was surveyed."""
+    _events: int = field(default=0)
+    _is_spilling: bool = field(default=False)
 
     def surveys(self) -> Iterator[Survey]:
         """See `job.Reading.surveys`."""
-        with ThreadPoolExecutor(self._threads) as pool:
-            for table, survey in pool.map(read_and_survey, self._slices):
-                self._tables.append(table)
-                yield survey
+        for table, survey in self._read_ahead():
+            self._keep(table)
+            yield survey
+
+    def _read_ahead(self) -> Iterator[tuple[pa.Table, Survey]]:
+        """Every slice in order; no more than a few are read before they are asked for."""
+        waiting: deque[Future[tuple[pa.Table, Survey]]] = deque()
+        with ThreadPoolExecutor(self._engine.threads) as pool:
+            for part in self._slices:
+                waiting.append(pool.submit(read_and_survey, part))
+                if len(waiting) > self._engine.threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+    def _keep(self, table: pa.Table) -> None:
+        self._events += len(table)
+        self._tables.append(table)
+        if self._is_spilling or self._events > self._engine.memory_events:
+            self._is_spilling = True
+            for waiting in self._tables:
+                self._spill.put(waiting)
+            self._tables.clear()
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
         """See `job.Reading.verdicts`."""
-        table = pa.concat_tables([EVENT_SCHEMA.empty_table(), *self._tables])
-        self._tables.clear()
+        if not self._is_spilling:
+            table = joined(self._tables)
+            self._tables.clear()
+            return judge_table(place_answers(table) if unplaced else table, context)
         if unplaced:
-            table = place_answers(table)
-        judged = (judge_queue(group, context) for group in groups(table))
-        return pa.concat_tables([RESULT_SCHEMA.empty_table(), *judged])
+            with open_spill() as placed:
+                _place_all(self._spill, placed)
+                return self._judge(placed, context)
+        return self._judge(self._spill, context)
+
+    def _judge(self, spill: Spill, context: Context) -> pa.Table:
+        judged = [RESULT_SCHEMA.empty_table()]
+        for bucket, events in spill.buckets().items():
+            units = unit_count(events, self._engine.unit_events)
+            if units == 1:
+                judged.append(judge_table(spill.whole(bucket), context))
+            else:
+                shares = (spill.requests(bucket, unit, units) for unit in range(units))
+                judged.append(judge_shared(spill.log(bucket), shares, context))
+        return pa.concat_tables(judged)
+
+
+def _place_all(spill: Spill, placed: Spill) -> None:
+    """Give answers that name no queue those of their requests: both have the same share."""
+    for bucket in spill.buckets():
+        placed.put(spill.log(bucket))
+    for unit in range(SHARDS):
+        placed.put(place_answers(joined(spill.requests(bucket, unit, SHARDS) for bucket in spill.buckets())))
 
 
 @frozen
@@ -62,38 +112,11 @@ class LocalEngine:
     """Judges queue by queue in this process."""
 
     threads: int = field(default=2)
+    memory_events: int = field(default=MEMORY_EVENTS)
+    unit_events: int = field(default=UNIT_EVENTS)
 
     @contextmanager
     def read(self, slices: Sequence[Slice]) -> Iterator[LocalReading]:
         """See `job.Engine.read`."""
-        yield LocalReading(slices, self.threads)
-
-
-def place_answers(table: pa.Table) -> pa.Table:
-    """Give answers that name no queue the broker, topic and queue of their request."""
-    names = ["source", "request", *GROUP_KEY]
-    received = compute.equal(table["event"], "request_received")
-    requests = table.select(names).filter(compute.and_(received, compute.greater_equal(table["queue"], 0)))
-    requests = requests.group_by(names[:2]).aggregate([(name, "min") for name in GROUP_KEY])
-    is_unplaced = compute.and_(compute.equal(table["event"], "answer_sent"), compute.less(table["queue"], 0))
-    answers = table.filter(is_unplaced)
-    keys = answers.select(names[:2]).append_column("place", pa.array(np.arange(len(answers))))
-    found = keys.join(requests, names[:2], join_type="left outer").sort_by("place")
-    for name in GROUP_KEY:
-        column = compute.coalesce(found[f"{name}_min"], answers[name])
-        answers = answers.set_column(answers.schema.get_field_index(name), EVENT_SCHEMA.field(name), column)
-    return pa.concat_tables([table.filter(compute.invert(is_unplaced)), answers])
-
-
-def groups(table: pa.Table) -> Iterator[pa.Table]:
-    """The events of each (broker, topic, queue)."""
-    if not len(table):
-        return
-    codes = np.zeros(len(table), dtype=np.int64)
-    for name in GROUP_KEY:
-        encoded = table[name].combine_chunks().dictionary_encode()
-        _distinct, codes = np.unique(codes * len(encoded.dictionary) + encoded.indices.to_numpy(), return_inverse=True)
-    order = np.argsort(codes, kind="stable")
-    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-    for start, end in zip(starts, np.append(starts[1:], len(order)), strict=True):
-        yield table.take(pa.array(order[start:end]))
+        with open_spill() as spill:
+            yield LocalReading(slices, self, spill)

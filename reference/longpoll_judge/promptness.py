@@ -50,7 +50,7 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
     visible_after, visible_before = case.by_expression(
         lambda matching, mine: matching.first_visible(pulls.offset[mine])
     )
-    code = np.where(pulls.is_answered, case.events.integers("code")[pulls.answer_row], -1)
+    code = np.where(pulls.is_answered, case.events.integers("code", pulls.answer_row), -1)
     is_judged = case.is_decidable & (pulls.was_held | ~pulls.is_answered) & (code != OFFSET_ILLEGAL)
     since_after = np.maximum(visible_after, pulls.received_after_ns)
     since_before = np.maximum(visible_before, pulls.received_before_ns)
@@ -64,7 +64,6 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
         matching = case.matchings[int(pulls.expression[pull])]
         assert matching is not None, "only decidable pulls are judged"
         message = int(matching.first(pulls.offset[pull : pull + 1])[0])
-        rows = [*_rows(case, pull), *case.message_rows(message)]
         asked = f"a pull at offset {pulls.offset[pull]} could take message {message}"
         since = "from its receipt on" if since_after[pull] == pulls.received_after_ns[pull] else "while it was held"
         outcome = "was answered" if pulls.is_answered[pull] else "was not answered for"
@@ -72,13 +71,13 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
         limit = f"(allowed {ms(wake_ns)})"
         fits = _fits(visible_after[pull], pulls.received_before_ns[pull]) if pulls.is_answered[pull] else ""
         why = f"{asked} {since} and {outcome} {ms(max(delay_least[pull], 0))}{most} later {limit}{fits}"
-        return Explanation(why, rows)
+        return Explanation(why, _rows(case, pull), case.message_rows(message))
 
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
     if not case.log.is_white_box:
         measured &= visible_before > pulls.received_after_ns
     return (
-        suspects(NO_LOST_WAKEUP, over & ~is_excused, (over & is_excused) | (may_be_over & ~over), explain),
+        suspects(NO_LOST_WAKEUP, over & ~is_excused, (over & is_excused) | (may_be_over & ~over), pulls.row, explain),
         np.maximum(delay_most[measured], 0),
     )
 
@@ -120,7 +119,7 @@ def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
     was_cut = np.array([facts.stopped_ns is None for facts in pulls.source_facts], dtype=np.bool_)
     open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open]])) if len(was_cut) else 0
     measured = pulls.may_hold & pulls.is_answered & (late_most >= 0)
-    return suspects(ANSWERED_BY_DEADLINE, violated, unknown, explain), late_most[measured], open_at_cut
+    return suspects(ANSWERED_BY_DEADLINE, violated, unknown, pulls.row, explain), late_most[measured], open_at_cut
 
 
 def _forgotten_on_stop(case: Case) -> Booleans:

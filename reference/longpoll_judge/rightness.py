@@ -36,7 +36,6 @@ from longpoll_judge.answers import (
     takes_everything,
     wrong_tags,
 )
-from longpoll_judge.arrow import compute
 from longpoll_judge.case import Booleans, Case, Explanation, Suspects, suspects
 from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_ONCE
 
@@ -70,11 +69,11 @@ def judge_rightness(case: Case) -> list[Suspects]:
     def explain(answer: int) -> Explanation:
         pull = int(answers.pull[answer])
         rows = [int(case.pulls.row[pull]), int(case.pulls.answer_row[pull])]
-        for offset in {int(answers.asked[answer]), int(answers.last[answer])} - {-1}:
-            rows += case.message_rows(offset)
-        return Explanation(rules[int(first_rule[answer])].say(answer), rows)
+        offsets = {int(answers.asked[answer]), int(answers.last[answer])} - {-1}
+        log_rows = [row for offset in sorted(offsets) for row in case.message_rows(offset)]
+        return Explanation(rules[int(first_rule[answer])].say(answer), rows, log_rows)
 
-    return suspects(ANSWER_IS_RIGHT, is_broken & ~weak, is_broken & weak, explain)
+    return suspects(ANSWER_IS_RIGHT, is_broken & ~weak, is_broken & weak, case.pulls.row[answers.pull], explain)
 
 
 def _order(answers: Answers) -> list[Rule]:
@@ -192,8 +191,9 @@ def _found(answers: Answers) -> list[Rule]:
 def _not_found(answers: Answers) -> list[Rule]:
     case = answers.case
     visible_before = first_visible_before(answers)
-    stopped = np.asarray(compute.equal(case.events.table["cause"], STOPPED))
-    is_stopped = stopped[case.pulls.answer_row[answers.pull]].astype(np.bool_)
+    causes, cause_names = case.events.codes("cause", case.pulls.answer_row[answers.pull])
+    stopped = np.array([name == STOPPED for name in cause_names], dtype=np.bool_)
+    is_stopped = stopped[causes]
     no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
     illegal = answers.code == OFFSET_ILLEGAL
     matching_least, _most = matching_counts(answers, answers.asked, np.maximum(answers.next, answers.asked))
@@ -251,12 +251,11 @@ def _name(answers: Answers, answer: int) -> str:
 
 
 def judge_once(case: Case) -> list[Suspects]:
-    """Judge whether any request of the queue, pull or not, was answered twice; a member is the second answer's row."""
+    """Judge whether any request of the queue, pull or not, was answered twice; a member is the first answer's row."""
     rows = case.events.rows("answer_sent")
     rows = rows[case.events.request_key[rows] >= 0]
-    keys, first, count = np.unique(case.events.request_key[rows], return_index=True, return_counts=True)
-    twice = np.sort(rows[first[count > 1]])
-    del keys
+    first = case.events.firsts(rows)
+    twice = np.unique(first[first < rows])
 
     def explain(row: int) -> Explanation:
         same = rows[case.events.request_key[rows] == case.events.request_key[row]].tolist()
@@ -264,4 +263,4 @@ def judge_once(case: Case) -> list[Suspects]:
         asked = received[case.events.request_key[received] == case.events.request_key[row]].tolist()
         return Explanation(f"one request has {len(same)} answers", [*asked, *same])
 
-    return [Suspects(ANSWERED_ONCE, "violated", twice, explain)]
+    return [Suspects(ANSWERED_ONCE, "violated", twice, twice, explain)]

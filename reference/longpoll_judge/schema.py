@@ -1,6 +1,7 @@
 """The columns of a history in Arrow, made from the schema of the spec.
 
-Leaves out where the rows come from (`source`) and what they mean (`steps`).
+Texts are dictionary columns: each is kept once, its rows are small numbers, and a comparison is one of numbers. Leaves
+out where the rows come from (`source`) and what they mean (`steps`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from longpoll_spec.history import FIELD_TYPES, Event
 
@@ -18,9 +21,18 @@ _ARROW_TYPES: Final[dict[type, pa.DataType]] = {
     bool: pa.bool_(),
     list: pa.list_(pa.int64()),
 }
+_NAME_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
 
-EVENT_SCHEMA: Final = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in FIELD_TYPES.items()])
-"""One column a field of `longpoll_spec.history.Event`, in its order; no nulls."""
+PLAIN_SCHEMA: Final = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in FIELD_TYPES.items()])
+"""One column a field of `longpoll_spec.history.Event`, in its order, as a file holds it."""
+
+NAMES: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is str)
+"""The dictionary columns: all texts. An event shares even its request with two or three others."""
+
+EVENT_SCHEMA: Final = pa.schema(
+    [(name, _NAME_TYPE if name in NAMES else PLAIN_SCHEMA.field(name).type) for name in FIELD_TYPES]
+)
+"""The same columns as the judge holds them; no nulls."""
 
 DEFAULTS: Final[dict[str, Any]] = {
     field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
@@ -38,21 +50,44 @@ INTEGER_LIMIT: Final = 1 << 61
 
 
 def fill(table: pa.Table) -> pa.Table:
-    """The table with every column of `EVENT_SCHEMA` and defaults in place of nulls."""
+    """The table with every column of `EVENT_SCHEMA`, in its types, and defaults in place of nulls and missing columns.
+
+    Raises `pa.ArrowInvalid` or `pa.ArrowNotImplementedError` where a column cannot be of its type.
+    """
     columns = []
-    for name in EVENT_SCHEMA.names:
-        column = table[name]
-        if column.null_count and name == "offsets":
-            column = pa.chunked_array([_without_nulls(chunk) for chunk in column.chunks], column.type)
-        elif column.null_count and name in DEFAULTS:
-            column = column.fill_null(pa.scalar(DEFAULTS[name], EVENT_SCHEMA.field(name).type))
-        columns.append(column)
+    for column in EVENT_SCHEMA:
+        if column.name not in table.column_names:
+            columns.append(_constant(DEFAULTS.get(column.name), column.type, len(table)))
+            continue
+        values = table[column.name]
+        if values.null_count and column.name == "offsets":
+            values = pa.chunked_array([_without_nulls(chunk) for chunk in values.chunks], values.type)
+        elif values.null_count and column.name in DEFAULTS:
+            values = values.cast(PLAIN_SCHEMA.field(column.name).type).fill_null(DEFAULTS[column.name])
+        columns.append(values if values.type == column.type else values.cast(column.type))
     return pa.table(columns, schema=EVENT_SCHEMA)
+
+
+def _constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
+    if kind == _NAME_TYPE:
+        return pa.DictionaryArray.from_arrays(np.zeros(length, dtype=np.int32), pa.array([value], pa.string()))
+    if value == []:
+        return pa.ListArray.from_arrays(np.zeros(length + 1, dtype=np.int32), pa.array([], pa.int64()))
+    return pa.repeat(pa.scalar(value, kind), length)
 
 
 def _without_nulls(lists: pa.ListArray) -> pa.ListArray:
     """Empty lists in place of nulls, ten times faster than `fill_null`: a null's place has no length as it is read."""
     return pa.ListArray.from_arrays(lists.offsets, lists.values)
+
+
+def coded(table: pa.Table, name: str) -> tuple[NDArray[np.int32], list[str]]:
+    """A dictionary column as each row's number among the distinct names, and these names."""
+    column = table[name].unify_dictionaries()
+    if not column.num_chunks:
+        return np.empty(0, dtype=np.int32), []
+    codes = [chunk.indices.to_numpy() for chunk in column.chunks]
+    return codes[0] if len(codes) == 1 else np.concatenate(codes), column.chunk(0).dictionary.to_pylist()
 
 
 def event_dict(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,50 +1,45 @@
-"""Reads histories: directories of NDJSON parts and a `meta.json`, cut into slices that are read apart from each other.
+"""Finds histories: directories of parts and a `meta.json`, cut into slices that are read apart from each other.
 
-A slice is a byte range of one part; it owns the lines that start in it. Reading goes through Arrow's JSON reader; a
-slice in which anything is wrong is read again line by line, each bad line becomes a `Damage` that names its file and
-byte, and the rest goes on. Both engines read through this module, so they see the same events and the same damage.
-Leaves out what the events mean.
+A slice is a range of one part: bytes of NDJSON (it owns the lines that start in it), row groups of Parquet, or the
+whole of a compressed part. Both engines read through this module, so they see the same events and the same damage.
+Leaves out how a kind of part is read (`ndjson`, `parquet`) and what the events mean.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from attrs import frozen
 
-from longpoll_judge.arrow import compute, json
+from longpoll_judge import ndjson, parquet
+from longpoll_judge.damage import Damage
 from longpoll_judge.errors import HistoryNotFoundError
-from longpoll_judge.schema import EVENT_SCHEMA, INTEGER_FIELDS, INTEGER_LIMIT, REQUIRED, fill
-from longpoll_spec.history import FORMAT_VERSION, META_FILE, PART_GLOB, Event, Meta
+from longpoll_judge.schema import INTEGER_LIMIT, coded
+from longpoll_spec.history import (
+    FORMAT_VERSION,
+    META_FILE,
+    NDJSON_SUFFIX,
+    PARQUET_SUFFIX,
+    PART_FILES,
+    PART_SUFFIXES,
+    Meta,
+)
 
 SLICE_BYTES: Final = 8 << 20
-LINE_BYTES_MAX: Final = 16 << 20
-"""A longer line is damage; it is never held in memory whole."""
-_NAMED_DAMAGES_MAX: Final = 100
-"""Most damaged lines that one slice names; the others are only counted."""
-
-
-class Damage(msgspec.Struct, frozen=True, order=True):
-    """Something in the files that could not be read: evidence that is missing."""
-
-    file: str
-    position: int
-    """Byte offset of the line in the file; -1 for the file as a whole."""
-    reason: str
-    count: int = 1
+"""Bytes of an NDJSON part that are read at once."""
 
 
 class Slice(msgspec.Struct, frozen=True, order=True):
-    """A byte range [start, end) of one part file, and how its sources' clocks are aligned."""
+    """A range [start, end) of one part file, and how its sources' clocks are aligned."""
 
     path: str
     start: int
+    """A byte of an NDJSON part, a row group of a Parquet part; a compressed part is one slice."""
     end: int
     rename: dict[str, str]
     """New names of sources whose names occur in several directories."""
@@ -84,8 +79,8 @@ def find(paths: Iterable[Path]) -> History:
         rename = {name: f"{name}#{number}" for name in names if name in others}
         declared |= {rename.get(name, name) for name in names}
         clocks = {source.name: (source.offset_ns, source.uncertainty_ns) for source in meta.sources} if meta else {}
-        for part in sorted(directory.glob(PART_GLOB)):
-            slices += _cut(part, rename, clocks)
+        for part in sorted(directory.glob(PART_FILES)):
+            slices += _cut(part, rename, clocks, damages)
     policies = frozenset(meta.policy for meta in metas.values() if meta and meta.policy)
     return History(slices=slices, damages=damages, declared_sources=frozenset(declared), policies=policies)
 
@@ -93,8 +88,8 @@ def find(paths: Iterable[Path]) -> History:
 def _check_is_history(directory: Path) -> None:
     if not directory.is_dir():
         raise HistoryNotFoundError(f"{directory} is not a directory; name a history that `serve --record` wrote")
-    if not (directory / META_FILE).exists() and not any(directory.glob(PART_GLOB)):
-        raise HistoryNotFoundError(f"{directory} holds no history: neither {META_FILE} nor {PART_GLOB} is in it")
+    if not (directory / META_FILE).exists() and not any(directory.glob(PART_FILES)):
+        raise HistoryNotFoundError(f"{directory} holds no history: neither {META_FILE} nor {PART_FILES} is in it")
 
 
 def _read_meta(directory: Path, damages: list[Damage]) -> Meta | None:
@@ -116,114 +111,36 @@ def _read_meta(directory: Path, damages: list[Damage]) -> Meta | None:
     return meta
 
 
-def _cut(part: Path, rename: dict[str, str], clocks: dict[str, tuple[int, int]]) -> Iterator[Slice]:
-    size = part.stat().st_size
-    for start in range(0, size, SLICE_BYTES):
-        yield Slice(str(part), start, min(start + SLICE_BYTES, size), rename, clocks)
+def _cut(part: Path, rename: dict[str, str], clocks: dict[str, tuple[int, int]], damages: list[Damage]) -> list[Slice]:
+    """The slices of one part; what is no readable part is named in `damages`."""
+    kind = next((suffix for suffix in PART_SUFFIXES if part.name.endswith(suffix)), None)
+    if kind is None:
+        damages.append(Damage(str(part), -1, f"no kind of part that is read here ({', '.join(PART_SUFFIXES)})"))
+        return []
+    if kind == PARQUET_SUFFIX:
+        step, end = 1, parquet.row_group_count(str(part), damages)
+    else:
+        end = part.stat().st_size
+        step = SLICE_BYTES if kind == NDJSON_SUFFIX else max(end, 1)
+    return [Slice(str(part), start, min(start + step, end), rename, clocks) for start in range(0, end, step)]
 
 
 def read_slice(part: Slice) -> tuple[pa.Table, list[Damage]]:
     """The events of the slice on the common clock (columns of `EVENT_SCHEMA`), and what could not be read."""
-    content, position, damages = _read_lines(part)
-    table = _parse_fast(content)
-    if table is None:
-        table = _parse_slowly(content, position, part.path, damages)
+    if part.path.endswith(PARQUET_SUFFIX):
+        table, damages = parquet.read_row_groups(part.path, part.start, part.end)
+    elif part.path.endswith(NDJSON_SUFFIX):
+        table, damages = ndjson.read_range(part.path, part.start, part.end)
+    else:
+        table, damages = ndjson.read_compressed(part.path)
     return _align(table, part), damages
-
-
-def _read_lines(part: Slice) -> tuple[bytes, int, list[Damage]]:
-    """The whole lines that start in the slice, and the position of the first."""
-    with Path(part.path).open("rb") as file:
-        file.seek(max(part.start - 1, 0))
-        content = file.read(part.end - max(part.start - 1, 0))
-        position = part.start
-        if part.start > 0:
-            newline = content.find(b"\n")
-            if newline < 0:
-                return b"", part.end, []
-            position = part.start + newline
-            content = content[newline + 1 :]
-        if not content or content.endswith(b"\n"):
-            return content, position, []
-        rest = file.readline(LINE_BYTES_MAX)
-    last_line = content.rfind(b"\n") + 1
-    if len(content) - last_line + len(rest) > LINE_BYTES_MAX:
-        damage = Damage(part.path, position + last_line, f"a line longer than {LINE_BYTES_MAX} bytes")
-        return content[:last_line], position, [damage]
-    return content + rest, position, []
-
-
-_DECODE_LINE: Final = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-def _parse_fast(content: bytes) -> pa.Table | None:
-    """All lines at once; None when any of them may be bad."""
-    if not content.strip():
-        return EVENT_SCHEMA.empty_table()
-    try:
-        content.decode()
-        table = json.read_json(
-            io.BytesIO(content),
-            read_options=json.ReadOptions(use_threads=False, block_size=len(content) + 1),
-            parse_options=json.ParseOptions(explicit_schema=EVENT_SCHEMA, unexpected_field_behavior="ignore"),
-        )
-    except (pa.ArrowInvalid, UnicodeDecodeError):
-        return None
-    line_count = content.count(b"\n") + (not content.endswith(b"\n"))
-    if table.num_rows != line_count or any(table[name].null_count for name in REQUIRED):
-        return None
-    table = fill(table)
-    return table if _is_in_range(table) else None
-
-
-def _is_in_range(table: pa.Table) -> bool:
-    """Whether every interval is one and every number is small enough to be reckoned with."""
-    if compute.any(compute.greater(table["after_ns"], table["before_ns"])).as_py():
-        return False
-    numbers = [table[name] for name in INTEGER_FIELDS] + [compute.list_flatten(table["offsets"])]
-    extremes = [extreme.as_py() for column in numbers if len(column) for extreme in compute.min_max(column).values()]
-    return all(abs(extreme) < INTEGER_LIMIT for extreme in extremes)
-
-
-def _parse_slowly(content: bytes, position: int, path: str, damages: list[Damage]) -> pa.Table:
-    """Line by line: the good ones as a table, the bad ones named in `damages`."""
-    good: list[bytes] = []
-    bad_count = 0
-    for line in content.split(b"\n"):
-        if line.strip():
-            try:
-                good.append(_check_line(line))
-            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-                bad_count += 1
-                if bad_count <= _NAMED_DAMAGES_MAX:
-                    damages.append(Damage(path, position, f"a damaged line: {error}"))
-        position += len(line) + 1
-    if bad_count > _NAMED_DAMAGES_MAX:
-        damages.append(Damage(path, -1, "more damaged lines", bad_count - _NAMED_DAMAGES_MAX))
-    table = _parse_fast(b"".join(good))
-    assert table is not None, "lines that were decoded and encoded again can be read"
-    return table
-
-
-def _check_line(line: bytes) -> bytes:
-    """The line as this project would write it; raises a msgspec error that says what is wrong with it."""
-    present = {name: value for name, value in _DECODE_LINE(line).items() if value is not None}
-    event = msgspec.convert(present, Event)
-    if event.after_ns > event.before_ns:
-        raise msgspec.ValidationError(f"after_ns {event.after_ns} is later than before_ns {event.before_ns}")
-    for value in (*(getattr(event, name) for name in INTEGER_FIELDS), *event.offsets):
-        if abs(value) >= INTEGER_LIMIT:
-            raise msgspec.ValidationError(f"the number {value} is out of range")
-    return msgspec.json.encode(event) + b"\n"
 
 
 def _align(table: pa.Table, part: Slice) -> pa.Table:
     """Put every event on the common clock, widen it by its source's uncertainty and give sources unique names."""
     if not len(table) or not (part.clocks or part.rename):
         return table
-    encoded = table["source"].combine_chunks().dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    codes = encoded.indices.to_numpy()
+    codes, names = coded(table, "source")
     clocks = np.array([part.clocks.get(name, (0, 0)) for name in names], dtype=np.int64)
     offset_ns, uncertainty_ns = clocks[codes, 0], clocks[codes, 1]
     limit = INTEGER_LIMIT - 1
@@ -231,7 +148,7 @@ def _align(table: pa.Table, part: Slice) -> pa.Table:
     columns = {
         "after_ns": pa.array(np.clip(table["after_ns"].to_numpy() + offset_ns - uncertainty_ns, -limit, limit)),
         "before_ns": pa.array(np.clip(table["before_ns"].to_numpy() + offset_ns + uncertainty_ns, -limit, limit)),
-        "source": renamed.take(encoded.indices),
+        "source": pa.DictionaryArray.from_arrays(codes, renamed),
     }
     for name, values in columns.items():
         table = table.set_column(table.schema.get_field_index(name), name, values)

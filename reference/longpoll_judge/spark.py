@@ -1,247 +1,157 @@
-"""The engine on Spark: slices are spread over workers, events are shuffled by queue, queues are judged by Arrow.
+"""The engine on Spark: slices are spread over workers, their pieces are shuffled by bucket, queues are judged by Arrow.
 
-One session a process. It binds to loopback, keeps its files in a temporary directory that goes with it, and its chatter
-in a log there. Leaves out what is judged (`verdict`). Parts must lie where every worker can read them.
+A row of the shuffle is a piece of some thousand events, so the columns of an event never pass through the JVM one by
+one. Leaves out what is judged (`verdict`), pieces (`exchange`) and the session (`session`). Parts must lie where every
+worker can read them.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
-from attrs import frozen
-from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext, StorageLevel
-from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
-from pyspark.sql import DataFrame, SparkSession
+from attrs import define, field, frozen
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from longpoll_judge.errors import SparkUnavailableError
-from longpoll_judge.java import find_java_home
+from longpoll_judge.exchange import (
+    LOG,
+    SHARDS,
+    WHOLE,
+    Piece,
+    decode,
+    encode,
+    joined,
+    log_of,
+    requests_of,
+    split,
+    unit_count,
+)
 from longpoll_judge.local import read_and_survey
-from longpoll_judge.schema import DEFAULTS, EVENT_SCHEMA, REQUIRED
+from longpoll_judge.placing import place_answers
+from longpoll_judge.session import open_session, unclosed_sockets_ignored
 from longpoll_judge.source import Slice
 from longpoll_judge.survey import Context, Survey
-from longpoll_judge.verdict import GROUP_KEY, RESULT_SCHEMA, judge_queue
+from longpoll_judge.verdict import RESULT_SCHEMA, judge_shared, judge_table
 
-DEFAULT_MASTER: Final = "local[*]"
-LOG_FILE: Final = "spark.log"
-_FAULT_CHARACTERS_MAX: Final = 300
-_STOP_SECONDS: Final = 20
-_SHUFFLE_PARTITIONS_MIN: Final = 4
-_SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint", pa.bool_(): "boolean"}
-
-
-def _ddl(schema: pa.Schema) -> str:
-    """An Arrow schema in Spark's words."""
-    return ", ".join(f"`{column.name}` {_SQL_TYPES.get(column.type, 'array<bigint>')}" for column in schema)
-
-
-def _settings(directory: Path, master: str) -> SparkConf:
-    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("longpoll judge")
-    if master.startswith("local"):
-        conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
-    return conf.setAll(
-        [
-            ("spark.ui.enabled", "false"),
-            ("spark.ui.showConsoleProgress", "false"),
-            ("spark.sql.session.timeZone", "UTC"),
-            ("spark.local.dir", str(directory / "local")),
-            ("spark.sql.warehouse.dir", str(directory / "warehouse")),
-            ("spark.driver.extraJavaOptions", f"-Duser.timezone=UTC -Dderby.system.home={directory}"),
-            ("spark.sql.execution.arrow.maxRecordsPerBatch", "65536"),
-            ("spark.sql.adaptive.enabled", "false"),
-            ("spark.python.worker.reuse", "true"),
-        ]
-    )
+_SHUFFLE_PARTITIONS_MIN: Final = 16
+_SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint"}
+PIECE_COLUMNS: Final = "bucket bigint, shard bigint, events bigint, content binary"
+"""How pieces travel: a row a piece, its events as an Arrow stream, which Spark need not look into."""
+_PIECE_SCHEMA: Final = pa.schema(
+    [("bucket", pa.int64()), ("shard", pa.int64()), ("events", pa.int64()), ("content", pa.binary())]
+)
+SURVEY_BUCKET: Final = -1
+"""Stands in the one row a slice whose content is a `SliceSurvey`."""
+UNITS_PER_CORE: Final = 4
+"""A queue is shared out when it has more than this part of the events that a core would have."""
+UNIT_EVENTS_MIN: Final = 65_536
+UNIT_EVENTS_MAX: Final = 2_000_000
+Batches = Iterable[pa.RecordBatch]
 
 
-@contextmanager
-def open_session(master: str | None = None) -> Iterator[SparkSession]:
-    """A session that ends with the block, and its files with it; raises `SparkUnavailableError`.
+class SliceSurvey(msgspec.Struct, frozen=True):
+    """The survey of a slice, and how many events of it are in each bucket."""
 
-    Ctrl-C ends the Java process at once: asked politely it would first finish the job.
-    """
-    directory = Path(tempfile.mkdtemp(prefix="longpoll-spark-"))
-    (directory / "local").mkdir()
-    conf = _settings(directory, master or DEFAULT_MASTER)
-    try:
-        with _bridge_kept_quiet(), _environment(directory), (directory / LOG_FILE).open("wb") as log:
-            gateway = _launch(conf, log, directory)
-            try:
-                session = _connect(gateway, conf, directory)
-                yield session
-                session.stop()
-                gateway.shutdown()
-            finally:
-                _end(gateway.proc)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    survey: Survey
+    buckets: dict[int, int]
 
 
-@contextmanager
-def _environment(directory: Path) -> Iterator[None]:
-    """The variables that Spark's start looks at, put back afterwards."""
-    values = {
-        "JAVA_HOME": str(find_java_home(directory / "java", os.environ)),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    old = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in old.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+def _row(bucket: int, shard: int, events: int, content: bytes) -> pa.RecordBatch:
+    values = ([bucket], [shard], [events], [content])
+    arrays = [pa.array(value, column.type) for value, column in zip(values, _PIECE_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_PIECE_SCHEMA)
 
 
-def _launch(conf: SparkConf, log: Any, directory: Path) -> Any:
-    try:
-        launch: Any = launch_gateway
-        return launch(conf, {"stdout": log, "stderr": subprocess.STDOUT, "cwd": str(directory)})
-    except (PySparkException, OSError) as error:
-        raise SparkUnavailableError(f"Spark does not start: {_first_fault(directory) or error}") from error
+def _reader(slices: Sequence[Slice]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """What a worker does with the numbers of its slices: it gives their pieces, and one survey row a slice."""
 
-
-def _connect(gateway: Any, conf: SparkConf, directory: Path) -> SparkSession:
-    try:
-        with _unclosed_sockets_ignored():
-            return SparkSession(_open_context(gateway, conf))
-    except (PySparkException, Py4JError) as error:
-        raise SparkUnavailableError(f"Spark does not start: {_first_fault(directory) or error}") from error
-
-
-def _open_context(gateway: Any, conf: SparkConf) -> SparkContext:
-    """The context, with the process's own handler of Ctrl-C left in place."""
-    on_interrupt = signal.getsignal(signal.SIGINT)
-    try:
-        return SparkContext(conf=conf, gateway=gateway)
-    finally:
-        if signal.getsignal(signal.SIGINT) is not on_interrupt:
-            signal.signal(signal.SIGINT, on_interrupt)
-
-
-@contextmanager
-def _unclosed_sockets_ignored() -> Iterator[None]:
-    """PySpark leaves the sockets over which results come to be closed with their last reference."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
-        yield
-
-
-def _first_fault(directory: Path) -> str:
-    """The first line of Spark's log that names a fault."""
-    for line in (directory / LOG_FILE).read_text(errors="replace").splitlines():
-        if "Exception" in line or "Error" in line:
-            return line.strip()[:_FAULT_CHARACTERS_MAX]
-    return ""
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the Java process and forget it; it goes by itself when its standard input ends, unless it is busy."""
-    if sys.exc_info()[0] is not None:
-        _stop_accumulators(SparkContext._active_spark_context)  # noqa: SLF001 - it has no public name
-        process.kill()
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else the next session would talk to an ended process
-    SparkContext._active_spark_context = None  # noqa: SLF001 - the same
-    assert process.stdin is not None, "PySpark opens it"
-    process.stdin.close()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _stop_accumulators(context: Any) -> None:
-    """Stop the thread that would print a traceback when the Java process is gone."""
-    if context is not None:
-        context._accumulatorServer.shutdown()  # noqa: SLF001 - `SparkContext.stop` does so
-
-
-_BRIDGE_LOGGERS: Final = (None, "py4j.clientserver", "py4j.java_gateway")
-
-
-class _BridgeFilter(logging.Filter):
-    """Keeps what py4j logs about a broken bridge from the user: its errors are raised as well."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record comes from elsewhere."""
-        return "py4j" not in Path(record.pathname).parts
-
-
-@contextmanager
-def _bridge_kept_quiet() -> Iterator[None]:
-    """py4j logs by the root logger and by two of its own; a filter hears only its own logger, so it stands at each."""
-    bridge = _BridgeFilter()
-    loggers = [logging.getLogger(name) for name in _BRIDGE_LOGGERS]
-    for logger in loggers:
-        logger.addFilter(bridge)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(bridge)
-
-
-SURVEY_ROW: Final = "survey of a slice"
-"""Stands in `event` of the one row a slice whose `expression` carries the slice's survey as JSON."""
-
-
-def _reader(slices: Sequence[Slice]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a worker does with the numbers of its slices: it gives their events, and one survey row a slice."""
-
-    def read_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read_all(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 table, survey = read_and_survey(slices[number])
-                text = msgspec.json.encode(survey).decode()
-                row = dict.fromkeys(REQUIRED, 0) | DEFAULTS | {"event": SURVEY_ROW, "source": "", "expression": text}
-                yield pa.RecordBatch.from_pylist([row], schema=EVENT_SCHEMA)
-                yield from table.to_batches()
+                buckets: Counter[int] = Counter()
+                for piece in split(table):
+                    buckets[piece.bucket] += piece.events
+                    yield _row(piece.bucket, piece.shard, piece.events, encode(piece.table))
+                content = msgspec.json.encode(SliceSurvey(survey, dict(buckets)))
+                yield _row(SURVEY_BUCKET, WHOLE, 0, content)
 
     return read_all
 
 
-@frozen
-class SparkReading:
-    """Events of a history, kept by Spark between the survey and the verdicts (in memory, else on disk)."""
+def _pieces(rows: pa.Table) -> Iterator[Piece]:
+    """The pieces of some rows."""
+    for batch in rows.to_batches():
+        numbers = zip(*(batch.column(name).to_pylist() for name in ("bucket", "shard", "events")), strict=True)
+        for (bucket, shard, events), content in zip(numbers, batch.column("content"), strict=True):
+            yield Piece(bucket, shard, events, decode(content.as_buffer()))
 
-    events: DataFrame
+
+def _ddl(schema: pa.Schema) -> str:
+    """An Arrow schema in Spark's words."""
+    return ", ".join(f"`{column.name}` {_SQL_TYPES[column.type]}" for column in schema)
+
+
+@define
+class SparkReading:
+    """Pieces of a history, kept by Spark between the survey and the verdicts (in memory, else on disk)."""
+
+    _pieces: DataFrame
+    _parallel: int
+    _buckets: Counter[int] = field(factory=Counter)
+    """How many events each bucket has."""
 
     def surveys(self) -> Iterator[Survey]:
         """See `job.Reading.surveys`."""
-        with _unclosed_sockets_ignored():
-            rows = self.events.filter(F.col("event") == SURVEY_ROW).select("expression").collect()
+        with unclosed_sockets_ignored():
+            rows = self._pieces.filter(F.col("bucket") == SURVEY_BUCKET).select("content").collect()
         for row in rows:
-            yield msgspec.json.decode(row["expression"], type=Survey)
+            found = msgspec.json.decode(row["content"], type=SliceSurvey)
+            self._buckets.update(found.buckets)
+            yield found.survey
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
         """See `job.Reading.verdicts`."""
 
-        def judge_group(group: pa.Table) -> pa.Table:
-            return judge_queue(group, context)
+        def judge_unit(rows: pa.Table) -> pa.Table:
+            unit, units = rows["unit"][0].as_py(), rows["units"][0].as_py()
+            pieces = list(_pieces(rows))
+            if units == 1:
+                return judge_table(joined(piece.table for piece in pieces), context)
+            share = joined(requests_of(piece, unit, units) for piece in pieces)
+            return judge_shared(joined(map(log_of, pieces)), [share], context, tells_logs=unit == 0)
 
-        events = self.events.filter(F.col("event") != SURVEY_ROW)
+        pieces = self._pieces.filter(F.col("bucket") != SURVEY_BUCKET)
         if unplaced:
-            events = place_answers(events)
-        with _unclosed_sockets_ignored():
-            return events.groupBy(*GROUP_KEY).applyInArrow(judge_group, _ddl(RESULT_SCHEMA)).toArrow()
+            pieces = place_all(pieces)
+        with unclosed_sockets_ignored():
+            shared = _shared_out(pieces, F.coalesce(_units(self._units_by_bucket()), F.lit(1)))
+            return shared.groupBy("bucket", "unit").applyInArrow(judge_unit, _ddl(RESULT_SCHEMA)).toArrow()
+
+    def _units_by_bucket(self) -> dict[int, int]:
+        fair = self._buckets.total() // (UNITS_PER_CORE * self._parallel)
+        unit_events = min(max(fair, UNIT_EVENTS_MIN), UNIT_EVENTS_MAX)
+        return {bucket: unit_count(events, unit_events) for bucket, events in self._buckets.items()}
+
+
+def _units(by_bucket: dict[int, int]) -> Column:
+    """Each row's number of units; null where its bucket is not known."""
+    items = [F.lit(number) for bucket, units in by_bucket.items() for number in (bucket, units)]
+    return F.element_at(F.create_map(*items), F.col("bucket")) if items else F.lit(None).cast("int")
+
+
+def _shared_out(pieces: DataFrame, units: Column) -> DataFrame:
+    """Every piece once for each unit that needs it."""
+    counted = pieces.withColumn("units", units)
+    everywhere = F.sequence(F.lit(0), F.col("units") - 1)
+    mine = F.array(F.pmod("shard", "units").cast("int"))
+    return counted.withColumn("unit", F.explode(F.when(F.col("shard") < 0, everywhere).otherwise(mine)))
 
 
 @frozen
@@ -254,19 +164,32 @@ class SparkEngine:
     def read(self, slices: Sequence[Slice]) -> Iterator[SparkReading]:
         """See `job.Engine.read`."""
         numbers = self.session.range(0, len(slices), 1, max(len(slices), 1))
-        events = numbers.mapInArrow(_reader(slices), _ddl(EVENT_SCHEMA)).persist(StorageLevel.MEMORY_AND_DISK)
-        yield SparkReading(events)
-        events.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
+        pieces = numbers.mapInArrow(_reader(slices), PIECE_COLUMNS).persist(StorageLevel.MEMORY_AND_DISK)
+        yield SparkReading(pieces, self.session.sparkContext.defaultParallelism)
+        pieces.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
 
 
-def place_answers(events: DataFrame) -> DataFrame:
-    """Give answers that name no queue the broker, topic and queue of their request (as `local.place_answers` does)."""
-    is_unplaced = (F.col("event") == "answer_sent") & (F.col("queue") < 0)
-    received = events.filter((F.col("event") == "request_received") & (F.col("queue") >= 0))
-    requests = received.groupBy("source", "request").agg(*(F.min(name).alias(f"{name}_min") for name in GROUP_KEY))
-    found = events.filter(is_unplaced).join(requests, ["source", "request"], "left")
-    placed = found.withColumns({name: F.coalesce(f"{name}_min", name) for name in GROUP_KEY})
-    return events.filter(~is_unplaced).unionByName(placed.select(*EVENT_SCHEMA.names))
+def place_all(pieces: DataFrame) -> DataFrame:
+    """Give answers that name no queue those of their requests: both have the same share (as the other engine does)."""
+
+    def place(rows: pa.Table) -> pa.Table:
+        unit = rows["unit"][0].as_py()
+        placed = place_answers(joined(requests_of(piece, unit, SHARDS) for piece in _pieces(rows)))
+        return _rows(split(placed))
+
+    def keep_log(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for piece in _pieces(pa.Table.from_batches([batch])):
+                yield from _rows(split(log_of(piece))).to_batches()
+
+    shared = _shared_out(pieces.filter(F.col("shard") != LOG), F.lit(SHARDS))
+    requests = shared.groupBy("unit").applyInArrow(place, PIECE_COLUMNS)
+    return requests.union(pieces.filter(F.col("shard") < 0).mapInArrow(keep_log, PIECE_COLUMNS))
+
+
+def _rows(pieces: Iterable[Piece]) -> pa.Table:
+    rows = [_row(piece.bucket, piece.shard, piece.events, encode(piece.table)) for piece in pieces]
+    return pa.Table.from_batches(rows, _PIECE_SCHEMA)
 
 
 @contextmanager
@@ -274,5 +197,5 @@ def open_engine(master: str | None = None) -> Iterator[SparkEngine]:
     """An engine on a session of its own."""
     with open_session(master) as session:
         parallel = session.sparkContext.defaultParallelism
-        session.conf.set("spark.sql.shuffle.partitions", str(max(_SHUFFLE_PARTITIONS_MIN, 2 * parallel)))
+        session.conf.set("spark.sql.shuffle.partitions", str(max(_SHUFFLE_PARTITIONS_MIN, 4 * parallel)))
         yield SparkEngine(session)

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 from attrs import frozen
 
-from longpoll_judge.arrow import compute
+from longpoll_judge.damage import Damage
 from longpoll_judge.result import Gap
-from longpoll_judge.source import Damage, History
+from longpoll_judge.schema import coded
+from longpoll_judge.source import History
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.history import BLACK_BOX, WHITE_BOX
 from longpoll_spec.policy import preset, with_knob
@@ -65,6 +66,10 @@ class SourceFacts:
     """Sequence numbers are missing without a declaration."""
 
 
+UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None, lossy=False, gapped=False)
+"""Of a name that stands in a dictionary, and in no event."""
+
+
 @frozen
 class Context:
     """What every queue's verdict needs beyond the queue's own events."""
@@ -83,21 +88,21 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     survey = Survey(event_count=len(table), damages=damages)
     if not len(table):
         return survey
-    event = table["event"].combine_chunks().dictionary_encode()
-    names, codes = event.dictionary.to_pylist(), event.indices.to_numpy()
+    codes, names = coded(table, "event")
     counts = np.bincount(codes, minlength=len(names))
     survey.unknown_events = {name: int(counts[n]) for n, name in enumerate(names) if name not in KNOWN_EVENTS}
-    source = table["source"].combine_chunks().dictionary_encode()
-    source_codes = source.indices.to_numpy()
+    survey.unknown_events = {name: count for name, count in survey.unknown_events.items() if count}
+    source_codes, source_names = coded(table, "source")
     sequence, after_ns = table["sequence"].to_numpy(), table["after_ns"].to_numpy()
-    for code, name in enumerate(source.dictionary.to_pylist()):
-        mine = source_codes == code
+    for code in np.flatnonzero(np.bincount(source_codes)).tolist():
+        name = source_names[code]
+        mine = source_codes == code if len(source_names) > 1 else slice(None)
         survey.sources[name] = SourceSurvey(
             runs=_runs(np.sort(sequence[mine])), first_ns=int(after_ns[mine].min()), last_ns=int(after_ns[mine].max())
         )
-    rare = compute.is_in(table["event"], pa.array(["connection_closed", "lost", "source_stopped"]))
+    rare = [code for code, name in enumerate(names) if name in ("connection_closed", "lost", "source_stopped")]
     fields = ["event", "source", "connection", "after_ns", "before_ns", "lost_count"]
-    for row in table.select(fields).filter(rare).to_pylist():
+    for row in table.select(fields).take(pa.array(np.flatnonzero(np.isin(codes, rare)))).to_pylist():
         seen = survey.sources[row["source"]]
         if row["event"] == "lost":
             seen.lost_count += max(row["lost_count"], 1)
@@ -105,8 +110,8 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
             seen.stopped_ns = row["after_ns"]
         else:
             survey.closes.append((row["source"], row["connection"], row["after_ns"], row["before_ns"]))
-    unplaced = compute.and_(compute.equal(table["event"], "answer_sent"), compute.less(table["queue"], 0))
-    survey.unplaced_answers = compute.sum(unplaced).as_py()
+    is_answer = np.isin(codes, [code for code, name in enumerate(names) if name == "answer_sent"])
+    survey.unplaced_answers = int(np.count_nonzero(is_answer & (table["queue"].to_numpy() < 0)))
     return survey
 
 

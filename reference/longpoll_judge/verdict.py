@@ -6,7 +6,7 @@ which. Leaves out the survey of the evidence and the overall verdict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from longpoll_judge.answers import FOUND, NO_MATCHED_MSG, PULL_RESULTS
-from longpoll_judge.case import Case, Suspects, make_case
+from longpoll_judge.batch import Events, QueueName, make_batch
+from longpoll_judge.case import Case, Log, Suspects, make_case, make_log
 from longpoll_judge.latency import bucket_counts
 from longpoll_judge.promptness import judge_promptness
 from longpoll_judge.queue_log import Integers
@@ -26,7 +27,9 @@ from longpoll_judge.survey import Context
 FINDINGS_MAX: Final = 50
 """Most findings that one queue lists for one property and verdict; the others are counted."""
 
-GROUP_KEY: Final = ("broker", "topic", "queue")
+REQUEST_EVENTS: Final = ("request_received", "answer_sent", "hold")
+LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible")
+"""The events that a queue's verdict reads; the others serve the survey."""
 
 RESULT_SCHEMA: Final = pa.schema(
     [("kind", pa.string()), ("bucket", pa.int64()), ("count", pa.int64()), ("text", pa.string())]
@@ -43,49 +46,115 @@ NOTE_REPEATED: Final = "request identifiers that were received twice"
 NOTE_BEFORE: Final = "answers over messages with unrecorded tags"
 
 
-def judge_queue(table: pa.Table, context: Context) -> pa.Table:
-    """Judge the events of one (broker, topic, queue), in any order; returns rows of `RESULT_SCHEMA`."""
-    topic, queue = table["topic"][0].as_py(), table["queue"][0].as_py()
-    case = make_case(table, topic, queue, context)
+def judge_table(table: pa.Table, context: Context) -> pa.Table:
+    """Judge all events of some queues, in any order; returns rows of `RESULT_SCHEMA`."""
+    if not len(table):
+        return RESULT_SCHEMA.empty_table()
+    batch = make_batch(table)
+    logs = {name: make_log(events, context) for name, events in batch.queues()}
+    return pa.concat_tables(
+        [judge_logs(logs), *(judge_queue(name, log.events, log, context) for name, log in logs.items())]
+    )
+
+
+def judge_shared(log: pa.Table, shares: Iterable[pa.Table], context: Context, *, tells_logs: bool = True) -> pa.Table:
+    """Judge queues whose requests come in shares, each with all the events of its requests; as `judge_table` would.
+
+    The logs are sorted once; of the requests one share at a time is held. Where the shares are judged in several
+    places, one of them `tells_logs`.
+    """
+    logs = {name: make_log(events, context) for name, events in make_batch(log).queues()}
+    judged = [judge_requests(share, logs, context) for share in shares]
+    return pa.concat_tables([judge_logs(logs) if tells_logs else RESULT_SCHEMA.empty_table(), *judged])
+
+
+def judge_requests(table: pa.Table, logs: Mapping[QueueName, Log], context: Context) -> pa.Table:
+    """Judge some requests, with all their events, of queues with these logs."""
+    batch = make_batch(table)
+    nothing = make_log(batch.nothing(), context)
+    queues = batch.queues()
+    judged = [judge_queue(name, events, logs.get(name, nothing), context) for name, events in queues]
+    return pa.concat_tables([RESULT_SCHEMA.empty_table(), *judged])
+
+
+def judge_logs(logs: Mapping[QueueName, Log]) -> pa.Table:
+    """What hangs on the logs alone."""
+    return _as_table(
+        [_queue_row(name) for name, log in logs.items() if any(map(len, map(log.events.rows, LOG_EVENTS)))]
+    )
+
+
+def judge_queue(name: QueueName, events: Events, log: Log, context: Context) -> pa.Table:
+    """Judge requests of one queue; returns rows of `RESULT_SCHEMA`."""
+    if not any(map(len, map(events.rows, REQUEST_EVENTS))):
+        return RESULT_SCHEMA.empty_table()
+    case = make_case(name, events, log, context)
     promptness = judge_promptness(case)
-    rows: list[Row] = [("queue", 0, int(queue >= 0), ""), ("pulls", 0, len(case.pulls), "")]
+    rows: list[Row] = [_queue_row(name), ("pulls", 0, len(case.pulls), "")]
     for group in (*promptness.suspects, *judge_rightness(case), *judge_once(case)):
         rows += _findings(case, group)
     rows += _latency("wake", promptness.wake_ns)
     rows += _latency("late", promptness.late_ns)
     rows += ((("note", 0, count, text)) for text, count in _notes(case, promptness.open_at_cut) if count)
-    columns = list(zip(*rows, strict=True))
+    return _as_table(rows)
+
+
+def _queue_row(name: QueueName) -> Row:
+    return "queue", 0, int(name[2] >= 0), _text(name)
+
+
+def _text(name: QueueName) -> str:
+    return "\0".join(map(str, name))
+
+
+def _as_table(rows: list[Row]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(RESULT_SCHEMA)
     return pa.table(
         [pa.array(column, kind.type) for column, kind in zip(columns, RESULT_SCHEMA, strict=True)], RESULT_SCHEMA
     )
 
 
+class Found(msgspec.Struct, frozen=True):
+    """A finding and its place in time among those of its group: one queue, property and verdict."""
+
+    group: str
+    order: tuple[int, int, str, int]
+    """after_ns, before_ns, source and sequence of the event that gives it its place."""
+    finding: Finding
+
+
 def _findings(case: Case, group: Suspects) -> Iterator[Row]:
-    for member in group.members[:FINDINGS_MAX].tolist():
+    name = f"{group.property} {group.verdict} " + _text(case.name)
+    for member, row in zip(group.members[:FINDINGS_MAX].tolist(), group.rows.tolist(), strict=False):
         explanation = group.explain(member)
-        rows = sorted(set(explanation.rows))
-        request = case.events.table["request"][_request_row(case, rows)].as_py()
+        events = case.events.evidence(explanation.rows) + case.log_events.evidence(explanation.log_rows)
+        events.sort(key=_order)
         finding = Finding(
             property=group.property,
             verdict=group.verdict,
-            topic=case.topic,
-            queue=case.queue,
-            request=request,
-            window_start_ms=int(case.events.integers("after_ns")[rows].min()) / MS,
-            window_end_ms=int(case.events.integers("before_ns")[rows].max()) / MS,
+            topic=case.name[1],
+            queue=case.name[2],
+            request=case.events.text("request", _request_row(case, explanation.rows)),
+            window_start_ms=min(event["after_ns"] for event in events) / MS,
+            window_end_ms=max(event["before_ns"] for event in events) / MS,
             why=explanation.why,
-            evidence=case.events.evidence(rows),
+            evidence=events,
         )
-        yield "finding", 0, 1, msgspec.json.encode(finding).decode()
+        (first,) = case.events.evidence([row])
+        yield "finding", 0, 1, msgspec.json.encode(Found(name, _order(first), finding)).decode()
     left_out = len(group.members) - FINDINGS_MAX
     if left_out > 0:
-        yield "left_out", 0, left_out, f"{group.property} {group.verdict}"
+        yield "left_out", 0, left_out, name
+
+
+def _order(event: dict[str, Any]) -> tuple[int, int, str, int]:
+    return event["after_ns"], event["before_ns"], event["source"], event["sequence"]
 
 
 def _request_row(case: Case, rows: list[int]) -> int:
     """The first of the rows that belongs to the request found at fault."""
     receipts_and_answers = np.concatenate((case.events.rows("request_received"), case.events.rows("answer_sent")))
-    return next(row for row in rows if row in receipts_and_answers)
+    return next(row for row in sorted(rows) if row in receipts_and_answers)
 
 
 def _latency(kind: str, latency_ns: Integers) -> Iterator[Row]:
@@ -98,15 +167,17 @@ def _latency(kind: str, latency_ns: Integers) -> Iterator[Row]:
 def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     """Evidence that is missing or cannot be used."""
     events, pulls = case.events, case.pulls
-    received = events.request_key[events.rows("request_received")]
-    received = received[received >= 0]
+    receipts = events.rows("request_received")
+    receipts = receipts[events.request_key[receipts] >= 0]
+    received = events.request_key[receipts]
     answered = events.request_key[events.rows("answer_sent")]
-    code = np.where(pulls.is_answered, events.integers("code")[pulls.answer_row], -1)
+    code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
     is_refused = pulls.is_answered & ~np.isin(code, PULL_RESULTS)
     yield NOTE_UNDECIDED, int(np.count_nonzero(~case.is_decidable & ~is_refused))
     yield NOTE_OPEN, open_at_cut
-    yield NOTE_ORPHAN, int(np.count_nonzero(~np.isin(answered, received))) if case.queue >= 0 else 0
-    yield NOTE_REPEATED, len(received) - len(np.unique(received))
+    orphans = np.count_nonzero(events.batch.look_up(answered, received, received) < 0)
+    yield NOTE_ORPHAN, int(orphans) if case.name[2] >= 0 else 0
+    yield NOTE_REPEATED, int(np.count_nonzero(events.firsts(receipts) != receipts))
     yield NOTE_BEFORE, _unseen_tags(case, pulls.answer_row[pulls.is_answered], np.flatnonzero(pulls.is_answered))
 
 
@@ -115,9 +186,9 @@ def _unseen_tags(case: Case, answer_row: Integers, pull: Integers) -> int:
 
     Only FOUND and NO_MATCHED_MSG pass over messages: the next offset of an illegal one is where to begin instead.
     """
-    passed = np.isin(case.events.integers("code")[answer_row], (FOUND, NO_MATCHED_MSG))
+    passed = np.isin(case.events.integers("code", answer_row), (FOUND, NO_MATCHED_MSG))
     answer_row, pull = answer_row[passed], pull[passed]
-    first, end = case.pulls.offset[pull], case.events.integers("offset_next")[answer_row]
+    first, end = case.pulls.offset[pull], case.events.integers("offset_next", answer_row)
     selective: Any = np.array(
         [known is not None and not known.takes_everything for known in case.pulls.expressions], bool
     )

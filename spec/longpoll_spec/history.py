@@ -1,6 +1,7 @@
 """The schema of a recorded history: what an event is, and nothing about who writes or reads it.
 
-A history is a directory of part files (`part-*.ndjson`, one event a line) and one `meta.json`. An event's moment is
+A history is a directory of part files (`part-*.ndjson`, one event a line, or `part-*.parquet`, one event a row) and one
+`meta.json`. An event's moment is
 the interval [after_ns, before_ns]: it happened after the one and before the other, so an observer that cannot see
 the exact moment stays honest. Times are nanoseconds of the source's clock plus the source's `offset_ns` of
 `meta.json`, which puts every source on Unix time; `uncertainty_ns` widens every interval of a source on both sides.
@@ -29,6 +30,13 @@ import msgspec
 FORMAT_VERSION: Final = 1
 META_FILE: Final = "meta.json"
 PART_GLOB: Final = "part-*.ndjson"
+"""The parts that a recorder writes."""
+NDJSON_SUFFIX: Final = ".ndjson"
+PARQUET_SUFFIX: Final = ".parquet"
+PART_SUFFIXES: Final = (NDJSON_SUFFIX, ".ndjson.zst", PARQUET_SUFFIX)
+"""The kinds of parts that can be judged."""
+PART_FILES: Final = "part-*"
+"""Every part, of whatever kind."""
 
 BlackBox = Literal[
     "source_started",

@@ -1,0 +1,232 @@
+"""Formats and sizes: neither the kind of part nor the way in which a large history is divided shows in a verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from longpoll.cli import main
+from longpoll_judge import exchange
+from longpoll_judge.arrow import parquet
+from longpoll_judge.convert import DamagedHistoryError, TargetExistsError, convert
+from longpoll_judge.generate import simulated_meta, write
+from longpoll_judge.job import judge, judge_on
+from longpoll_judge.local import LocalEngine
+from longpoll_judge.plant import FAULTS, plant
+from longpoll_judge.recording import load
+from longpoll_judge.schema import event_dict
+from longpoll_judge.source import find, read_slice
+from longpoll_judge.spark import SparkEngine
+from longpoll_spec.history import Event
+
+Engine = LocalEngine | SparkEngine
+
+
+def said(directory: Path, engine: Engine | None = None) -> bytes:
+    """The whole result but the time it took, with so little allowed that there is much to say."""
+    chosen = engine or LocalEngine(threads=1)
+    result = judge_on(chosen, find([directory]), wake_ms=1, late_ms=0, say=lambda _text: None)
+    return msgspec.json.encode(msgspec.structs.replace(result, seconds=0))
+
+
+def nothing(_done: int, _whole: int) -> None:
+    """Hear of no progress."""
+
+
+@pytest.fixture(scope="module")
+def faulty(clean: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The clean history with several faults at once."""
+    recording = load(clean)
+    for name in ("answer_deleted", "wake_delayed", "answer_duplicated", "next_wrong", "wrong_tag", "events_lost"):
+        FAULTS[name].apply(recording)
+    directory = tmp_path_factory.mktemp("faulty") / "history"
+    write(directory, recording.events, recording.meta, events_per_part=900)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def in_parquet(faulty: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The faulty history as Parquet."""
+    directory = tmp_path_factory.mktemp("parquet") / "history"
+    convert(faulty, directory, into="parquet", say=nothing)
+    return directory
+
+
+def compressed(history: Path, target: Path) -> Path:
+    """The history with each of its parts compressed."""
+    target.mkdir()
+    (target / "meta.json").write_bytes((history / "meta.json").read_bytes())
+    for part in history.glob("part-*.ndjson"):
+        with pa.OSFile(str(target / f"{part.name}.zst"), "wb") as file, pa.CompressedOutputStream(file, "zstd") as out:
+            out.write(part.read_bytes())
+    return target
+
+
+def rows(directory: Path) -> list[dict[str, object]]:
+    """All events in order of their numbers."""
+    tables = [read_slice(part)[0] for part in find([directory]).slices]
+    events = [event_dict(row) for table in tables for row in table.to_pylist()]
+    return sorted(events, key=lambda event: (event["source"], event["sequence"], event["after_ns"]))
+
+
+def test_parquet_holds_the_same_events(faulty: Path, in_parquet: Path, tmp_path: Path) -> None:
+    """There and back again every event is what it was."""
+    convert(in_parquet, tmp_path / "back", into="ndjson", say=nothing)
+
+    assert len(rows(faulty)) > 4_000
+    assert rows(faulty) == rows(in_parquet) == rows(tmp_path / "back")
+
+
+def test_the_format_does_not_show(faulty: Path, in_parquet: Path, tmp_path: Path) -> None:
+    """NDJSON, compressed NDJSON and Parquet get the same result to the last byte."""
+    assert len(msgspec.json.decode(said(faulty))["findings"]) > 100
+    assert said(faulty) == said(in_parquet) == said(compressed(faulty, tmp_path / "zst"))
+
+
+@pytest.mark.parametrize("split_events", [20, 10**9])
+@pytest.mark.parametrize("unit_events", [100, 700, 10**9])
+def test_a_history_larger_than_memory_gets_the_same_verdict(
+    in_parquet: Path, monkeypatch: pytest.MonkeyPatch, split_events: int, unit_events: int
+) -> None:
+    """Pieces on disk, queues shared out by request: the findings, their order and their number stay."""
+    monkeypatch.setattr(exchange, "SPLIT_EVENTS", split_events)
+
+    assert said(in_parquet, LocalEngine(threads=2, memory_events=100, unit_events=unit_events)) == said(in_parquet)
+
+
+def test_a_request_told_apart_from_its_answer_is_noticed(in_parquet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were requests spread by anything but their identifiers, the results would differ."""
+    whole = said(in_parquet)
+    monkeypatch.setattr(exchange, "SPLIT_EVENTS", 20)
+    monkeypatch.setattr(exchange, "request_shards", lambda table: table["sequence"].to_numpy() % exchange.SHARDS)
+
+    assert said(in_parquet, LocalEngine(threads=1, memory_events=100, unit_events=100)) != whole
+
+
+def test_answers_without_a_queue_are_placed_on_disk_too(clean: Path, tmp_path: Path) -> None:
+    """A history larger than memory whose answers name no queue is judged as if they did."""
+    events = [
+        msgspec.structs.replace(event, topic="", queue=-1, broker="") if event.event == "answer_sent" else event
+        for event in load(clean).events
+    ]
+    write(tmp_path / "history", events, simulated_meta())
+    result = judge_on(
+        LocalEngine(threads=1, memory_events=100, unit_events=300),
+        find([tmp_path / "history"]),
+        wake_ms=100,
+        late_ms=50,
+        say=lambda _text: None,
+    )
+
+    assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
+    assert result.requests == judge([clean], engine="local").requests
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_spark_says_the_same_of_parquet_and_of_one_queue_in_shares(
+    in_parquet: Path, spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The result is that of the engine without Spark, whether queues are shared out or not."""
+    monkeypatch.setattr(exchange, "SPLIT_EVENTS", 20)
+    assert said(in_parquet, spark_engine) == said(in_parquet)
+    monkeypatch.setattr("longpoll_judge.spark.UNIT_EVENTS_MIN", 100)
+    assert said(in_parquet, spark_engine) == said(in_parquet)
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def damaged(directory: Path) -> list[str]:
+    """What the judge says is wrong with the files; it must not call them valid."""
+    result = judge([directory], engine="local")
+    assert result.verdict == "unknown"
+    return [gap["why"] for gap in result.gaps if gap["kind"] == "damage"]
+
+
+def test_a_torn_parquet_file_is_named(in_parquet: Path, tmp_path: Path) -> None:
+    """Without its end nothing of the file can be read, and the judge says which file it was."""
+    write(tmp_path, [], simulated_meta())
+    content = next(in_parquet.glob("part-*")).read_bytes()
+    (tmp_path / "part-000000.parquet").write_bytes(content[: len(content) // 2])
+    (why,) = damaged(tmp_path)
+
+    assert "part-000000.parquet: cannot be read as Parquet" in why
+
+
+def test_a_torn_compressed_part_is_read_up_to_its_tear(clean: Path, tmp_path: Path) -> None:
+    """The events before the tear count; that there may be more is said."""
+    directory = compressed(clean, tmp_path / "zst")
+    part = max(directory.glob("part-*.zst"), key=lambda path: path.stat().st_size)
+    part.write_bytes(part.read_bytes()[:-40])
+    found = damaged(directory)
+
+    assert any("cannot be decompressed to its end" in why for why in found)
+    assert judge([directory], engine="local").events > 3_000
+
+
+def test_bad_rows_of_parquet_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    """Nulls, intervals back to front and huge numbers are damage of their row; unknown columns are not read."""
+    write(tmp_path, [], simulated_meta())
+    good: dict[str, object] = {"event": "append", "after_ns": 1, "before_ns": 2, "source": "broker-a#1", "sequence": 0, "more": 1}
+    bad: list[dict[str, object]] = [{"source": None}, {"after_ns": 3}, {"queue_offset": 1 << 62}, {"offsets": [1, 1 << 62]}]
+    table = pa.Table.from_pylist([good | {"queue_offset": 0, "offsets": [1]} | changed for changed in ({}, *bad, {})])
+    parquet.write_table(table, tmp_path / "part-0.parquet")
+    result = judge([tmp_path], engine="local")
+
+    assert result.events == 2
+    assert [gap["count"] for gap in result.gaps if "damaged row" in gap["why"]] == [1, 1, 1, 1]
+    assert "part-0.parquet at byte 2" in damaged(tmp_path)[1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"event": ["append"]}, "the column after_ns is missing"),
+        ({"event": ["a"], "after_ns": ["x"]}, "cannot be read"),
+    ],
+)
+def test_parquet_of_another_kind_is_named(tmp_path: Path, columns: dict[str, list[str]], why: str) -> None:
+    """A file that is no history is damage, not a traceback."""
+    write(tmp_path, [], simulated_meta())
+    filled = {name: ["1"] for name in ("before_ns", "source", "sequence")} if len(columns) > 1 else {}
+    parquet.write_table(pa.table(columns | filled), tmp_path / "part-0.parquet")
+
+    assert why in damaged(tmp_path)[0]
+
+
+def test_an_unknown_kind_of_part_is_named(clean: Path, tmp_path: Path) -> None:
+    """What could hold events and is not read keeps the verdict from being valid."""
+    write(tmp_path, load(clean).events, simulated_meta())
+    (tmp_path / "part-9.csv").write_bytes(b"x")
+
+    assert "no kind of part" in damaged(tmp_path)[0]
+
+
+def test_a_damaged_history_is_not_converted(clean: Path, tmp_path: Path) -> None:
+    """Converted, a torn line would look like an event that was taken away; nothing is left behind."""
+    plant(clean, "half_line", tmp_path / "torn")
+    with pytest.raises(DamagedHistoryError, match="judge it as it is"):
+        convert(tmp_path / "torn", tmp_path / "target", into="parquet", say=nothing)
+    assert not (tmp_path / "target").exists()
+
+
+def test_nothing_is_overwritten(clean: Path) -> None:
+    """A directory that holds something is refused."""
+    with pytest.raises(TargetExistsError):
+        convert(clean, clean, into="parquet", say=nothing)
+
+
+def test_the_command_converts(clean: Path, tmp_path: Path) -> None:
+    """It says how many events it wrote; a mistake is exit 2 and one line."""
+    runner = CliRunner()
+    told = runner.invoke(main, ["history", "convert", str(clean), str(tmp_path / "new"), "--json"])
+    again = runner.invoke(main, ["history", "convert", str(clean), str(tmp_path / "new")])
+
+    assert (told.exit_code, again.exit_code) == (0, 2)
+    assert msgspec.json.decode(told.stdout)["events"] == len(load(clean).events)
+    assert isinstance(load(clean).events[0], Event)

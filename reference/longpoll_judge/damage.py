@@ -1,0 +1,15 @@
+"""What could not be read, as every kind of part names it. Leaves out the reading (`ndjson`, `parquet`)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Damage(msgspec.Struct, frozen=True, order=True):
+    """Something in the files that could not be read: evidence that is missing."""
+
+    file: str
+    position: int
+    """Byte offset of the line in the file, or number of the row; -1 for the file as a whole."""
+    reason: str
+    count: int = 1
