@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "store": ("longpoll.commands.store", "Show, verify or dump a store directory; never writes to it."),
     "observe": ("longpoll.commands.observe", "Record a history of any broker, as a proxy between it and its clients."),
     "judge": ("longpoll.commands.judge", "Judge a recorded history on Spark."),
+    "history": ("longpoll.commands.history", "Convert a recorded history between formats."),
     "verify": ("longpoll.commands.verify", "The main job: explore, prove, serve, drive, record, judge, report."),
 }
 """Each command's module and its one-line help, so that `longpoll --help` loads nothing."""
