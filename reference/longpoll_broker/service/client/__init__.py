@@ -1,10 +1,12 @@
 """A RocketMQ client: producer, push consumer and pull consumer, for our broker and the Java one alike.
 
 `remoting` is one connection, `instance` all of a client's connections and routes, `producer` sends, `consumer` shares
-queues and pulls them, `delivery` gives messages to whoever polls, `push` to a listener, `aio` to asyncio.
+queues and pulls them, `delivery` gives messages to whoever polls, `push` to a listener, `aio` to
+asyncio, and `admin` asks and changes what there is.
 Leaves out transactions and pulling without a group. `docs/client.md` shows how it is used.
 """
 
+from longpoll_broker.service.client.admin import Admin
 from longpoll_broker.service.client.aio import AsyncProducer, AsyncPullConsumer
 from longpoll_broker.service.client.consumer import OnShare
 from longpoll_broker.service.client.credentials import Credentials
@@ -22,6 +24,7 @@ from longpoll_broker.service.client.workers import ConsumeStatus, Later, Listene
 from longpoll_broker.wire.bodies import MessageModel, MessageQueue
 
 __all__ = [
+    "Admin",
     "AsyncProducer",
     "AsyncPullConsumer",
     "ClientInstance",

@@ -31,7 +31,7 @@ HANG_CHECKS: Final = 4
 class Listening(Protocol):
     """A way of giving messages to a listener: this one, or `orderly`."""
 
-    def deliver(self, batch: Batch) -> None:
+    def deliver(self, batch: Batch, /) -> None:
         """Take what a pull brought; on a reader thread."""
         ...
 

@@ -55,7 +55,7 @@ OnShare = Callable[[MessageQueue, bool], None]
 class Delivery(Protocol):
     """Where a member's messages go."""
 
-    def deliver(self, batch: Batch) -> None:
+    def deliver(self, batch: Batch, /) -> None:
         """Take what a pull brought; on a reader thread, so never wait."""
         ...
 

@@ -116,6 +116,16 @@ class ClientInstance:
         """An open connection to host:port; raises UnreachableError."""
         return self._client(split_address(address))
 
+    def name_server(self) -> RemotingClient:
+        """An open connection to the first name server that can be reached; raises UnreachableError."""
+        failure: ClientError | None = None
+        for address in self._name_servers:
+            try:
+                return self._client(address)
+            except UnreachableError as error:
+                failure = error
+        raise UnreachableError(f"no name server answers: {failure}") from failure
+
     def route(self, topic: str) -> Route:
         """The topic's route, at most 30 s old; raises NoRouteError, UnreachableError or another ClientError."""
         return self._route(topic, topic, None)

@@ -27,7 +27,7 @@ class FlowLimits:
     size_max: int
     """Bytes of bodies."""
     span_max: int | None
-    """Offsets between the first and the last; None: any, for a queue that is consumed in order."""
+    """Offsets from the first to the next pull; None: any, for a queue that is consumed in order."""
 
 
 @define(slots=True, eq=False)
@@ -46,8 +46,11 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """Offsets between the first message that waits and the last."""
-        return next(reversed(self._open)) - next(iter(self._open)) if self._open else 0
+        """Offsets from the first message that waits to the next pull: what may come again after a crash.
+
+        Java looks at the last message that waits instead, so that one that hangs alone is no reason to stop.
+        """
+        return self.offset_next - next(iter(self._open), self.offset_next)
 
     @property
     def offset_done(self) -> int:

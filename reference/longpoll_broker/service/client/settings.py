@@ -57,7 +57,7 @@ class ConsumerConfig:
     cached_size_max: int = field(default=100 * MIB)
     """`pullThresholdSizeForQueue`, bytes of bodies: likewise."""
     cached_span_max: int = field(default=2000)
-    """`consumeConcurrentlyMaxSpan`: likewise with so much between the first and last offset; not when orderly."""
+    """`consumeConcurrentlyMaxSpan`: likewise with so many offsets from the first to the next pull; not when orderly."""
     rebalance_s: float = field(default=20.0)
     heartbeat_s: float = field(default=30.0)
     persist_s: float = field(default=5.0)

@@ -1,0 +1,277 @@
+"""A push consumer whose listener misbehaves, and what its locks and threads do then."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from longpoll_broker.errors import ConfigError, RefusedError
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.client import (
+    ConsumerConfig,
+    ConsumeStatus,
+    Later,
+    MessageModel,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    StartAt,
+    allocate_by_circle,
+    concurrent,
+)
+from longpoll_broker.service.client.consumer import GroupMember
+from longpoll_broker.service.client.workers import Answer, Listener
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.client_scenarios import new_topic
+
+PATIENCE_S = 10.0
+RUNTIME = RealRuntime()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """An embedded broker."""
+    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as started:
+        yield started
+
+
+@pytest.fixture
+def name_server(broker: Broker) -> str:
+    """Its name server."""
+    return "{}:{}".format(*broker.name_server_address)
+
+
+def listening(
+    name_server: str, topic: str, listener: Listener, *, is_orderly: bool = False, **options: Any
+) -> PushConsumer:
+    """A started consumer of the topic's first message on."""
+    config = ConsumerConfig("G", start_at=StartAt.FIRST, **options)
+    consumer = PushConsumer(RUNTIME, name_server, config, listener, is_orderly=is_orderly)
+    consumer.subscribe(topic)
+    consumer.start()
+    return consumer
+
+
+def send(name_server: str, topic: str, *bodies: bytes) -> None:
+    """Send to queue 0."""
+    with Producer(RUNTIME, name_server) as producer:
+        for body in bodies:
+            producer.send(topic, body, queue_id=0)
+
+
+def test_a_listener_that_raises_has_its_message_sent_back(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One line says what it raised and where; the thread goes on with the next message."""
+    got = threading.Event()
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        if messages[0].body == b"bad":
+            raise ZeroDivisionError("the listener's own fault")
+        got.set()
+        return ConsumeStatus.SUCCESS
+
+    with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
+        send(name_server, topic, b"bad", b"good")
+        with listening(name_server, topic, listen, thread_count=1) as consumer:
+            assert got.wait(PATIENCE_S)
+            wait_until(lambda: consumer.statistics[topic].consumed_count == 1)
+            counts = consumer.statistics[topic]
+        assert (counts.later_count, counts.sent_back_count, counts.message_count) == (1, 1, 2)
+    (line,) = [record.message for record in caplog.records if "raised" in record.message]
+    assert "the listener's own fault" in line
+    assert f"{topic} queue 0 offset 0" in line
+
+
+def test_a_listener_that_answers_nothing_has_put_its_message_off(
+    name_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Forgetting to answer must not lose a message."""
+
+    def forgetful(_messages: Sequence[ReceivedMessage]) -> Answer:
+        return cast("Answer", None)
+
+    with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
+        send(name_server, topic, b"x")
+        with listening(name_server, topic, forgetful) as consumer:
+            wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].sent_back_count == 1)
+    assert "answered None" in caplog.text
+
+
+def test_a_listener_that_hangs_is_told_of_and_its_message_comes_again(
+    name_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After its time the message is sent back once, and closing does not wait for ever."""
+    going_on = threading.Event()
+
+    def hang(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        going_on.wait(PATIENCE_S)
+        return ConsumeStatus.SUCCESS
+
+    with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
+        send(name_server, topic, b"x")
+        options: dict[str, Any] = {"consume_timeout_s": 0.2, "close_timeout_s": 0.05}
+        with listening(name_server, topic, hang, thread_count=1, **options) as consumer:
+            wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].sent_back_count == 1)
+        going_on.set()
+    assert "has not answered for 0.2 s" in caplog.text
+    assert "left behind" in caplog.text
+    assert caplog.text.count("has not answered") == 1
+
+
+def test_an_orderly_listener_that_hangs_holds_its_queue_up(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The line says so once, nothing overtakes, and everything comes when it goes on."""
+    going_on = threading.Event()
+    seen: list[bytes] = []
+
+    def hang(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        assert going_on.wait(PATIENCE_S)
+        seen.extend(message.body for message in messages)
+        return ConsumeStatus.SUCCESS
+
+    with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
+        send(name_server, topic, b"1", b"2")
+        with listening(name_server, topic, hang, is_orderly=True, consume_timeout_s=0.1):
+            wait_until(lambda: "the queue waits for it" in caplog.text)
+            assert seen == []
+            going_on.set()
+            wait_until(lambda: seen == [b"1", b"2"])
+
+
+def test_what_cannot_be_sent_back_is_given_again_from_here(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one more try counted, although the broker knows nothing of it."""
+    monkeypatch.setattr(concurrent, "LOCAL_RETRY_S", 0.01)
+
+    def refuse(_self: GroupMember, _message: ReceivedMessage, _queue: MessageQueue, _level: int) -> None:
+        raise RefusedError("CONSUMER_SEND_MSG_BACK", 1, "planted")
+
+    monkeypatch.setattr(GroupMember, "send_back", refuse)
+    tries: list[int] = []
+
+    def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+        tries.append(messages[0].reconsume_times)
+        return ConsumeStatus.SUCCESS if len(tries) == 3 else Later()
+
+    with new_topic(name_server, 1) as topic:
+        send(name_server, topic, b"x")
+        with listening(name_server, topic, listen) as consumer:
+            wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count == 1)
+    assert tries == [0, 1, 2]
+
+
+def test_an_orderly_message_is_a_dead_letter_after_its_tries(broker: Broker, name_server: str) -> None:
+    """It holds its queue up for two more tries and then lets the next one pass."""
+    seen: list[tuple[bytes, int]] = []
+
+    def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+        (message,) = messages
+        seen.append((message.body, message.reconsume_times))
+        return ConsumeStatus.LATER if message.body == b"poison" else ConsumeStatus.SUCCESS
+
+    with new_topic(name_server, 1) as topic:
+        send(name_server, topic, b"poison", b"next")
+        with listening(name_server, topic, listen, is_orderly=True, suspend_s=0.01, reconsume_count_max=2):
+            wait_until(lambda: len(seen) == 4)
+    assert seen == [(b"poison", 0), (b"poison", 1), (b"poison", 2), (b"next", 0)]
+    assert broker.store.visible_end("%DLQ%G", 0) == 1
+
+
+def test_a_queue_that_another_member_has_locked_is_left_alone(name_server: str) -> None:
+    """An orderly member waits for the lock of one that has the queue, although the share says that it is its own."""
+    seen: list[bytes] = []
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        seen.extend(message.body for message in messages)
+        return ConsumeStatus.SUCCESS
+
+    with new_topic(name_server, 1) as topic:
+        send(name_server, topic, b"x")
+        with Producer(RUNTIME, name_server) as stranger:
+            locks = GroupMember(RUNTIME, name_server, ConsumerConfig("G"), _Nowhere())._locks
+            locks._instance.route(topic)
+            (queue,) = stranger._instance.route(topic).readable
+            assert locks.lock([queue], _fail) == ({queue}, set())
+            with listening(name_server, topic, listen, is_orderly=True) as consumer:
+                assert queue not in consumer.queues
+                assert seen == []
+                locks.unlock([queue], _fail)
+                consumer._member._rebalance()
+                wait_until(lambda: seen == [b"x"])
+                consumer._member._lose([queue])
+                assert queue not in consumer.queues
+            locks._instance.close()
+
+
+def _fail(broker_name: str, error: Exception) -> None:
+    pytest.fail(f"{broker_name}: {error}")
+
+
+class _Nowhere:
+    """A delivery that takes nothing."""
+
+    def deliver(self, _batch: object) -> None:
+        """Never called."""
+        pytest.fail("a message came")
+
+    def is_busy(self, _puller: object) -> bool:
+        """Never."""
+        return False
+
+
+def test_nothing_is_left_running(name_server: str) -> None:
+    """Closing ends every thread, orderly or not."""
+    with new_topic(name_server, 2) as topic:
+        before = threading.active_count()
+        for is_orderly in (False, True):
+            with listening(name_server, topic, lambda _messages: ConsumeStatus.SUCCESS, is_orderly=is_orderly):
+                assert threading.active_count() > before
+            assert threading.active_count() == before
+
+
+def test_a_circle_deals_queues_out_one_by_one() -> None:
+    """Each queue has one owner, and a stranger has none."""
+    queues = [MessageQueue(topic="T", broker_name="b", queue_id=number) for number in range(7)]
+    shares = [[queue.queue_id for queue in allocate_by_circle(name, "yxz", reversed(queues))] for name in "xyz"]
+    assert shares == [[0, 3, 6], [1, 4], [2, 5]]
+    assert allocate_by_circle("stranger", "xyz", queues) == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"group": "G", "thread_count": 0}, "thread_count is 0"),
+        ({"group": "G", "cached_count_max": 0}, "cached_count_max is 0"),
+        ({"group": "G", "offsets_file": "here.json"}, "no absolute path"),
+        ({"group": " "}, "not allowed"),
+    ],
+)
+def test_a_config_that_could_never_work_is_refused(options: dict[str, Any], words: str) -> None:
+    """The user's mistake is told at once."""
+    with pytest.raises(ConfigError, match=words):
+        ConsumerConfig(**options)
+
+
+def test_a_consumer_that_wants_nothing_is_told_so(name_server: str) -> None:
+    """Starting without a subscription is a mistake."""
+    config = ConsumerConfig("G")
+    with (
+        PushConsumer(RUNTIME, name_server, config, lambda _messages: ConsumeStatus.SUCCESS) as consumer,
+        pytest.raises(ConfigError, match="call subscribe"),
+    ):
+        consumer.start()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'[{"topic":1}]', b"\xff", b"[" * 10_000])
+def test_a_damaged_file_of_offsets_is_named(tmp_path: Path, name_server: str, content: bytes) -> None:
+    """It is not overwritten: its offsets may be mended."""
+    file = tmp_path / "offsets.json"
+    file.write_bytes(content)
+    config = ConsumerConfig("G", message_model=MessageModel.BROADCASTING, offsets_file=str(file))
+    with pytest.raises(ConfigError, match="offsets file"):
+        PushConsumer(RUNTIME, name_server, config, lambda _messages: ConsumeStatus.SUCCESS)
+    assert file.read_bytes() == content

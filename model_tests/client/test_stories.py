@@ -1,0 +1,105 @@
+"""The client's stories against our own broker, short; `model_tests/peers` plays them to the Java brokers too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.client import puller
+from longpoll_broker.service.client.messages import decode_messages
+from longpoll_broker.testing import client_scenarios as stories
+from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_broker.testing.client_scenarios import Log, explain
+
+
+@pytest.fixture
+def name_server(tmp_path: Path) -> Iterator[str]:
+    """The name server of an embedded broker."""
+    with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
+        yield "{}:{}".format(*broker.name_server_address)
+
+
+def test_nothing_is_lost_while_members_come_and_go(name_server: str) -> None:
+    """Every message comes, and one that comes twice comes after its queue changed hands."""
+    report = stories.rebalance(name_server, 2_000)
+    assert report.lost == ()
+    assert report.distinct == report.sent == 2_000
+    assert report.unexplained == ()
+    assert report.handovers >= 8 + 4 + 2 + 2
+
+
+def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str) -> None:
+    """Each queue's messages come one by one, and one that is put off comes again before its successor."""
+    report = stories.orderly(name_server, 800)
+    assert (report.count, report.out_of_order, report.at_once) == (800, 0, 0)
+    assert report.put_off == 16
+
+
+@pytest.mark.parametrize(
+    ("limits", "name"),
+    [
+        ({"cached_count_max": 16}, "count"),
+        ({"cached_size_max": 20_000}, "size"),
+        ({"cached_span_max": 16}, "span"),
+    ],
+)
+def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, limits: dict[str, int], name: str) -> None:
+    """With too many, too large or too widely spread messages waiting, pulling stops until they are consumed."""
+    report = stories.flow_control(name_server, 80, 1_000, **limits)
+    assert report.stopped_by == name
+    assert 0 < report.waiting < 80
+    assert report.consumed == 80
+    assert report.stopped_after is None
+
+
+def test_everyone_gets_what_is_broadcast_and_goes_on_from_a_file(name_server: str, tmp_path: Path) -> None:
+    """Two members get everything; the one that kept its offsets gets only what is new after a restart."""
+    first, second, again = stories.broadcasting(name_server, 100, str(tmp_path / "offsets.json"))
+    assert first == second == list(range(100))
+    assert again == [0]
+
+
+@pytest.mark.parametrize("raises", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_what_nobody_can_use_ends_among_the_dead_letters(name_server: str, raises: bool) -> None:
+    """Two more tries from the retry topic under the message's own topic, then the dead letter with its tag."""
+    report = stories.retry(name_server, raises=raises)
+    assert report.reconsume_times == (0, 1, 2)
+    assert len(report.topics) == 1
+    assert not next(iter(report.topics)).startswith("%")
+    assert report.dead == (b"poison",)
+    assert report.tags == "red"
+
+
+def test_a_group_goes_on_from_its_stored_offsets(name_server: str) -> None:
+    """What the first member consumed does not come again, and everything else does."""
+    first, second = stories.restart(name_server, 200)
+    assert sorted(first + second) == list(range(200))
+
+
+def test_planted_a_puller_that_skips_a_message_is_noticed(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One message less of each pull is a lost message of the story."""
+    monkeypatch.setattr(puller, "decode_messages", lambda body: decode_messages(body)[1:])
+    monkeypatch.setattr(stories, "PATIENCE_S", 3.0)
+    with pytest.raises(AssertionError, match="500 messages"):
+        stories.rebalance(name_server, 500)
+
+
+@pytest.mark.parametrize(
+    ("member", "handover", "unexplained"),
+    [("a", ("a", 1), 1), ("a", ("a", 0), 0), ("c", ("c", 0), 0), ("a", ("c", 0), 1)],
+)
+def test_planted_a_second_arrival_is_explained_by_another_spell_only(
+    member: str, handover: tuple[str, int], unexplained: int
+) -> None:
+    """By the member's getting that queue again or by another member's getting it; not by another queue or nobody."""
+    log = Log()
+    log.handovers.append(stories.Handover(1, "a", ("T", 0), is_ours=True))
+    log.arrivals.append(stories.Arrival(2, "a", ("b", 0), 5, "id"))
+    log.handovers.append(stories.Handover(3, handover[0], ("T", handover[1]), is_ours=True))
+    log.arrivals.append(stories.Arrival(4, member, ("b", 0), 5, "id"))
+    report = explain(log, ["id", "gone"])
+    assert (report.duplicates, len(report.unexplained), report.lost) == (1, unexplained, ("gone",))
