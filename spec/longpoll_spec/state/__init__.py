@@ -132,10 +132,9 @@ class State:
         return any_of(request.at(queue) & fact_of(queue) for queue in self.queues)
 
     def visible_end_of(self, request: Request) -> Int:
-        """The visible end of the queue that the request reads."""
-        *others, last = self.queues
-        end = last.visible_end
-        for queue in others:
+        """The visible end of the queue that the request reads; no queue is the one that is left over."""
+        end = const(0)
+        for queue in self.queues:
             end = ite(request.at(queue), queue.visible_end, end)
         return end
 
