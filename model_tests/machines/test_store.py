@@ -6,10 +6,11 @@ file's end, and after opening everything is visible. Files are so small that log
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 from longpoll_broker.errors import StoreError
-from longpoll_broker.runtime.files import RealFiles
+from longpoll_broker.runtime.files import RealFiles, RealMappedFile
 from longpoll_broker.store import commit_log, selection
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import ConsumeQueue
@@ -37,11 +38,22 @@ from longpoll_broker.testing.plain_store import read_record
 from longpoll_broker.testing.stores import SMALL, message, open_store
 from longpoll_broker.wire.message import tags_code
 
+pytestmark = pytest.mark.timeout(1800)
+"""The long profile takes 160,000 steps on files: four minutes here, more than the usual limit on a busy machine."""
 CONFIG = evolve(SMALL, transfer_bytes_max_in_memory=800, transfer_count_max_in_memory=6)
 UNITS_PER_FILE = CONFIG.consume_queue_file_size // 20
 QUEUES = [("A", 0), ("A", 1), ("%RETRY%B", 0)]
 TAGS = ["red", "AaAa", "BBBB", None]
 PREPARED = 0x4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_syncs() -> Iterator[None]:
+    """The machine kills and never cuts the power: what is not synced stays, and syncing would only cost time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _descriptor: None)
+        patch.setattr(RealMappedFile, "sync", lambda *_: None)
+        yield
 
 
 @define
