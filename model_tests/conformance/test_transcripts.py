@@ -17,19 +17,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-import attrs
 import pytest
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core import pull as pull_core
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 ROOT: Final = Path(__file__).parents[2]
 GOLDEN: Final = Path(__file__).parent / "golden"
 STORE: Final = ROOT / "model_tests" / "store" / "golden" / "store-4.9.7-clean.tar.xz"
-ROCKETMQ_5: Final = attrs.evolve(ROCKETMQ_4_9, name="rocketmq-5")
 POLICIES: Final = {policy.name: policy for policy in (ROCKETMQ_4_9, ROCKETMQ_5, STRICT)}
 VERSIONS: Final = {ROCKETMQ_4_9.name: "4.9.7", ROCKETMQ_5.name: "5.5.0", STRICT.name: "4.9.7"}
 """Whose recordings a policy is held to."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -13,7 +15,8 @@ from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.testing.memory_queues import MemoryQueues, Message
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy, RecheckAfterHold
+from longpoll_spec.model import ACTION_NAMES
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy, RecheckAfterHold
 
 KEY = ("T", 0)
 
@@ -196,16 +199,89 @@ def test_the_limit_is_exact_between_threads() -> None:
     assert [cause for _pull, cause in bench.refused] == ["busy"] * 600
 
 
-def test_a_recheck_passes_over_what_the_filter_does_not_want() -> None:
-    """Another tag's message became visible meanwhile: the pull stays held, and wakes at the one it wants."""
+def test_a_recheck_after_the_insert_runs_whoever_has_something_to_read() -> None:
+    """Also when its filter wants none of it: the answer moves the offset on, as a first read does."""
     bench = Bench(STRICT)
     bench.make_visible("other")
     pull = bench.hold(tags="mine")
+    assert bench.ran == [(pull, "woken")]
+
+
+def arriving_during_the_put_back(tag: str, policy: Policy = STRICT_CLONE) -> tuple[Bench, Pull]:
+    """A scan has the list when a message becomes visible whose notifier finds nobody; then the scan puts back."""
+    bench = Bench(policy)
+    pull = bench.hold(tags="mine")
+    waiting = [tag]
+
+    def step(action: str) -> None:
+        if action == "scan_end" and waiting:
+            bench.arrive(waiting.pop())
+
+    bench.service._runtime.step = step  # type: ignore[method-assign]
+    bench.service.scan(bench.outbox)
+    bench.service.assert_tidy()
+    return bench, pull
+
+
+def test_the_recheck_after_a_put_back_wakes_who_wants_it() -> None:
+    """strict-clone walks the bucket again."""
+    bench, pull = arriving_during_the_put_back("mine")
+    assert bench.ran == [(pull, "woken")]
+
+
+def test_the_recheck_after_a_put_back_passes_over_what_the_filter_does_not_want() -> None:
+    """Else every message of another tag would wake it; what was looked at is not looked at again."""
+    bench, pull = arriving_during_the_put_back("other")
     assert (bench.ran, len(bench.service)) == ([], 1)
     assert pull.unmatched_end == 1
-    bench.make_visible("mine")
-    second = bench.hold(tags="mine")
-    assert bench.ran == [(second, "woken")]
+
+
+def test_without_that_recheck_the_wakeup_is_lost() -> None:
+    """The planted fault: hazard (b)."""
+    bench, _pull = arriving_during_the_put_back("mine", attrs.evolve(STRICT_CLONE, recheck_after_keep=False))
+    assert (bench.ran, len(bench.service)) == ([], 1)
+
+
+def test_a_recheck_by_walk_wakes_the_whole_bucket() -> None:
+    """As pull request #7359 does: those that were lost before it are found with it."""
+    bench = Bench(ROCKETMQ_PR7359)
+    first = bench.hold()
+    bench.make_visible()
+    steps: list[str] = []
+    bench.service._runtime.step = steps.append  # type: ignore[method-assign]
+    second = bench.hold()
+    assert bench.ran == [(first, "woken"), (second, "woken")]
+    assert steps == ["hold", "recheck", "walk_start", "walk_each", "walk_each", "walk_end"]
+    assert set(steps) <= set(ACTION_NAMES)
+
+
+@pytest.mark.parametrize(("matters", "woken"), [(True, 0), (False, 1)])
+def test_whether_the_tag_decides_who_is_woken(matters: bool, woken: int) -> None:
+    """`notify_only_if_tag_matches`."""
+    bench = Bench(attrs.evolve(STRICT, notify_only_if_tag_matches=matters))
+    bench.hold(tags="mine")
+    bench.arrive("other")
+    assert len(bench.ran) == woken
+
+
+@pytest.mark.parametrize(("policy", "scanned"), [(STRICT, True), (ROCKETMQ_4_9, False)], ids=["strict", "4.9"])
+def test_a_store_that_fails_for_one_queue(policy: Policy, scanned: bool) -> None:
+    """Hazard (l): it ends the round on 4.9, and costs nobody else anything elsewhere."""
+    bench = Bench(policy)
+    for queue_id in range(20):
+        bench.hold(queue_id=queue_id, deadline_ms=1)
+    bench.now_ns = 2_000_000
+    failing = bench.queues.visible_end
+
+    def visible_end(topic: str, queue_id: int) -> int:
+        if queue_id == 7:
+            raise OSError("the disk is gone")
+        return failing(topic, queue_id)
+
+    bench.service._ends = SimpleNamespace(visible_end=visible_end)
+    with nullcontext() if scanned else pytest.raises(OSError, match="gone"):
+        bench.service.scan(bench.outbox)
+    assert (len(bench.ran) == 19) == scanned
 
 
 def test_after_the_stop_nothing_is_held() -> None:

@@ -17,9 +17,8 @@ from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, w
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
-ROCKETMQ_5 = attrs.evolve(ROCKETMQ_4_9, name="rocketmq-5")
 POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 LONG_MS = 30_000
 SHORT_S = 0.2

@@ -14,6 +14,8 @@ from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 NOT_THE_BROKERS = {"next_pull", "tick", "executor_rejects", "notifier_throws"}
 """What clients, time and faults do."""
+IN_A_RACE_ONLY = {"walk_start", "walk_each", "walk_end"}
+"""What a recheck does that finds something; `test_hold_service.py` sees to that."""
 
 
 class NotingRuntime(RealRuntime):
@@ -54,4 +56,4 @@ def test_the_step_points_are_the_laws_actions(start_broker: StartBroker, connect
     passed = [steps_of(policy, tmp_path, start_broker, connect) for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9)]
     for steps in passed:
         assert steps <= set(ACTION_NAMES)
-    assert set().union(*passed) == set(ACTION_NAMES) - NOT_THE_BROKERS
+    assert set().union(*passed) == set(ACTION_NAMES) - NOT_THE_BROKERS - IN_A_RACE_ONLY

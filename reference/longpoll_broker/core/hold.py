@@ -157,6 +157,11 @@ class HoldTable:
         """The buckets that there are now."""
         return list(self._buckets)
 
+    def held(self, key: Key) -> list[Pull]:
+        """The pulls that a bucket holds now."""
+        bucket = self._buckets.get(key)
+        return list(bucket.pulls) if bucket is not None else []
+
     def deadline_next_ms(self) -> int | None:
         """When `expire` is next needed; None when no deadline is armed."""
         return self._deadlines.next_ms()

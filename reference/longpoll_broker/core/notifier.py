@@ -112,6 +112,8 @@ class Walk:
             newest = self.read_visible_end()
         if newest <= pull.offset:
             return False
+        if not self.policy.notify_only_if_tag_matches:
+            return True
         wanted = pull.filter
         if wanted is None or not wanted.matches(self.tags_code):
             return wanted is None

@@ -293,7 +293,10 @@ class Broker:
             standing, self.traits, self.hold_service, config.broker_name, config.slave_acting_master
         )
         notifies = config.long_polling and (not standing.is_slave or self.traits.slave_notifies)
-        self.dispatch_service = DispatchService(runtime, self.store, self.hold_service, recorder, notifies=notifies)
+        in_batches = self.policy.notify_grain == "batch"
+        self.dispatch_service = DispatchService(
+            runtime, self.store, self.hold_service, recorder, notifies=notifies, in_batches=in_batches
+        )
         self._scan = None
         if self.policy.expiry == "scan":
             period_ms = config.scan_period_ms if config.long_polling else 1000

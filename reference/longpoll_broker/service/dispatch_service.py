@@ -9,6 +9,7 @@ Leaves out the cursor (`store.dispatch`) and the walk through a bucket (`service
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from attrs import define, field
@@ -37,6 +38,8 @@ class DispatchService:
     recorder: HistoryRecorder | None
     notifies: bool
     """False when long polling is off: then nobody is told (`longPollingEnable`)."""
+    in_batches: bool = False
+    """Whether the messages made visible together are announced by the last one of each queue."""
     _stopping: bool = field(default=False, init=False)
     _thread: Thread | None = field(default=None, init=False)
 
@@ -66,8 +69,14 @@ class DispatchService:
                         visible_end=arrival.offset_end,
                     )
             if self.notifies:
-                for arrival in arrivals:
+                for arrival in self._announced(arrivals):
                     self._notify(arrival, outbox)
+
+    def _announced(self, arrivals: Sequence[Arrival]) -> Iterable[Arrival]:
+        """The arrivals that are announced: each, or with `notify_grain=batch` the last one of every queue."""
+        if not self.in_batches:
+            return arrivals
+        return {(arrival.topic, arrival.queue_id): arrival for arrival in arrivals}.values()
 
     def _notify(self, arrival: Arrival, outbox: Outbox) -> None:
         try:

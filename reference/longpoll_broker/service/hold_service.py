@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from attrs import frozen
 
@@ -41,6 +41,7 @@ class Steps:
 
 NOTIFY: Final = Steps("notify_start", "notify_each", "notify_end")
 SCAN: Final = Steps("scan_start", "scan_each", "scan_end")
+RECHECK: Final = Steps("walk_start", "walk_each", "walk_end")
 
 
 class Executor(Protocol):
@@ -162,20 +163,24 @@ class HoldService:
     def _recheck(self, shard: Shard, pull: Pull, outbox: Outbox) -> None:
         """Look at the visible end once more; take the pull out under the lock, and only then queue it.
 
-        A notifier that has taken the pull meanwhile answers for it, so then there is nothing to do.
+        A notifier that has taken the pull meanwhile answers for it, so then there is nothing to do. Under
+        `recheck=walk` the whole bucket is walked instead, as upstream's pull request #7359 does.
         """
         recorder = self._recorder
         after_ns = recorder.now_ns() if recorder is not None else 0
         self._runtime.step("recheck")
         visible_end = self._ends.visible_end(pull.topic, pull.queue_id)
         removed = False
-        if wants_visible(pull, self._ends, visible_end):
+        walks = visible_end > pull.offset and self._policy.recheck == "walk"
+        if visible_end > pull.offset and not walks:
             with shard.lock:
                 removed = shard.table.recheck(pull)
         if recorder is not None:
             recorder.put("recheck", after_ns, **_place(pull), visible_end=visible_end)
         if removed:
             self._queue(pull, "woken", outbox)
+        elif walks:
+            self._walk(RECHECK, (pull.topic, pull.queue_id), visible_end, None, outbox)
 
     def _has_news(self, pull: Pull) -> bool:
         return self._ends.visible_end(pull.topic, pull.queue_id) > pull.offset
@@ -187,13 +192,19 @@ class HoldService:
         self._walk(NOTIFY, key, visible_end, tags_code, outbox)
 
     def _walk(self, steps: Steps, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
+        """Walk a bucket; once more, announcing no message, as long as a recheck after the put-back finds a reason."""
         shard = self._shards[hash(key) % SHARD_COUNT]
-        # Without the lock this is safe: a pull inserted after this look rechecks the end that was moved before it.
-        if self._policy.empty_shortcut and not shard.table.has(key):
-            return
-        recorder = self._recorder
+        again: int | None = visible_end
+        while again is not None:
+            # Without the lock this is safe: a pull inserted after this look rechecks the end that was moved before it.
+            if self._policy.empty_shortcut and not shard.table.has(key):
+                return
+            again = self._walk_once(steps, shard, self._new_walk(shard, key, again, tags_code), outbox)
+            tags_code = None
+
+    def _new_walk(self, shard: Shard, key: Key, visible_end: int, tags_code: int | None) -> Walk:
         topic, queue_id = key
-        walk = Walk(
+        return Walk(
             self._policy,
             shard.table,
             key,
@@ -204,13 +215,20 @@ class HoldService:
             # The end that an arrival tells is its own offset plus one.
             lambda: self._ends.properties_at(topic, queue_id, visible_end - 1),
         )
+
+    def _walk_once(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> int | None:
+        """One way through a bucket; the visible end to walk it again for, if need be."""
+        recorder = self._recorder
         after_ns = recorder.now_ns() if recorder is not None else 0
         self._runtime.step(steps.start)
         with shard.lock:
             taken = walk.start()
         if recorder is not None:
             for pull in taken:
-                recorder.put("take", after_ns, **_place(pull), visible_end=visible_end)
+                recorder.put("take", after_ns, **_place(pull), visible_end=walk.visible_end)
+        if not taken and self._policy.empty_shortcut:
+            # The bucket was emptied since it was looked at; nothing is to be put back or rechecked.
+            return None
         while walk.unseen:
             self._runtime.step(steps.each)
             wake = walk.each()
@@ -221,10 +239,9 @@ class HoldService:
                     if not shard.table.queue_taken(wake.pull):
                         continue
             self._queue(wake.pull, wake.cause, outbox)
-        if self._policy.take == "clone_and_clear":
-            self._keep(steps, shard, walk, outbox)
+        return self._keep(steps, shard, walk, outbox) if self._policy.take == "clone_and_clear" else None
 
-    def _keep(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> None:
+    def _keep(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> int | None:
         recorder = self._recorder
         after_ns = recorder.now_ns() if recorder is not None else 0
         self._runtime.step(steps.end)
@@ -233,27 +250,32 @@ class HoldService:
         if recorder is not None:
             for pull in kept:
                 recorder.put("keep", after_ns, **_place(pull), visible_end=walk.visible_end)
-        if not kept:
-            return
-        for pull in kept:
-            if self._policy.expiry == "own_deadline":
-                self._tell_clock(pull.deadline_ms, outbox)
-        if self._policy.recheck_after_keep:
-            self._runtime.step("recheck")
-            visible_end = self._ends.visible_end(*walk.key)
-            wanting = [pull for pull in kept if wants_visible(pull, self._ends, visible_end)]
-            with shard.lock:
-                removed = [pull for pull in wanting if shard.table.recheck(pull)]
-            for pull in removed:
-                self._queue(pull, "woken", outbox)
+        if kept and self._policy.expiry == "own_deadline":
+            self._tell_clock(min(pull.deadline_ms for pull in kept), outbox)
+        if not self._policy.recheck_after_keep:
+            return None
+        self._runtime.step("recheck")
+        visible_end = self._ends.visible_end(*walk.key)
+        with shard.lock:
+            held = shard.table.held(walk.key)
+        return visible_end if any(wants_visible(pull, self._ends, visible_end) for pull in held) else None
 
     def scan(self, outbox: Outbox) -> None:
-        """Go through every bucket as the scanner does; a store that fails for one bucket ends the round, as in 4.9."""
+        """Go through every bucket as the scanner does; what a filter raises costs no other bucket its turn.
+
+        A store that fails for one queue ends the round under `scan_throw=abort_round`, as in 4.9: raises what it does.
+        """
         for shard in self._shards:
             with shard.lock:
                 keys = shard.table.keys()
             for key in keys:
-                visible_end = self._ends.visible_end(*key)
+                try:
+                    visible_end = self._ends.visible_end(*key)
+                except FAULTS:
+                    if self._policy.scan_throw == "abort_round":
+                        raise
+                    log.exception("the scan cannot read %s", key)
+                    continue
                 try:
                     self._walk(SCAN, key, visible_end, None, outbox)
                 except FAULTS:
@@ -377,7 +399,7 @@ class HoldService:
                 log.warning("a woken pull of %s was rejected and is dropped, as the policy says", pull.topic)
 
 
-def _place(pull: Pull) -> dict[str, str | int]:
+def _place(pull: Pull) -> dict[str, Any]:
     """The fields that tell a history's reader which pull is meant."""
     channel = pull.channel
     assert isinstance(channel, Channel)

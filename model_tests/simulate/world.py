@@ -1,0 +1,427 @@
+"""A world of the hold table's real threads under a controlled scheduler, with the law beside it.
+
+It has consumers, a dispatcher, a scanner and an executor around the real `HoldService`, `Walk` and `HoldTable`.
+Between two step points one of them runs, and the variables of the law, read off the table and the actors, must then be
+where some of that actor's own actions lead the law; none at all is allowed too. The code is coarser than the law
+where a walk is in place, and where it passes over an empty bucket without a step.
+
+`explore` tries every schedule, `wander` random ones. Left out are the stop, a refusal of the executor and a filter
+that throws, which `machines/test_core.py` has.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from attrs import define, field
+
+from longpoll_broker.core.filter import tag_filter
+from longpoll_broker.core.hold import ANSWERED, HELD, MISSED, PULLING, QUEUED, TAKEN, Pull
+from longpoll_broker.core.notifier import Walk
+from longpoll_broker.core.pull import Found, look
+from longpoll_broker.service.channel import Outbox
+from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.testing.memory_queues import MemoryQueues
+from longpoll_broker.testing.scheduled import ScheduledRuntime, Scheduler
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.compile_python import Packed, Successors, successors
+from longpoll_spec.law import law_of
+from longpoll_spec.model import Action, Model
+from longpoll_spec.policy import Policy
+from longpoll_spec.state import DUE, IDLE, RECHECKING, WALKING
+
+TOPIC: Final = "T"
+KEY: Final = (TOPIC, 0)
+EVERYTHING: Final = tag_filter("*", None)
+STEPS_MAX: Final = 9
+"""Most steps of the law in one segment: a walk in place of a whole bucket."""
+
+Move = tuple[str, int]
+"""What happens next: its kind, and the number of the request, or of the actor, that it is about."""
+OF_ACTOR: Final = {
+    "dispatcher": {"make_visible", "notify_start", "notify_each", "notify_end", "recheck"},
+    "scanner": {"scan_start", "scan_each", "scan_end", "recheck"},
+    "pull": {"pull_read", "hold", "recheck"},
+}
+"""The law's actions that each actor does."""
+POSITION: Final = {"start": DUE, "each": WALKING, "end": WALKING}
+
+
+@define(eq=False)
+class Slot:
+    """One consumer: where it reads next, and its pull."""
+
+    offset: int = 0
+    pull: Pull | None = None
+    thread: str = ""
+    """The actor that serves the pull."""
+
+
+@define(eq=False)
+class World:
+    """One run, and the law's state beside it. Invariant: both are equal between two moves."""
+
+    model: Model
+    law: Successors
+    scheduler: Scheduler = field(factory=Scheduler)
+    queues: MemoryQueues = field(factory=MemoryQueues)
+    executor: list[Pull] = field(factory=list)
+    walks: dict[str, Walk] = field(factory=dict)
+    held_by: dict[Pull, str] = field(factory=dict)
+    """What last put each pull into the table."""
+    done: Counter[str] = field(factory=Counter)
+    """The law's actions so far."""
+    spawned: int = 0
+    next_scan_ms: int = 0
+    state: Packed = ()
+    runtime: ScheduledRuntime = field(init=False)
+    service: HoldService = field(init=False)
+    slots: list[Slot] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.runtime = ScheduledRuntime(self.scheduler)
+        # What a hold table asks of a runtime is its locks, its clock and its step points.
+        self.service = HoldService(
+            self.runtime,  # type: ignore[arg-type]
+            self.model.policy,
+            self.queues,
+            self,
+            refuse=self.refuse,
+            held_count_max=100,
+        )
+        make = self.service._new_walk
+
+        def noted(*place: Any) -> Walk:
+            walk = make(*place)
+            current = self.scheduler.current
+            assert current is not None
+            self.walks[current.name] = walk
+            return walk
+
+        self.service._new_walk = noted  # type: ignore[method-assign,assignment]
+        self.slots = [Slot() for _ in range(self.bounds.requests)]
+        self.next_scan_ms = self.bounds.scan_ticks
+        self.state = self.model.initial
+
+    @property
+    def bounds(self) -> Bounds:
+        """How large the world is."""
+        return self.model.bounds
+
+    # -- what the threads do ---------------------------------------------------------------------------------------
+
+    def serve(self, number: int) -> None:
+        """A pull's thread: read, then hold."""
+        slot = self.slots[number]
+        pull = slot.pull
+        assert pull is not None
+        self.runtime.step("pull_read")
+        decision = look(pull, EVERYTHING, self.queues)
+        if isinstance(decision, Found):
+            self.answer(pull, decision.read.offset_next)
+        else:
+            pull.phase = MISSED
+            pull.filter = EVERYTHING
+            self.service.hold(pull, Outbox())
+
+    def dispatch(self) -> None:
+        """The dispatcher: one message becomes visible, then whoever waits is told."""
+        self.runtime.step("make_visible")
+        end = self.queues.make_visible(KEY)
+        self.service.notify(KEY, end, 0, Outbox())
+
+    def scan(self) -> None:
+        """The scanner: one round."""
+        self.service.scan(Outbox())
+
+    def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
+        """The executor takes a pull that left the table; `copies` in `observe` counts them by their phase."""
+        assert pull.phase is QUEUED, cause
+        assert pull not in self.executor, "queued twice"
+        self.executor.append(pull)
+        return True
+
+    def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
+        """Nobody is refused here."""
+        raise AssertionError(f"refused: {cause}")
+
+    def answer(self, pull: Pull, offset_next: int) -> None:
+        """Answer a pull; once."""
+        slot = next(slot for slot in self.slots if slot.pull is pull)
+        assert pull.phase is not ANSWERED
+        pull.phase = ANSWERED
+        slot.offset, slot.pull = offset_next, None
+
+    # -- moves -------------------------------------------------------------------------------------------------------
+
+    def moves(self) -> list[Move]:
+        """What can happen now: what the law's bounds and time allow, and every actor that can go on."""
+        stale = self.stale()
+        if stale is not None:
+            return [("go", self.number_of(stale))]
+        allowed = {(action.name, action.actors) for action, _after in self.successors(self.state)}
+        names = {name for name, _actors in allowed}
+        found: list[Move] = [(name, -1) for name in ("append", "tick") if name in names]
+        found += [("next_pull", slot) for slot in range(len(self.slots)) if ("next_pull", (slot,)) in allowed]
+        if "dispatcher" not in self.scheduler.actors and "make_visible" in names:
+            found.append(("dispatch", -1))
+        if "scanner" not in self.scheduler.actors and "scan_start" in names:
+            found.append(("scan", -1))
+        if "expire" in names:
+            found.append(("expire", -1))
+        found += [("run", self.slot_of(pull)) for pull in self.executor]
+        return found + [("go", self.number_of(name)) for name, actor in self.scheduler.actors.items() if actor.can_go]
+
+    def do(self, move: Move) -> None:
+        """Make one move, and one of the law's; an AssertionError when the law has none that fits."""
+        kind, number = move
+        if kind == "go":
+            name = list(self.scheduler.actors)[number]
+            self.scheduler.go(name)
+            own: set[str] = OF_ACTOR[name.partition(" ")[0]]
+        elif kind in {"dispatch", "scan"}:
+            own = self.begin("dispatcher" if kind == "dispatch" else "scanner")
+        else:
+            own = {kind}
+            getattr(self, f"do_{kind}")(number)
+        self.follow(move, own)
+        for slot in self.slots:
+            pull = slot.pull
+            if pull is not None and pull.phase is HELD:
+                self.held_by.setdefault(pull, "by hold")
+            elif pull is not None and pull.phase is TAKEN:
+                self.held_by[pull] = "by keep"
+        self.service.assert_tidy()
+
+    def begin(self, name: str) -> set[str]:
+        """Start a notifier and let it do its first segment; a scanner may find nothing to do at all."""
+        if name == "scanner":
+            self.next_scan_ms = self.runtime.now_ms + self.bounds.scan_ticks
+        self.scheduler.spawn(name, self.dispatch if name == "dispatcher" else self.scan)
+        self.scheduler.go(name)
+        if name in self.scheduler.actors:
+            self.scheduler.go(name)
+        return OF_ACTOR[name]
+
+    def do_append(self, _number: int) -> None:
+        """A message is in the log."""
+        self.queues.append(KEY)
+
+    def do_tick(self, _number: int) -> None:
+        """One tick is one millisecond."""
+        self.runtime.now_ms += 1
+
+    def do_next_pull(self, number: int) -> None:
+        """A consumer pulls; its thread comes to the read."""
+        slot = self.slots[number]
+        deadline_ms = self.runtime.now_ms + self.bounds.hold_ticks
+        slot.pull = Pull(number, self.spawned, "G", TOPIC, 0, slot.offset, 32, 2, deadline_ms=deadline_ms)
+        slot.thread = f"pull {self.spawned}"
+        self.spawned += 1
+        self.scheduler.spawn(slot.thread, lambda: self.serve(number))
+        self.scheduler.go(slot.thread)
+
+    def do_expire(self, _number: int) -> None:
+        """The clock's thread lets everybody go who is late."""
+        self.service.wait_s()
+        self.service.run(Outbox())
+
+    def do_run(self, number: int) -> None:
+        """The executor reads again and answers."""
+        pull = self.slots[number].pull
+        assert pull is not None
+        self.executor.remove(pull)
+        decision = look(pull, EVERYTHING, self.queues)
+        self.answer(pull, decision.read.offset_next)
+
+    def stale(self) -> str | None:
+        """A pull's thread that stands at its recheck although its pull is no longer in the table: it does nothing."""
+        serving = {slot.thread for slot in self.slots if slot.pull is not None and slot.pull.phase in {HELD, TAKEN}}
+        for name, actor in self.scheduler.actors.items():
+            if actor.at == "recheck" and name.startswith("pull") and name not in serving:
+                return name
+        return None
+
+    def number_of(self, name: str) -> int:
+        """An actor's place among all, which a schedule names it by."""
+        return list(self.scheduler.actors).index(name)
+
+    def slot_of(self, pull: Pull) -> int:
+        """Whose pull it is."""
+        return next(number for number, slot in enumerate(self.slots) if slot.pull is pull)
+
+    # -- the law -----------------------------------------------------------------------------------------------------
+
+    def successors(self, state: Packed) -> Iterator[tuple[Action, Packed]]:
+        """The law's next states, with their actions."""
+        return ((self.model.actions[index], after) for index, after in self.law(state))
+
+    def follow(self, move: Move, own: set[str]) -> None:
+        """Lead the law to what is seen now, by steps of the actor's own actions."""
+        seen = self.observe()
+        reached: dict[Packed, tuple[str, ...]] = {self.state: ()}
+        edge = [self.state]
+        for _ in range(STEPS_MAX):
+            if seen in reached:
+                self.state = seen
+                self.done.update(reached[seen])
+                return
+            steps = [
+                (after, (*reached[state], action.name)) for state in edge for action, after in self.own(state, own)
+            ]
+            edge = [after for after, _names in steps if after not in reached]
+            reached = dict(steps) | reached
+        before, after = self.show(self.state), self.show(seen)
+        changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+        raise AssertionError(f"{move} is no step of the law: {changed} from {before}")
+
+    def own(self, state: Packed, names: set[str]) -> Iterator[tuple[Action, Packed]]:
+        """The law's next states by some actions."""
+        return ((action, after) for action, after in self.successors(state) if action.name in names)
+
+    def observe(self) -> Packed:
+        """The world in the law's variables."""
+        seen = {
+            "log_end": len(self.queues.messages.get(KEY, ())),
+            "visible_end": self.queues.visible_end(*KEY),
+            "running": 1,
+            "next_scan": max(self.next_scan_ms - self.runtime.now_ms, 0),
+            "dispatcher": self.counter("dispatcher"),
+            "scanner": self.counter("scanner"),
+        }
+        for number, slot in enumerate(self.slots):
+            pull = slot.pull
+            seen[f"phase_{number}"] = self.model.state.phases[self.phase_of(pull)]
+            seen[f"offset_{number}"] = slot.offset
+            seen[f"deadline_{number}"] = 0 if pull is None else max(pull.deadline_ms - self.runtime.now_ms, 0)
+            seen[f"copies_{number}"] = int(pull is not None and pull.phase is QUEUED)
+            seen[f"open_{number}"] = int(pull is not None)
+            seen[f"recheck_due_{number}"] = int(self.rechecks(slot))
+        return tuple(seen[variable.name] for variable in self.model.variables)
+
+    def counter(self, name: str) -> int:
+        """Where a notifier is: by the step point where it stands."""
+        actor = self.scheduler.actors.get(name)
+        if actor is None or actor.at in {None, "make_visible"}:
+            return IDLE
+        assert actor.at is not None
+        if actor.at == "recheck":
+            return RECHECKING
+        # In place the whole walk is one lock hold; what is left is to hand out what it woke.
+        walked = self.model.policy.take == "in_place" and not actor.at.endswith("start")
+        return IDLE if walked else POSITION[actor.at.rpartition("_")[2]]
+
+    def phase_of(self, pull: Pull | None) -> str:
+        """The law's word for where a pull is."""
+        if pull is None:
+            return "idle"
+        if pull.phase is TAKEN:
+            walking = [(name, walk) for name, walk in self.walks.items() if self.counter(name) == WALKING]
+            name, walk = next((name, walk) for name, walk in walking if pull in (*walk._waiting, *walk._kept))
+            return f"kept_by_{name}" if pull in walk._kept else f"taken_by_{name}"
+        return {PULLING: "pulling", MISSED: "missed", HELD: "held", QUEUED: "queued"}[pull.phase]
+
+    def rechecks(self, slot: Slot) -> bool:
+        """Whether a pull's thread stands before its recheck and has one to do."""
+        actor = self.scheduler.actors.get(slot.thread)
+        in_table = slot.pull is not None and slot.pull.phase in {HELD, TAKEN}
+        return in_table and actor is not None and actor.at == "recheck"
+
+    def show(self, state: Packed) -> dict[str, str]:
+        """A state with names and words, for the failure text."""
+        return {v.name: v.show(value) for v, value in zip(self.model.variables, state, strict=True)}
+
+    def place(self) -> tuple[object, ...]:
+        """All that decides what can follow: the law's state, and where every actor stands."""
+        serves = {slot.thread: f"pull of {number}" for number, slot in enumerate(self.slots)}
+        actors = self.scheduler.actors.items()
+        standing = sorted((serves.get(name, name), actor.at or "") for name, actor in actors)
+        ways = tuple(self.held_by.get(slot.pull, "") if slot.pull is not None else "" for slot in self.slots)
+        return (self.state, tuple(standing), ways)
+
+    def ways_lost(self) -> set[str]:
+        """How pulls came to have something to read with nobody coming for them but time: by their hold, or a keep."""
+        waits_for_time = {kind for kind, _number in self.moves()} <= {"tick", "append", "next_pull"}
+        end = self.queues.visible_end(*KEY)
+        held = [slot.pull for slot in self.slots if slot.pull is not None and slot.pull.phase is HELD]
+        return {self.held_by[pull] for pull in held if waits_for_time and pull.offset < end}
+
+
+@define
+class Explored:
+    """What trying schedules found."""
+
+    places: int = 0
+    moves: Counter[str] = field(factory=Counter)
+    law: Counter[str] = field(factory=Counter)
+    """The law's actions that were done."""
+    lost: dict[str, tuple[Move, ...]] = field(factory=dict)
+    """How a wakeup was lost -> the shortest schedule seen that loses one so."""
+
+    def note(self, world: World, path: tuple[Move, ...]) -> None:
+        """Note what is lost here."""
+        for way in world.ways_lost():
+            if way not in self.lost or len(path) < len(self.lost[way]):
+                self.lost[way] = path
+
+
+def explore(policy: Policy, bounds: Bounds) -> Explored:
+    """Try every schedule; two that lead to one place are gone on with once."""
+    model = law_of(policy, bounds)
+    law = successors(model)
+    found = Explored()
+    seen: set[tuple[object, ...]] = set()
+    waiting: list[tuple[Move, ...]] = [()]
+    while waiting:
+        path = waiting.pop()
+        with run(model, law) as world:
+            for move in path:
+                world.do(move)
+            while (place := world.place()) not in seen:
+                seen.add(place)
+                found.note(world, path)
+                moves = world.moves()
+                if not moves:
+                    break
+                waiting += [(*path, move) for move in moves[1:]]
+                found.moves.update(kind for kind, _number in moves)
+                world.do(moves[0])
+                path = (*path, moves[0])
+            found.law.update(world.done)
+    found.places = len(seen)
+    return found
+
+
+def wander(policy: Policy, bounds: Bounds, *, seed: int, runs: int, moves: int) -> Explored:
+    """Try random schedules."""
+    model = law_of(policy, bounds)
+    law = successors(model)
+    draw = random.Random(seed)
+    found = Explored()
+    for _ in range(runs):
+        path: tuple[Move, ...] = ()
+        with run(model, law) as world:
+            for _ in range(moves):
+                choices = world.moves()
+                if not choices:
+                    break
+                path = (*path, draw.choice(choices))
+                world.do(path[-1])
+                found.moves[path[-1][0]] += 1
+                found.note(world, path)
+            found.law.update(world.done)
+    return found
+
+
+@contextmanager
+def run(model: Model, law: Successors) -> Iterator[World]:
+    """A world whose threads end with it."""
+    world = World(model, law)
+    try:
+        yield world
+    finally:
+        world.scheduler.close()

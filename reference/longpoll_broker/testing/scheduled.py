@@ -1,0 +1,173 @@
+"""A controlled scheduler: real threads of which one runs, from one step point to the next, as the test chooses.
+
+The code under test is unchanged: it takes its locks, clock and step points from a `ScheduledRuntime`. An actor is a
+thread that stands at a step point, waits for a lock, or has ended; `Scheduler.go` lets one actor run its next segment
+and returns when it stands again. So a schedule is a list of names, and the same list gives the same run.
+
+Leaves out what the actors do and what must hold after a segment (`model_tests/simulate`). It injects no fault: who
+waits for a lock that nobody gives back is a failure of the code under test.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final, Self
+
+from attrs import define, field
+
+PATIENCE_S: Final = 20.0
+"""How long a segment may take; only a failing test waits so long."""
+
+
+class AbandonedError(BaseException):
+    """Ends an actor that is not wanted any more; nothing under test may catch it."""
+
+
+@define(eq=False)
+class Actor:
+    """One thread. Invariant: it runs only while `Scheduler.go` waits for it."""
+
+    name: str
+    target: Callable[[], None]
+    at: str | None = None
+    """The step point where it stands; None before its first one and after its end."""
+    waits_for: ScheduledLock | None = None
+    done: bool = False
+    failure: BaseException | None = None
+    _abandoned: bool = field(default=False, init=False)
+    _turn: threading.Semaphore = field(factory=lambda: threading.Semaphore(0), init=False)
+    _stands: threading.Semaphore = field(factory=lambda: threading.Semaphore(0), init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+
+    @property
+    def can_go(self) -> bool:
+        """Whether it has something left to do and no lock to wait for."""
+        return not self.done and (self.waits_for is None or self.waits_for.owner is None)
+
+    def run_segment(self) -> None:
+        """Let it run until it stands again."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+            self._thread.start()
+        self._turn.release()
+        assert self._stands.acquire(timeout=PATIENCE_S), f"{self.name} does not come to its next step point"
+        if self.failure is not None and not isinstance(self.failure, AbandonedError):
+            raise self.failure
+
+    def stand(self) -> None:
+        """Stand until the next turn; called on the actor's own thread."""
+        self._stands.release()
+        self._turn.acquire()
+        if self._abandoned:
+            raise AbandonedError
+
+    def abandon(self) -> None:
+        """End it where it stands."""
+        if self._thread is None or self.done:
+            return
+        self._abandoned = True
+        self._turn.release()
+        assert self._stands.acquire(timeout=PATIENCE_S)
+        self._thread.join(PATIENCE_S)
+
+    def _run(self) -> None:
+        self._turn.acquire()
+        try:
+            if not self._abandoned:
+                self.target()
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever scheduled the segment
+            self.failure = error
+        self.at = None
+        self.done = True
+        self._stands.release()
+
+
+class ScheduledLock:
+    """A lock between actors; who finds it taken stands until it is free."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.owner: object | None = None
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: ARG002 - as `threading.Lock`
+        """Take it, standing as long as another actor has it."""
+        me = self._scheduler.current
+        while self.owner is not None:
+            assert me is not None, "nobody is left to give this lock back"
+            assert self.owner is not me, "an actor waits for itself"
+            me.waits_for = self
+            me.stand()
+        if me is not None:
+            me.waits_for = None
+        self.owner = me or self
+        return True
+
+    def release(self) -> None:
+        """Give it back."""
+        assert self.owner is not None
+        self.owner = None
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.release()
+
+
+@define(eq=False)
+class Scheduler:
+    """The actors of one run. Invariant: `current` is the one that runs, if one does."""
+
+    actors: dict[str, Actor] = field(factory=dict)
+    current: Actor | None = None
+
+    def spawn(self, name: str, target: Callable[[], None]) -> Actor:
+        """Add an actor; it does nothing before it is told to go."""
+        assert name not in self.actors
+        actor = self.actors[name] = Actor(name, target)
+        return actor
+
+    def go(self, name: str) -> None:
+        """Run one actor's next segment; one that has ended is forgotten. Raises what the actor raised."""
+        actor = self.actors[name]
+        assert actor.can_go
+        self.current = actor
+        try:
+            actor.run_segment()
+        finally:
+            self.current = None
+        if actor.done:
+            del self.actors[name]
+
+    def close(self) -> None:
+        """End every actor."""
+        for actor in self.actors.values():
+            self.current = actor
+            actor.abandon()
+        self.current = None
+        self.actors.clear()
+
+
+class ScheduledRuntime:
+    """As much of a runtime as the hold table's threads need, under a scheduler and with virtual time."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.now_ms = 0
+
+    def monotonic_ns(self) -> int:
+        """Virtual time."""
+        return self.now_ms * 1_000_000
+
+    def lock(self) -> ScheduledLock:
+        """A new lock."""
+        return ScheduledLock(self._scheduler)
+
+    def step(self, action: str) -> None:
+        """Stand here until told to go on."""
+        actor = self._scheduler.current
+        if actor is not None:
+            actor.at = action
+            actor.stand()
