@@ -9,21 +9,28 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
-from longpoll_spec.bounds import named
+from longpoll_spec.bounds import EXPLORATIONS, SIZES, named
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.packed import explore
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, preset, with_knob
 from longpoll_spec.render.promela import promela_of
-from longpoll_spec.testing.spin import EVERY_PROPERTY, SpinRun, compile_spin, run_spin, why_no_spin
+from longpoll_spec.testing.spin import EVERY_PROPERTY, SpinRun, as_told, compile_spin, run_spin, why_no_spin
 
 pytestmark = [
     pytest.mark.peers,
     pytest.mark.skipif(why_no_spin() is not None, reason=f"SPIN NOT TRIED: {why_no_spin()}"),
 ]
-TINY = [entry for entry in pinned() if entry.bounds == "tiny"]
-SMALL = [entry for entry in pinned() if entry.bounds == "small"]
+PINNED = pinned()
+TINY = [entry for entry in PINNED if entry.bounds == "tiny"]
+SMALL = [entry for entry in PINNED if entry.bounds == "small"]
+ASPECTS = [entry for entry in PINNED if entry.bounds in EXPLORATIONS]
+QUICK_STATES = 5_000_000
+"""A space of more states takes SPIN over 30 s with every property."""
+QUICK_POLICIES = ("strict", "rocketmq-4.9")
+"""The policies that are compared under every aspect each time; the others at length only."""
 
 
 def _exported(policy: str, bounds: str = "tiny") -> str:
@@ -43,29 +50,31 @@ def _facts(run: SpinRun | Entry) -> dict[str, object]:
     """What SPIN and the manifest both say."""
     return {
         "distinct_states": run.distinct_states,
-        "transitions": run.transitions,
+        "transitions": as_told(run.transitions) if isinstance(run, Entry) else run.transitions,
         "depth": run.depth,
         "violated": run.violated,
         "reached": run.reached,
     }
 
 
-@pytest.mark.parametrize("entry", TINY, ids=lambda entry: entry.policy)
-def test_spin_finds_the_pinned_numbers_at_tiny(entry: Entry, tmp_path: Path) -> None:
+def _case(entry: Entry) -> ParameterSet:
+    quick = entry.distinct_states <= QUICK_STATES and (entry.bounds in SIZES or entry.policy in QUICK_POLICIES)
+    return pytest.param(entry, marks=() if quick else pytest.mark.long, id=f"{entry.policy}-{entry.bounds}")
+
+
+@pytest.mark.parametrize("entry", map(_case, [*TINY, *SMALL, *ASPECTS]))
+def test_spin_finds_the_pinned_numbers(entry: Entry, tmp_path: Path) -> None:
     """Counts, depth, and each property's verdict with the length of its shortest run: all as the manifest says."""
-    assert _facts(_run(_exported(entry.policy), tmp_path)) == _facts(entry)
+    assert _facts(_run(_exported(entry.policy, entry.bounds), tmp_path)) == _facts(entry)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("entry", SMALL, ids=lambda entry: entry.policy)
-def test_spin_finds_the_pinned_numbers_at_small(entry: Entry, tmp_path: Path) -> None:
-    """The same at small, up to millions of states."""
-    assert _facts(_run(_exported(entry.policy, "small"), tmp_path)) == _facts(entry)
-
-
-def test_every_preset_is_compared() -> None:
-    """No preset is left out of the comparison."""
+def test_every_preset_and_every_aspect_is_compared() -> None:
+    """No preset and no aspect is left out of the comparison, and none of what is compared each time at tiny."""
     assert {entry.policy for entry in TINY} == {entry.policy for entry in SMALL} == set(PRESETS)
+    assert {(entry.policy, entry.bounds) for entry in ASPECTS} == {
+        (policy, aspect) for policy in PRESETS for aspect in EXPLORATIONS
+    }
+    assert all(_case(entry).marks == () for entry in TINY)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
-from longpoll_spec.bounds import named
+from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.law import law_of, properties_of
@@ -29,6 +30,9 @@ pytestmark = [
 ]
 TINY = [entry for entry in pinned() if entry.bounds == "tiny"]
 SMALL = [entry for entry in pinned() if entry.bounds == "small"]
+ASPECTS = [entry for entry in pinned() if entry.bounds in EXPLORATIONS]
+QUICK_STATES = 50_000
+"""A space of more states takes TLC over 10 s with every property."""
 
 
 class _Export:
@@ -67,8 +71,13 @@ def test_tlc_runs_the_export_unchanged(entry: Entry, tmp_path: Path) -> None:
         assert found == _counts(entry)
 
 
-@pytest.mark.parametrize("entry", TINY, ids=lambda entry: entry.policy)
-def test_tlc_finds_the_pinned_counts_at_tiny(entry: Entry, tmp_path: Path) -> None:
+def _case(entry: Entry) -> ParameterSet:
+    marks = () if entry.distinct_states <= QUICK_STATES else pytest.mark.long
+    return pytest.param(entry, marks=marks, id=f"{entry.policy}-{entry.bounds}")
+
+
+@pytest.mark.parametrize("entry", map(_case, [*TINY, *ASPECTS]))
+def test_tlc_finds_the_pinned_counts(entry: Entry, tmp_path: Path) -> None:
     """With every property that holds TLC goes through all states, and counts what our engines count."""
     assert _Export(entry).check(tmp_path, ["TypeOK", *entry.holds]) == _counts(entry)
 
@@ -129,9 +138,12 @@ def test_tlc_reaches_what_must_be_reached(entry: Entry, tmp_path: Path) -> None:
     assert lengths == entry.reached
 
 
-def test_every_preset_is_compared() -> None:
-    """No preset is left out of the comparison."""
+def test_every_preset_and_every_aspect_is_compared() -> None:
+    """No preset is left out of the comparison, under no aspect."""
     assert {entry.policy for entry in TINY} == {entry.policy for entry in SMALL} == set(PRESETS)
+    assert {(entry.policy, entry.bounds) for entry in ASPECTS} == {
+        (policy, aspect) for policy in PRESETS for aspect in EXPLORATIONS
+    }
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll.cli import main
-from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines.evaluate import evaluate
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.law import law_of, properties_of
@@ -206,6 +206,20 @@ def test_the_command_takes_knobs(tmp_path: Path) -> None:
     assert "can_recheck" not in path.read_text()
 
 
+def test_the_command_takes_queues_tags_and_aspects_by_name(tmp_path: Path) -> None:
+    """Several queues and tags are in the law that is exported, and so is a whole exploration by its name."""
+    code, said = _export("--to", "promela", "--queues", "2", "--tags", "2", "--json", str(tmp_path / "own"))
+    assert code == 0, said
+    text = Path(json.loads(said)["files"][0]).read_text()
+    assert "queues 2, tags 2" in text
+    assert "visible_end_q1" in text
+    assert "passes_0" in text
+
+    for name in EXPLORATIONS:
+        code, said = _export("--to", "tla", "--bounds", name, str(tmp_path / name))
+        assert code == 0, said
+
+
 def test_the_command_loses_no_edited_file(tmp_path: Path) -> None:
     """A file that says something else is kept, unless it is forced; the same text may be written again."""
     words = ("--to", "tla", str(tmp_path))
@@ -230,6 +244,8 @@ def test_the_command_loses_no_edited_file(tmp_path: Path) -> None:
         (["--bounds", "huge"], "known: tiny"),
         (["--requests", "0"], "from 1 to"),
         (["--scan-ticks", "1"], "from 2 to"),
+        (["--queues", "99"], "from 1 to"),
+        (["--aspect", "weather"], "unknown aspect"),
     ],
 )
 def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], named_there: str) -> None:

@@ -39,6 +39,9 @@ FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
 @click.option("--messages", type=int, help="Messages that are ever appended.")
 @click.option("--hold-ticks", type=int, help="A pull's deadline in ticks.")
 @click.option("--scan-ticks", type=int, help="Ticks between two scans.")
+@click.option("--queues", type=int, help="Queues that share one dispatcher and one scanner.")
+@click.option("--tags", type=int, help="Tags that a message can have and a pull can want.")
+@click.option("--aspect", "aspects", multiple=True, metavar="NAME", help="Switch this aspect on; repeatable.")
 @knob_option
 @click.option("--force", is_flag=True, help="Write over files that are there and say something else.")
 @json_option
@@ -53,6 +56,9 @@ def export(
     messages: int | None,
     hold_ticks: int | None,
     scan_ticks: int | None,
+    queues: int | None,
+    tags: int | None,
+    aspects: Sequence[str],
     knobs: Sequence[str],
     force: bool,
     as_json: bool,
@@ -66,13 +72,15 @@ def export(
     Examples:
       longpoll export --to promela --policy rocketmq-4.9 out
       longpoll export --to tla --policy strict --bounds small out
+      longpoll export --to promela --policy rocketmq-4.9 --bounds queues out
+      longpoll export --to promela --policy strict --queues 2 --tags 2 out
       longpoll export --to tla --policy strict --knob recheck_after_hold=none --requests 3 out --json
     """
     policy = preset(policy_name)
     for setting in knobs:
         policy = with_knob(policy, setting)
     sizes = {"requests": requests, "messages": messages, "hold_ticks": hold_ticks, "scan_ticks": scan_ticks}
-    model = law_of(policy, named(bounds_name, policy, **sizes))
+    model = law_of(policy, named(bounds_name, policy, queues=queues, tags=tags, aspects=aspects, **sizes))
     properties = properties_of(model)
     name = name_of(model)
     made = {directory / f"{name}.{end}": render(model, properties) for end, render in FORMATS[target].items()}

@@ -177,5 +177,13 @@ def setting_of(model: Model) -> str:
 def sizes_of(bounds: Bounds) -> str:
     """Bounds in words, by their sizes: what they are called is not said."""
     messages = "any" if bounds.messages is None else bounds.messages
-    ticks = f"hold ticks {bounds.hold_ticks}, scan ticks {bounds.scan_ticks}"
-    return f"requests {bounds.requests}, messages {messages}, {ticks}"
+    sizes = {
+        "requests": bounds.requests,
+        "messages": messages,
+        "hold ticks": bounds.hold_ticks,
+        "scan ticks": bounds.scan_ticks,
+        **({"queues": bounds.queues} if bounds.queues > 1 else {}),
+        **({"tags": bounds.tags} if bounds.tags > 1 else {}),
+    }
+    aspects = [f"aspect {name}" for name in sorted(bounds.aspects)]
+    return ", ".join([*(f"{name} {value}" for name, value in sizes.items()), *aspects])
