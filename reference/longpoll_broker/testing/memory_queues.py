@@ -32,6 +32,8 @@ class MemoryQueues:
     messages: dict[Key, list[Message]] = field(factory=dict)
     visible: dict[Key, int] = field(factory=dict)
     start: dict[Key, int] = field(factory=dict)
+    failing: set[Key] = field(factory=set)
+    """Queues of which nothing can be read."""
 
     log_start: Final = 0
 
@@ -47,7 +49,9 @@ class MemoryQueues:
         return end
 
     def visible_end(self, topic: str, queue_id: int) -> int:
-        """The queue's visible end."""
+        """The queue's visible end; OSError where it cannot be read."""
+        if (topic, queue_id) in self.failing:
+            raise OSError(f"queue {queue_id} of {topic} cannot be read")
         return self.visible.get((topic, queue_id), 0)
 
     def visible_start(self, topic: str, queue_id: int) -> int:
