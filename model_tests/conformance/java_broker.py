@@ -101,8 +101,11 @@ def resolve(directory: Path, version: str = VERSIONS[0]) -> str:
 
 
 @contextmanager
-def running(class_path: str, home: Path, *, heap: str = "512m") -> Iterator[JavaBroker]:
-    """Name server and broker in `home`, both ended at the end of the block; `heap` is each one's `-Xmx`."""
+def running(class_path: str, home: Path, *, heap: str = "512m", settings: str = "") -> Iterator[JavaBroker]:
+    """Name server and broker in `home`, both ended at the end of the block; `heap` is each one's `-Xmx`.
+
+    A store that is in `home` already is opened. `settings` are further lines of `broker.conf`, which win.
+    """
     name_server, broker = _free_port(()), _free_port((-2, 1))
     (home / "conf").mkdir(parents=True)
     for part in ("broker", "namesrv", "tools"):
@@ -112,7 +115,7 @@ def running(class_path: str, home: Path, *, heap: str = "512m") -> Iterator[Java
         "brokerClusterName=DefaultCluster\nbrokerName=java-broker\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
         f"namesrvAddr=127.0.0.1:{name_server}\nlistenPort={broker}\nstorePathRootDir={home}/store\n"
         f"storePathCommitLog={home}/store/commitlog\nautoCreateTopicEnable=true\nautoCreateSubscriptionGroup=true\n"
-        "diskMaxUsedSpaceRatio=95\nmappedFileSizeCommitLog=104857600\nmaxIndexNum=1000\nmaxHashSlotNum=4000\n"
+        f"diskMaxUsedSpaceRatio=95\nmappedFileSizeCommitLog=104857600\nmaxIndexNum=1000\nmaxHashSlotNum=4000\n{settings}\n"
     )
     java = ("java", f"-Xmx{heap}", *JVM, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", class_path)
     with (

@@ -1,0 +1,278 @@
+"""One store directory, opened in turn by the real Java broker 4.9.7 and ours; and 5.5.0's, read and verified by ours.
+
+Each side must serve every message that the other stored, byte for byte, find it by its key, and go on where the other
+stopped, be it by a stop or by a kill.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from attrs import define, field
+from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.runtime.files import RealFiles
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.store.inspect import StoreDirectory
+from longpoll_broker.store.record import Record
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
+from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_spec.policy import ROCKETMQ_4_9
+
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
+
+OURS: Final = StoreConfig(
+    commit_log_file_size=65_536, consume_queue_file_size=2_000, index_slot_count=400, index_entry_count=1_000
+)
+SETTINGS: Final = (
+    "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=400\nmaxIndexNum=1000\n"
+    # So the checkpoint moves while the test runs.
+    "flushIntervalCommitLog=20\nflushIntervalConsumeQueue=20"
+)
+"""Files so small that log, queues and index roll over."""
+TOPICS: Final = ("Orders", "Other")
+QUEUES: Final = 3
+READY_S: Final = 60.0
+FOR_EVER: Final = str(2**60)
+
+Opened = Callable[[Path], AbstractContextManager[tuple[str, int]]]
+"""A broker on the store in a directory: its address."""
+
+
+@pytest.fixture(scope="module")
+def class_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The jars of both versions; the tests are skipped where they cannot be had."""
+    try:
+        return {version: resolve(tmp_path_factory.mktemp("maven"), version) for version in VERSIONS}
+    except JavaUnavailableError as error:
+        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+
+
+@define
+class Sent:
+    """What was sent to a store so far: every record by queue, as it was first served."""
+
+    records: dict[tuple[str, int], list[bytes]] = field(
+        factory=lambda: {(topic, queue_id): [] for topic in TOPICS for queue_id in range(QUEUES)}
+    )
+    count: int = 0
+
+
+def wait_until_ready(client: RawClient, topic: str) -> None:
+    """A broker that has just begun to listen may not serve yet."""
+    deadline_s = time.monotonic() + READY_S
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(QUEUES),
+        "writeQueueNums": str(QUEUES),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    while (reply := client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)).code != ResponseCode.SUCCESS:
+        assert time.monotonic() < deadline_s, reply.remark
+
+
+def send_some(client: RawClient, sent: Sent, count: int) -> None:
+    """Send messages to every queue: bodies from nothing to two kilobytes, tags, keys, unicode."""
+    for _ in range(count):
+        number = sent.count
+        topic, queue_id = TOPICS[number % len(TOPICS)], number // len(TOPICS) % QUEUES
+        keys = f"UNIQ_KEY\x01U{number:04}\x02KEYS\x01k{number} grp{number % 7}\x02"
+        properties = f"{keys}TAGS\x01tag{number % 3}\x02Ö\x01ü€\x02"
+        body = bytes([number % 256]) * (number * 97 % 2000 + 1)
+        reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic, queue_id, properties), body)
+        assert reply.code == ResponseCode.SUCCESS, reply.remark
+        assert (reply.ext_fields or {})["queueOffset"] == str(len(sent.records[topic, queue_id]))
+        # Its bytes are looked up when it is first served.
+        sent.records[topic, queue_id].append(b"")
+        sent.count += 1
+
+
+def pull_all(client: RawClient, topic: str, queue_id: int, count: int) -> list[bytes]:
+    """Every record of a queue, as a consumer that follows the next offsets gets it."""
+    deadline_s = time.monotonic() + READY_S
+    records: list[bytes] = []
+    offset = 0
+    while len(records) < count:
+        reply = client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, offset, queue_id=queue_id))
+        assert time.monotonic() < deadline_s, f"{topic}@{queue_id} at {offset}: {reply.code} {reply.remark}"
+        if reply.code == ResponseCode.SUCCESS:
+            body = bytes(reply.body)
+            for record in records_of(reply):
+                records.append(body[: record.size])
+                body = body[record.size :]
+            offset = int((reply.ext_fields or {})["nextBeginOffset"])
+    return records
+
+
+def found_by_key(client: RawClient, topic: str, key: str) -> list[bytes]:
+    """The records with a key."""
+    fields = {"topic": topic, "key": key, "maxNum": "64", "beginTimestamp": "0", "endTimestamp": FOR_EVER}
+    reply = client.call(RequestCode.QUERY_MESSAGE, fields)
+    body, records = bytes(reply.body), []
+    for record in records_of(reply):
+        records.append(body[: record.size])
+        body = body[record.size :]
+    return records
+
+
+def check_all(client: RawClient, sent: Sent) -> None:
+    """Every message is served as it was before, and is found by its keys."""
+    everything: dict[int, bytes] = {}
+    for (topic, queue_id), known in sent.records.items():
+        served = pull_all(client, topic, queue_id, len(known))
+        reply = client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
+        assert (reply.ext_fields or {})["offset"] == str(len(known)), (topic, queue_id)
+        assert [old or new for old, new in zip(known, served, strict=True)] == served, (topic, queue_id)
+        sent.records[topic, queue_id] = served
+        for record in served:
+            text = record[record.index(b"UNIQ_KEY\x01U") + 10 :][:4]
+            everything[int(text)] = record
+    assert sorted(everything) == list(range(sent.count))
+    for number in range(0, sent.count, 17):
+        topic = TOPICS[number % len(TOPICS)]
+        assert found_by_key(client, topic, f"k{number}") == [everything[number]], number
+        assert found_by_key(client, topic, f"U{number:04}") == [everything[number]], number
+    group = [everything[number] for number in range(sent.count) if number % 7 == 3 and number % 2]
+    assert found_by_key(client, TOPICS[1], "grp3") == group[-64:]
+
+
+@contextmanager
+def ours(home: Path) -> Iterator[tuple[str, int]]:
+    """Our broker on the store in `home`, stopped at the end."""
+    with Broker.start(RealRuntime(), str(home / "store"), policy=ROCKETMQ_4_9, store_config=OURS) as broker:
+        yield broker.address
+
+
+def go_round(home: Path, sent: Sent, opened: Opened, count: int) -> None:
+    """Open the store, check what the other left, send more and check again."""
+    home.mkdir(exist_ok=True)
+    with opened(home) as address, RawClient(address) as client:
+        for topic in TOPICS:
+            wait_until_ready(client, topic)
+        check_all(client, sent)
+        send_some(client, sent, count)
+        check_all(client, sent)
+
+
+def sound(home: Path) -> None:
+    """Verifying the directory finds nothing; a store that was killed may have a tail."""
+    problems = verify(RealFiles(), str(home / "store")).problems
+    assert [problem for problem in problems if problem.kind != "tail"] == []
+    if not (home / "store" / "abort").exists():
+        assert problems == []
+
+
+@pytest.mark.parametrize("first", ["java", "ours"])
+def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, first: str) -> None:
+    """Stopped by one and opened by the other, four times: each serves everything and goes on."""
+    sent = Sent()
+
+    @contextmanager
+    def java(home: Path) -> Iterator[tuple[str, int]]:
+        with running(class_paths["4.9.7"], home, settings=SETTINGS) as broker:
+            yield broker.address
+
+    turns = [java, ours, java, ours] if first == "java" else [ours, java, ours, java]
+    home = tmp_path / "0"
+    for number, opened in enumerate(turns):
+        go_round(home, sent, opened, 120)
+        assert not (home / "store" / "abort").exists()
+        sound(home)
+        shutil.copytree(home / "store", tmp_path / str(number + 1) / "store")
+        home = tmp_path / str(number + 1)
+
+
+def test_a_killed_store_is_recovered_by_the_other(class_paths: dict[str, str], tmp_path: Path) -> None:
+    """Killed in the middle of its work, Java's store is recovered by ours and ours by Java: every message is there."""
+    sent = Sent()
+
+    @contextmanager
+    def java_killed(home: Path) -> Iterator[tuple[str, int]]:
+        with running(class_paths["4.9.7"], home, settings=SETTINGS) as broker:
+            yield broker.address
+            os.kill(broker.process_id, signal.SIGKILL)
+
+    go_round(tmp_path / "0", sent, java_killed, 150)
+    assert (tmp_path / "0" / "store" / "abort").exists()
+    sound(tmp_path / "0")
+
+    @contextmanager
+    def ours_killed(home: Path) -> Iterator[tuple[str, int]]:
+        with ours(home) as address:
+            yield address
+            shutil.copytree(home / "store", tmp_path / "1" / "store")
+
+    go_round(tmp_path / "0", sent, ours_killed, 150)
+    assert (tmp_path / "1" / "store" / "abort").exists()
+    sound(tmp_path / "1")
+    go_round(tmp_path / "1", sent, java_killed, 50)
+    go_round(tmp_path / "1", sent, ours, 50)
+    sound(tmp_path / "1")
+
+
+def test_a_store_of_5_5_0_is_read(class_paths: dict[str, str], tmp_path: Path) -> None:
+    """What 5.5.0 stored and served is what we read from its directory, record by record, and it is sound."""
+    sent = Sent()
+
+    @contextmanager
+    def java(home: Path) -> Iterator[tuple[str, int]]:
+        with running(class_paths["5.5.0"], home, settings=SETTINGS) as broker:
+            yield broker.address
+
+    home = tmp_path / "0"
+    go_round(home, sent, java, 300)
+    verdict = verify(RealFiles(), str(home / "store"))
+    assert verdict.problems == []
+    assert verdict.messages >= sent.count
+    found = StoreDirectory(RealFiles(), str(home / "store"))
+    read: dict[tuple[str, int], list[bytes]] = {key: [] for key in sent.records}
+    for entry in found.walk_log():
+        if isinstance(entry, Record) and (entry.topic, entry.queue_id) in read:
+            file, position = found.place(entry.physical_offset)
+            content = (home / "store" / file).read_bytes()
+            read[entry.topic, entry.queue_id].append(content[position : position + entry.size])
+    found.close()
+    assert read == sent.records
+
+
+def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
+    """The check that these tests make sees one changed byte of one message, and a lost one."""
+    for spoil in ("byte", "message"):
+        sent = Sent()
+        home = tmp_path / spoil
+        home.mkdir()
+        with ours(home) as address, RawClient(address) as client:
+            for topic in TOPICS:
+                wait_until_ready(client, topic)
+            send_some(client, sent, 20)
+            check_all(client, sent)
+            known = sent.records["Orders", 1]
+            if spoil == "byte":
+                known[0] = known[0][:-1] + b"!"
+            else:
+                known.append(b"")
+            with pytest.raises(AssertionError):
+                check_all_soon(client, sent)
+
+
+def check_all_soon(client: RawClient, sent: Sent) -> None:
+    """`check_all`, but without its patience for a queue that is short."""
+    for (topic, queue_id), known in sent.records.items():
+        reply = client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
+        assert (reply.ext_fields or {})["offset"] == str(len(known)), (topic, queue_id)
+    check_all(client, sent)
