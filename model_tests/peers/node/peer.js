@@ -1,0 +1,70 @@
+// A real Node client that plays one story; the judgement is `real_clients.py`'s.
+//
+// Arguments and output as those of `java/Peer.java`; it plays "bulk" only.
+'use strict';
+
+const { Consumer, Message, Producer } = require('ali-ons');
+
+const PATIENCE_MS = 90_000;
+const TAGS = ['red', 'green', 'blue'];
+const [nameServer, topic, group, , count, expected] = process.argv.slice(2);
+const silent = { info() {}, warn() {}, debug() {}, error: console.error };
+const options = {
+  // Only asked for a name server's address, which is given.
+  httpclient: { request: async () => { throw new Error('nothing is to be fetched'); } },
+  nameSrv: nameServer,
+  accessKeyId: 'none',
+  accessKeySecret: 'none',
+  logger: silent,
+};
+
+async function send() {
+  const producer = new Producer({ ...options, producerGroup: `${group}-producer` });
+  await producer.ready();
+  for (let number = 0; number < Number(count); number++) {
+    const message = new Message(topic, TAGS[number % TAGS.length], `message-${number}`);
+    message.keys = [`key-${number}`];
+    message.properties.number = String(number);
+    const result = await producer.send(message);
+    if (result.sendStatus !== 'SEND_OK') {
+      throw new Error(result.sendStatus);
+    }
+  }
+  await producer.close();
+}
+
+async function main() {
+  await send();
+  let left = Number(expected);
+  let done;
+  const all = new Promise(resolve => { done = resolve; });
+  const consumer = new Consumer({
+    ...options,
+    consumerGroup: group,
+    consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
+  });
+  consumer.on('error', error => console.error(error));
+  consumer.subscribe(topic, '*', async message => {
+    const keys = Array.isArray(message.keys) ? message.keys.join(' ') : message.keys;
+    console.log(JSON.stringify([
+      message.body.toString(), message.tags, keys, message.properties.number,
+      message.queueId, Number(message.queueOffset), message.reconsumeTimes,
+    ]));
+    left -= 1;
+    if (left === 0) {
+      done();
+    }
+  });
+  const late = setTimeout(() => process.exit(3), PATIENCE_MS);
+  await all;
+  clearTimeout(late);
+  // A second copy of a message would come soon after the first.
+  await new Promise(resolve => setTimeout(resolve, 300));
+  await consumer.close();
+  process.exit(0);
+}
+
+main().catch(error => {
+  console.error(error);
+  process.exit(1);
+});

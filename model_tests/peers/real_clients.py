@@ -1,0 +1,138 @@
+"""The real Java, Go and Node clients as processes: made ready once, run with a story, and what they saw judged.
+
+Leaves out the C++ core (`longpoll.real_client`) and the broker. Nothing fetched is kept in the tree: packages come
+through each language's own client and are pinned by `go.sum` and `package-lock.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+from model_tests.conformance.java_broker import JavaUnavailableError, resolve
+
+HERE: Final = Path(__file__).parent
+MAKE_READY_S: Final = 300.0
+STORY_S: Final = 150.0
+TAGS: Final = ("red", "green", "blue")
+Client = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
+"""Runs a client with its arguments."""
+
+
+class ClientUnavailableError(Exception):
+    """A client cannot be had here; the text says why."""
+
+
+@frozen
+class Received:
+    """One message as a client told it."""
+
+    body: str
+    tag: str
+    key: str
+    number: str
+    queue_id: int
+    queue_offset: int
+    reconsume_times: int
+
+
+def java(directory: Path) -> Client:
+    """The Java client 4.9.7; raises ClientUnavailableError."""
+    try:
+        class_path = resolve(directory)
+    except JavaUnavailableError as error:
+        raise ClientUnavailableError(str(error)) from None
+    source = str(HERE / "java" / "Peer.java")
+    log = f"-Drocketmq.client.logRoot={directory}"
+
+    def run(arguments: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
+        return _run(
+            ["java", "-Xmx512m", f"-Duser.home={directory}", log, *options, "-cp", class_path, source, *arguments]
+        )
+
+    return run
+
+
+def go(directory: Path) -> Client:
+    """The Go client v2.1.2; raises ClientUnavailableError."""
+    _need("go")
+    program = str(directory / "peer")
+    _make_ready(["go", "build", "-mod=readonly", "-buildvcs=false", "-o", program, "."], HERE / "go")
+    return lambda arguments: _run([program, *arguments])
+
+
+def node(directory: Path) -> Client:
+    """The Node client ali-ons 3.12.0; raises ClientUnavailableError."""
+    _need("node", "npm")
+    for name in ("package.json", "package-lock.json", "peer.js"):
+        shutil.copy(HERE / "node" / name, directory)
+    _make_ready(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], directory)
+    return lambda arguments: _run(["node", str(directory / "peer.js"), *arguments])
+
+
+CLIENTS: Final = {"java": java, "go": go, "node": node}
+
+
+def _need(*programs: str) -> None:
+    missing = [program for program in programs if shutil.which(program) is None]
+    if missing:
+        raise ClientUnavailableError(f"no {' and no '.join(missing)} on PATH")
+
+
+def _make_ready(command: list[str], directory: Path) -> None:
+    try:
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=MAKE_READY_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise ClientUnavailableError(f"{' '.join(command[:2])} took over {MAKE_READY_S:g} s") from None
+    if done.returncode:
+        raise ClientUnavailableError(f"{' '.join(command[:2])} failed: {done.stderr[-500:]}")
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=STORY_S, check=False)
+
+
+def play(
+    client: Client,
+    name_server: str,
+    topic: str,
+    story: str,
+    count: int,
+    *,
+    expected: int | None = None,
+    sql: str = "-",
+    account: tuple[str, str] = ("-", "-"),
+) -> list[Received]:
+    """Have a client send `count` messages and consume; what it told, in order. Fails when it did not get them all."""
+    wanted = count if expected is None else expected
+    done = client([name_server, topic, f"{topic}-{story}", story, str(count), str(wanted), sql, *account])
+    received = [Received(*json.loads(line)) for line in done.stdout.splitlines() if line.startswith("[")]
+    assert done.returncode == 0, f"code {done.returncode} after {len(received)}: {done.stderr[-2000:]}"
+    return received
+
+
+def faults(received: Sequence[Received], numbers: Sequence[int]) -> set[str]:
+    """What is wrong with what a client saw of the messages of these numbers, each sent once to one of 8 queues."""
+    found = set()
+    times = Counter(int(message.number) for message in received)
+    if set(times) != set(numbers):
+        found.add("lost or strange")
+    if any(count > 1 for count in times.values()):
+        found.add("repeated")
+    last: dict[int, int] = {}
+    for message in received:
+        number = int(message.number)
+        if (message.body, message.tag, message.key) != (f"message-{number}", TAGS[number % 3], f"key-{number}"):
+            found.add("changed")
+        if message.queue_offset <= last.get(message.queue_id, -1):
+            found.add("out of order")
+        last[message.queue_id] = message.queue_offset
+    if len(last) != 8 and len(numbers) >= 100:
+        found.add("not through 8 queues")
+    return found

@@ -1,0 +1,117 @@
+"""The real Java, Go and Node clients do not notice that the broker is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+from model_tests.peers.real_clients import CLIENTS, Client, ClientUnavailableError, Received, faults, play
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.client import ConsumerConfig, PullConsumer, StartAt
+from longpoll_broker.testing.client_scenarios import new_topic
+
+COUNT = 10_000
+RUNTIME = RealRuntime()
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name server of a broker that filters by SQL92."""
+    store = str(tmp_path_factory.mktemp("store"))
+    with Broker.start(RUNTIME, store, config=BrokerConfig(property_filter=True)) as broker:
+        yield "{}:{}".format(*broker.name_server_address)
+
+
+_READY: dict[str, Client] = {}
+
+
+def client_of(name: str, directory: Path) -> Client:
+    """A client, made ready at its first use; a machine without its tools is told so loudly."""
+    if name not in _READY:
+        try:
+            _READY[name] = CLIENTS[name](directory)
+        except ClientUnavailableError as error:
+            pytest.skip(f"REAL {name.upper()} CLIENT NOT TRIED: {error}")
+    return _READY[name]
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Client:
+    """The client that the test is for."""
+    return client_of(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("client", ["java", "go", "node"], indirect=True)
+def test_ten_thousand_messages_come_exactly_once_in_queue_order(client: Client, name_server: str) -> None:
+    """Through 8 queues with their tags, keys and properties."""
+    with new_topic(name_server) as topic:
+        received = play(client, name_server, topic, "bulk", COUNT)
+    assert faults(received, range(COUNT)) == set()
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("client", ["java", "go"], indirect=True)
+def test_an_orderly_listener_gets_each_queue_in_order(client: Client, name_server: str) -> None:
+    """Also what it puts off comes again before its successor."""
+    with new_topic(name_server) as topic:
+        received = play(client, name_server, topic, "orderly", 800)
+    assert faults(received, range(800)) == set()
+    assert {message.queue_offset % 50 for message in received if message.reconsume_times} == {7}
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("client", ["java", "go"], indirect=True)
+def test_a_filter_by_sql_brings_what_it_asks_for(client: Client, name_server: str) -> None:
+    """On a property of the user's, evaluated by the broker."""
+    sql = "number BETWEEN 100 AND 149 AND TAGS = 'red'"
+    wanted = [number for number in range(100, 150) if number % 3 == 0]
+    with new_topic(name_server) as topic:
+        received = play(client, name_server, topic, "sql", 400, expected=len(wanted), sql=sql)
+    assert faults(received, wanted) == set()
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("client", ["java", "go"], indirect=True)
+def test_what_a_client_cannot_use_comes_again_and_is_a_dead_letter_then(client: Client, name_server: str) -> None:
+    """Two more tries a second apart, then `%DLQ%`, from which our own client reads it."""
+    with new_topic(name_server) as topic:
+        received = play(client, name_server, topic, "retry", 1, expected=3)
+        assert [message.reconsume_times for message in received] == [0, 1, 2]
+        config = ConsumerConfig("undertaker", start_at=StartAt.FIRST)
+        with PullConsumer(RUNTIME, name_server, config) as consumer:
+            consumer.subscribe(f"%DLQ%{topic}-retry")
+            consumer.start()
+            (dead,) = consumer.poll(PATIENCE_S)
+    assert (dead.body, dead.tags, dead.keys, dead.properties["number"]) == (b"message-0", "red", "key-0", "0")
+
+
+def a_run() -> list[Received]:
+    """What a faultless run of 800 messages looks like."""
+    tags = ("red", "green", "blue")
+    return [
+        Received(f"message-{number}", tags[number % 3], f"key-{number}", str(number), number % 8, number // 8, 0)
+        for number in range(800)
+    ]
+
+
+def test_every_planted_fault_of_a_client_is_named() -> None:
+    """A lost, repeated, changed and overtaken message, and one queue for all."""
+    run = a_run()
+    assert faults(run, range(800)) == set()
+    assert faults(run[:-1], range(800)) == {"lost or strange"}
+    assert faults([*run, attrs.evolve(run[5], queue_offset=999)], range(800)) == {"repeated"}
+    assert faults([attrs.evolve(run[0], key="other"), *run[1:]], range(800)) == {"changed"}
+    assert faults([run[8], *run[:8], *run[9:]], range(800)) == {"out of order"}
+    one_queue = [attrs.evolve(message, queue_id=0, queue_offset=number) for number, message in enumerate(run)]
+    assert faults(one_queue, range(800)) == {"not through 8 queues"}

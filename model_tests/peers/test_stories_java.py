@@ -1,0 +1,112 @@
+"""The Python client's stories with the real Java brokers 4.9.7 and 5.5.0, and a Java broker at our name server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
+
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.client import Admin, ConsumerConfig, OutgoingMessage, Producer, PullConsumer, StartAt
+from longpoll_broker.testing import client_scenarios as stories
+
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def java_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
+    """A fresh broker of each version; skipped where Java or its jars cannot be had."""
+    try:
+        class_path = resolve(tmp_path_factory.mktemp("jars"), str(request.param))
+    except JavaUnavailableError as error:
+        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+    with running(class_path, tmp_path_factory.mktemp("java") / "home") as broker:
+        yield broker
+
+
+@pytest.fixture
+def name_server(java_broker: JavaBroker) -> str:
+    """Its name server, once it knows the broker."""
+    address = "{}:{}".format(*java_broker.name_server)
+    with Admin(stories.RUNTIME, address) as admin:
+        stories.wait_for(lambda: bool(admin.masters()), "the broker is registered")
+    return address
+
+
+def test_nothing_is_lost_while_members_come_and_go(name_server: str) -> None:
+    """Every message comes, and one that comes twice comes after its queue changed hands."""
+    report = stories.rebalance(name_server, 5_000)
+    print(f"rebalance with the Java broker: {report}")  # noqa: T201 - the figure that the test is run for
+    assert report.lost == ()
+    assert report.distinct == report.sent == 5_000
+    assert report.unexplained == ()
+
+
+def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str) -> None:
+    """Under the Java broker's locks each queue's messages come one by one."""
+    report = stories.orderly(name_server, 800)
+    assert (report.count, report.out_of_order, report.at_once, report.put_off) == (800, 0, 0, 16)
+
+
+def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str) -> None:
+    """By the number of messages that wait."""
+    report = stories.flow_control(name_server, 80, 1_000, cached_count_max=16)
+    assert (report.stopped_by, report.consumed, report.stopped_after) == ("count", 80, None)
+
+
+def test_everyone_gets_what_is_broadcast_and_goes_on_from_a_file(name_server: str, tmp_path: Path) -> None:
+    """Two members get everything; the one that kept its offsets gets only what is new after a restart."""
+    first, second, again = stories.broadcasting(name_server, 100, str(tmp_path / "offsets.json"))
+    assert first == second == list(range(100))
+    assert again == [0]
+
+
+def test_what_nobody_can_use_ends_among_the_dead_letters(name_server: str) -> None:
+    """Two more tries from the Java broker's retry topic, then its dead letter."""
+    report = stories.retry(name_server, raises=False)
+    assert (report.reconsume_times, report.dead, report.tags) == ((0, 1, 2), (b"poison",), "red")
+
+
+def test_a_group_goes_on_from_its_stored_offsets(name_server: str) -> None:
+    """What the first member consumed does not come again, and everything else does."""
+    first, second = stories.restart(name_server, 200)
+    assert sorted(first + second) == list(range(200))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_java_broker_registers_at_our_name_server(version: str, tmp_path: Path) -> None:
+    """Its topics have routes beside our own broker's, clients are served by both, and it is forgotten when it ends."""
+    try:
+        class_path = resolve(tmp_path, version)
+    except JavaUnavailableError as error:
+        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+    with Broker.start(stories.RUNTIME, str(tmp_path / "store")) as broker:
+        name_server = "{}:{}".format(*broker.name_server_address)
+        with Admin(stories.RUNTIME, name_server) as admin:
+            with running(class_path, tmp_path / "home", settings=f"namesrvAddr={name_server}"):
+                stories.wait_for(lambda: len(admin.masters()) == 2, "both brokers are known")
+                with stories.new_topic(name_server, 8) as topic, Producer(stories.RUNTIME, name_server) as producer:
+                    stories.wait_for(lambda: len(admin.topic(topic).readable) == 16, "both brokers have the topic")
+                    producer._instance.forget_route(topic)
+                    results = [producer.send_batch(topic, [OutgoingMessage(b"x")] * 10)[0] for _number in range(16)]
+                    assert len({result.queue for result in results}) == 16
+                    assert _consumed(name_server, topic, 160) == {"broker-a": 80, "java-broker": 80}
+            stories.wait_for(lambda: list(admin.masters()) == ["broker-a"], "the Java broker is forgotten")
+
+
+def _consumed(name_server: str, topic: str, count: int) -> dict[str, int]:
+    """How many of so many messages came from each broker."""
+    found: dict[str, int] = {}
+    with PullConsumer(stories.RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        assert {queue.broker_name for queue in consumer.queues} == {"broker-a", "java-broker"}
+        names = {address: name for name, address in consumer._member._instance._addresses.items()}
+        while sum(found.values()) < count:
+            messages = consumer.poll(stories.PATIENCE_S)
+            assert messages, found
+            name = names[messages[0].store_host]
+            found[name] = found.get(name, 0) + len(messages)
+    return found
