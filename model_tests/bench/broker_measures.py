@@ -6,7 +6,7 @@ be (`broker_figures`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,9 +15,10 @@ from model_tests.bench.broker_figures import CEILING, FIGURES, OURS, Value, valu
 from model_tests.bench.broker_sides import Side
 from rich.progress import Progress
 
-from longpoll_broker.testing.harness.held import HeldPlan, hold, make_topic
+from longpoll_broker.testing.harness.held import HeldPlan, hold
 from longpoll_broker.testing.harness.latency import fan_outs, overshoots, percentile, round_trips, wakes
-from longpoll_broker.testing.harness.throughput import Stored, fill, pulls, sends
+from longpoll_broker.testing.harness.throughput import Stored, fill, pulls, send_rate, sends
+from longpoll_broker.testing.harness.topics import make_topic, send_each
 from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
 from longpoll_broker.testing.harness.workers import busy_share
 from longpoll_broker.testing.racing import RacePlan, race
@@ -83,8 +84,9 @@ class Bench:
         """Messages that race the pulls that want them."""
         topic = self.topic()
         make_topic(side.address, topic, RACE_QUEUES)
+        send_each(side.address, topic, RACE_QUEUES)
         plan = RacePlan(topic, 2 * self.scale.seconds, RACE_QUEUES, late_ms=100.0, seed=self.topic_count)
-        report = race(side.address, plan)
+        report = race(side.address, plan, first_offset=1)
         self.put(
             side.name,
             raced=report.delivered_count,
@@ -141,14 +143,14 @@ class Bench:
             idle_held=100 * report.busy_share,
         )
 
-    def ceiling(self) -> None:
+    def ceiling(self, _side: Side) -> None:
         """The harness against servers that answer without looking."""
         seconds = self.scale.seconds / 4
         with trivial_server(SENT, 1) as address:
             self.put(CEILING, round_trip_p50=percentile(round_trips(address, "T", 500), 0.5))
         for count in (1, 8):
             with trivial_server(SENT, count) as address:
-                rate = sends(address, "T", count, seconds=seconds, warm_s=0.5)
+                rate = send_rate(address, "T", count, seconds=seconds, warm_s=0.5)
                 self.put(CEILING, **{f"send_{count}": rate.per_second})
         for depth in (1, PULL_DEPTH):
             with trivial_server(PULLED, 1) as address:
@@ -156,22 +158,28 @@ class Bench:
                 self.put(CEILING, **{f"pull_{depth}": rate.per_second})
 
 
-def measure(sides: Sequence[Side], polling: Side, scale: Scale, progress: Progress) -> list[Value]:
-    """Everything, of every side, in turns. Raises ClientError when an answer is wrong or does not come."""
+def measure(
+    sides: Sequence[Side], polling: Side, scale: Scale, progress: Progress, *, only: Container[str] | None = None
+) -> list[Value]:
+    """Everything (or the methods of `Bench` named in `only`), of every side, in turns.
+
+    Raises ClientError when an answer is wrong or does not come.
+    """
     bench = Bench(scale)
-    once: list[Callable[[Side], None]] = [bench.idle, bench.held, bench.moment]
-    in_rounds: list[Callable[[Side], None]] = [
+    # What the later work would disturb comes first, what leaves the largest heaps last.
+    works = [bench.ceiling, bench.idle]
+    works += [
         bench.wake, bench.overshoot, bench.racing, bench.fan_out, bench.send, bench.send_many, bench.pull,
-    ]  # fmt: skip
-    steps: list[tuple[str, Callable[[], None]]] = [("the harness itself", bench.ceiling)]
-    for work in once[:1]:
-        steps += [(f"{work.__name__}, {side.name}", partial(work, side)) for side in sides]
-    for number in range(scale.rounds):
-        for work in in_rounds:
-            turns = [*sides, polling] if work in {bench.wake, bench.send} else sides
-            steps += [(f"{work.__name__}, {side.name}, round {number + 1}", partial(work, side)) for side in turns]
-    for work in once[1:]:
-        steps += [(f"{work.__name__}, {side.name}", partial(work, side)) for side in sides]
+    ] * scale.rounds  # fmt: skip
+    works += [bench.held, bench.moment]
+    steps: list[tuple[str, Callable[[], None]]] = []
+    for work in works:
+        name = work.__name__
+        if only is not None and name not in only:
+            continue
+        turns = [Side(CEILING, ("", 0), 0, int)] if name == "ceiling" else [*sides]
+        turns += [polling] if name in {"wake", "send"} else []
+        steps += [(f"{name}, {side.name}", partial(work, side)) for side in turns]
     task = progress.add_task("", total=len(steps))
     for name, step in steps:
         progress.update(task, description=name)

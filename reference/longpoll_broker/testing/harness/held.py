@@ -16,12 +16,10 @@ from typing import Final
 from attrs import define, field, frozen
 
 from longpoll_broker.errors import ClientError
-from longpoll_broker.testing.harness.frames import Address, Line, PullTemplate, expect_success
+from longpoll_broker.testing.harness.frames import Address, Line, PullTemplate
 from longpoll_broker.testing.harness.latency import PROBE, percentile
 from longpoll_broker.testing.harness.workers import busy_share
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command, encode
-from longpoll_broker.wire.headers import CreateTopicRequestHeader
+from longpoll_broker.wire.codes import ResponseCode
 
 ROW: Final = 100
 """Pulls written before the next probe."""
@@ -146,14 +144,3 @@ def hold(address: Address, process_id: int, memory_bytes: Callable[[], int], pla
         holding.read(until_accepted=False)
     late_ms = sorted(holding.late_ms)
     return HeldReport(accept_s, each_bytes, share, percentile(late_ms, 0.5), percentile(late_ms, 0.99), late_ms[-1])
-
-
-def make_topic(address: Address, topic: str, queue_count: int) -> None:
-    """Make a topic with so many queues that stay empty; raises ClientError."""
-    fields = CreateTopicRequestHeader(
-        topic=topic, default_topic="TBW102", read_queue_nums=queue_count, write_queue_nums=queue_count
-    ).encode()
-    line = Line(address)
-    command = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, PROBE, ext_fields=fields)
-    expect_success(line.call(b"".join(encode(command))), "making a topic")
-    line.close()

@@ -22,6 +22,7 @@ from longpoll_broker.testing.harness.frames import (
     send_frame,
 )
 from longpoll_broker.testing.harness.latency import BODY, send_first
+from longpoll_broker.testing.harness.topics import check_stored, make_topic
 from longpoll_broker.testing.harness.workers import together
 
 QUEUE_COUNT: Final = 8
@@ -83,10 +84,18 @@ class _Sender:
         return Rate(counted / ((ended_ns - begun_ns) / 1e9), answered + SEND_DEPTH + 1)
 
 
-def sends(address: Address, topic: str, connection_count: int, *, seconds: float, warm_s: float = 1.0) -> Rate:
+def send_rate(address: Address, topic: str, connection_count: int, *, seconds: float, warm_s: float = 1.0) -> Rate:
     """Sends of 128 bytes over `QUEUE_COUNT` queues, 64 under way on each connection; raises ClientError."""
     rates = together([_Sender(address, topic, warm_s, seconds)] * connection_count)
     return Rate(sum(rate.per_second for rate in rates), sum(rate.count for rate in rates))
+
+
+def sends(address: Address, topic: str, connection_count: int, *, seconds: float, warm_s: float = 1.0) -> Rate:
+    """The same to a new topic of a broker that must then hold every message; raises ClientError."""
+    make_topic(address, topic, QUEUE_COUNT)
+    rate = send_rate(address, topic, connection_count, seconds=seconds, warm_s=warm_s)
+    check_stored(address, topic, QUEUE_COUNT, rate.count)
+    return rate
 
 
 @frozen

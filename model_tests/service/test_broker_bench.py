@@ -1,0 +1,114 @@
+"""The comparison's own logic: figures, ratios and bars, and that a missed bar is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+from model_tests.bench import broker_bench
+from model_tests.bench.broker_figures import FIGURES, JAVA, OURS, Bar, Figure, value_of
+from model_tests.bench.broker_measures import Scale, measure
+from model_tests.bench.broker_shown import machine, missed, show
+from model_tests.bench.broker_sides import Side, ours
+from rich.progress import Progress
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("bar", "ours_value", "met"),
+    [
+        (Bar("ratio", 0.6), 6.0, True),
+        (Bar("ratio", 0.6), 6.1, False),
+        (Bar("ratio", 1.0, "least"), 10.0, True),
+        (Bar("ratio", 1.0, "least"), 9.9, False),
+        (Bar("ours", 10.0), 10.0, True),
+        (Bar("ours", 10.0), 10.1, False),
+        (None, 1.0, None),
+    ],
+)
+def test_a_bar_is_met_or_missed(bar: Bar | None, ours_value: float, met: bool | None) -> None:
+    """On ours or on the ratio, at most or at least; what is missed is listed by name."""
+    value = value_of(Figure("a figure", "ms", bar), {OURS: [ours_value], JAVA: [10.0]})
+
+    assert (value.ratio, value.met) == (ours_value / 10, met)
+    assert missed([value]) == (["a figure"] if met is False else [])
+
+
+def test_without_java_a_ratio_is_neither_met_nor_missed() -> None:
+    """And a bar on ours still is."""
+    assert value_of(Figure("a", "ms", Bar("ratio", 1.0)), {OURS: [1.0]}).met is None
+    assert value_of(Figure("a", "ms", Bar("ours", 1.0)), {OURS: [2.0]}).met is False
+
+
+def test_rounds_come_to_what_the_figure_says() -> None:
+    """The best rate, the sum of counts, else the middle."""
+    rounds = {OURS: [1.0, 2.0, 9.0]}
+
+    assert value_of(FIGURES["send_1"], rounds).sides[OURS] == 9
+    assert value_of(FIGURES["raced"], rounds).sides[OURS] == 12
+    assert value_of(FIGURES["wake_p50"], rounds).sides[OURS] == 2
+
+
+def test_a_table_names_the_machine_and_what_was_missed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every value with its bar."""
+    values = [value_of(FIGURES["overshoot_p99"], {OURS: [48.4], JAVA: [4_977.0]})]
+    show(values, machine())
+    shown = capsys.readouterr().out
+
+    assert "cores" in shown
+    assert "48.4" in shown
+    assert "ours <= 10" in shown
+    assert "missed: answer after the deadline, p99" in shown
+
+
+def test_a_mistake_is_one_clear_line() -> None:
+    """Exit code 2, and nothing measured."""
+    command = [sys.executable, "-m", "model_tests.bench.broker_bench", "--seconds", "1000"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "0.2 to 60 seconds" in done.stderr
+
+
+def test_our_own_side_is_a_process_that_ends(tmp_path: Path) -> None:
+    """It listens, has memory, and is gone after the block."""
+    with ours(OURS, tmp_path / "store") as side:
+        assert side.memory_bytes() > 2**20
+        assert Path(f"/proc/{side.process_id}").exists()
+
+    assert not Path(f"/proc/{side.process_id}").exists()
+
+
+@pytest.mark.long
+def test_the_whole_comparison_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every figure of ours comes out, on a short scale; a broker with the race of 4.9 misses the bar on late wakes."""
+    options = ("--knob", "recheck_after_hold=none", "--knob", "expiry=scan", "--knob", "notify=dispatcher_poll")
+    with ours(OURS, tmp_path / "a") as side, ours("other", tmp_path / "b", options) as other:
+        values = measure([side], other, Scale(0.4, 1), Progress(disable=True))
+        faulty: Side = attrs.evolve(other, name=OURS)
+        planted = measure([faulty], other, Scale(4, 1), Progress(disable=True), only={"racing", "overshoot"})
+
+    assert len(values) == len(FIGURES)
+    late = FIGURES["overshoot_p99"].name
+    assert late in missed(planted)
+    assert FIGURES["raced_unexplained"].name in missed(planted)
+    assert FIGURES["raced_unexplained"].name not in missed(values)
+
+
+def test_the_command_tells_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One object with the machine, the figures and what was missed; exit code 1 when something was."""
+    value = value_of(FIGURES["overshoot_p99"], {OURS: [48.4]})
+    monkeypatch.setattr(broker_bench, "measure", lambda *_: [value])
+    monkeypatch.setattr(sys, "argv", ["broker_bench", "--json", "--without-java"])
+    code = broker_bench.main()
+    told = json.loads(capsys.readouterr().out)
+
+    assert code == 1
+    assert told["missed"] == ["answer after the deadline, p99"]
+    assert told["figures"][0]["sides"] == {OURS: 48.4}
+    assert told["machine"]["cores"]

@@ -1,0 +1,248 @@
+"""The load harness: it cuts what it receives rightly, counts what the broker has, and sees a broker that is slow."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.errors import ClientError
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.testing.brokers import StartBroker
+from longpoll_broker.testing.harness import topics
+from longpoll_broker.testing.harness.frames import (
+    OPAQUE_BASE,
+    Answer,
+    AnswerStream,
+    Line,
+    PullTemplate,
+    expect_success,
+    framed,
+    send_frame,
+)
+from longpoll_broker.testing.harness.held import HeldPlan, hold
+from longpoll_broker.testing.harness.latency import fan_outs, overshoots, round_trips, wakes
+from longpoll_broker.testing.harness.stalls import STALL_MS, StallWatch
+from longpoll_broker.testing.harness.throughput import SEND_DEPTH, Stored, fill, pulls, send_rate, sends
+from longpoll_broker.testing.harness.topics import check_stored, make_topic
+from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
+from longpoll_broker.testing.harness.workers import busy_share, private_bytes, processor_seconds, together
+from longpoll_broker.testing.racing import Delivery, RaceReport
+from longpoll_broker.wire.codes import CommandFlag
+from longpoll_broker.wire.command import Command, encode
+from longpoll_spec.policy import STRICT, with_knob
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 2**31 - 1), st.integers(0, 300)), max_size=8), st.data())
+def test_answers_are_cut_the_same_however_they_arrive(values: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    """Code, opaque and body size of each, whatever the chunks; counting gives their number and sum."""
+    commands = [Command(code, opaque, CommandFlag.RESPONSE, body=bytes(size)) for code, opaque, size in values]
+    stream = b"".join(b"".join(encode(command)) for command in commands)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    chunks = [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    reading, counting = AnswerStream(), AnswerStream()
+    counts = [counting.count(chunk) for chunk in chunks]
+
+    assert [Answer(*each) for each in values] == [answer for chunk in chunks for answer in reading.answers(chunk)]
+    assert (len(values), sum(size for *_, size in values)) == tuple(map(sum, zip(*counts, strict=True)))
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**31 - 1))
+def test_a_patched_pull_is_the_pull(offset: int, opaque: int) -> None:
+    """The template with numbers put in is, byte for byte, the frame that the encoder makes."""
+    template = PullTemplate("T")
+    before, between, after = template.patched()
+    texts = [b"%d" % offset, b"%d" % opaque]
+    if b"queueOffset" not in before:
+        texts.reverse()
+
+    assert template.frame(0, offset, opaque) == framed(before + texts[0] + between + texts[1] + after)
+
+
+def test_sends_have_one_size_and_distinct_numbers() -> None:
+    """So that a row of them is a slice of one buffer."""
+    frames = [send_frame("T", number % 8, bytes(128), number) for number in range(SEND_DEPTH)]
+
+    assert len({len(frame) for frame in frames}) == 1
+    assert len(set(frames)) == SEND_DEPTH
+    assert str(OPAQUE_BASE).encode() in frames[0]
+
+
+def test_rates_are_of_what_the_broker_has(start_broker: StartBroker) -> None:
+    """Every send that is counted is in a queue, and every pull brings what is stored."""
+    broker = start_broker()
+    rate = sends(broker.address, "S", 2, seconds=0.3, warm_s=0.1)
+    stored = fill(broker.address, "P", 500)
+    pulled = pulls(broker.address, "P", stored, 2, seconds=0.3, warm_s=0.1)
+
+    assert rate.count == sum(broker.store.visible_end("S", queue) for queue in range(8))
+    assert 0 < rate.per_second <= rate.count / 0.3 * 1.5
+    assert broker.store.visible_end("P", 0) == stored.count == 500
+    assert pulled.count > 500
+    assert pulled.per_second > 0
+
+
+def test_a_refused_send_is_not_counted_as_one(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: a topic with four queues for a load of eight."""
+    monkeypatch.setattr(topics, "VISIBLE_S", 0.1)
+    broker = start_broker()
+    make_topic(broker.address, "S", 4)
+    rate = send_rate(broker.address, "S", 1, seconds=0.1, warm_s=0.0)
+
+    with pytest.raises(ClientError, match="but it holds"):
+        check_stored(broker.address, "S", 4, rate.count)
+
+
+def test_the_ceiling_is_of_whole_answers() -> None:
+    """A server that looks at nothing answers every frame, so that what is counted is the harness's own work."""
+    with trivial_server(SENT, 2) as address:
+        rate = send_rate(address, "T", 1, seconds=0.3, warm_s=0.1)
+        assert len(round_trips(address, "T", 50)) == 50
+    with trivial_server(PULLED, 1) as address:
+        pulled = pulls(address, "T", Stored(10_000, BODY_SIZE // 32), 8, seconds=0.3, warm_s=0.1)
+
+    assert rate.count > SEND_DEPTH
+    assert rate.per_second > 0
+    assert pulled.count >= 32
+    assert pulled.count % 32 == 0
+
+
+class Slow(RealRuntime):
+    """A runtime that takes its time at one of the law's actions."""
+
+    def __init__(self, action: str, seconds: float) -> None:
+        super().__init__()
+        self._action = action
+        self._seconds = seconds
+
+    def step(self, action: str) -> None:
+        """Be slow there."""
+        if action == self._action:
+            self.sleep(self._seconds)
+
+
+def test_a_slow_wake_is_seen(start_broker: StartBroker) -> None:
+    """The planted fault: 30 ms before a woken pull is run again."""
+    broker = start_broker(runtime=Slow("run", 0.03))
+    taken = wakes(broker.address, "W", 5)
+
+    assert len(taken) == 5
+    assert min(taken) >= 30
+
+
+def test_a_late_answer_is_seen_and_none_is_early(start_broker: StartBroker) -> None:
+    """A broker that scans every 300 ms is late by up to that; ours is never early."""
+    scanning = with_knob(STRICT, "expiry=scan")
+    slow = start_broker(policy=scanning, config=BrokerConfig(scan_period_ms=300))
+    late = overshoots(slow.address, "O", 20, (20, 400))
+
+    assert len(late) == 20
+    assert late[0] >= 0
+    assert late[-1] > 50
+
+
+def test_one_message_answers_every_pull(start_broker: StartBroker) -> None:
+    """In each round all of them, the first before the last."""
+    found = fan_outs(start_broker().address, "F", 40, 4, 3)
+
+    assert len(found) == 3
+    assert all(0 < one.first_ms <= one.last_ms for one in found)
+
+
+@pytest.mark.parametrize("same_moment", [False, True])
+def test_held_pulls_are_counted_to_the_last(start_broker: StartBroker, same_moment: bool) -> None:
+    """All are accepted, held, and answered not before they are due; the table is empty at the end."""
+    broker = start_broker()
+    plan = HeldPlan("H", 1_000, pull_count=2_000, line_count=4, queue_count=10, same_moment=same_moment, idle_s=0.0)
+    make_topic(broker.address, "H", 10)
+    held: list[int] = []
+
+    def memory_bytes() -> int:
+        held.append(len(broker.hold_service))
+        return private_bytes(os.getpid())
+
+    report = hold(broker.address, os.getpid(), memory_bytes, plan)
+
+    assert held == [0, 2_000]
+    assert 0 <= report.late_p50_ms <= report.late_p99_ms <= report.late_max_ms
+    assert len(broker.hold_service) == 0
+
+
+def test_a_timeout_too_short_to_hold_all_is_an_error(start_broker: StartBroker) -> None:
+    """Rather than a wrong figure."""
+    broker = start_broker()
+    make_topic(broker.address, "H", 10)
+    plan = HeldPlan("H", 1, pull_count=2_000, line_count=1, queue_count=10, idle_s=0.0)
+
+    with pytest.raises(ClientError, match="longer timeout"):
+        hold(broker.address, os.getpid(), lambda: 0, plan)
+
+
+def test_an_error_is_not_a_success(start_broker: StartBroker) -> None:
+    """A send to a topic with a bad name fails the load."""
+    line = Line(start_broker().address)
+
+    with pytest.raises(ClientError, match="code 1"):
+        expect_success(line.call(send_frame("a@b", 0, b"x")), "a send")
+    line.close()
+
+
+def _work(begin: Callable[[], None], what: str) -> str:
+    begin()
+    if what == "fails":
+        raise ClientError("planted")
+    if what == "ends":
+        os._exit(3)
+    return what
+
+
+def test_a_load_process_that_fails_or_ends_is_an_error() -> None:
+    """Results come in order; a failure is passed on, an end is noticed."""
+    assert together([partial(_work, what="a"), partial(_work, what="b")]) == ["a", "b"]
+    with pytest.raises(ClientError, match="planted"):
+        together([partial(_work, what="fails")])
+    with pytest.raises(ClientError, match="ended early"):
+        together([partial(_work, what="ends")])
+
+
+def test_a_process_is_measured() -> None:
+    """This one has used processor time and memory; while it sleeps it uses little."""
+    assert processor_seconds(os.getpid()) > 0
+    assert private_bytes(os.getpid()) > 2**20
+    assert busy_share(os.getpid(), 0.2) < 1
+
+
+def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
+    """Only the part of a delay in which the machine stood still, and only stalls worth the name."""
+    watch = StallWatch()
+    second_ns = 10**9
+    watch.note(second_ns, 2 * second_ns)
+    watch.note(5 * second_ns, 5 * second_ns + int(STALL_MS / 2 * 1e6))
+
+    assert watch.stalled_ms(0, 10 * second_ns) == 1_000
+    assert watch.stalled_ms(int(1.5 * second_ns), 10 * second_ns) == 500
+    assert watch.stalled_ms(3 * second_ns, 10 * second_ns) == 0
+    excused, late = Delivery(0, 0, 700, 650), Delivery(0, 1, 700, 100)
+    report = RaceReport(10, (excused, late), 100)
+    assert report.unexplained == (late,)
+    assert report.later_than(500) == 2
+    assert report.later_than(800) == 0
+
+
+def test_a_machine_that_stands_still_is_seen() -> None:
+    """The watch's own thread is kept from running, as a stall would."""
+    with StallWatch() as watch:
+        begin_ns = time.monotonic_ns()
+        deadline_ns = begin_ns + 10**10
+        while not watch.stalled_ms(begin_ns, time.monotonic_ns()):
+            assert time.monotonic_ns() < deadline_ns
+            # One long call into C that never lets another thread run.
+            sum(range(20_000_000))
+
+    assert watch.stalled_ms(begin_ns, time.monotonic_ns()) >= STALL_MS
