@@ -17,7 +17,7 @@ from longpoll_broker.testing.harness.held import HeldPlan, hold
 from longpoll_broker.testing.harness.throughput import fill, pulls
 from longpoll_broker.testing.harness.topics import make_topic, send_each
 from longpoll_broker.testing.harness.workers import private_bytes
-from longpoll_broker.testing.racing import RacePlan, race
+from longpoll_broker.testing.racing import Delivery, RacePlan, race
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -44,7 +44,8 @@ def side(tmp_path: Path) -> Iterator[Side]:
 
 def test_no_delivery_is_late_in_a_million_races(side: Side) -> None:
     """Each message races the pull that wants it; what the machine's own stalls explain is excused."""
-    rounds, late = 0, []
+    rounds = 0
+    late: list[Delivery] = []
     for number in itertools.count():
         topic = f"RACE-{number}"
         make_topic(side.address, topic, RACE_QUEUES)
