@@ -1,0 +1,203 @@
+"""`longpoll topics`, `longpoll groups` and `longpoll offsets`: what any RocketMQ broker has, and changing it.
+
+Leaves out asking (`longpoll_broker.service.client.admin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+from click.decorators import FC
+
+from longpoll.commands.client import name_server_option, read_start
+from longpoll.output import emit_json, fail, json_option, out, table, user_mistakes
+from longpoll_broker.errors import ClientError, ConfigError
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.client import Admin, StartAt
+from longpoll_broker.service.client.admin import GroupInfo, OffsetInfo, TopicInfo
+from longpoll_broker.wire.codes import Permission
+
+QUEUE_COUNT_MAX: Final = 1024
+"""Most queues of a topic that our broker makes."""
+PERMISSIONS: Final = {"rw": Permission.READ | Permission.WRITE, "r": Permission.READ, "w": Permission.WRITE}
+
+
+@contextmanager
+def asking(name_server: str) -> Iterator[Admin]:
+    """Someone to ask; a server that refuses or is not there becomes one line and exit 2."""
+    try:
+        with Admin(RealRuntime(), name_server) as admin:
+            yield admin
+    except ClientError as error:
+        fail(str(error))
+
+
+def topic_fields(topic: TopicInfo) -> dict[str, Any]:
+    """One topic as JSON."""
+    return {
+        "topic": topic.name,
+        "brokers": list(topic.brokers),
+        "permission": topic.permission,
+        "read_queues": len(topic.readable),
+        "write_queues": len(topic.writable),
+    }
+
+
+def common(command: FC) -> FC:
+    """The options of every command here."""
+    decorate: Callable[[FC], FC] = name_server_option
+    return decorate(json_option(command))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("name", required=False)
+@click.option("--create", is_flag=True, help="Make the topic NAME, or change it if it is there.")
+@click.option("--delete", is_flag=True, help="Remove the topic NAME with its queues.")
+@click.option(
+    "--queues", type=click.IntRange(1, QUEUE_COUNT_MAX), default=8, show_default=True, help="Queues on each broker."
+)
+@click.option("--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True)
+@click.option("--all", "with_system", is_flag=True, help="Also the system's topics and those of single groups.")
+@common
+@user_mistakes
+def topics(
+    *,
+    name: str | None,
+    create: bool,
+    delete: bool,
+    queues: int,
+    permission: str,
+    with_system: bool,
+    name_server: str,
+    as_json: bool,
+) -> None:
+    """List the topics, or the one called NAME; make, change or remove one.
+
+    \b
+    Examples:
+      longpoll topics
+      longpoll topics Greetings --create --queues 4
+      longpoll topics Greetings --create --permission r
+      longpoll topics Greetings --delete
+    """
+    if create and delete:
+        raise ConfigError("--create and --delete cannot be used together")
+    if (create or delete) and name is None:
+        raise ConfigError("no topic is named: write its NAME before the options")
+    with asking(name_server) as admin:
+        if delete and name is not None:
+            admin.delete_topic(name)
+            _tell_done({"topic": name, "deleted": True}, f"removed topic {name}", as_json=as_json)
+            return
+        if create and name is not None:
+            admin.create_topic(name, queues, PERMISSIONS[permission])
+            brokers = sorted(admin.masters())
+            done = {"topic": name, "created": True, "brokers": brokers, "queues": queues, "permission": permission}
+            _tell_done(done, f"made topic {name} with {queues} queues on {', '.join(brokers)}", as_json=as_json)
+            return
+        names = admin.topic_names(with_system=with_system) if name is None else [name]
+        found = [topic_fields(admin.topic(each)) for each in names]
+    if as_json:
+        emit_json({"topics": found})
+        return
+    columns = ("topic", "brokers", "permission", "read queues", "write queues")
+    table("Topics", columns, [[_cell(value) for value in topic.values()] for topic in found])
+
+
+def _cell(value: object) -> object:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _tell_done(fields: dict[str, Any], text: str, *, as_json: bool) -> None:
+    if as_json:
+        emit_json(fields)
+    else:
+        out.print(text, markup=False)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@common
+@user_mistakes
+def groups(*, name_server: str, as_json: bool) -> None:
+    """List the consumer groups and who is in them now.
+
+    \b
+    Examples:
+      longpoll groups
+      longpoll groups --json --name-server 127.0.0.1:9876
+    """
+    with asking(name_server) as admin:
+        found = admin.groups()
+    if as_json:
+        emit_json({"groups": [_group_fields(group) for group in found]})
+        return
+    rows = [(group.name, ", ".join(group.brokers), len(group.members), "\n".join(group.members)) for group in found]
+    table("Consumer groups", ("group", "brokers", "members", "client ids"), rows)
+
+
+def _group_fields(group: GroupInfo) -> dict[str, Any]:
+    return {"group": group.name, "brokers": list(group.brokers), "members": list(group.members)}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--group", required=True, help="The consumer group.")
+@click.option("--topic", "named", multiple=True, help="Only this topic; repeatable. Default: all.")
+@click.option(
+    "--set",
+    "start",
+    metavar="first|last|TIMESTAMP",
+    help="Have the group go on there in each queue; needs --topic. Its members must be stopped.",
+)
+@common
+@user_mistakes
+def offsets(*, group: str, named: tuple[str, ...], start: str | None, name_server: str, as_json: bool) -> None:
+    """Show how far a group is in each queue, or have it go on elsewhere.
+
+    RocketMQ says 0 for a queue that the group has not begun, while the queue still has its first message.
+
+    \b
+    Examples:
+      longpoll offsets --group G
+      longpoll offsets --group G --topic Greetings --set first
+      longpoll offsets --group G --topic Greetings --set 2026-01-31T12:00:00Z
+    """
+    if start is not None and not named:
+        raise ConfigError("--set changes what is not named too: name each topic with --topic")
+    start_at, timestamp_ms = read_start(start)
+    with asking(name_server) as admin:
+        if start_at is not StartAt.STORED:
+            _check_idle(admin, group)
+            for topic in named:
+                for queue in admin.topic(topic).readable:
+                    admin.set_offset(group, queue, start_at, timestamp_ms)
+        found = admin.offsets(group, named or admin.topic_names())
+    if as_json:
+        emit_json(
+            {"group": group, "lag": sum(row.lag for row in found), "queues": [_offset_fields(row) for row in found]}
+        )
+        return
+    columns = ("topic", "broker", "queue", "first", "end", "stored", "lag")
+    rows = [["-" if value is None else value for value in _offset_fields(row).values()] for row in found]
+    table(f"Offsets of group {group}", columns, rows)
+
+
+def _check_idle(admin: Admin, group: str) -> None:
+    """Raise ConfigError when the group has members: they would store their own offsets over the new ones."""
+    members = [member for known in admin.groups() if known.name == group for member in known.members]
+    if members:
+        raise ConfigError(f"group {group} has {len(members)} members that would undo it: stop them first")
+
+
+def _offset_fields(row: OffsetInfo) -> dict[str, Any]:
+    return {
+        "topic": row.queue.topic,
+        "broker": row.queue.broker_name,
+        "queue": row.queue.queue_id,
+        "first": row.first,
+        "end": row.end,
+        "stored": row.stored,
+        "lag": row.lag,
+    }
