@@ -8,11 +8,11 @@ import attrs
 import pytest
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.symmetry import is_representative, is_symmetric, renamed, slots_of
+from longpoll_spec.engines.symmetry import Renaming, is_representative, is_symmetric, slots_of
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import PRESETS, preset
-from longpoll_spec.terms import FALSE, TRUE
+from longpoll_spec.terms import FALSE, TRUE, all_of, const, int_variable
 
 
 def _model(name: str = "strict") -> Model:
@@ -62,5 +62,25 @@ def test_the_first_choice_of_each_kind_represents() -> None:
     assert not is_representative(by_label["tick"], open_of[1])
     assert is_representative(by_label["notifier_throws(scanner,0)"])
     assert slots_of(open_of[0] & open_of[2]) == [0, 2]
-    assert renamed("offset_1", {1: 2}) == "offset_2"
-    assert renamed("visible_end", {1: 2}) == "visible_end"
+    assert Renaming({1: 2}).name("offset_1") == "offset_2"
+    assert Renaming({1: 2}).name("visible_end") == "visible_end"
+
+
+def test_queues_are_seen_to_be_alike() -> None:
+    """Several queues are interchangeable, in names and as numbers; a slip in what one queue's action does is seen."""
+    policy = preset("strict")
+    model = law_of(policy, Bounds("three", requests=2, messages=1, queues=3))
+    slip = [
+        attrs.evolve(each, effect={**each.effect, "queue_0": const(1)}) if each.label == "next_pull(0,q0)" else each
+        for each in model.actions
+    ]
+    ordered = all_of(int_variable(f"queue_{slot}") < 2 for slot in range(2))
+
+    assert is_symmetric(model, [])
+    assert is_symmetric(model, [all_of(int_variable(f"queue_{slot}") < 3 for slot in range(2))])
+    assert not is_symmetric(attrs.evolve(model, actions=tuple(slip)), [])
+    assert not is_symmetric(model, [ordered])
+    assert not is_symmetric(model, [int_variable("visible_end_q1") > 0])
+    assert Renaming(queues={0: 2}).name("visible_end_q0") == "visible_end_q2"
+    assert Renaming(queues={0: 2}).actor("q0") == "q2"
+    assert Renaming(queues={0: 2}).actor("scanner") == "scanner"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import permutations, product
 
 import attrs
 import numpy as np
@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_spec.bounds import named
-from longpoll_spec.engines import explore
+from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.engines import explore, queue_moves
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned
 from longpoll_spec.engines.orbits import Orbits, orbits_of
 from longpoll_spec.engines.packed import explore as explore_packed
+from longpoll_spec.engines.symmetry import Renaming
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.engines.words import key_of, words_of
 from longpoll_spec.errors import EngineLimitError, SymmetryError
@@ -67,8 +68,8 @@ def test_every_token_runs_and_shows_what_it_says(name: str) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 @given(data=st.data())
 def test_every_arrangement_has_one_canonical_word(name: str, data: st.DataObject) -> None:
-    """Renaming requests changes neither the word that stands for a state nor how many states it stands for."""
-    model = _model(name, requests=3)
+    """Renaming requests and queues changes neither what stands for a state nor how many states it stands for."""
+    model = law_of(preset(name), Bounds("three", requests=3, messages=1, queues=data.draw(st.integers(1, 3))))
     orbits = orbits_of(model, [])
     _, state = data.draw(runs(model))
     keys = {orbits.layout.pack(each) for each in _arrangements(model, state)}
@@ -80,16 +81,51 @@ def test_every_arrangement_has_one_canonical_word(name: str, data: st.DataObject
 
 
 def _arrangements(model: Model, state: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The state under every renaming, made variable by variable."""
     values = values_of(model, state)
     made: list[tuple[int, ...]] = []
-    for order in permutations(range(model.bounds.requests)):
+    numbers = [permutations(range(count)) for count in (model.bounds.requests, model.bounds.queues)]
+    for requests, queues in product(*numbers):
+        renaming = Renaming(dict(enumerate(requests)), dict(enumerate(queues)))
         renamed = {
-            variable.name: values[f"{head}_{order[int(slot)]}"] if slot.isdigit() else values[variable.name]
+            renaming.name(variable.name): (
+                renaming.queues.get(values[variable.name], values[variable.name])
+                if variable.numbers_queues
+                else values[variable.name]
+            )
             for variable in model.variables
-            for head, _, slot in [variable.name.rpartition("_")]
         }
         made.append(tuple(renamed[variable.name] for variable in model.variables))
     return made
+
+
+@pytest.mark.parametrize("symmetry", [False, True], ids=["plain", "symmetry"])
+def test_queues_give_the_python_engines_counts(symmetry: bool) -> None:
+    """Two queues and three requests, as far as they go: counts by instance are those of the plain engine."""
+    model = law_of(preset("strict"), Bounds("queues", requests=3, messages=1, queues=2))
+    judged = [item for item in properties_of(model) if item.kind == "always"]
+    plain = explore(model, judged, engine="python", limit_states=20_000)
+    fast = explore(model, judged, symmetry=symmetry, limit_states=20_000)
+
+    assert (plain.distinct_states, plain.depth) == (fast.distinct_states, fast.depth)
+    assert dict(plain.fired) == dict(fast.fired)
+
+
+def test_a_queues_number_that_is_not_renamed_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were the numbers of queues left as they are, states that differ in kind would be folded: counts tell."""
+    model = law_of(preset("strict"), Bounds("queues", requests=1, messages=1, queues=2))
+    plain = explore(model, [])
+    monkeypatch.setattr(queue_moves, "numbers_of", lambda place, _: np.arange(place.mask + 1, dtype=np.uint64))
+
+    assert explore(model, [], symmetry=True).distinct_states != plain.distinct_states
+
+
+def test_more_queues_than_can_be_renamed_are_refused() -> None:
+    """Five queues have 120 renamings: the error says how many can be folded."""
+    model = law_of(preset("strict"), Bounds("five", requests=1, messages=1, queues=5))
+
+    with pytest.raises(SymmetryError, match="5 queues have too many renamings; check at most 4 with --symmetry"):
+        explore(model, [], symmetry=True, limit_states=10)
 
 
 def test_what_tells_requests_apart_is_refused() -> None:
@@ -99,9 +135,9 @@ def test_what_tells_requests_apart_is_refused() -> None:
     partial = attrs.evolve(stated, name="first_only", term=model.state.requests[0].copies <= 1)
     lame = attrs.evolve(model, actions=tuple(each for each in model.actions if each.label != "expire(1)"))
 
-    with pytest.raises(SymmetryError, match="first_only tells requests apart"):
+    with pytest.raises(SymmetryError, match="first_only tells requests or queues apart"):
         explore(model, [stated, partial], symmetry=True)
-    with pytest.raises(SymmetryError, match="the law tells requests apart"):
+    with pytest.raises(SymmetryError, match="the law tells requests or queues apart"):
         explore(lame, [stated], symmetry=True)
 
 

@@ -1,46 +1,55 @@
-"""Explore one state for all that differ only in which request is which, and count them all the same.
+"""Explore one state for all that differ only in which request or which queue is which, and count them all the same.
 
-Requests are interchangeable (`symmetry` sees that in the law's text), so every state that renaming requests makes of a
-state behaves as it does. Kept is the one whose requests' groups of bits are sorted. It stands for as many states as its
-groups can be arranged in different ways, and counts for so many. Leaves out queues: this law has one.
+Requests and queues are interchangeable (`symmetry` sees that in the law's text), so every state that renaming them
+makes of a state behaves as it does. A renaming of queues moves bits and maps numbers, one of requests moves their
+groups of bits. Kept is, over all renamings of queues, the least of the states whose groups are sorted. It stands for as
+many states as there are renamings, over those that leave it as it is, and counts for so many.
 
-| bits of the word                | hold                                    |
-|---------------------------------|-----------------------------------------|
-| the lowest `base`               | what no request has                     |
-| next `width`, for request 0     | request 0's variables in their own order |
-| next `width`, for request 1 ... | request 1's variables in the same order  |
+| bits                       | hold                                                                          |
+|----------------------------|-------------------------------------------------------------------------------|
+| the lowest                 | what no request has                                                           |
+| a group for every request  | the request's variables, in the same order for all; all of a group in one word |
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, permutations
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
 from longpoll_spec.engines.evaluate import after_step, enabled_actions
+from longpoll_spec.engines.intervals import ranges_of
 from longpoll_spec.engines.layout import Group, Layout, grouped_layout_of
-from longpoll_spec.engines.symmetry import is_symmetric
-from longpoll_spec.engines.words import WORD_BITS, Words, key_of, words_of
+from longpoll_spec.engines.queue_moves import QueueMoves, moves_of
+from longpoll_spec.engines.simplify import Simplifier
+from longpoll_spec.engines.symmetry import Renaming, is_symmetric, queue_acting
+from longpoll_spec.engines.words import WORD_BITS, Words, differ, key_of, less, words_of
 from longpoll_spec.errors import SymmetryError
-from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.model import Action, Actor, Model, Property
 
-BLOCK_STATES = 1 << 15
+QUEUES_MAX: Final = 4
+"""So many queues have 24 renamings, each of which is tried for every state."""
+BLOCK_STATES: Final = 1 << 15
 """Words sorted inside at once: their groups stay in the second-level cache."""
 
 
 @frozen
 class Orbits:
-    """The groups of bits of a law's requests."""
+    """What renaming does to the bits of a state."""
 
     model: Model
     layout: Layout
     groups: tuple[Group, ...]
+    """Of each request."""
     width: int
     """Bits of a group."""
+    renamings: tuple[QueueMoves, ...]
+    """Every renaming of queues; the first changes nothing."""
 
     @property
     def requests(self) -> int:
@@ -48,12 +57,22 @@ class Orbits:
         return len(self.groups)
 
     def canonical(self, words: Words) -> Words:
-        """Put in place of each state the one that stands for it: the same groups, the greatest last."""
+        """Put in place of each state the one that stands for it."""
         for start in range(0, words.shape[1], BLOCK_STATES):
-            self._sort(words[:, start : start + BLOCK_STATES])
+            self._fold(words[:, start : start + BLOCK_STATES])
         return words
 
+    def _fold(self, words: Words) -> None:
+        renamed = [moves.of(words) for moves in self.renamings[1:]]
+        for states in (words, *renamed):
+            self._sort(states)
+        for states in renamed:
+            better = less(states, words)
+            for word, other in zip(words, states, strict=True):
+                np.copyto(word, other, where=better)
+
     def _sort(self, words: Words) -> None:
+        """Put every request's group in its place: the greatest last."""
         groups = self._groups(words)
         for low, high in _comparators(self.requests):
             groups[low], groups[high] = np.minimum(groups[low], groups[high]), np.maximum(groups[low], groups[high])
@@ -68,13 +87,22 @@ class Orbits:
         return np.uint64(~taken & ((1 << WORD_BITS) - 1))
 
     def sizes(self, words: Words) -> npt.NDArray[np.int64]:
-        """How many states each canonical state stands for: all arrangements, over those of equal groups."""
-        sizes = np.full(words.shape[1], math.factorial(self.requests), dtype=np.int64)
+        """How many states each canonical state stands for.
+
+        A renaming of both kinds leaves it as it is if that of the queues does once the groups are sorted again, with
+        any of the arrangements of equal groups.
+        """
+        sizes = np.full(words.shape[1], math.factorial(self.requests) * len(self.renamings), dtype=np.int64)
         alike = np.ones(words.shape[1], dtype=np.int64)
         for before, group in pairwise(self._groups(words)):
             alike = np.where(before == group, alike + 1, 1)
             sizes //= alike
-        return sizes
+        stays = np.ones(words.shape[1], dtype=np.int64)
+        for moves in self.renamings[1:]:
+            renamed = moves.of(words)
+            self._sort(renamed)
+            stays += ~differ(renamed, words)
+        return sizes // stays
 
     def _groups(self, words: Words) -> list[Words]:
         mask = np.uint64((1 << self.width) - 1)
@@ -83,11 +111,11 @@ class Orbits:
     def spread(self, fired: Sequence[int]) -> list[int]:
         """What every instance fired in all states, from what it fired in the canonical ones, each by its size.
 
-        Over a whole orbit every request does what every other does, so they share alike.
+        Over a whole orbit every request and every queue does what every other does, so they share alike.
         """
         kinds: dict[tuple[object, ...], list[int]] = {}
         for index, action in enumerate(self.model.actions):
-            actors = tuple(actor if isinstance(actor, str) else None for actor in action.actors)
+            actors = tuple(_kind_of(actor) for actor in action.actors)
             kinds.setdefault((action.name, actors), []).append(index)
         shared = list(fired)
         for alike in kinds.values():
@@ -125,12 +153,22 @@ class Orbits:
         return words_of([self.layout.pack(state)], self.layout.words)
 
     def _renamed(self, action: Action, word: int, state: Sequence[int]) -> Action:
-        """The instance that does in `state` what `action` does in its canonical word: slots are matched in order."""
-        groups = [int(group[0]) for group in self._groups(self._words_of(state))]
-        assert self._canonical_of(state) == word
-        slots = sorted(range(self.requests), key=groups.__getitem__)
-        actors = tuple(slots[actor] if isinstance(actor, int) else actor for actor in action.actors)
-        return next(each for each in self.model.named(action.name) if each.actors == actors)
+        """The instance that does in `state` what `action` does in its canonical state: slots are matched in order."""
+        for moves in self.renamings:
+            moved = moves.of(self._words_of(state))
+            groups = [int(group[0]) for group in self._groups(moved)]
+            self._sort(moved)
+            if key_of(moved, 0) == word:
+                slots = sorted(range(self.requests), key=groups.__getitem__)
+                back = Renaming(dict(enumerate(slots)), {new: old for old, new in moves.renaming.queues.items()})
+                actors = tuple(back.actor(actor) for actor in action.actors)
+                return next(each for each in self.model.named(action.name) if each.actors == actors)
+        raise AssertionError(f"no renaming of the state is {word:#x}")
+
+
+def _kind_of(actor: Actor) -> Actor:
+    """What all who can be renamed into each other have in common."""
+    return "request" if isinstance(actor, int) else "queue" if queue_acting(actor) is not None else actor
 
 
 def _comparators(count: int) -> Iterator[tuple[int, int]]:
@@ -141,12 +179,20 @@ def _comparators(count: int) -> Iterator[tuple[int, int]]:
 
 
 def orbits_of(model: Model, properties: Sequence[Property]) -> Orbits:
-    """The orbits of a law under renaming of requests.
+    """The orbits of a law under renaming of requests and queues.
 
-    Raises `SymmetryError` if the law or a property tells requests apart, `BoundsError` if a word is too narrow.
+    Raises `SymmetryError` if the law or a property tells them apart or there are too many queues, `BoundsError` if a
+    request needs more than a word.
     """
-    if not is_symmetric(model, [item.term for item in properties]):
-        unlike = next((item.name for item in properties if not is_symmetric(model, [item.term])), "")
+    queues = model.bounds.queues
+    if queues > QUEUES_MAX:
+        raise SymmetryError(f"{queues} queues have too many renamings; check at most {QUEUES_MAX} with --symmetry")
+    decide = Simplifier(ranges_of(model)).simplify  # what can never be says nothing about who is who
+    if not is_symmetric(model, [decide(item.term) for item in properties]):
+        unlike = next((item.name for item in properties if not is_symmetric(model, [decide(item.term)])), "")
         what = unlike if is_symmetric(model, []) else "the law"
-        raise SymmetryError(f"{what} tells requests apart under this policy; check it without --symmetry")
-    return Orbits(model, *grouped_layout_of(model))
+        raise SymmetryError(f"{what} tells requests or queues apart under this policy; check it without --symmetry")
+    layout, groups, width = grouped_layout_of(model)
+    orders = permutations(range(queues))
+    renamings = tuple(moves_of(layout, Renaming(queues=dict(enumerate(order)))) for order in orders)
+    return Orbits(model, layout, groups, width, renamings)

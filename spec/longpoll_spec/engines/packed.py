@@ -13,13 +13,14 @@ import operator
 import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from typing import Final
 
 from attrs import define, field
 
+from longpoll_spec.engines.backwards import runs_backwards
 from longpoll_spec.engines.compile_packed import expand_of
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
 from longpoll_spec.engines.layout import layout_of
@@ -107,29 +108,8 @@ class _Search:
         return self.fired if self.orbits is None else self.orbits.spread(self.fired)
 
     def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
-        """The runs to witnesses, backwards and all at once: at each level find what leads to the states known."""
-        wanted: dict[int, set[int]] = {}
-        for witness in witnesses:
-            assert isinstance(witness.state, int)
-            wanted.setdefault(witness.depth, set()).add(witness.state)
-        sources: dict[tuple[int, int], tuple[int, int]] = {}
-        for depth in range(max(wanted, default=0), 0, -1):
-            keys = sorted(wanted[depth])
-            found = self.crew.before(keys, depth - 1)
-            assert len(found) == len(keys), f"no state of level {depth - 1} leads to some state of the next"
-            sources |= {(depth, key): source for key, source in found.items()}
-            wanted.setdefault(depth - 1, set()).update(source for source, _ in found.values())
-        return [self._run_to(witness, sources) for witness in witnesses]
-
-    def _run_to(self, witness: Witness, sources: Mapping[tuple[int, int], tuple[int, int]]) -> list[Action]:
-        assert isinstance(witness.state, int)
-        last = None if witness.closing is None else self.model.actions[witness.closing]
-        keys, actions = [witness.state], [] if last is None else [last]
-        for depth in range(witness.depth, 0, -1):
-            key, index = sources[depth, keys[-1]]
-            keys.append(key)
-            actions.append(self.model.actions[index])
-        return actions[::-1] if self.orbits is None else self.orbits.run_through(keys[::-1], last)
+        """The runs to witnesses."""
+        return runs_backwards(self.model, witnesses, self.crew.before, self.orbits)
 
 
 def explore(

@@ -163,10 +163,14 @@ class Part:
 
         What no state here leads to is left out.
         """
+        return self.sources(keys, self._chunks(self.store.level(depth)))
+
+    def sources(self, keys: Iterable[int], chunks: Iterable[Words]) -> dict[int, tuple[int, int]]:
+        """The same for the states of chunks."""
         wanted = distinct(mixed(words_of(keys, self.words)))
         names = [key_of(unmixed(wanted.copy()), column) for column in range(wanted.shape[1])]
         sources: dict[int, tuple[int, int]] = {}
-        for chunk in self._chunks(self.store.level(depth)):
+        for chunk in chunks:
             for column, source, index in self._leading_to(wanted, chunk):
                 known = sources.get(names[column])
                 if known is None or (source, index) < known:

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from attrs import define, field
 
-from longpoll_spec.engines.symmetry import Shapes, slot_of
+from longpoll_spec.engines.symmetry import Renaming, Shapes, slot_of
 from longpoll_spec.terms import Bool, Int, Term, nodes, rebuild
 
 Polarity: TypeAlias = int
@@ -106,7 +106,7 @@ class Rest:
                 named = self.free_in[id(part)][1]
                 if len(named) == 1:
                     (slot,), first = named, min(self.rest)
-                    by_shape.setdefault(self.shapes.number(part, {slot: first, first: slot}), []).append(part)
+                    by_shape.setdefault(self.shapes.number(part, Renaming({slot: first, first: slot})), []).append(part)
             self.quantified[id(junction)] = {
                 shape: same for shape, same in by_shape.items() if self._named_by(same) == self.rest
             }

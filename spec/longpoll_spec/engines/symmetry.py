@@ -1,63 +1,57 @@
-"""Requests are interchangeable: seen to be so in a law's text, not assumed.
+"""Requests are interchangeable, and queues are: seen to be so in a law's text, not assumed.
 
-Renaming two requests must turn the set of actions into itself, and each statement into itself, up to the order of
-`and` and `or`. Where it does, what is proved of one choice of requests is proved of every choice, and only choices
+Renaming two requests, or two queues, must turn the set of actions into itself, and each statement into itself, up to
+the order of `and` and `or`. Where it does, what is proved of one choice is proved of every choice, and only choices
 that differ in kind are left. Where it does not (a slip in one instance) nothing is left out.
 
-Leaves out counting orbits of states: see `orbits`.
+A request's number stands in names only: `phase_0`. A queue's number stands in names, `log_end_q0`, and is the value of
+variables that say so (`Variable.numbers_queues`): what is compared with such a variable, or assigned to it, is renamed
+too. Leaves out counting orbits of states: see `orbits`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from attrs import define, field
+from attrs import define, field, frozen
 
-from longpoll_spec.model import Action, Model
+from longpoll_spec.model import Action, Actor, Model
 from longpoll_spec.terms import Bool, Int, Term, nodes, variables_of
 
 _SLOT: Final = re.compile(r"_(\d+)$")
-_COMMUTING: Final = frozenset({"and", "or", "add", "eq"})
+_QUEUE: Final = re.compile(r"_q(\d+)$")
+_QUEUE_ACTOR: Final = re.compile(r"^q(\d+)$")
+_COMMUTING: Final = frozenset({"and", "or", "eq"})
+_ORDERED: Final = frozenset({"lt", "le", "add", "sub"})
 
 
-@define
-class Shapes:
-    """One number for each term up to the order of what commutes. Invariant: equal numbers are equal shapes."""
+@frozen
+class Renaming:
+    """New numbers for requests and for queues; who is not named keeps the old one."""
 
-    numbers: dict[tuple[object, ...], int] = field(factory=dict)
+    requests: Mapping[int, int] = {}
+    queues: Mapping[int, int] = {}
 
-    def number(self, term: Term, swap: Mapping[int, int]) -> int:
-        """The number of a term in which requests are renamed."""
-        known: dict[int, int] = {}
-        for node in nodes(term):
-            known[id(node)] = self._number(node, known, swap)
-        return known[id(term)]
-
-    def _number(self, node: Term, known: Mapping[int, int], swap: Mapping[int, int]) -> int:
-        if node.op == "var":
-            parts: list[object] = [renamed(node.args[0], swap)]
-        else:
-            parts = [known[id(arg)] if isinstance(arg, (Int, Bool)) else arg for arg in node.args]
-            if node.op in _COMMUTING:
-                parts.sort(key=str)
-        return self.numbers.setdefault((node.op, *parts), len(self.numbers))
-
-    def of_action(self, action: Action, swap: Mapping[int, int]) -> tuple[object, ...]:
-        """The shape of a whole action in which requests are renamed."""
-        actors = tuple(swap.get(actor, actor) if isinstance(actor, int) else actor for actor in action.actors)
-        effect = sorted((renamed(name, swap), self.number(term, swap)) for name, term in action.effect.items())
-        return (action.name, *actors, self.number(action.guard, swap), *effect)
-
-
-def renamed(name: str, swap: Mapping[int, int]) -> str:
-    """The name of a request's variable after renaming the requests."""
-    found = _SLOT.search(name)
-    if found is None:
+    def name(self, name: str) -> str:
+        """The name of a variable after renaming."""
+        for pattern, sign, swap in ((_SLOT, "_", self.requests), (_QUEUE, "_q", self.queues)):
+            found = pattern.search(name)
+            if found is not None:
+                number = int(found[1])
+                return f"{name[: found.start()]}{sign}{swap.get(number, number)}"
         return name
-    slot = int(found[1])
-    return f"{name[: found.start()]}_{swap.get(slot, slot)}"
+
+    def actor(self, actor: Actor) -> Actor:
+        """Who acts after renaming."""
+        if isinstance(actor, int):
+            return self.requests.get(actor, actor)
+        queue = queue_acting(actor)
+        return actor if queue is None else f"q{self.queues.get(queue, queue)}"
+
+
+NOBODY: Final = Renaming()
 
 
 def slot_of(name: str) -> int | None:
@@ -66,14 +60,137 @@ def slot_of(name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
+def queue_of(name: str) -> int | None:
+    """The queue that a variable belongs to; None if it belongs to none, or there is only one."""
+    found = _QUEUE.search(name)
+    return None if found is None else int(found[1])
+
+
+def queue_acting(actor: Actor) -> int | None:
+    """The queue that an actor is; None if it is something else."""
+    found = _QUEUE_ACTOR.match(actor) if isinstance(actor, str) else None
+    return None if found is None else int(found[1])
+
+
+@define
+class Shapes:
+    """One number for each term up to the order of what commutes. Invariant: equal numbers are equal shapes.
+
+    A node of an integer has two numbers: as a quantity, and as the number of a queue, in which constants are renamed.
+    """
+
+    numbering: frozenset[str] = frozenset()
+    """The variables whose values are numbers of queues."""
+    queues: int = 1
+    """How many queues there are."""
+    numbers: dict[tuple[object, ...], int] = field(factory=dict)
+
+    def number(self, term: Term, renaming: Renaming = NOBODY, *, of_queue: bool = False) -> int:
+        """The number of a term after renaming."""
+        plain: dict[int, int] = {}
+        queues: dict[int, int] = {}
+        sums: dict[int, list[tuple[int, int]]] = {}
+        naming: set[int] = set()
+        for node in nodes(term):
+            if self._names_queue(node, naming):
+                naming.add(id(node))
+            named = [arg for arg in node.args if id(arg) in naming]
+            kept = node.op == "eq" or (node.op in {"lt", "le"} and self._is_no_order(node, named))
+            known = queues if named and kept else plain
+            op = node.op
+            parts: list[object] = [known[id(arg)] if isinstance(arg, (Int, Bool)) else arg for arg in node.args]
+            if op == "var":
+                parts = [renaming.name(node.args[0])]
+            elif op == "ite":
+                parts = _choice(node, plain, plain)
+            elif op in {"add", "sub"}:
+                sums[id(node)] = _sum(node, sums, plain)
+                op, parts = "sum", list[object](sorted(sums[id(node)]))
+            if node.op in _ORDERED and named and not kept:
+                parts.append(tuple(sorted(renaming.queues.items())))  # an order among queues is not kept by renaming
+            plain[id(node)] = self._number(op, parts)
+            queues[id(node)] = self._number_of_queue(node, plain, queues, renaming)
+        return (queues if of_queue else plain)[id(term)]
+
+    def _names_queue(self, node: Term, naming: set[int]) -> bool:
+        if node.op == "ite":
+            return any(id(branch) in naming for branch in node.args[1:])
+        return node.op == "var" and node.args[0] in self.numbering
+
+    def _is_no_order(self, node: Term, named: list[Term]) -> bool:
+        """Whether a comparison with a constant comes out the same for every queue's number: it asks for none, say."""
+        left, right = node.args
+        other = right if any(left is each for each in named) else left
+        if len(named) != 1 or other.op != "const":
+            return False
+        value = other.args[0]
+        pairs = [(queue, value) if other is right else (value, queue) for queue in range(self.queues)]
+        return len({one < two if node.op == "lt" else one <= two for one, two in pairs}) == 1
+
+    def _number_of_queue(
+        self, node: Term, plain: Mapping[int, int], queues: Mapping[int, int], renaming: Renaming
+    ) -> int:
+        if node.op == "const":
+            value = node.args[0]
+            return self._number("queue", [renaming.queues.get(value, value)])
+        if node.op == "ite" and isinstance(node, Int):
+            return self._number("ite", _choice(node, plain, queues))
+        return plain[id(node)]
+
+    def _number(self, op: str, parts: list[object]) -> int:
+        if op in _COMMUTING:
+            parts.sort(key=str)
+        return self.numbers.setdefault((op, *parts), len(self.numbers))
+
+    def of_action(self, action: Action, renaming: Renaming) -> tuple[object, ...]:
+        """The shape of a whole action after renaming."""
+        effect = sorted(
+            (renaming.name(name), self.number(term, renaming, of_queue=name in self.numbering))
+            for name, term in action.effect.items()
+        )
+        return (action.name, *map(renaming.actor, action.actors), self.number(action.guard, renaming), *effect)
+
+
+def _sum(node: Term, sums: Mapping[int, list[tuple[int, int]]], plain: Mapping[int, int]) -> list[tuple[int, int]]:
+    """The (number, sign) of everything that is added up; the order says nothing."""
+    left, right = (sums.get(id(arg), [(plain[id(arg)], 1)]) for arg in node.args)
+    return [*left, *((number, sign if node.op == "add" else -sign) for number, sign in right)]
+
+
+def _choice(node: Term, conditions: Mapping[int, int], branches: Mapping[int, int]) -> list[object]:
+    """The numbers of a choice; cases of one term's value exclude each other, so their order says nothing."""
+    condition, then, otherwise = node.args
+    cases, tried = [(conditions[id(condition)], branches[id(then)])], {condition}
+    while otherwise.op == "ite" and all(_excludes(otherwise.args[0], other) for other in tried):
+        condition, then, otherwise = otherwise.args
+        cases.append((conditions[id(condition)], branches[id(then)]))
+        tried.add(condition)
+    return [*sorted(cases), branches[id(otherwise)]]
+
+
+def _excludes(first: Bool, second: Bool) -> bool:
+    """Whether both compare one term with different constants."""
+    if not first.op == second.op == "eq":
+        return False
+    (one, constant), (other, different) = first.args, second.args
+    return one is other and constant.op == different.op == "const" and constant is not different
+
+
+def swaps(model: Model) -> Iterator[Renaming]:
+    """Renamings of neighbours, of which every renaming of requests and queues is made."""
+    for first in range(model.bounds.requests - 1):
+        yield Renaming(requests={first: first + 1, first + 1: first})
+    for first in range(model.bounds.queues - 1):
+        yield Renaming(queues={first: first + 1, first + 1: first})
+
+
 def is_symmetric(model: Model, statements: Iterable[Bool]) -> bool:
-    """Whether renaming requests turns the model's actions, and each of the statements, into themselves."""
-    shapes = Shapes()
+    """Whether renaming turns the model's actions, and each of the statements, into themselves."""
+    shapes = Shapes(frozenset(each.name for each in model.variables if each.numbers_queues), model.bounds.queues)
     wanted = list(statements)
-    actions = {shapes.of_action(action, {}) for action in model.actions}
-    meant = [shapes.number(term, {}) for term in wanted]
-    slots = range(model.bounds.requests)
-    for swap in ({first: first + 1, first + 1: first} for first in slots[:-1]):
+    actions = {shapes.of_action(action, NOBODY) for action in model.actions}
+    meant = [shapes.number(term) for term in wanted]
+    for swap in swaps(model):
         if {shapes.of_action(action, swap) for action in model.actions} != actions:
             return False
         if [shapes.number(term, swap) for term in wanted] != meant:

@@ -121,6 +121,14 @@ def differ(words: Words, others: Words) -> npt.NDArray[np.bool_]:
     return apart
 
 
+def less(words: Words, others: Words) -> npt.NDArray[np.bool_]:
+    """For each column whether its key is less than the other's."""
+    is_less: npt.NDArray[np.bool_] = words[0] < others[0]
+    for word, other in zip(words[1:], others[1:], strict=True):
+        is_less = (word < other) | ((word == other) & is_less)
+    return is_less
+
+
 def least(words: Words, rows: Rows) -> int:
     """The column with the least key of these."""
     for word in words[::-1]:
