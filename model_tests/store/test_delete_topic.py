@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 
 import pytest
 
+from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher
+from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
 
 
@@ -70,6 +73,73 @@ def test_a_dispatch_in_flight_makes_nothing_again(
     assert arrivals == [("kept", 1), ("gone", 1)]
     assert [b"new" in found for found in read_all(store, "gone", 0)] == [True]
     store.close()
+
+
+def killed(store: pathlib.Path) -> pathlib.Path:
+    """The directory as a kill at this moment leaves it."""
+    copy = store.parent / f"{store.name}-killed"
+    shutil.copytree(store, copy)
+    return copy
+
+
+def test_after_a_crash_it_stays_gone(tmp_path: pathlib.Path) -> None:
+    """Recovery dispatches the deleted topic's records again, and no queue lists them; a later topic does."""
+    store = open_store(tmp_path / "0")
+    put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept", "again")])
+    for topic in ("gone", "again"):
+        store.delete_topic(topic)
+    put_and_dispatch(store, [message(topic="again", body=b"new")])
+    copy = killed(tmp_path / "0")
+    store.abandon()
+    for _ in range(2):
+        store = open_store(copy)
+        assert store.queues() == [("again", 0), ("kept", 0)]
+        assert [b"new" in found for found in read_all(store, "again", 0)] == [True]
+        copy = killed(copy)
+        store.abandon()
+
+
+def test_an_interrupted_deletion_is_finished(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after the deletion was noted and before its files were removed: they are removed on opening."""
+    store = open_store(tmp_path / "0")
+    put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept")])
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentList, "remove", lambda _segments: None)
+        store.delete_topic("gone")
+    copy = killed(tmp_path / "0")
+    store.abandon()
+    assert queue_files(copy, "gone")
+    store = open_store(copy)
+    assert store.queues() == [("kept", 0)]
+    assert queue_files(copy, "gone") == []
+    store.close()
+
+
+def test_old_deletions_are_forgotten(tmp_path: pathlib.Path) -> None:
+    """After a clean stop no recovery reaches the records from before, and the note goes; a spoiled one is told."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(topic="gone")])
+    store.delete_topic("gone")
+    assert (tmp_path / "deletedTopics.json").exists()
+    store.close()
+    open_store(tmp_path).close()
+    assert not (tmp_path / "deletedTopics.json").exists()
+    (tmp_path / "deletedTopics.json").write_text("{")
+    with pytest.raises(StoreUserError, match="move it away"):
+        open_store(tmp_path)
+
+
+@pytest.mark.parametrize("planted", ["not noted", "not asked"])
+def test_a_deletion_that_a_crash_undoes_is_seen(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    """A deletion that is not on the disk, or that recovery does not ask, brings the topic back."""
+    if planted == "not noted":
+        monkeypatch.setattr("longpoll_broker.store.deletions.Deletions._write", lambda *_: None)
+    else:
+        monkeypatch.setattr("longpoll_broker.store.deletions.Deletions.covers", lambda *_: False)
+    with pytest.raises(AssertionError):
+        test_after_a_crash_it_stays_gone(tmp_path)
 
 
 def test_a_dispatcher_that_still_lists_is_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import errno
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from longpoll_broker.errors import MessageRefusedError, StoreUserError
 from longpoll_broker.runtime.files import RealFiles, RealMappedFile
@@ -192,7 +194,8 @@ def test_too_large_is_refused(tmp_path: pathlib.Path) -> None:
     for refused in (
         message(body=b"x" * 5001),
         message(properties={"k": "v" * 32_767}),
-        message(properties={"k": "a zero \0 byte"}),
+        message(properties={"k": "\0" * 512}),
+        message(properties={"k": "v" * 32_762 + "\0"}),
         message(queue_id=-1),
         message(queue_id=2**31),
         message(body=b"x" * 2000),
@@ -201,6 +204,28 @@ def test_too_large_is_refused(tmp_path: pathlib.Path) -> None:
             store.put(refused)
     assert store.log_end == 0
     assert store.put(message("x" * 127)).queue_offset == 0
+    store.close()
+
+
+@pytest.mark.parametrize("value", ["\0", "a \0 byte", "at the end\0", "\0" * 511, "\0at the start"])
+def test_zero_bytes_are_taken(tmp_path: pathlib.Path, value: str) -> None:
+    """Zero bytes in properties are stored as RocketMQ stores them, and are whole after a crash wherever they stand."""
+    store = open_store(tmp_path / "0")
+    count = 60
+    for size in range(count):
+        stripped = message(properties={"k": value})
+        stripped = structs.replace(stripped, properties=stripped.properties[:-1], body=b"b" * (size * 17 % 300))
+        store.put(stripped)
+        killed = tmp_path / "1"
+        shutil.rmtree(killed, ignore_errors=True)
+        shutil.copytree(tmp_path / "0", killed)
+        opened = open_store(killed)
+        assert opened.visible_end("T", 0) == size + 1
+        opened.close()
+        assert verify(RealFiles(), str(killed)).problems == []
+    store.dispatch(count)
+    for record in read_all(store, "T", 0):
+        assert read_record(record)["properties"] == {"k": value}
     store.close()
 
 

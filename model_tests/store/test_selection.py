@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def _read(store: MessageStore, config: StoreConfig, place: tuple[int, int, int], *, row: bool) -> GetResult:
     """One read of (queue, offset, count), with the short loop or without it."""
     queue_id, offset, count_max = place
-    queue = store._queue("T", queue_id)
+    queue = store._table.find("T", queue_id)
     assert queue is not None
     # A filter that lets everything through means the same and takes the long loop.
     matches = (None, None) if row else (lambda _code: True, None)

@@ -122,6 +122,16 @@ class ConsumeQueue:
         units = self.units_from(offset)
         return UNIT.unpack_from(units, 0) if units is not None else None
 
+    def first_unit(self) -> tuple[int, int, int] | None:
+        """The first unit of the oldest file that points to a record, written or not yet looked at; None without one."""
+        for segment in self.segments.segments:
+            for unit in UNIT.iter_unpack(segment.view):
+                if unit[1] <= 0:
+                    return None
+                if unit[1] != PRE_BLANK_SIZE:
+                    return unit
+        return None
+
     def next_file_offset(self, offset: int) -> int:
         """The first queue offset of the file after the one that holds, or would hold, `offset` (`rollNextFile`)."""
         count = self.segments.size // UNIT_SIZE

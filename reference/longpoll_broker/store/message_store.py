@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from attrs import evolve
+from msgspec.structs import replace
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import MessageRefusedError, StoreUserError
@@ -20,10 +21,12 @@ from longpoll_broker.runtime import Runtime
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.deletions import Deletions
 from longpoll_broker.store.dispatch import Dispatcher, Handed
 from longpoll_broker.store.index import Index
 from longpoll_broker.store.indexer import Indexer
 from longpoll_broker.store.messages import Arrival, GetResult, GetStatus, MessageToStore, PutResult, QueryResult
+from longpoll_broker.store.queue_table import QueueTable
 from longpoll_broker.store.record import (
     BLANK_SIZE_MIN,
     FIXED_SIZE,
@@ -37,24 +40,14 @@ from longpoll_broker.store.record import (
     Record,
     lookup_in,
     tags_code_of,
+    with_zeros,
 )
-from longpoll_broker.store.recovery import recover_clean, recover_crashed
-from longpoll_broker.store.segment import SegmentList
+from longpoll_broker.store.recovery import recover_clean, recover_crashed, safe_start
 from longpoll_broker.store.selection import PropertiesMatch, TagsMatch, nothing, read_queue
 
 QUEUE_ID_MAX: Final = 2**31 - 1
 _NOT_IN_QUEUE: Final = (SYS_FLAG_TRANSACTION_PREPARED, SYS_FLAG_TRANSACTION_ROLLBACK)
 _DISPATCH_COUNT: Final = 4096
-
-
-class _Topic:
-    """A topic that has been written or found: its bytes as a record carries them, and its queues."""
-
-    __slots__ = ("part", "queues")
-
-    def __init__(self, part: bytes) -> None:
-        self.part = part
-        self.queues: dict[int, ConsumeQueue] = {}
 
 
 class MessageStore:
@@ -69,11 +62,12 @@ class MessageStore:
         self._append_lock = runtime.lock()
         self._dispatch_lock = runtime.lock()
         self._flush_lock = runtime.lock()
-        self._topics: dict[str, _Topic] = {}
-        # Where the log ended when a topic was deleted: no queue lists its records before that.
-        self._deleted_at: dict[str, int] = {}
+        self._deletions = Deletions(runtime.files, directory)
         self._closed = False
         self._crashed = runtime.files.exists(f"{directory}/abort")
+        self._table = QueueTable(
+            runtime.files, f"{directory}/consumequeue", config.consume_queue_file_size, lengthen=self._crashed
+        )
         self._had_queues = runtime.files.exists(f"{directory}/consumequeue")
         self._log = CommitLog(
             runtime.files, f"{directory}/commitlog", config.commit_log_file_size, lengthen=self._crashed
@@ -115,8 +109,9 @@ class MessageStore:
         for name in ("commitlog", "consumequeue"):
             files.make_directory(f"{self._directory}/{name}")
         files.sync_directory(self._directory)
-        self._load_queues()
-        queues = self._all_queues()
+        self._table.load()
+        self._finish_deletions()
+        queues = self._table.all()
         if self._crashed:
             recovered = recover_crashed(self._log, queues, self._checkpoint)
         else:
@@ -125,24 +120,22 @@ class MessageStore:
         self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, recovered.cursor)
         while self._dispatcher.cursor < self._log.end:
             self._dispatcher.dispatch(_DISPATCH_COUNT)
-        for queue in self._all_queues():
+        for queue in self._table.all():
             queue.offset_next = queue.offset_end
             queue.correct_min(self._log.start)
+        self._deletions.forget_before(recovered.cursor)
         if self._indexer is not None:
             self._indexer.recover(crashed=self._crashed, durable_ms=self._checkpoint.index_ms)
         if not self._crashed:
             self._runtime.files.write_atomic(f"{self._directory}/abort", b"")
 
-    def _load_queues(self) -> None:
-        files = self._runtime.files
-        root = f"{self._directory}/consumequeue"
-        for name in files.list(root):
-            for queue_name in files.list(f"{root}/{name}"):
-                if queue_name.isascii() and queue_name.isdigit() and files.list(f"{root}/{name}/{queue_name}"):
-                    self._queue_to_write(name, int(queue_name))
-
-    def _all_queues(self) -> list[ConsumeQueue]:
-        return [queue for topic in list(self._topics.values()) for queue in list(topic.queues.values())]
+    def _finish_deletions(self) -> None:
+        """Remove the queues of a deletion that a crash interrupted: those that list a record from before it."""
+        for topic in self._deletions.ends:
+            known = self._table.topics.get(topic)
+            units = [queue.first_unit() for queue in known.queues.values()] if known is not None else []
+            if any(unit is not None and self._deletions.covers(topic, unit[0]) for unit in units):
+                self._table.remove_files(self._table.forget(topic))
 
     # ------------------------------------------------------------------ append
 
@@ -153,17 +146,18 @@ class MessageStore:
         left then.
         """
         properties = message.properties
-        too_large = len(message.body) > self._config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX
-        if too_large or b"\0" in properties:
+        if len(message.body) > self._config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX:
             raise MessageRefusedError(self._why_refused(message))
+        if b"\0" in properties:
+            message = replace(message, properties=with_zeros(properties))
         topic_name, sys_flag = message.topic, message.sys_flag
         with self._append_lock:
-            topic = self._topics.get(topic_name)
+            topic = self._table.topics.get(topic_name)
             queue = topic.queues.get(message.queue_id) if topic is not None else None
             if queue is None or topic is None:
                 self._check_place(message)
-                queue = self._make_queue(topic_name, message.queue_id)
-                topic = self._topics[topic_name]
+                queue = self._table.make(topic_name, message.queue_id)
+                topic = self._table.topics[topic_name]
             store_ms = self._runtime.unix_ms()
             # Never backwards, so that a recovery that goes by store times is right even if the clock was set back.
             store_ms = max(store_ms, self._store_ms)
@@ -186,8 +180,6 @@ class MessageStore:
     def _why_refused(self, message: MessageToStore) -> str:
         if len(message.properties) > PROPERTIES_SIZE_MAX:
             return f"the properties have {len(message.properties)} bytes, at most {PROPERTIES_SIZE_MAX} are allowed"
-        if b"\0" in message.properties:
-            return "the properties hold a zero byte, which could not be told from bytes that a crash lost"
         return f"the body has {len(message.body)} bytes, at most {self._config.message_size_max} are allowed"
 
     def _check_place(self, message: MessageToStore) -> None:
@@ -198,46 +190,24 @@ class MessageStore:
 
     def _queue_of(self, record: Record) -> ConsumeQueue | None:
         """The queue that lists a record: none for a prepared message, or one of a topic deleted since."""
-        if not record.in_queue or record.physical_offset < self._deleted_at.get(record.topic, 0):
+        if not record.in_queue or self._deletions.covers(record.topic, record.physical_offset):
             return None
-        return self._queue_to_write(record.topic, record.queue_id)
-
-    def _queue_to_write(self, topic: str, queue_id: int) -> ConsumeQueue:
         with self._append_lock:
-            return self._make_queue(topic, queue_id)
-
-    def _make_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made if need be; the caller holds the append lock. Its files come with its first unit."""
-        known = self._topics.get(topic)
-        if known is None:
-            name = topic.encode()
-            known = self._topics[topic] = _Topic(bytes((len(name),)) + name)
-        queue = known.queues.get(queue_id)
-        if queue is None:
-            directory = f"{self._directory}/consumequeue/{topic}/{queue_id}"
-            size = self._config.consume_queue_file_size
-            segments = SegmentList(self._runtime.files, directory, size, lengthen=self._crashed)
-            queue = ConsumeQueue(segments, topic, queue_id)
-            known.queues[queue_id] = queue
-        return queue
+            return self._table.make(record.topic, record.queue_id)
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic's queues and remove their files (`cleanUnusedTopic`); a later one of its name begins at 0.
 
         Its records stay in the log, and no queue lists those that are not visible yet. Slices handed out stay valid.
-        Nothing happens for an unknown topic. After a crash the queues may be there again.
+        Nothing happens for an unknown topic. No crash brings the queues back once this has returned. Raises OSError.
         """
         with self._flush_lock, self._dispatch_lock, self._append_lock:
-            cursor = self._dispatcher.cursor
-            self._deleted_at = {name: end for name, end in self._deleted_at.items() if end > cursor}
-            known = self._topics.pop(topic, None)
-            if known is None:
+            if topic not in self._table.topics:
                 return
-            self._deleted_at[topic] = self._log.end
-            queues = list(known.queues.values())
+            self._deletions.add(topic, self._log.end, safe_start(self._log, self._checkpoint))
+            queues = self._table.forget(topic)
             self._dispatcher.unlist(queues)
-            for queue in queues:
-                queue.segments.remove()
+            self._table.remove_files(queues)
 
     # ------------------------------------------------------------------ dispatch and read
 
@@ -275,20 +245,16 @@ class MessageStore:
 
     def queues(self) -> list[tuple[str, int]]:
         """Every queue that has files, by topic and queue id."""
-        return sorted((queue.topic, queue.queue_id) for queue in self._all_queues() if queue.segments.segments)
-
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        known = self._topics.get(topic)
-        return known.queues.get(queue_id) if known is not None else None
+        return sorted((queue.topic, queue.queue_id) for queue in self._table.all() if queue.segments.segments)
 
     def visible_end(self, topic: str, queue_id: int) -> int:
         """The queue offset after the last visible message (`getMaxOffsetInQueue`); 0 for a queue that is not there."""
-        queue = self._queue(topic, queue_id)
+        queue = self._table.find(topic, queue_id)
         return queue.offset_end if queue is not None else 0
 
     def visible_start(self, topic: str, queue_id: int) -> int:
         """The least queue offset that can be read (`getMinOffsetInQueue`); 0 for a queue that is not there."""
-        queue = self._queue(topic, queue_id)
+        queue = self._table.find(topic, queue_id)
         return queue.offset_min if queue is not None else 0
 
     def get(
@@ -307,7 +273,7 @@ class MessageStore:
         size; then the limits of `config` on bytes and count hold, in memory or on disk, and `count_max`. At most 800
         units (or `count_max`) are looked at, and none of the next consume-queue file.
         """
-        queue = self._queue(topic, queue_id)
+        queue = self._table.find(topic, queue_id)
         if queue is None:
             return nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         return read_queue(self._log, queue, self._config, offset, count_max, matches=(matches, matches_properties))
@@ -319,7 +285,7 @@ class MessageStore:
 
     def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
         """The properties of the message at a queue offset; None when it is not there."""
-        queue = self._queue(topic, queue_id)
+        queue = self._table.find(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
         record = self._log.slice(unit[0], unit[1]) if unit is not None else None
         return lookup_in(record) if record is not None else None
@@ -331,12 +297,12 @@ class MessageStore:
 
     def unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
         """(physical offset, size, tags code) at a queue offset; None when there is none."""
-        queue = self._queue(topic, queue_id)
+        queue = self._table.find(topic, queue_id)
         return queue.unit(offset) if queue is not None else None
 
     def store_ms_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         """When the message at a queue offset was stored; None when it is not there."""
-        queue = self._queue(topic, queue_id)
+        queue = self._table.find(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
         found = self._log.read(unit[0]) if unit is not None else None
         return found.store_ms if isinstance(found, Record) else None
@@ -347,7 +313,7 @@ class MessageStore:
         A message stored at that very time wins; else the nearer of the two around it, the earlier on a tie; beyond the
         last message the last one. Java first picks one file by its modification time; we search the whole queue.
         """
-        queue = self._queue(topic, queue_id)
+        queue = self._table.find(topic, queue_id)
         if queue is None:
             return 0
         low, high = queue.offset_min, queue.offset_end - 1
@@ -399,7 +365,7 @@ class MessageStore:
         """Make every visible unit durable, then write the checkpoint; recovery is short after it. Raises OSError."""
         with self._flush_lock:
             dispatched_ms = self._dispatched_ms
-            for queue in self._all_queues():
+            for queue in self._table.all():
                 queue.flush()
             known = self._checkpoint
             index_ms = self._indexer.flushed_ms if self._indexer is not None else 0
@@ -437,7 +403,7 @@ class MessageStore:
             self._unmap()
 
     def _unmap(self) -> None:
-        for queue in self._all_queues():
+        for queue in self._table.all():
             queue.segments.close()
         if self._indexer is not None:
             self._indexer.close()

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import itertools
 import re
 import struct
 import zlib
@@ -39,6 +40,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from longpoll_broker.errors import MessageRefusedError
 from longpoll_broker.wire.message import tags_code
 
 MAGIC_V1: Final = 0xDAA320A7
@@ -48,6 +50,9 @@ BLANK_SIZE_MIN: Final = 8
 TOPIC_SIZE_MAX: Final = 127
 PROPERTIES_SIZE_MAX: Final = 32_767
 CRC_MASK: Final = 0x7FFFFFFF
+SECTOR_SIZE: Final = 512
+"""What a disk writes as a whole, bytes; one that writes more at once writes several of these."""
+_SECTOR_OF_ZEROS: Final = bytes(SECTOR_SIZE)
 
 SYS_FLAG_TRANSACTION_MASK: Final = 0xC
 SYS_FLAG_TRANSACTION_PREPARED: Final = 0x4
@@ -117,13 +122,21 @@ class Record(msgspec.Struct, frozen=True):
             SYS_FLAG_TRANSACTION_ROLLBACK,
         )
 
-    @property
-    def has_zeros(self) -> bool:
-        """Whether topic or properties hold a zero byte: so looks a record whose last bytes never reached the disk.
+    def lacks_sector(self, file_size: int) -> bool:
+        """Whether topic and properties are zero all through a sector, or at the end: so looks what a disk never got.
 
-        No checksum covers them, and a message stored by us has none.
+        No checksum covers them. A message that we stored does not look so (`with_zeros`); files have `file_size` bytes.
         """
-        return b"\0" in self.properties or "\0" in self.topic
+        if b"\0" not in self.properties and "\0" not in self.topic:
+            return False
+        if self.properties.endswith(b"\0"):
+            return True
+        topic = self.topic.encode()
+        unchecked = bytes((len(topic),)) + topic + _SHORT.pack(len(self.properties)) + self.properties
+        stop = self.physical_offset % file_size + self.size
+        start = stop - len(unchecked)
+        borders = [start, *range(start - start % SECTOR_SIZE + SECTOR_SIZE, stop, SECTOR_SIZE), stop]
+        return any(not any(unchecked[one - start : other - start]) for one, other in itertools.pairwise(borders))
 
     @property
     def tags_code(self) -> int:
@@ -207,6 +220,22 @@ def decode_properties(encoded: bytes) -> dict[str, str]:
 def encode_properties(properties: dict[str, str]) -> bytes:
     """The stored form, every pair ended by 02."""
     return "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+
+
+def with_zeros(encoded: bytes) -> bytes:
+    """Properties with zero bytes in a form that cannot be taken for bytes that a crash lost.
+
+    A mark is put after a zero at the end; it separates nothing. Raises MessageRefusedError for as many zeros in a row
+    as could fill a sector.
+    """
+    if _SECTOR_OF_ZEROS in encoded:
+        raise MessageRefusedError(
+            f"the properties hold {SECTOR_SIZE} zero bytes in a row, which look as if a crash had lost them"
+        )
+    marked = encoded + b"\x02" if encoded.endswith(b"\0") else encoded
+    if len(marked) > PROPERTIES_SIZE_MAX:
+        raise MessageRefusedError(f"the properties end with a zero byte and have {len(encoded)} bytes, one too many")
+    return marked
 
 
 def property_of(encoded: bytes, name: str) -> str | None:

@@ -84,8 +84,8 @@ def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
 def _walk_log(log: CommitLog, start: int, durable_ms: int | None) -> tuple[int, int]:
     """(end of the last whole record from `start` on, its store time); a blank counts only if a file follows it.
 
-    After a crash `durable_ms` is the store time up to which the log was flushed. A record with zeros where no checksum
-    looks is then not taken for whole if it may not have been flushed, or if it is the last.
+    After a crash `durable_ms` is the store time up to which the log was flushed. A record with a sector of zeros where
+    no checksum looks is then not taken for whole if it may not have been flushed, or if it is the last.
     """
     position = end = start
     store_ms = 0
@@ -96,7 +96,7 @@ def _walk_log(log: CommitLog, start: int, durable_ms: int | None) -> tuple[int, 
             return end if doubtful is None else doubtful, store_ms
         doubtful = None
         if isinstance(found, Record):
-            if durable_ms is not None and found.has_zeros:
+            if durable_ms is not None and found.lacks_sector(log.segments.size):
                 if found.store_ms >= durable_ms:
                     return end, store_ms
                 doubtful = end

@@ -126,9 +126,11 @@ class _Verifier:
                 if self._log_end - passed >= 1024 * 1024:
                     self._progress(self._log_end - passed)
                     passed = self._log_end
-        if last is not None and last.has_zeros:
+        if last is not None and last.lacks_sector(self._store.log[-1].expected_size):
             file, position = self._store.place(last.physical_offset)
-            self._problem(True, file, position, "a last record with zeros in topic or properties", "no zero byte")
+            self._problem(
+                True, file, position, "a last record without a sector of its properties", "no sector of zeros"
+            )
             if self._store.crashed:
                 # Recovery will not take it for whole, so it is no message, and its unit is part of the tail.
                 self._verdict.messages -= 1

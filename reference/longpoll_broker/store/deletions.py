@@ -1,0 +1,62 @@
+"""Which topics were deleted, and where the log ended then: a crash must not bring their queues back.
+
+A deleted topic's records stay in the log, and recovery dispatches records again. So the deletion itself is made
+durable first, in `deletedTopics.json`, a file that RocketMQ does not know; its own deleted queues return after a crash.
+An entry goes when no recovery can reach records that old.
+
+    {"Topic": physical offset of the log's end when it was deleted, ...}
+
+Leaves out removing files (`queue_table`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from longpoll_broker.errors import StoreUserError
+from longpoll_broker.runtime import Files
+
+NAME: Final = "deletedTopics.json"
+
+
+class Deletions:
+    """Invariant: what `ends` says is on the disk, and no queue lists a record of such a topic from before its end."""
+
+    __slots__ = ("_files", "_path", "ends")
+
+    def __init__(self, files: Files, directory: str) -> None:
+        """Read the file; raises StoreUserError when it is there and not as we write it."""
+        self._files = files
+        self._path = f"{directory}/{NAME}"
+        self.ends: dict[str, int] = {}
+        if files.exists(self._path):
+            try:
+                self.ends = msgspec.json.decode(files.read(self._path), type=dict[str, int])
+            except msgspec.DecodeError as error:
+                raise StoreUserError(
+                    f"{self._path} cannot be read ({error}); move it away: deleted topics may then come back, once"
+                ) from None
+
+    def add(self, topic: str, log_end: int, safe_start: int) -> None:
+        """Note a deletion, durably; forget those before `safe_start`, where a recovery would begin. Raises OSError."""
+        ends = {name: end for name, end in self.ends.items() if end > safe_start}
+        self._write({**ends, topic: log_end})
+
+    def forget_before(self, cursor: int) -> None:
+        """Forget deletions that everything from `cursor` on comes after. Raises OSError."""
+        ends = {name: end for name, end in self.ends.items() if end > cursor}
+        if ends != self.ends:
+            self._write(ends)
+
+    def covers(self, topic: str, physical_offset: int) -> bool:
+        """Whether the topic was deleted after the record at this offset was stored."""
+        return physical_offset < self.ends.get(topic, 0)
+
+    def _write(self, ends: dict[str, int]) -> None:
+        if ends:
+            self._files.write_atomic(self._path, msgspec.json.encode(ends))
+        else:
+            self._files.remove(self._path)
+        self.ends = ends
