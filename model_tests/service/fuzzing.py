@@ -62,6 +62,9 @@ TEXTS: Final = (
 BODIES: Final = (b"", b"x", b"{}", b"[]", b"{", b"\xff" * 100, b'{"consumerDataSet":[null]}', b"[" * 5000, bytes(64))
 CODES: Final = (*(int(code) for code in RequestCode), 0, -1, 9999, 70_000)
 
+SPOILED_SHARE: Final = 0.002
+"""How many frames have wrong bytes; most of those end their connection."""
+
 _HEARTBEAT: Final = {
     "clientID": "fuzz",
     "producerDataSet": [{"groupName": "FP"}],
@@ -118,6 +121,8 @@ class Fuzzer:
     """An endless row of frames; the same seed gives the same row."""
 
     seed: int
+    spoiled: bool = False
+    """A frame was spoiled since this was last lowered: its length may be wrong, so that it eats what follows."""
     _draw: random.Random = field(init=False)
     _opaque: int = field(default=0, init=False)
 
@@ -140,7 +145,10 @@ class Fuzzer:
         short = {name: value[:30_000] for name, value in fields.items()} if kind is Serialisation.ROCKETMQ else fields
         flag = draw.choice((*[0] * 12, 1, 2, 3))
         content = b"".join(encode(Command(code, self._opaque, flag, ext_fields=short, body=body, serialisation=kind)))
-        return self._spoiled_bytes(content) if draw.random() < 0.001 else content
+        if draw.random() < SPOILED_SHARE:
+            self.spoiled = True
+            return self._spoiled_bytes(content)
+        return content
 
     def _spoil(self, fields: dict[str, str]) -> None:
         """Change one field, take one away or add one."""

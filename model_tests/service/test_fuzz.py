@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -140,8 +140,9 @@ def fuzz(address: Address, seed: int, count: int) -> int:
             sock.sendall(b"".join(fuzzer.frame() for _ in range(now)))
             got, is_open = read_all(sock, 0.0)
             answered += got
-            if is_open:
+            if is_open and not fuzzer.spoiled:
                 continue
+        fuzzer.spoiled = False
         sock.close()
         sock = None
     if sock is not None:
@@ -178,15 +179,12 @@ def fuzz_all(address: Address, seed: int, count: int) -> None:
 @contextmanager
 def half_open(address: Address) -> Iterator[None]:
     """Connections that begin a frame and never end it, and as many that are gone at once."""
-    sockets = []
-    for number in range(HALF_OPEN):
-        sock = socket.create_connection(address, PATIENCE_S)
-        sock.sendall(b"\x00\x00\x01\x00\x00\x00\x00\x80{"[: 1 + number % 9])
-        sockets.append(sock)
-        socket.create_connection(address, PATIENCE_S).close()
-    yield
-    for sock in sockets:
-        sock.close()
+    with ExitStack() as stack:
+        for number in range(HALF_OPEN):
+            sock = stack.enter_context(socket.create_connection(address, PATIENCE_S))
+            sock.sendall(b"\x00\x00\x01\x00\x00\x00\x00\x80{"[: 1 + number % 9])
+            socket.create_connection(address, PATIENCE_S).close()
+        yield
 
 
 def stays_whole(directory: Path, count: int, seed: int) -> None:
