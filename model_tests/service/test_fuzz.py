@@ -131,25 +131,21 @@ def fuzz(address: Address, seed: int, count: int) -> int:
     fuzzer = Fuzzer(seed)
     answered = 0
     left = count
-    sock: socket.socket | None = None
     while left > 0:
-        sock = sock or socket.create_connection(address, PATIENCE_S)
-        now = min(left, TOGETHER)
-        left -= now
-        with suppress(ConnectionError):
-            sock.sendall(b"".join(fuzzer.frame() for _ in range(now)))
-            got, is_open = read_all(sock, 0.0)
-            answered += got
-            if is_open and not fuzzer.spoiled:
-                continue
-        fuzzer.spoiled = False
-        sock.close()
-        sock = None
-    if sock is not None:
-        # When the peer has closed its side too, it has served all that was sent.
-        sock.shutdown(socket.SHUT_WR)
-        answered += read_all(sock, PATIENCE_S)[0]
-        sock.close()
+        with socket.create_connection(address, PATIENCE_S) as sock:
+            is_open = True
+            while left > 0 and is_open and not fuzzer.spoiled:
+                now = min(left, TOGETHER)
+                left -= now
+                with suppress(ConnectionError):
+                    sock.sendall(b"".join(fuzzer.frame() for _ in range(now)))
+                got, is_open = read_all(sock, 0.0)
+                answered += got
+            fuzzer.spoiled = False
+            # When the peer has closed its side too, it has served all that was sent.
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)
+            answered += read_all(sock, PATIENCE_S)[0]
     return answered
 
 
