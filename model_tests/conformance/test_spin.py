@@ -62,7 +62,7 @@ def _case(entry: Entry) -> ParameterSet:
     return pytest.param(entry, marks=() if quick else pytest.mark.long, id=f"{entry.policy}-{entry.bounds}")
 
 
-@pytest.mark.parametrize("entry", map(_case, [*TINY, *SMALL, *ASPECTS]))
+@pytest.mark.parametrize("entry", [_case(entry) for entry in (*TINY, *SMALL, *ASPECTS)])
 def test_spin_finds_the_pinned_numbers(entry: Entry, tmp_path: Path) -> None:
     """Counts, depth, and each property's verdict with the length of its shortest run: all as the manifest says."""
     assert _facts(_run(_exported(entry.policy, entry.bounds), tmp_path)) == _facts(entry)

@@ -76,7 +76,7 @@ def _case(entry: Entry) -> ParameterSet:
     return pytest.param(entry, marks=marks, id=f"{entry.policy}-{entry.bounds}")
 
 
-@pytest.mark.parametrize("entry", map(_case, [*TINY, *ASPECTS]))
+@pytest.mark.parametrize("entry", [_case(entry) for entry in (*TINY, *ASPECTS)])
 def test_tlc_finds_the_pinned_counts(entry: Entry, tmp_path: Path) -> None:
     """With every property that holds TLC goes through all states, and counts what our engines count."""
     assert _Export(entry).check(tmp_path, ["TypeOK", *entry.holds]) == _counts(entry)

@@ -144,8 +144,8 @@ def _early(state: State, _action: Action) -> Effect:
 
 SLIPS: dict[str, tuple[str, Change]] = {
     "hold forgets its recheck": ("hold", forgetting("recheck_due")),
-    "a woken pull forgets that it has answered": ("run", forgetting("open_")),
-    "stop forgets the table": ("stop", forgetting("phase_")),
+    "a woken pull forgets that it has answered": ("run", forgetting("open")),
+    "stop forgets the table": ("stop", forgetting("phase")),
     "the dispatcher outruns the log": ("make_visible", with_effect(_early)),
     "pulls are read at any time": ("pull_read", dropping_conjunct(0)),
     "a walk ends at any time": ("notify_end", dropping_conjunct(0)),
