@@ -9,18 +9,23 @@ from __future__ import annotations
 import itertools
 import pathlib
 import random
+import shutil
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.runtime.files import RealFiles, RealMappedFile
 from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_record
-from longpoll_broker.testing.stores import message, open_store, read_all
+from longpoll_broker.testing.stores import SMALL, message, open_store, read_all
 
 SECTOR = 512
+CONFIG = evolve(SMALL, index_slot_count=300, index_entry_count=40)
+"""Index files of several sectors."""
 
 
 class Disk:
@@ -72,16 +77,18 @@ def run_and_cut(root: pathlib.Path, seed: int) -> None:
         # Seconds pass between messages, so that the checkpoint proves something.
         patch.setattr(RealRuntime, "unix_ms", lambda _: 1_800_000_000_000 + next(clock))
         disk = Disk(patch)
-        store = open_store(root / "store")
+        store = open_store(root / "store", CONFIG)
         for _ in range(chance.randrange(40)):
             for _ in range(chance.randrange(4)):
                 name = f"{len(sent)}"
                 long = chance.choice(("p" * 5, "p" * 700, "p\0p", "\0" * 400 + "p" * 300))
-                properties = {"NAME": name, "LONG": long}
+                properties = {"NAME": name, "LONG": long, "KEYS": f"k{name} odd" if len(sent) % 2 else f"k{name}"}
                 store.put(message("T", 0, b"b" * chance.choice((0, 10, 400)), tag="t", properties=properties))
                 sent.append((name, long))
             if chance.random() < 0.5:
                 store.dispatch(chance.randrange(1, 6))
+            if chance.random() < 0.3:
+                store.index(chance.randrange(1, 9))
             if chance.random() < 0.3:
                 store.flush()
                 promised = len(sent)
@@ -89,14 +96,30 @@ def run_and_cut(root: pathlib.Path, seed: int) -> None:
                 store.flush_queues()
         disk.cut(root / "store", root / "cut", chance)
         store.abandon()
-    store = open_store(root / "cut")
+    store = open_store(root / "cut", CONFIG)
     kept = [read_record(content)["properties"] for content in read_all(store, "T", 0)]
     found = [(each["NAME"], each["LONG"]) for each in kept]
     assert found == sent[: len(kept)], f"seed {seed}: not a prefix of what was sent, or a torn record taken for whole"
     assert len(kept) >= promised, f"seed {seed}: {promised} were flushed, {len(kept)} are left"
+    for index, (name, _long) in enumerate(found):
+        assert keyed(store, f"k{name}") == [index], f"seed {seed}: message {name} is not found by its key, or twice"
+    assert keyed(store, "odd") == list(range(1, len(kept), 2))[-64:], f"seed {seed}: a key finds other messages"
     store.close()
     verdict = verify(RealFiles(), str(root / "cut"))
     assert (verdict.problems, verdict.messages) == ([], len(kept)), f"seed {seed}"
+
+
+def keyed(store: MessageStore, key: str) -> list[int]:
+    """Queue offsets of the messages with a key."""
+    return [int.from_bytes(view[20:28]) for view in store.query("T", key, 64, 0, 2**60).records]
+
+
+@pytest.mark.long
+def test_a_thousand_power_cuts(tmp_path: pathlib.Path) -> None:
+    """A thousand fixed seeds: every flushed message is there, whole, in order, and is found by its key."""
+    for seed in range(1000):
+        run_and_cut(tmp_path / str(seed), seed)
+        shutil.rmtree(tmp_path / str(seed))
 
 
 @given(seed=st.integers(0, 2**32))
@@ -105,7 +128,7 @@ def test_what_was_flushed_survives(tmp_path_factory: pytest.TempPathFactory, see
     run_and_cut(tmp_path_factory.mktemp("power"), seed)
 
 
-@pytest.mark.parametrize("planted", ["no sync", "queues believed", "zeros believed"])
+@pytest.mark.parametrize("planted", ["no sync", "queues believed", "zeros believed", "index believed"])
 def test_planted_faults_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
     """A flush that syncs nothing, or a recovery that believes too much, is found within two hundred power cuts."""
     if planted == "no sync":
@@ -114,6 +137,8 @@ def test_planted_faults_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(
             "longpoll_broker.store.recovery.safe_start", lambda log, _checkpoint: log.segments.segments[-1].start
         )
+    elif planted == "index believed":
+        monkeypatch.setattr("longpoll_broker.store.index.Index.forget_unsure", lambda *_: None)
     else:
         monkeypatch.setattr("longpoll_broker.store.record.Record.lacks_sector", lambda *_: False)
     for seed in range(200):

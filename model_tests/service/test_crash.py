@@ -1,0 +1,183 @@
+"""The broker killed with -9 under load, on a full disk, on a disk that cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import attrs
+import pytest
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.runtime.files import RealFiles, RealMappedFile
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
+from longpoll_broker.testing.plain_store import read_record
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_broker.testing.stores import open_store, read_all
+from longpoll_broker.wire.codes import RequestCode, ResponseCode
+
+CONFIG = StoreConfig(
+    commit_log_file_size=65_536, consume_queue_file_size=2_000, index_slot_count=400, index_entry_count=1_000
+)
+BROKER_CONF = """flushDiskType=SYNC_FLUSH
+mappedFileSizeCommitLog=65536
+mappedFileSizeConsumeQueue=2000
+maxHashSlotNum=400
+maxIndexNum=1000
+"""
+QUEUES = 4
+IN_FLIGHT = 16
+READY = re.compile(r"ready broker=(\S+):(\d+) ")
+
+
+def run_and_kill(directory: Path, conf: Path, names: list[str], chance: random.Random) -> list[tuple[int, int, str]]:
+    """Serve, send pipelined, kill at a random moment; (queue, offset, name) of every acknowledged message."""
+    command = [sys.executable, "-c", "from longpoll.cli import main; main()", "serve", "--store", str(directory)]
+    command += ["--config", str(conf), "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0"]
+    acknowledged: list[tuple[int, int, str]] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = READY.match(process.stdout.readline())
+            assert ready is not None
+            with RawClient((ready[1], int(ready[2]))) as client:
+                waiting: list[tuple[int, str]] = []
+                deadline_s = time.monotonic() + chance.uniform(0.005, 0.4)
+                while time.monotonic() < deadline_s or not acknowledged:
+                    name = f"{len(names)}"
+                    names.append(name)
+                    fields = send_fields("T", len(names) % QUEUES, f"KEYS\x01k{name}\x02")
+                    body = name.encode() + b" " * chance.randrange(400)
+                    waiting.append((client.send(RequestCode.SEND_MESSAGE_V2, fields, body), name))
+                    if len(waiting) >= IN_FLIGHT:
+                        opaque, sent = waiting.pop(0)
+                        reply = client.reply(opaque)
+                        assert reply is not None
+                        assert reply.code == ResponseCode.SUCCESS, reply.remark
+                        told = reply.ext_fields or {}
+                        acknowledged.append((int(told["queueId"]), int(told["queueOffset"]), sent))
+                os.kill(process.pid, signal.SIGKILL)
+        finally:
+            process.kill()
+    return acknowledged
+
+
+def check(directory: Path, acknowledged: dict[tuple[int, int], str]) -> int:
+    """Recover and compare: every acknowledged message is in its place; how many messages there are."""
+    assert {problem.kind for problem in verify(RealFiles(), str(directory)).problems} <= {"tail"}
+    store = open_store(directory, CONFIG)
+    found: dict[tuple[int, int], str] = {}
+    for queue_id in range(QUEUES):
+        for offset, content in enumerate(read_all(store, "T", queue_id)):
+            record = read_record(content)
+            assert record["queueOffset"] == offset
+            name = str(record["properties"]["KEYS"])[1:]
+            found[queue_id, offset] = name
+    assert {place: found.get(place) for place in acknowledged} == acknowledged
+    assert len(set(found.values())) == len(found), "a message is there twice"
+    for name in random.Random(len(found)).sample(sorted(found.values()), min(20, len(found))):
+        assert len(store.query("T", f"k{name}", 64, 0, 2**60).records) == 1, name
+    store.close()
+    verdict = verify(RealFiles(), str(directory))
+    assert (verdict.problems, verdict.messages) == ([], len(found))
+    return len(found)
+
+
+def kill_often(directory: Path, times: int, seed: int) -> int:
+    """Kill a broker so many times on one store, and check after each; how many messages it holds in the end."""
+    conf = directory.parent / "broker.conf"
+    conf.write_text(BROKER_CONF)
+    chance = random.Random(seed)
+    names: list[str] = []
+    acknowledged: dict[tuple[int, int], str] = {}
+    count = 0
+    for number in range(times):
+        for queue_id, offset, name in run_and_kill(directory, conf, names, chance):
+            assert acknowledged.setdefault((queue_id, offset), name) == name, "an offset was given twice"
+        # Every other time the broker itself recovers what it left, at its next start.
+        if number % 2 or number == times - 1:
+            count = check(directory, acknowledged)
+    return count
+
+
+def test_a_kill_under_load_loses_nothing(tmp_path: Path) -> None:
+    """Killed -9 three times under load with sync flush: every acknowledged message is there after recovery."""
+    assert kill_often(tmp_path / "store", 3, seed=1) > 3
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_two_hundred_kills_under_load_lose_nothing(tmp_path: Path) -> None:
+    """The same two hundred times on one store."""
+    count = kill_often(tmp_path / "store", 200, seed=2)
+    print(f"{count} messages after 200 kills")  # noqa: T201
+    assert count > 200
+
+
+def test_an_acknowledged_message_that_is_gone_is_seen(tmp_path: Path) -> None:
+    """The check fails for a message that was acknowledged and is not there."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text(BROKER_CONF)
+    acknowledged = {
+        (queue_id, offset): name
+        for queue_id, offset, name in run_and_kill(tmp_path / "store", conf, [], random.Random(3))
+    }
+    check(tmp_path / "store", acknowledged)
+    acknowledged[0, 1_000_000] = "never"
+    with pytest.raises(AssertionError):
+        check(tmp_path / "store", acknowledged)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])
+def test_pulls_go_on_where_sends_cannot(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """On a full disk, or one that became read-only, sends are answered 14, pulls are served; later all goes on."""
+    broker = start_broker(store_config=attrs.evolve(SMALL_STORE, commit_log_file_size=16_384))
+    client = connect(broker.address)
+    for _ in range(3):
+        send_message(client, "T", b"x" * 100)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealMappedFile, "reserve", refuse)
+        patch.setattr(RealFiles, "_map", refuse)
+        patch.setattr(RealFiles, "write_atomic", refuse)
+        refused = stored = 0
+        while refused < 3:
+            reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x" * 1000)
+            assert reply.code in {ResponseCode.SUCCESS, ResponseCode.SERVICE_NOT_AVAILABLE}
+            refused += reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            stored += reply.code == ResponseCode.SUCCESS
+            assert stored < 20
+        pulled = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+        assert len(records_of(pulled)) == min(3 + stored, 32)
+    offset = send_message(client, "T")
+    assert offset == 3 + stored
+
+
+def test_a_failing_sync_is_no_acknowledgement(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With sync flush a disk that fails to sync costs code 10, and the committer goes on."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    client = connect(start_broker(store_config=attrs.evolve(SMALL_STORE, flush_disk_sync=True)).address)
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageStore, "flush", fail)
+        reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x")
+        assert reply.code == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert send_message(client, "T") == 1
