@@ -97,3 +97,7 @@ class BrokerConfig:
     """`serverChannelMaxIdleTimeSeconds`."""
     output_bytes_max: int = field(default=64 * MIB)
     """Most bytes queued to one connection that does not read; over this it is closed."""
+    acl_enable: bool = field(default=False)
+    """`aclEnable`: every request needs a key or a white address; then `acl_file` must be there."""
+    acl_file: str | None = field(default=None)
+    """Absolute path of the accounts, in the form of RocketMQ's `plain_acl.yml`."""

@@ -54,6 +54,7 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "autoCreateSubscriptionGroup": ("auto_create_subscription_group", _boolean),
     "brokerPermission": ("permission", _count),
     "longPollingEnable": ("long_polling", _boolean),
+    "aclEnable": ("acl_enable", _boolean),
     "enablePropertyFilter": ("property_filter", _boolean),
     "pullMessageThreadPoolNums": ("pull_thread_count", _count),
     "pullThreadPoolQueueCapacity": ("pull_queue_capacity", _count),

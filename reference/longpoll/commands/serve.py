@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 import click
+from attrs import evolve
 
 from longpoll.commands.broker_conf import read_broker_conf
 from longpoll.output import emit_json, err, user_mistakes
@@ -43,6 +44,7 @@ def address(text: str) -> tuple[str, int]:
 @click.option("--name-server", default="127.0.0.1:9876", show_default=True, help="Address of the name server.")
 @click.option("--record", type=click.Path(path_type=Path), help="Write a history into this directory.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="A file of RocketMQ's broker.conf keys.")
+@click.option("--acl", "acl_file", type=click.Path(path_type=Path), help="Accounts, as RocketMQ's plain_acl.yml.")
 @click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
 @user_mistakes
 def serve(
@@ -54,6 +56,7 @@ def serve(
     name_server: str,
     record: Path | None,
     config_file: Path | None,
+    acl_file: Path | None,
     as_json: bool,
 ) -> None:
     """Run the broker and its name server until Ctrl-C or SIGTERM.
@@ -63,6 +66,7 @@ def serve(
       longpoll serve --store /tmp/store
       longpoll serve --policy rocketmq-4.9 --listen 127.0.0.1:0 --name-server 127.0.0.1:0
       longpoll serve --knob recheck_after_hold=none --record /tmp/history
+      longpoll serve --acl /etc/rocketmq/plain_acl.yml
     """
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -75,6 +79,8 @@ def serve(
         broker_config, store_config, unknown = read_broker_conf(config_file)
         if unknown:
             err.print(f"longpoll: {config_file}: these keys are not used: {', '.join(unknown)}", markup=False)
+    if acl_file is not None:
+        broker_config = evolve(broker_config, acl_file=str(acl_file.absolute()))
     runtime = RealRuntime()
     stopped = runtime.event()
 

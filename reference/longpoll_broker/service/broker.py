@@ -31,6 +31,7 @@ from longpoll_broker.core.traits import traits_of
 from longpoll_broker.errors import BrokerUserError, ConfigError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Listener, Runtime
+from longpoll_broker.service.access_control import AccessControl
 from longpoll_broker.service.admin import AdminService
 from longpoll_broker.service.append import Appender
 from longpoll_broker.service.channel import Channel, Limits, Outbox
@@ -105,6 +106,7 @@ class Broker:
             runtime, f"{directory}/config", self.topics, self.groups, self.offsets, self.delays
         )
         self._config_files.load()
+        self._access = _access_control(runtime, config)
         self.topics.add_system_topics(config.broker_name, config.cluster_name)
         self._adopt_topics()
         self._wire()
@@ -227,7 +229,8 @@ class Broker:
         """Serve a request, or have the pull pool serve it."""
         if self.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
-        refusal = self._roles.refusal(command)
+        refusal = None if self._access is None else self._access.refusal(channel, command)
+        refusal = refusal or self._roles.refusal(command)
         if refusal is not None:
             if not command.is_one_way:
                 outbox.write(channel, refusal)
@@ -418,6 +421,15 @@ class Broker:
             if self.topics.get(topic) is None and name_problem(topic) is None and topic != OP_TOPIC:
                 log.warning("topic %s has queues but no configuration; it gets %d queues", topic, count)
                 self.topics.put(TopicConfig(topic, count, count))
+
+
+def _access_control(runtime: Runtime, config: BrokerConfig) -> AccessControl | None:
+    """The accounts, if there are any to ask; raises ConfigError."""
+    if config.acl_file is None:
+        if config.acl_enable:
+            raise ConfigError("aclEnable is true and no accounts are named: give their file, longpoll serve --acl FILE")
+        return None
+    return AccessControl(runtime, config.acl_file)
 
 
 def _listen(runtime: Runtime, address: Address, undo: ExitStack) -> Listener:

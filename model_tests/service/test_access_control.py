@@ -1,0 +1,249 @@
+"""Access control over the wire: who is refused, with which words, and that a changed file counts at once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.errors import ConfigError, RefusedError
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service import access_control
+from longpoll_broker.service.access_control import read_rules
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.client import (
+    Admin,
+    ConsumerConfig,
+    Credentials,
+    OutgoingMessage,
+    Producer,
+    PullConsumer,
+    StartAt,
+)
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
+from longpoll_broker.wire import signature
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.command import Command
+
+RUNTIME = RealRuntime()
+PATIENCE_S = 10.0
+ACCOUNTS = """
+globalWhiteRemoteAddresses:
+{white}
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 12345678
+    whiteRemoteAddress: {own}
+    admin: false
+    defaultTopicPerm: DENY
+    defaultGroupPerm: SUB
+    topicPerms:
+      - open=PUB|SUB
+      - readable=SUB
+      - writable=PUB
+    groupPerms:
+      # the group should convert to retry topic
+      - closed=DENY
+  - accessKey: administrator
+    secretKey: 87654321
+    admin: true
+"""
+USER = Credentials("RocketMQ", "12345678")
+ADMIN = Credentials("administrator", "87654321")
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Path:
+    """A file with an account of a user and one of an administrator."""
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(ACCOUNTS.format(white="", own=""))
+    return path
+
+
+@pytest.fixture
+def broker(tmp_path: Path, accounts: Path) -> Iterator[Broker]:
+    """A broker that asks for accounts and has the topics."""
+    config = BrokerConfig(acl_file=str(accounts))
+    with Broker.start(RUNTIME, str(tmp_path / "store"), config=config, store_config=SMALL_STORE) as started:
+        with Admin(RUNTIME, name_server(started), credentials=ADMIN) as admin:
+            for topic in ("open", "readable", "writable", "secret"):
+                admin.create_topic(topic, 1)
+        yield started
+
+
+def name_server(broker: Broker) -> str:
+    """Its name server's address."""
+    return "{}:{}".format(*broker.name_server_address)
+
+
+def send(broker: Broker, credentials: Credentials | None, topic: str = "open") -> None:
+    """Send one message; raises RefusedError."""
+    with Producer(RUNTIME, name_server(broker), credentials=credentials) as producer:
+        producer.send(topic, b"x")
+
+
+def consume(broker: Broker, credentials: Credentials | None, topic: str = "open", group: str = "G") -> bytes:
+    """Consume the first message; raises RefusedError."""
+    config = ConsumerConfig(group, start_at=StartAt.FIRST)
+    with PullConsumer(RUNTIME, name_server(broker), config, credentials=credentials) as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        return consumer.poll(PATIENCE_S)[0].body
+
+
+def test_the_right_key_is_let_in(broker: Broker) -> None:
+    """Through routes, heartbeats, locks of queues, pulls, offsets and batches."""
+    send(broker, USER)
+    assert consume(broker, USER) == b"x"
+    with Producer(RUNTIME, name_server(broker), credentials=USER) as producer:
+        assert len(producer.send_batch("open", [OutgoingMessage(b"y")] * 3)) == 3
+    send(broker, USER, "writable")
+    send(broker, ADMIN, "secret")
+    assert consume(broker, ADMIN, "secret", "closed") == b"x"
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda broker: send(broker, None), "No accessKey is configured"),
+        (lambda broker: send(broker, Credentials("stranger", "12345678")), "No acl config for stranger"),
+        (lambda broker: send(broker, Credentials("RocketMQ", "12345679")), "Check signature failed for accessKey="),
+        (lambda broker: send(broker, USER, "secret"), "No default permission for topic:secret"),
+        (lambda broker: send(broker, USER, "readable"), "No default permission for topic:readable"),
+        (lambda broker: consume(broker, USER, "writable"), "No default permission for topic:writable"),
+        (lambda broker: consume(broker, USER, "open", "closed"), "No default permission for group:closed"),
+    ],
+)  # fmt: skip
+def test_everyone_else_is_refused_in_rocketmqs_words(broker: Broker, act: Callable[[Broker], None], words: str) -> None:
+    """With code 1, and the remark that Java's broker has."""
+    with pytest.raises(RefusedError, match=words) as caught:
+        act(broker)
+    assert caught.value.code == 1
+    assert caught.value.remark is not None
+    assert caught.value.remark.startswith("org.apache.rocketmq.acl.common.AclException: ")
+
+
+def test_a_batch_to_a_closed_topic_is_refused(broker: Broker) -> None:
+    """4.9.7 forgets to look."""
+    with (
+        Producer(RUNTIME, name_server(broker), credentials=USER) as producer,
+        pytest.raises(RefusedError, match="topic:secret"),
+    ):
+        producer.send_batch("secret", [OutgoingMessage(b"x")])
+
+
+def test_making_topics_is_for_administrators(broker: Broker) -> None:
+    """A user's key, however right, is not enough."""
+    with (
+        Admin(RUNTIME, name_server(broker), credentials=USER) as admin,
+        pytest.raises(RefusedError, match="Need admin permission for request code=17"),
+    ):
+        admin.create_topic("new", 1)
+
+
+def test_a_request_replayed_on_another_topic_is_refused(broker: Broker) -> None:
+    """The signature is over the fields: what was signed for one topic is worth nothing for another."""
+    fields = USER.signed(send_fields("open", 0), b"x")
+    with RawClient(broker.address) as client:
+        assert client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == 0
+        replayed = client.call(RequestCode.SEND_MESSAGE_V2, fields | {"b": "writable"}, b"x")
+        changed = client.call(RequestCode.SEND_MESSAGE_V2, fields, b"y")
+    for answer in (replayed, changed):
+        assert answer.code == 1
+        assert "Check signature failed" in str(answer.remark)
+
+
+@pytest.mark.parametrize(("white", "own"), [("  - 127.0.0.*", ""), ("", "127.0.0.1")])
+def test_a_white_address_needs_no_signature(tmp_path: Path, white: str, own: str) -> None:
+    """For everybody, or for who names the account; one outside is refused."""
+    path = tmp_path / "plain_acl.yml"
+    for inside in (True, False):
+        text = ACCOUNTS.format(white=white, own=own)
+        path.write_text(text if inside else text.replace("127.0.0", "10.0.0"))
+        config = BrokerConfig(acl_file=str(path))
+        store = str(tmp_path / f"store-{inside}")
+        with (
+            Broker.start(RUNTIME, store, config=config, store_config=SMALL_STORE) as broker,
+            RawClient(broker.address) as client,
+        ):
+            fields = pull_fields("open", 0) | {"AccessKey": "RocketMQ"}
+            answer = client.call(RequestCode.PULL_MESSAGE, fields)
+        assert (answer.code == 17) is inside, answer.remark
+
+
+def test_a_changed_file_counts_at_once_and_a_damaged_one_does_not(
+    broker: Broker, accounts: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The accounts before a damaged one stay, and one line tells of it."""
+    monkeypatch.setattr(access_control, "LOOK_S", 0.0)
+
+    def is_let_in() -> bool:
+        try:
+            send(broker, USER)
+        except RefusedError:
+            return False
+        return True
+
+    assert is_let_in()
+    good = accounts.read_text()
+    accounts.write_text(good.replace("open=PUB|SUB", "open=DENY"))
+    wait_until(lambda: not is_let_in())
+    accounts.write_text(good)
+    wait_until(is_let_in)
+    with caplog.at_level(logging.WARNING):
+        for damage in ("accounts: [", "accounts: 7"):
+            accounts.write_text(damage)
+            assert is_let_in()
+        accounts.unlink()
+        assert is_let_in()
+    assert "the accounts before it stay" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("accounts: [", "cannot be used"),
+        ("- a\n- b", "cannot be used"),
+        ("accounts:\n  - accessKey: short\n    secretKey: 12345678", "length >= 7"),
+        ("accounts:\n  - accessKey: RocketMQ", "secretKey"),
+        ("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678, topicPerms: [open]}", "is no NAME=RIGHT"),
+        ("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678, groupPerms: [g=ALL]}", "is no NAME=RIGHT"),
+        ("accounts:\n" + "  - {accessKey: RocketMQ, secretKey: 12345678}\n" * 2, "stands there twice"),
+        ("globalWhiteRemoteAddresses: [here]", "is no IP address"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_of(text: str, words: str) -> None:
+    """In one line, before anything is served."""
+    with pytest.raises(ConfigError, match=words) as caught:
+        read_rules(text.encode(), "plain_acl.yml")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file_and_no_name_of_one_are_the_users_mistakes(tmp_path: Path) -> None:
+    """The broker does not start open to everybody."""
+    for config, words in (
+        (BrokerConfig(acl_file=str(tmp_path / "none.yml")), "cannot be read"),
+        (BrokerConfig(acl_enable=True), "--acl FILE"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Broker.start(RUNTIME, str(tmp_path / "store"), config=config)
+
+
+def test_planted_a_signature_without_the_body_is_noticed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaving the body out of what is signed lets a changed one pass: the test of replays would see it."""
+    original = signature.sign
+    monkeypatch.setattr(access_control, "sign", lambda fields, _body, secret: original(fields, b"", secret))
+    with pytest.raises(RefusedError, match="Check signature failed"):
+        send(broker, USER)
+
+
+def test_a_heartbeat_that_cannot_be_read_is_refused(broker: Broker) -> None:
+    """Its groups cannot be checked."""
+    with RawClient(broker.address) as client:
+        answer: Command = client.call(RequestCode.HEART_BEAT, USER.signed({}, b"{"), b"{")
+    assert answer.code == 1
+    assert "AclException" in str(answer.remark)

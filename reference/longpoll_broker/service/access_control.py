@@ -1,0 +1,216 @@
+"""Lets requests in or refuses them by the accounts in a `plain_acl.yml`, which is read again when it changes.
+
+A new file that cannot be used is told of once and the accounts before it stay. Leaves out the decision itself
+(`core.access`).
+
+Source: `PlainAccessValidator.parse`, `PlainPermissionManager.load` and `watch` of 4.9.7.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Annotated, Any, Final
+
+import msgspec
+import yaml
+from attrs import define, field
+from msgspec import Meta, Struct
+
+from longpoll_broker.config import MIB
+from longpoll_broker.core.access import RIGHTS, Account, Claim, Right, Rules, Wanted, problem, read_rights
+from longpoll_broker.core.addresses import address_match
+from longpoll_broker.core.topics import RETRY_PREFIX
+from longpoll_broker.errors import ConfigError, HeaderError
+from longpoll_broker.runtime import Runtime
+from longpoll_broker.service.channel import Channel, Parts
+from longpoll_broker.service.exchange import answer
+from longpoll_broker.wire.bodies import HeartbeatData, LockBatchRequest
+from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_broker.wire.command import Command
+from longpoll_broker.wire.signature import ACCESS_KEY, SIGNATURE, sign
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+"""How often the file is looked at for changes (`FileWatchService.WATCH_INTERVAL`)."""
+FILE_SIZE_MAX: Final = 4 * MIB
+JAVA_ERROR: Final = "org.apache.rocketmq.acl.common.AclException"
+"""What the remark of Java's refusals begins with, and clients look for."""
+KEY_SIZE_MIN: Final = 7
+"""`AclConstants.ACCESS_KEY_MIN_LENGTH` and its like are 6, and must be exceeded."""
+
+_Key = Annotated[str, Meta(min_length=KEY_SIZE_MIN)]
+_TOPIC_OF_SEND: Final[dict[int, str]] = {
+    RequestCode.SEND_MESSAGE: "topic",
+    RequestCode.SEND_MESSAGE_V2: "b",
+    RequestCode.SEND_BATCH_MESSAGE: "b",
+}
+"""The field that names the topic."""
+_TOPIC_AND_GROUP: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+    }
+)
+_GROUP_ONLY: Final = frozenset({RequestCode.UNREGISTER_CLIENT, RequestCode.GET_CONSUMER_LIST_BY_GROUP})
+_LOCKS: Final = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ})
+
+
+class _Account(Struct, frozen=True, rename="camel"):
+    """One entry of `accounts`; keys may be written as numbers."""
+
+    access_key: _Key
+    secret_key: _Key
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: list[str] | None = None
+    group_perms: list[str] | None = None
+
+
+class _File(Struct, frozen=True, rename="camel"):
+    """The whole of `plain_acl.yml`."""
+
+    global_white_remote_addresses: list[str] | None = None
+    accounts: list[_Account] | None = None
+
+
+@define(slots=True, eq=False)
+class AccessControl:
+    """The accounts of one file; for the threads that serve connections.
+
+    Invariant: `_rules` were made from `_content`, or from what was there before it if that cannot be used.
+    """
+
+    runtime: Runtime
+    path: str
+    """Absolute."""
+    _content: bytes = field(default=b"", init=False)
+    _rules: Rules = field(init=False)
+    _look_ns: int = field(default=0, init=False)
+    _told: str = field(default="", init=False)
+    """What is wrong with the file since it was last right."""
+
+    def __attrs_post_init__(self) -> None:
+        """Read the file; raises ConfigError."""
+        self._content = self._read()
+        self._rules = read_rules(self._content, self.path)
+
+    def refusal(self, channel: Channel, command: Command) -> Parts | None:
+        """The answer to a request that is not let in (code 1, as Java's); None when it is."""
+        self._look()
+        fields = command.ext_fields or {}
+        claim = Claim(channel.peer_host[0], fields.get(ACCESS_KEY), fields.get(SIGNATURE))
+        try:
+            reason = problem(
+                self._rules, claim, command.code, partial(sign, fields, command.body), partial(wanted_by, command)
+            )
+        except HeaderError as error:
+            reason = str(error)
+        if reason is None:
+            return None
+        log.info("%s request %d is refused: %s", channel, command.code, reason)
+        return answer(command, ResponseCode.SYSTEM_ERROR, f"{JAVA_ERROR}: {reason}")
+
+    def _look(self) -> None:
+        """Take the file's new content, twice a second at most."""
+        now_ns = self.runtime.monotonic_ns()
+        if now_ns < self._look_ns:
+            return
+        self._look_ns = now_ns + int(LOOK_S * 1e9)
+        try:
+            content = self._read()
+            if content != self._content:
+                self._content = content
+                self._rules = read_rules(content, self.path)
+                log.warning("%s is read again: %d accounts", self.path, len(self._rules.accounts))
+            self._told = ""
+        except ConfigError as error:
+            if str(error) != self._told:
+                log.warning("%s; the accounts before it stay", error)
+            self._told = str(error)
+
+    def _read(self) -> bytes:
+        try:
+            content = self.runtime.files.read(self.path)
+        except OSError as error:
+            raise ConfigError(f"accounts {self.path} cannot be read: {error}; name another file") from None
+        if len(content) > FILE_SIZE_MAX:
+            raise ConfigError(f"accounts {self.path} have {len(content)} bytes, over the limit of {FILE_SIZE_MAX}")
+        return content
+
+
+def read_rules(content: bytes, path: str) -> Rules:
+    """The accounts of a file; raises ConfigError, which says what is wrong and where."""
+    try:
+        # Every scalar as its text: a key may be a number, and 0123 must not become 83.
+        loaded = yaml.load(content, Loader=yaml.BaseLoader)  # noqa: S506 - makes text, lists and dicts only
+        file = msgspec.convert(_tidied(loaded) or {}, _File, strict=False)
+        accounts = [_account(entry) for entry in file.accounts or []]
+        white = tuple(address_match(pattern) for pattern in file.global_white_remote_addresses or [])
+    except (yaml.YAMLError, msgspec.ValidationError, ValueError, RecursionError, ConfigError) as error:
+        said = " ".join(str(error).split())
+        raise ConfigError(f"accounts {path} cannot be used: {said}") from None
+    by_key = {account.access_key: account for account in accounts}
+    if len(by_key) != len(accounts):
+        raise ConfigError(f"accounts {path} cannot be used: an accessKey stands there twice")
+    return Rules(white, by_key)
+
+
+def _tidied(value: Any) -> Any:
+    """Without the entries that have no value."""
+    if isinstance(value, list):
+        return [_tidied(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _tidied(item) for name, item in value.items() if item not in ("", None)}
+    return value
+
+
+def _account(entry: _Account) -> Account:
+    """One account; raises ValueError or ConfigError."""
+    return Account(
+        access_key=entry.access_key,
+        secret_key=entry.secret_key,
+        is_white=address_match(entry.white_remote_address or ""),
+        is_admin=entry.admin,
+        default_topic=RIGHTS.get((entry.default_topic_perm or "").strip(), Right.DENY),
+        default_group=RIGHTS.get((entry.default_group_perm or "").strip(), Right.DENY),
+        rights=read_rights(entry.topic_perms or [], entry.group_perms or []),
+    )
+
+
+def wanted_by(command: Command) -> Wanted:
+    """The topics and groups that a request names; raises HeaderError when its body cannot be read."""
+    fields = command.ext_fields or {}
+    wanted = Wanted()
+    if command.code in _TOPIC_OF_SEND:
+        topic = fields.get(_TOPIC_OF_SEND[command.code])
+        if topic is not None and topic.startswith(RETRY_PREFIX):
+            wanted.group(topic)
+        else:
+            wanted.topic(topic, Right.PUB)
+    elif command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
+        wanted.group(fields.get("group"))
+    elif command.code in _TOPIC_AND_GROUP:
+        wanted.topic(fields.get("topic"), Right.SUB)
+        wanted.group(fields.get("consumerGroup"))
+    elif command.code == RequestCode.QUERY_MESSAGE:
+        wanted.topic(fields.get("topic"), Right.SUB)
+    elif command.code in _GROUP_ONLY:
+        wanted.group(fields.get("consumerGroup"))
+    elif command.code in _LOCKS:
+        wanted.group(LockBatchRequest.decode(command.body).consumer_group)
+    elif command.code == RequestCode.HEART_BEAT:
+        _add_memberships(wanted, HeartbeatData.decode(command.body))
+    return wanted
+
+
+def _add_memberships(wanted: Wanted, heartbeat: HeartbeatData) -> None:
+    for consumer in heartbeat.consumer_data_set:
+        wanted.group(consumer.group_name)
+        for subscription in consumer.subscription_data_set:
+            wanted.topic(subscription.topic, Right.SUB)
