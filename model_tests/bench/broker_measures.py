@@ -86,7 +86,7 @@ class Bench:
         make_topic(side.address, topic, RACE_QUEUES)
         send_each(side.address, topic, RACE_QUEUES)
         plan = RacePlan(topic, 2 * self.scale.seconds, RACE_QUEUES, late_ms=100.0, seed=self.topic_count)
-        report = race(side.address, plan, first_offset=1)
+        report = race(side.address, plan, first_offset=1, process_id=side.process_id)
         self.put(
             side.name,
             raced=report.delivered_count,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,7 +33,7 @@ from longpoll_broker.testing.harness.frames import (
 )
 from longpoll_broker.testing.harness.held import HeldPlan, hold
 from longpoll_broker.testing.harness.latency import fan_outs, overshoots, round_trips, wakes
-from longpoll_broker.testing.harness.stalls import STALL_MS, StallWatch
+from longpoll_broker.testing.harness.stalls import STALL_MS, WAIT_MS, StallWatch
 from longpoll_broker.testing.harness.throughput import SEND_DEPTH, Stored, fill, pulls, send_rate, sends
 from longpoll_broker.testing.harness.topics import check_stored, make_topic
 from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
@@ -218,21 +223,61 @@ def test_a_process_is_measured() -> None:
     assert busy_share(os.getpid(), 0.2) < 1
 
 
+def test_a_mapped_file_is_not_a_process_s_own_memory(tmp_path: Path) -> None:
+    """Pages of a shared mapping do not count, those of an array do."""
+    size = 64 * 2**20
+    with (tmp_path / "file").open("w+b") as file:
+        file.truncate(size)
+        before = private_bytes(os.getpid())
+        with mmap.mmap(file.fileno(), size) as mapped:
+            mapped[:] = b"x" * size
+            with_file = private_bytes(os.getpid())
+        array = bytearray(b"x") * size
+        with_array = private_bytes(os.getpid())
+
+    assert with_file - before < size / 4
+    assert with_array - before > size * 3 / 4
+    assert len(array) == size
+
+
 def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
     """Only the part of a delay in which the machine stood still, and only stalls worth the name."""
     watch = StallWatch()
     second_ns = 10**9
-    watch.note(second_ns, 2 * second_ns)
-    watch.note(5 * second_ns, 5 * second_ns + int(STALL_MS / 2 * 1e6))
+    watch.note_sleep(second_ns, 2 * second_ns)
+    watch.note_sleep(5 * second_ns, 5 * second_ns + int(STALL_MS / 2 * 1e6))
+    watch.note_wait(second_ns // 10, int(1.9 * second_ns))
+    watch.note_wait(second_ns // 10, 4 * second_ns)
+    watch.note_wait(10, 6 * second_ns)
 
-    assert watch.stalled_ms(0, 10 * second_ns) == 1_000
-    assert watch.stalled_ms(int(1.5 * second_ns), 10 * second_ns) == 500
-    assert watch.stalled_ms(3 * second_ns, 10 * second_ns) == 0
+    assert watch.stalled_ms(0, 10 * second_ns) == 1_100
+    assert watch.stalled_ms(int(1.5 * second_ns), 3 * second_ns) == 500
+    assert watch.stalled_ms(int(3.95 * second_ns), 10 * second_ns) == 50
+    assert watch.stalled_ms(5 * second_ns, 10 * second_ns) == 0
     excused, late = Delivery(0, 0, 700, 650), Delivery(0, 1, 700, 100)
     report = RaceReport(10, (excused, late), 100)
     assert report.unexplained == (late,)
     assert report.later_than(500) == 2
     assert report.later_than(800) == 0
+
+
+def test_waits_for_a_processor_are_read_from_the_kernel() -> None:
+    """Two threads that turn in circles on one processor wait for each other, and the watch sees it from outside."""
+    program = (
+        "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.fork(); print(flush=True)\n"
+        "while os.getppid(): pass"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True) as turning:
+        assert turning.stdout is not None
+        turning.stdout.readline()
+        begin_ns = time.monotonic_ns()
+        with StallWatch(turning.pid) as watch:
+            while not watch.stalled_ms(begin_ns, time.monotonic_ns()):
+                assert time.monotonic_ns() < begin_ns + 10**10
+                time.sleep(0.01)
+        os.killpg(turning.pid, signal.SIGKILL)
+
+    assert watch.stalled_ms(begin_ns, time.monotonic_ns()) >= WAIT_MS
 
 
 def test_a_machine_that_stands_still_is_seen() -> None:

@@ -51,7 +51,7 @@ def test_no_delivery_is_late_in_a_million_races(side: Side) -> None:
         make_topic(side.address, topic, RACE_QUEUES)
         send_each(side.address, topic, RACE_QUEUES)
         plan = RacePlan(topic, RACE_S, RACE_QUEUES, late_ms=LATE_MS, seed=number)
-        report = race(side.address, plan, first_offset=1)
+        report = race(side.address, plan, first_offset=1, process_id=side.process_id)
         rounds += report.delivered_count
         late += report.unexplained
         if rounds >= ROUNDS:
@@ -67,7 +67,8 @@ def test_a_broker_with_the_race_is_late_in_far_fewer(tmp_path: Path) -> None:
     with ours("faulty", tmp_path / "store", options) as faulty:
         make_topic(faulty.address, "RACE", RACE_QUEUES)
         send_each(faulty.address, "RACE", RACE_QUEUES)
-        report = race(faulty.address, RacePlan("RACE", RACE_S, RACE_QUEUES, late_ms=LATE_MS), first_offset=1)
+        plan = RacePlan("RACE", RACE_S, RACE_QUEUES, late_ms=LATE_MS)
+        report = race(faulty.address, plan, first_offset=1, process_id=faulty.process_id)
 
     assert report.unexplained
 

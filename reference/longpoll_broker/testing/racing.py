@@ -159,15 +159,17 @@ def race(
     progress: Callable[[float], None] = lambda _seconds: None,
     *,
     first_offset: int = 0,
+    process_id: int | None = None,
 ) -> RaceReport:
     """Race for the plan's time and until every message has come; the topic is there, each queue at `first_offset`.
 
+    `process_id` is the broker's, where its waits for a processor are to be told from its own delays.
     Raises ClientError when an answer is an error or nothing moves any more, OSError when the broker is not there.
     """
     with (
         socket.create_connection(address) as sender,
         socket.create_connection(address) as puller,
-        StallWatch() as watch,
+        StallWatch(process_id) as watch,
     ):
         for one in (sender, puller):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,31 +1,47 @@
 """A control thread that tells when the machine, and not the broker, stood still.
 
-It sleeps a millisecond at a time and notes every sleep that took far longer: then nothing on this machine can be
-trusted to have run in time. It cannot see a stall of another core alone, so it excuses too little rather than too much.
+It sleeps a millisecond at a time. A sleep that took far longer shows that this process did not get a processor; how
+long the broker's threads waited for one, the kernel says itself. Both are stalls of the machine: with a processor to
+itself the broker would not have had them. Waiting for anything else, a disk or a lock, excuses nothing.
+
+Source of the broker's waits: Linux's `/proc/<process>/task/<thread>/schedstat`, second number, nanoseconds in the run
+queue. It grows when a wait ends, so a wait is taken to lie just before the moment at which it was seen.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 SLEEP_S: Final = 0.001
 STALL_MS: Final = 50.0
 """A sleep of a millisecond that takes longer is a stall; the interpreter's own turns take up to 5 ms a thread."""
+WAIT_MS: Final = 2.0
+"""A wait of the broker for a processor that counts; the kernel's turns are about as long."""
+LOOK_S: Final = 0.005
+"""How often the broker's waits are looked at."""
 
 
 class StallWatch:
-    """Watches inside its block. Invariant: `_stalls` are in order and change under `_lock`."""
+    """Watches inside its block. Invariant: `_stalls` are in the order in which they ended; they change under `_lock`.
 
-    def __init__(self) -> None:
+    `process_id` is the broker's; None watches this process alone.
+    """
+
+    def __init__(self, process_id: int | None = None) -> None:
+        self._tasks = None if process_id is None else Path(f"/proc/{process_id}/task")
+        self._waited_ns: dict[str, int] = {}
         self._lock = threading.Lock()
         self._stalls: list[tuple[int, int]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stall-watch", daemon=True)
 
     def __enter__(self) -> Self:
+        self._look()
         self._thread.start()
         return self
 
@@ -38,17 +54,46 @@ class StallWatch:
     def stalled_ms(self, begin_ns: int, end_ns: int) -> float:
         """How long the machine was seen to stand still between two moments of the monotonic clock."""
         with self._lock:
-            stalls = list(self._stalls)
-        return sum(max(0, min(end, end_ns) - max(begin, begin_ns)) for begin, end in stalls) / 1e6
+            stalls = sorted((max(begin, begin_ns), min(end, end_ns)) for begin, end in self._stalls)
+        stalled_ns, counted_to = 0, begin_ns
+        for begin, end in stalls:
+            stalled_ns += max(0, end - max(begin, counted_to))
+            counted_to = max(counted_to, end)
+        return stalled_ns / 1e6
 
-    def note(self, begin_ns: int, end_ns: int) -> None:
+    def note_sleep(self, begin_ns: int, end_ns: int) -> None:
         """Note a sleep; a short one is forgotten."""
         if (end_ns - begin_ns) / 1e6 >= STALL_MS:
-            with self._lock:
-                self._stalls.append((begin_ns, end_ns))
+            self._note(begin_ns, end_ns)
+
+    def note_wait(self, wait_ns: int, end_ns: int) -> None:
+        """Note a wait of the broker for a processor; a short one is forgotten."""
+        if wait_ns / 1e6 >= WAIT_MS:
+            self._note(end_ns - wait_ns, end_ns)
+
+    def _note(self, begin_ns: int, end_ns: int) -> None:
+        with self._lock:
+            self._stalls.append((begin_ns, end_ns))
 
     def _run(self) -> None:
+        look_ns = 0
         while not self._ended.is_set():
             begin_ns = time.monotonic_ns()
             time.sleep(SLEEP_S)
-            self.note(begin_ns, time.monotonic_ns())
+            end_ns = time.monotonic_ns()
+            self.note_sleep(begin_ns, end_ns)
+            if end_ns >= look_ns:
+                look_ns = end_ns + int(LOOK_S * 1e9)
+                self._look()
+
+    def _look(self) -> None:
+        """Note what each of the broker's threads has waited since the last look."""
+        if self._tasks is None:
+            return
+        # A thread, or the broker, may end between the listing and the read.
+        with suppress(OSError):
+            for task in self._tasks.iterdir():
+                with suppress(OSError):
+                    waited_ns = int((task / "schedstat").read_text().split()[1])
+                    self.note_wait(waited_ns - self._waited_ns.get(task.name, waited_ns), time.monotonic_ns())
+                    self._waited_ns[task.name] = waited_ns

@@ -1,6 +1,6 @@
 """Work in processes of their own that begin at one moment, and the processor time and memory of any process.
 
-Leaves out what the work is. Source of the figures: Linux's /proc (`stat`, `smaps_rollup`).
+Leaves out what the work is. Source of the figures: Linux's /proc (`stat`, `smaps`).
 """
 
 from __future__ import annotations
@@ -96,9 +96,13 @@ def busy_share(process_id: int, seconds: float) -> float:
 
 
 def private_bytes(process_id: int) -> int:
-    """USS: the bytes of memory that no other process shares, mapped files left out."""
-    sizes = 0
-    for line in Path(f"/proc/{process_id}/smaps_rollup").read_text().splitlines():
-        if line.startswith(("Private_Clean:", "Private_Dirty:")):
-            sizes += int(line.split()[1]) * 1024
-    return sizes
+    """Bytes of memory that belong to a process alone, less the files that it maps shared, such as a store's."""
+    size_bytes, is_mapped_file = 0, False
+    for line in Path(f"/proc/{process_id}/smaps").read_text().splitlines():
+        name, _space, rest = line.partition(" ")
+        if not name.endswith(":"):
+            # The head of a mapping: addresses, permissions such as rw-p or rw-s, and so on.
+            is_mapped_file = rest[3:4] == "s"
+        elif name in {"Private_Clean:", "Private_Dirty:"} and not is_mapped_file:
+            size_bytes += int(rest.split()[0]) * 1024
+    return size_bytes
