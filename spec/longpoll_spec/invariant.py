@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from longpoll_spec.model import Model, Property
-from longpoll_spec.state import DUE, RECHECKING, Variable
+from longpoll_spec.state import DUE, IDLE, RECHECKING, WALKING, Request, State, Variable
 from longpoll_spec.terms import Bool, Int, all_of, any_of
 
 Text = Callable[[Model], Iterable[Bool]]
@@ -55,17 +55,45 @@ def standing_is_open(model: Model) -> Iterable[Bool]:
         yield each.is_("idle") | each.open
 
 
-def kept_is_watched(model: Model) -> Iterable[Bool]:
-    """In place: a kept request that has something to read since the look has a dispatcher that is due.
+def names_are_of_somebody(model: Model) -> Iterable[Bool]:
+    """A request that stands anywhere reads a queue, a notifier is at a queue unless it is idle, and only a dispatcher
+    that is due or walks announces a tag.
+    """
+    state = model.state
+    if len(state.queues) > 1:
+        for each in state.requests:
+            yield each.is_("idle") | ~each.queue.is_(state.no_queue)
+        for notifier in state.notifiers:
+            yield notifier.at(IDLE).is_(notifier.queue.is_(state.no_queue))
+    yield state.announced.is_(state.no_tag) | state.dispatcher.at(DUE) | state.dispatcher.at(WALKING)
 
-    The dispatcher looks at a visible end that cannot move before it has ended its walk; so only the scanner's walk can
-    be overtaken by a message, and the dispatcher then waits for the lock.
+
+def passing_is_unread(model: Model) -> Iterable[Bool]:
+    """A message that passes a request's filter is one that the request has not read."""
+    state = model.state
+    if state.filters:
+        for each in state.requests:
+            yield each.passes.implies(state.has_more(each))
+
+
+def kept_is_watched(model: Model) -> Iterable[Bool]:
+    """In place: a request that a notifier has in hand, with something to read, has somebody who will look at it.
+
+    Its own recheck waits for the lock, and so does a dispatcher that is due; of a request not looked at yet it may be the
+    walk itself, unless that announces another tag.
     """
     state = model.state
     if state.policy.take == "in_place":
         for each in state.requests:
             kept = each.phase.is_one_of({notifier.kept for notifier in state.notifiers})
-            yield (kept & state.has_more(each)).implies(state.dispatcher.at(DUE))
+            taken = each.phase.is_one_of({notifier.taken for notifier in state.notifiers})
+            looks = any_of(
+                notifier.at(WALKING) & state.walks_for(notifier, each) & state.announces_for(notifier, each)
+                for notifier in state.notifiers
+            )
+            yield (kept & state.fits(each)).implies(_watched(state, each))
+            if state.filters:
+                yield (taken & state.fits(each)).implies(looks | _watched(state, each))
 
 
 def held_is_watched(model: Model) -> Iterable[Bool]:
@@ -73,8 +101,21 @@ def held_is_watched(model: Model) -> Iterable[Bool]:
     # A walker past its take does not count, whatever it will do at its end: this is more than no_lost_wakeup says.
     state = model.state
     for each in state.requests:
-        looks = [notifier.at(place) for notifier in state.notifiers for place in (DUE, RECHECKING)]
-        yield (each.is_("held") & state.has_more(each)).implies(each.recheck_due | any_of(looks))
+        rechecks = any_of(
+            notifier.at(RECHECKING) & state.walks_for(notifier, each)
+            for notifier in state.notifiers
+            if state.policy.recheck_after_keep
+        )
+        yield (each.is_("held") & state.fits(each)).implies(_watched(state, each) | rechecks)
+
+
+def _watched(state: State, request: Request) -> Bool:
+    """Its own recheck is to come, or a notifier is due at its bucket and would not turn away for the tag it announces."""
+    due = any_of(
+        notifier.at(DUE) & state.walks_for(notifier, request) & state.announces_for(notifier, request)
+        for notifier in state.notifiers
+    )
+    return request.recheck_due | due
 
 
 def rechecked_is_watched(model: Model) -> Iterable[Bool]:
@@ -114,6 +155,8 @@ STRENGTHENING: Final[tuple[Text, ...]] = (
     ends_in_order,
     queued_is_in_executor,
     standing_is_open,
+    names_are_of_somebody,
+    passing_is_unread,
     kept_is_watched,
     held_is_watched,
     rechecked_is_watched,

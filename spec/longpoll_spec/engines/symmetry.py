@@ -96,9 +96,15 @@ class Shapes:
                 naming.add(id(node))
             named = [arg for arg in node.args if id(arg) in naming]
             kept = node.op == "eq" or (node.op in {"lt", "le"} and self._is_no_order(node, named))
-            known = queues if named and kept else plain
             op = node.op
-            parts: list[object] = [known[id(arg)] if isinstance(arg, (Int, Bool)) else arg for arg in node.args]
+            renames = queues if named and kept else plain
+            parts: list[object] = [
+                # What a number of a queue is only ordered against, such as the end of its range, is a quantity.
+                (renames if op == "eq" or id(arg) in naming else plain)[id(arg)]
+                if isinstance(arg, (Int, Bool))
+                else arg
+                for arg in node.args
+            ]
             if op == "var":
                 parts = [renaming.name(node.args[0])]
             elif op == "ite":
