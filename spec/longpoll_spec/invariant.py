@@ -56,9 +56,7 @@ def standing_is_open(model: Model) -> Iterable[Bool]:
 
 
 def names_are_of_somebody(model: Model) -> Iterable[Bool]:
-    """A request that stands anywhere reads a queue, a notifier is at a queue unless it is idle, and only a dispatcher
-    that is due or walks announces a tag.
-    """
+    """Who stands anywhere reads a queue, who is not idle is at one, and who announces a tag is due or walks."""
     state = model.state
     if len(state.queues) > 1:
         for each in state.requests:
@@ -79,8 +77,8 @@ def passing_is_unread(model: Model) -> Iterable[Bool]:
 def kept_is_watched(model: Model) -> Iterable[Bool]:
     """In place: a request that a notifier has in hand, with something to read, has somebody who will look at it.
 
-    Its own recheck waits for the lock, and so does a dispatcher that is due; of a request not looked at yet it may be the
-    walk itself, unless that announces another tag.
+    Its own recheck waits for the lock, and so does a dispatcher that is due; of a request not looked at yet it may be
+    the walk itself, unless that announces another tag.
     """
     state = model.state
     if state.policy.take == "in_place":
@@ -110,7 +108,7 @@ def held_is_watched(model: Model) -> Iterable[Bool]:
 
 
 def _watched(state: State, request: Request) -> Bool:
-    """Its own recheck is to come, or a notifier is due at its bucket and would not turn away for the tag it announces."""
+    """Its own recheck is to come, or a notifier is due at its bucket and announces no tag that the request refuses."""
     due = any_of(
         notifier.at(DUE) & state.walks_for(notifier, request) & state.announces_for(notifier, request)
         for notifier in state.notifiers
