@@ -11,6 +11,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from ssl import SSLContext
 from types import FrameType
 
 import click
@@ -22,6 +23,7 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.errors import BrokerUserError, ConfigError
 from longpoll_broker.runtime.collector import rare_collections
 from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.runtime.tls import server_context
 from longpoll_broker.service.broker import Broker
 from longpoll_spec.policy import preset, with_knob
 
@@ -45,6 +47,8 @@ def address(text: str) -> tuple[str, int]:
 @click.option("--record", type=click.Path(path_type=Path), help="Write a history into this directory.")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="A file of RocketMQ's broker.conf keys.")
 @click.option("--acl", "acl_file", type=click.Path(path_type=Path), help="Accounts, as RocketMQ's plain_acl.yml.")
+@click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM certificate: clients may then use TLS.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="PEM key of the certificate.")
 @click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
 @user_mistakes
 def serve(
@@ -57,6 +61,8 @@ def serve(
     record: Path | None,
     config_file: Path | None,
     acl_file: Path | None,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
     as_json: bool,
 ) -> None:
     """Run the broker and its name server until Ctrl-C or SIGTERM.
@@ -66,7 +72,7 @@ def serve(
       longpoll serve --store /tmp/store
       longpoll serve --policy rocketmq-4.9 --listen 127.0.0.1:0 --name-server 127.0.0.1:0
       longpoll serve --knob recheck_after_hold=none --record /tmp/history
-      longpoll serve --acl /etc/rocketmq/plain_acl.yml
+      longpoll serve --acl /etc/rocketmq/plain_acl.yml --tls-certificate server.pem --tls-key server.key
     """
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -81,7 +87,7 @@ def serve(
             err.print(f"longpoll: {config_file}: these keys are not used: {', '.join(unknown)}", markup=False)
     if acl_file is not None:
         broker_config = evolve(broker_config, acl_file=str(acl_file.absolute()))
-    runtime = RealRuntime()
+    runtime = RealRuntime(server_tls=_server_tls(tls_certificate, tls_key))
     stopped = runtime.event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -113,6 +119,15 @@ def serve(
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
+    """What clients that speak TLS are shown; None: they are not served. Raises ConfigError."""
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigError("--tls-certificate and --tls-key belong together: give both")
+    return server_context(str(certificate), str(key))
 
 
 def _say_ready(broker: Broker, directory: str, *, as_json: bool) -> None:

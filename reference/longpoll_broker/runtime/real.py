@@ -6,11 +6,13 @@ Leaves out any policy of its own; a test subclasses it to act at a step point.
 from __future__ import annotations
 
 import os
+import ssl
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+from longpoll_broker.runtime import tls
 from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.runtime.interface import Condition, Event, Files, Listener, Lock, Poller, Queue, Socket, Thread
 from longpoll_broker.runtime.sockets import RealListener, RealPoller, begin_connect, connect
@@ -18,9 +20,15 @@ from longpoll_broker.runtime.threads import RealQueue, spawn
 
 
 class RealRuntime:
-    """The `Runtime` of production."""
+    """The `Runtime` of production.
 
-    def __init__(self) -> None:
+    With `server_tls` every listener takes TLS connections beside plain ones; with `client_tls` every connection that
+    waits to be made is a TLS one.
+    """
+
+    def __init__(self, *, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None) -> None:
+        self._server_tls = server_tls
+        self._client_tls = client_tls
         self._files = RealFiles()
         self.monotonic_ns: Callable[[], int] = time.monotonic_ns
 
@@ -59,10 +67,12 @@ class RealRuntime:
 
     def listen(self, host: str, port: int) -> Listener:
         """Listen for connections; port 0 picks one. Raises OSError."""
-        return RealListener(host, port)
+        return RealListener(host, port) if self._server_tls is None else tls.listen(host, port, self._server_tls)
 
     def connect(self, host: str, port: int, timeout_s: float) -> Socket:
         """Connect, then switch the socket to non-blocking. Raises OSError."""
+        if self._client_tls is not None:
+            return tls.connect(host, port, timeout_s, self._client_tls)
         return connect(host, port, timeout_s)
 
     def begin_connect(self, host: str, port: int) -> Socket:

@@ -1,6 +1,6 @@
 """Non-blocking stream sockets over the operating system, and an epoll poller that any thread can wake.
 
-Leaves out frames and connections (`service.transport`), and TLS.
+Leaves out frames and connections (`service.transport`), and TLS (`runtime.tls`).
 """
 
 from __future__ import annotations
@@ -65,8 +65,13 @@ class RealListener:
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
         """A connection and its peer's address; raises BlockingIOError when none waits."""
+        connected, peer = self.accept_plain()
+        return RealSocket(connected), peer
+
+    def accept_plain(self) -> tuple[socket.socket, tuple[str, int]]:
+        """The same for `runtime.tls`, which has its own kind of socket."""
         connected, peer = self._socket.accept()
-        return RealSocket(connected), (peer[0], peer[1])
+        return connected, (peer[0], peer[1])
 
     def fileno(self) -> int:
         """The descriptor."""

@@ -1,0 +1,180 @@
+"""TLS and plain connections on one port: both are served, large answers too, and what is neither costs nobody else."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from longpoll_broker.errors import ConfigError, UnreachableError
+from longpoll_broker.runtime import tls
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.runtime.tls import client_context, server_context
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.client import (
+    Admin,
+    ConsumerConfig,
+    OutgoingMessage,
+    Producer,
+    PullConsumer,
+    RemotingClient,
+    StartAt,
+)
+from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_broker.wire.codes import RequestCode
+
+PATIENCE_S = 10.0
+PLAIN = RealRuntime()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with an authority and a server's certificate of it."""
+    directory = tmp_path_factory.mktemp("certificates")
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    authority.cert_pem.write_to_path(str(directory / "authority.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(directory / "server.pem"))
+    issued.private_key_pem.write_to_path(str(directory / "server.key"))
+    return directory
+
+
+@pytest.fixture
+def broker(tmp_path: Path, certificates: Path) -> Iterator[Broker]:
+    """A broker that speaks both."""
+    context = server_context(str(certificates / "server.pem"), str(certificates / "server.key"))
+    runtime = RealRuntime(server_tls=context)
+    with Broker.start(runtime, str(tmp_path / "store"), store_config=SMALL_STORE) as started:
+        yield started
+
+
+@pytest.fixture
+def secure(certificates: Path) -> RealRuntime:
+    """A runtime whose connections are TLS."""
+    return RealRuntime(client_tls=client_context(str(certificates / "authority.pem")))
+
+
+def name_server(broker: Broker) -> str:
+    """Its name server's address."""
+    return "{}:{}".format(*broker.name_server_address)
+
+
+def consume(runtime: RealRuntime, broker: Broker, count: int) -> list[bytes]:
+    """So many messages of topic T."""
+    found: list[bytes] = []
+    config = ConsumerConfig("G", start_at=StartAt.FIRST)
+    with PullConsumer(runtime, name_server(broker), config) as consumer:
+        consumer.subscribe("T")
+        consumer.start()
+        while len(found) < count:
+            messages = consumer.poll(PATIENCE_S)
+            assert messages
+            found += [message.body for message in messages]
+    return found
+
+
+def test_both_kinds_are_served_on_one_port(broker: Broker, secure: RealRuntime) -> None:
+    """What one sends the other receives, in both directions, held pulls included."""
+    with Producer(secure, name_server(broker)) as hidden, Producer(PLAIN, name_server(broker)) as open_:
+        for number in range(20):
+            (hidden if number % 2 else open_).send("T", b"%d" % number, queue_id=0)
+    assert consume(PLAIN, broker, 20) == [b"%d" % number for number in range(20)]
+    waiting: list[list[bytes]] = []
+    thread = threading.Thread(target=lambda: waiting.append(consume(secure, broker, 21)))
+    thread.start()
+    with Producer(PLAIN, name_server(broker)) as producer:
+        producer.send("T", b"last", queue_id=0)
+    thread.join(PATIENCE_S)
+    assert waiting[0][-1] == b"last"
+
+
+def test_large_bodies_pass_whole(broker: Broker, secure: RealRuntime) -> None:
+    """Larger than any record and than the buffers of the kernel, in batches and in pulls."""
+    bodies = [bytes([number]) * 200_000 for number in range(10)]
+    with Admin(secure, name_server(broker)) as admin, Producer(secure, name_server(broker)) as producer:
+        admin.create_topic("T", 1)
+        producer.send_batch("T", [OutgoingMessage(body) for body in bodies])
+    assert consume(secure, broker, 10) == bodies
+
+
+def test_many_threads_share_one_connection(broker: Broker, secure: RealRuntime) -> None:
+    """Sends of several threads and their answers do not meet in the library, which could not bear it."""
+    with Producer(secure, name_server(broker)) as producer:
+        producer.send("T", b"first")
+
+        def send() -> None:
+            for _number in range(50):
+                producer.send("T", b"x" * 3_000)
+
+        threads = [threading.Thread(target=send) for _number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(consume(secure, broker, 201)) == 201
+
+
+def test_a_certificate_that_is_not_trusted_is_told_of(broker: Broker, tmp_path: Path) -> None:
+    """In one line, by the client."""
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(other))
+    runtime = RealRuntime(client_tls=client_context(str(other)))
+    with Producer(runtime, name_server(broker)) as producer, pytest.raises(UnreachableError, match="no name server"):
+        producer.send("T", b"x")
+
+
+def test_a_plain_server_is_no_tls_server(tmp_path: Path, secure: RealRuntime) -> None:
+    """Its client says that no connection could be made, and the server serves on."""
+    with Broker.start(PLAIN, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
+        with Producer(secure, name_server(broker)) as producer, pytest.raises(UnreachableError):
+            producer.send("T", b"x")
+        with Producer(PLAIN, name_server(broker)) as producer:
+            assert producer.send("T", b"x").queue_offset == 0
+
+
+@pytest.mark.parametrize("content", [b"\x16", b"\x16\x03\x01\x02\x00" + b"\x00" * 600, b"\x16" * 100_000])
+def test_a_broken_handshake_costs_its_sender_only(broker: Broker, content: bytes) -> None:
+    """Half of one, a wrong one and an endless one."""
+    with socket.create_connection(broker.address, PATIENCE_S) as sick:
+        sick.sendall(content)
+        client = RemotingClient(PLAIN, *broker.address)
+        answer = client.call(RequestCode.GET_MAX_OFFSET)
+        client.close()
+    assert answer.code == 1
+
+
+def test_files_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Path) -> None:
+    """A missing one, one that is no certificate, and a key that does not belong to it."""
+    other = tmp_path / "other.key"
+    trustme.CA().issue_cert("a.example").private_key_pem.write_to_path(str(other))
+    server = str(certificates / "server.pem")
+    for certificate, key in ((server, "/none.key"), (str(other), str(other)), (server, str(other))):
+        with pytest.raises(ConfigError, match="give both as PEM"):
+            server_context(certificate, key)
+    with pytest.raises(ConfigError, match="give them as PEM"):
+        client_context(str(tmp_path / "none.pem"))
+
+
+def test_planted_reads_that_leave_a_rest_in_the_library_are_noticed(
+    broker: Broker, secure: RealRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without reading whole records the end of a large answer stays unseen: no poller tells of it."""
+
+    def read_once(self: tls.TlsSocket, buffer: bytearray | memoryview, /) -> int:
+        try:
+            return self._socket.recv_into(memoryview(buffer)[:100])
+        except ssl.SSLWantReadError:
+            raise BlockingIOError from None
+
+    with Producer(secure, name_server(broker)) as producer:
+        producer.send("T", b"x" * 12_000)
+    monkeypatch.setattr(tls.TlsSocket, "recv_into", read_once)
+    with PullConsumer(secure, name_server(broker), ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
+        consumer.subscribe("T")
+        consumer.start()
+        assert consumer.poll(0.3) == []
