@@ -31,6 +31,16 @@ class StoreConfig:
     """`maxMessageSize`, bytes of body."""
     flush_disk_sync: bool = field(default=False)
     """`flushDiskType=SYNC_FLUSH`: a send is answered when its bytes are durable."""
+    delete_when: str = field(default="04")
+    """`deleteWhen`: hours of the day, separated by semicolons, at which expired files are removed."""
+    file_reserved_hours: int = field(default=72)
+    """`fileReservedTime`: a commit-log file expires so long after its last change."""
+    disk_ratio_max: int = field(default=75)
+    """`diskMaxUsedSpaceRatio`, percent: on a fuller disk expired files are removed at any hour."""
+    clean_forcibly: bool = field(default=True)
+    """`cleanFileForciblyEnable`: on a disk fuller than 85 % files are removed before they expire."""
+    clean_period_ms: int = field(default=10_000)
+    """`cleanResourceInterval`: how often it is looked for expired files."""
     sync_flush_timeout_ms: int = field(default=5000)
     """`syncFlushTimeout`: a send whose bytes are not durable by then is answered 10 FLUSH_DISK_TIMEOUT."""
     flush_interval_ms: int = field(default=500)

@@ -34,12 +34,19 @@ def _sync_flush(text: str) -> bool:
     return text == "SYNC_FLUSH"
 
 
+def _hours(text: str) -> str:
+    if not all(hour.isdecimal() and int(hour) < HOURS_OF_DAY for hour in text.split(";")):
+        raise ValueError(f"{text!r} is no list of hours from 0 to 23, separated by semicolons")
+    return text
+
+
 def _role(text: str) -> str:
     if text not in {"ASYNC_MASTER", "SYNC_MASTER", "SLAVE"}:
         raise ValueError(f"{text!r} is none of ASYNC_MASTER, SYNC_MASTER and SLAVE")
     return text
 
 
+HOURS_OF_DAY: Final = 24
 Key = tuple[str, Callable[[str], Any]]
 BROKER_KEYS: Final[dict[str, Key]] = {
     "brokerName": ("broker_name", str),
@@ -67,6 +74,11 @@ STORE_KEYS: Final[dict[str, Key]] = {
     "maxIndexNum": ("index_entry_count", _count),
     "maxMessageSize": ("message_size_max", _count),
     "flushDiskType": ("flush_disk_sync", _sync_flush),
+    "deleteWhen": ("delete_when", _hours),
+    "fileReservedTime": ("file_reserved_hours", _count),
+    "diskMaxUsedSpaceRatio": ("disk_ratio_max", _count),
+    "cleanFileForciblyEnable": ("clean_forcibly", _boolean),
+    "cleanResourceInterval": ("clean_period_ms", _count),
     "syncFlushTimeout": ("sync_flush_timeout_ms", _count),
     "flushIntervalCommitLog": ("flush_interval_ms", _count),
     "maxTransferBytesOnMessageInMemory": ("transfer_bytes_max_in_memory", _count),

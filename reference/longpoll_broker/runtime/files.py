@@ -207,6 +207,17 @@ class RealFiles:
         finally:
             os.close(descriptor)
 
+    def changed_ms(self, path: str) -> int:
+        """When the file's content was last changed, wall-clock milliseconds."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def used_ratio(self, path: str) -> float:
+        """How much of the disk is used, of what we may use; whole percents rounded up, as `df` and RocketMQ say it."""
+        disk = os.statvfs(path)
+        used = disk.f_blocks - disk.f_bfree
+        entire = used + disk.f_bavail
+        return -(-used * 100 // entire) / 100 if entire else 1.0
+
     def remove(self, path: str) -> None:
         """Remove one file; no error if it is gone."""
         with contextlib.suppress(FileNotFoundError):

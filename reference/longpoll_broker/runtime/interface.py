@@ -166,6 +166,14 @@ class Files(Protocol):
         """Make the directory's list of names durable: files made or removed in it survive a power cut."""
         ...
 
+    def changed_ms(self, path: str) -> int:
+        """When the file's content was last changed, wall-clock milliseconds; raises FileNotFoundError."""
+        ...
+
+    def used_ratio(self, path: str) -> float:
+        """How much of the disk that holds `path` is used, 0 to 1."""
+        ...
+
     def remove(self, path: str) -> None:
         """Remove one file; no error if it is gone."""
         ...

@@ -48,6 +48,7 @@ from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.service.query_service import QueryService
 from longpoll_broker.service.role_service import RoleService
+from longpoll_broker.service.retention_service import RetentionService
 from longpoll_broker.service.scan_service import ScanService
 from longpoll_broker.service.schedule_service import DelayOffsets, ScheduleService
 from longpoll_broker.service.send import SendService
@@ -373,12 +374,13 @@ class Broker:
                 now_ns = self._recorder.now_ns()
                 end = self.store.visible_end(topic, queue_id)
                 self._recorder.put("make_visible", now_ns, topic=topic, queue=queue_id, visible_end=end)
+        self._retention = RetentionService(self.runtime, self.store, self._store_config.clean_period_ms)
         self._flush = FlushService(
             self.runtime,
             self.store,
             self._config_files,
             self._store_config.flush_interval_ms,
-            each_round=self._dispatch_waiting,
+            each_round=self._each_round,
         )
         self._flush.start()
         if self._commits is not None:
@@ -405,6 +407,10 @@ class Broker:
             outbox = Outbox()
             self.dispatch_service.run(outbox)
             outbox.flush()
+
+    def _each_round(self) -> None:
+        self._dispatch_waiting()
+        self._retention.run_if_due()
 
     def _topic_deleted(self, topic: str, outbox: Outbox) -> None:
         """Tell those who wait for a topic that is gone; RocketMQ's hear it at the scan after their deadline."""

@@ -152,6 +152,20 @@ class ConsumeQueue:
                 self.offset_min = first.start // UNIT_SIZE + index
                 return
 
+    def remove_before(self, log_start: int) -> None:
+        """Remove the oldest files whose records the log lost, never the newest, and move the minimum. Raises OSError.
+
+        As `ConsumeQueue.deleteExpiredFile`, which looks at each file's last unit.
+        """
+        gone = 0
+        for segment in self.segments.segments[:-1]:
+            if UNIT.unpack_from(segment.view, segment.size - UNIT_SIZE)[0] >= log_start:
+                break
+            gone += 1
+        if gone:
+            self.segments.remove(gone)
+        self.correct_min(log_start)
+
     def stand_at(self, offset: int, physical_end: int) -> None:
         """Go on writing at `offset`: recovery found that the units before it are good; the rest is forgotten."""
         self.segments.truncate(offset * UNIT_SIZE)

@@ -43,6 +43,7 @@ from longpoll_broker.store.record import (
     with_zeros,
 )
 from longpoll_broker.store.recovery import recover_clean, recover_crashed, safe_start
+from longpoll_broker.store.retention import count_expired
 from longpoll_broker.store.selection import PropertiesMatch, TagsMatch, nothing, read_queue
 
 QUEUE_ID_MAX: Final = 2**31 - 1
@@ -349,6 +350,34 @@ class MessageStore:
         if self._indexer is None:
             return QueryResult([], 0, 0)
         return self._indexer.query(topic, key, count_max, (begin_ms, end_ms), self._dispatcher.cursor)
+
+    # ------------------------------------------------------------------ retention
+
+    def remove_expired(self) -> int:
+        """Remove the log's oldest files that have expired, and what queues and index say of them; how many files went.
+
+        What that is `store.retention` says. Raises OSError.
+        """
+        files, log = self._runtime.files, self._log
+        needed_from = min(self._dispatcher.cursor, log.flushed_end)
+        if self._indexer is not None:
+            needed_from = min(needed_from, self._indexer.cursor)
+        with self._flush_lock, self._dispatch_lock, self._append_lock:
+            count = count_expired(
+                self._config,
+                log.segments.segments,
+                needed_from,
+                now_ms=self._runtime.unix_ms(),
+                used_ratio=files.used_ratio(self._directory),
+                changed_ms=files.changed_ms,
+            )
+            if count:
+                log.segments.remove(count)
+                for queue in self._table.all():
+                    queue.remove_before(log.start)
+        if count and self._indexer is not None:
+            self._indexer.remove_before(log.start)
+        return count
 
     # ------------------------------------------------------------------ flush and close
 

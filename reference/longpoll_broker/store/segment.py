@@ -157,10 +157,11 @@ class SegmentList:
         for directory in changed:
             self._files.sync_directory(directory)
 
-    def remove(self) -> None:
-        """Remove every file. Slices handed out, and readers at work, keep their maps until they are done."""
-        segments, self.segments = self.segments, ()
-        for segment in segments:
+    def remove(self, count: int | None = None) -> None:
+        """Remove so many of the oldest files, or all. Slices handed out, and readers at work, keep their maps."""
+        removed = self.segments[:count]
+        self.segments = self.segments[len(removed) :]
+        for segment in removed:
             self._files.remove(segment.path)
 
     def close(self) -> None:

@@ -1,0 +1,191 @@
+"""Retention: which files go and when, and what readers, recovery and Java's rules find after it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import pathlib
+from collections.abc import Callable
+
+import pytest
+from attrs import evolve
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.runtime.files import RealFiles
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.retention_service import DELAY_MS, RetentionService
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import GetStatus
+from longpoll_broker.store.retention import HOUR_MS, REMOVED_COUNT_MAX, count_expired, is_hour
+from longpoll_broker.store.segment import SegmentList
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
+
+NOW_MS = 1_800_000_000_000
+HOUR_NOW = f"{dt.datetime.fromtimestamp(NOW_MS / 1000).astimezone().hour:02}"
+ANOTHER_HOUR = f"{(int(HOUR_NOW) + 1) % 24:02}"
+CONFIG = evolve(SMALL, delete_when=HOUR_NOW, file_reserved_hours=1, disk_ratio_max=75)
+FOR_EVER = 2**60
+
+
+@pytest.fixture
+def segments(tmp_path: pathlib.Path) -> SegmentList:
+    """Fifteen files of ten bytes."""
+    made = SegmentList(RealFiles(), str(tmp_path / "log"), 10)
+    for start in range(0, 150, 10):
+        made.append(start)
+    return made
+
+
+def counted(
+    segments: SegmentList,
+    config: StoreConfig = CONFIG,
+    *,
+    needed_from: int = 1000,
+    used: float = 0.5,
+    old: int = 15,
+) -> int:
+    """How many of the files may go when so many of them are old."""
+
+    def changed_ms(path: str) -> int:
+        return NOW_MS - HOUR_MS + (0 if int(pathlib.Path(path).name) // 10 < old else 1)
+
+    return count_expired(config, segments.segments, needed_from, now_ms=NOW_MS, used_ratio=used, changed_ms=changed_ms)
+
+
+def test_which_files_go(segments: SegmentList) -> None:
+    """By age at the hour, by age on a filling disk, by force on a full one; ten at most, none still needed."""
+    waiting = evolve(CONFIG, delete_when=ANOTHER_HOUR)
+    assert counted(segments) == REMOVED_COUNT_MAX
+    assert counted(segments, old=4) == 4
+    assert counted(segments, waiting) == 0
+    assert counted(segments, waiting, used=0.75) == 0
+    assert counted(segments, waiting, used=0.76) == REMOVED_COUNT_MAX
+    assert counted(segments, waiting, used=0.76, old=4) == 4
+    assert counted(segments, waiting, used=0.85, old=0) == 0
+    assert counted(segments, waiting, used=0.86, old=0) == REMOVED_COUNT_MAX
+    assert counted(segments, evolve(waiting, clean_forcibly=False), used=0.86, old=0) == 0
+    assert counted(segments, needed_from=35) == 3
+    assert counted(segments, needed_from=0) == 0
+    segments.remove(12)
+    assert [each.start for each in segments.segments] == [120, 130, 140]
+    assert counted(segments) == 2
+    segments.close()
+
+
+@pytest.mark.parametrize("hours", ["04", "4", "00;04;16"])
+def test_hours_are_read(hours: str) -> None:
+    """One hour or several, by the machine's clock."""
+    four = int(dt.datetime(2026, 1, 1, 4, 59).astimezone().timestamp() * 1000)
+    assert is_hour(hours, four)
+    assert not is_hour(hours, four + HOUR_MS)
+
+
+def make_old(store: pathlib.Path, count: int) -> None:
+    """Let the oldest log files be a day old."""
+    for path in sorted((store / "commitlog").iterdir())[:count]:
+        changed_s = path.stat().st_mtime - 24 * 3600
+        os.utime(path, (changed_s, changed_s))
+
+
+@pytest.fixture
+def any_hour() -> StoreConfig:
+    """Files expire after an hour, looked for at every hour."""
+    return evolve(CONFIG, delete_when=";".join(str(hour) for hour in range(24)), clean_forcibly=False)
+
+
+def test_queues_and_index_follow_the_log(tmp_path: pathlib.Path, any_hour: StoreConfig) -> None:
+    """After files went, minimum, queue files and index are right; a reader before the minimum is told; all reopens."""
+    store = open_store(tmp_path, any_hour)
+    put, _arrivals = put_and_dispatch(
+        store, [message(queue_id=index % 2, properties={"KEYS": f"k{index}"}) for index in range(200)]
+    )
+    while not store.index(50):
+        pass
+    held = store.get("T", 0, 0, 5)
+    before = [bytes(view) for view in held.records]
+    store.flush()
+    make_old(tmp_path, 6)
+    assert store.remove_expired() == 6
+    assert store.remove_expired() == 0
+    assert store.log_start == 6 * SMALL.commit_log_file_size
+    assert [bytes(view) for view in held.records] == before
+    del held
+    left = [result for result in put if result.physical_offset >= store.log_start]
+    for queue_id in range(2):
+        expected = [index for index in range(100) if put[2 * index + queue_id].physical_offset >= store.log_start]
+        assert store.visible_start("T", queue_id) == expected[0] > 10
+        assert len(read_all(store, "T", queue_id)) == len(expected)
+        assert store.get("T", queue_id, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
+    names = sorted(path.name for path in (tmp_path / "consumequeue" / "T" / "0").iterdir())
+    assert int(names[0]) > 0
+    last = len(put) - 1
+    assert len(store.query("T", f"k{last}", 64, 0, FOR_EVER).records) == 1
+    assert store.query("T", "k0", 64, 0, FOR_EVER).records == []
+    store.close()
+    verdict = verify(RealFiles(), str(tmp_path))
+    assert (verdict.problems, verdict.messages) == ([], len(left))
+    for crashed in (False, True):
+        if crashed:
+            (tmp_path / "abort").touch()
+        store = open_store(tmp_path, any_hour)
+        assert sum(len(read_all(store, "T", queue_id)) for queue_id in range(2)) == len(left)
+        store.close()
+
+
+def test_nothing_goes_that_is_not_safe(tmp_path: pathlib.Path, any_hour: StoreConfig) -> None:
+    """What is not visible, not indexed or not durable yet stays, however old its file is."""
+    store = open_store(tmp_path, any_hour)
+    for index in range(200):
+        store.put(message(properties={"KEYS": f"k{index}"}))
+    make_old(tmp_path, 5)
+    store.flush()
+    assert store.remove_expired() == 0
+    while store.dispatched_end < store.log_end:
+        store.dispatch(50)
+    assert store.remove_expired() == 0
+    while not store.index(50):
+        pass
+    assert store.remove_expired() == 5
+    store.close()
+
+
+class Clock(RealRuntime):
+    """A clock that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ns = 0
+        self.monotonic_ns: Callable[[], int] = lambda: self.now_ns
+
+
+def test_the_service_waits_and_tries_again(
+    tmp_path: pathlib.Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It first looks a minute after the start, then every ten seconds, also after a disk that failed."""
+    clock = Clock()
+    store = MessageStore.open(clock, str(tmp_path), any_hour)
+    asked: list[int] = []
+
+    def remove_expired(_store: MessageStore) -> int:
+        asked.append(clock.now_ns // 1_000_000)
+        if len(asked) == 1:
+            raise OSError("the disk failed")
+        return 1
+
+    monkeypatch.setattr(MessageStore, "remove_expired", remove_expired)
+    service = RetentionService(clock, store, any_hour.clean_period_ms)
+    for moment_ms in range(0, DELAY_MS + 30_000, 500):
+        clock.now_ns = moment_ms * 1_000_000
+        service.run_if_due()
+    assert asked == [60_000, 70_000, 80_000]
+    store.close()
+
+
+def test_a_minimum_that_stays_is_seen(
+    tmp_path: pathlib.Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal that forgets the queues leaves units without records behind."""
+    monkeypatch.setattr("longpoll_broker.store.consume_queue.ConsumeQueue.remove_before", lambda *_: None)
+    with pytest.raises(AssertionError):
+        test_queues_and_index_follow_the_log(tmp_path, any_hour)

@@ -1,0 +1,47 @@
+"""Has expired files removed, every ten seconds from a minute after the start on (`cleanFilesPeriodically`).
+
+The flush thread calls it. Leaves out which files these are (`store.retention`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.runtime import Runtime
+from longpoll_broker.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+DELAY_MS: Final = 60_000
+"""Nothing is removed before that, so that whoever opened a store by mistake can stop again."""
+
+
+@define(slots=True, eq=False)
+class RetentionService:
+    """Knows when it is due next. One thread calls it."""
+
+    runtime: Runtime
+    store: MessageStore
+    period_ms: int
+    """`cleanResourceInterval`."""
+    _due_ns: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._due_ns = self.runtime.monotonic_ns() + DELAY_MS * 1_000_000
+
+    def run_if_due(self) -> None:
+        """Remove what has expired, if it is time to look."""
+        now_ns = self.runtime.monotonic_ns()
+        if now_ns < self._due_ns:
+            return
+        self._due_ns = now_ns + self.period_ms * 1_000_000
+        try:
+            removed = self.store.remove_expired()
+        except OSError:
+            log.exception("expired files could not be removed; trying again")
+            return
+        if removed:
+            log.info("%d expired commit-log files removed; the log begins at %d", removed, self.store.log_start)
