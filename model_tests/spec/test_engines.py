@@ -62,11 +62,11 @@ def test_small_bounds_find_the_pinned_numbers(policy: str) -> None:
 @pytest.mark.parametrize("policy", PRESETS)
 @pytest.mark.parametrize("bounds", EXPLORATIONS)
 def test_every_aspect_finds_the_pinned_numbers(policy: str, bounds: str) -> None:
-    """The packed engine on each aspect's own exploration: all as pinned, and nothing vacuous."""
+    """The packed engine on each aspect's own exploration: all as pinned, and nothing vacuous but what takes two."""
     entry = pinned_entry(policy, bounds)
 
     assert entry_of(explore(_model(policy, bounds))) == entry
-    assert not entry.unreached
+    assert set(entry.unreached) <= ({"bucket_in_two_lists"} if entry.requests == 1 else set())
 
 
 def test_the_manifest_has_every_preset() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_spec.bounds import named
+from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.exploration import Exploration
@@ -225,13 +225,25 @@ def test_plain_data_has_every_state() -> None:
         each.action.label for each in trace.steps[1:] if each.action is not None
     ]
     assert [tuple(step["state"].values()) for step in made["steps"]] == [each.state for each in trace.steps[1:]]
-    assert made["bounds"] == {"requests": 2, "messages": 1, "hold_ticks": 1, "scan_ticks": 2}
+    assert made["bounds"] == {
+        "requests": 2,
+        "messages": 1,
+        "hold_ticks": 1,
+        "scan_ticks": 2,
+        "queues": 1,
+        "tags": 1,
+        "aspects": [],
+    }
 
 
 def _models() -> list[Model]:
     knobs = ("recheck_after_hold=in_lock", "on_throw=keep_rest", "heap_entry=one_shot", "on_reject=drop")
     policies = [*PRESETS.values(), *(with_knob(preset("strict-clone"), knob) for knob in knobs)]
-    beyond = [law_of(preset("rocketmq-4.9"), named("queues", preset("rocketmq-4.9")))]
+    beyond = [
+        law_of(preset(name), named(bounds, preset(name)))
+        for bounds in EXPLORATIONS
+        for name in ("strict", "rocketmq-4.9", "rocketmq-lmq")
+    ]
     return [law_of(policy, named("tiny", policy)) for policy in policies] + beyond
 
 

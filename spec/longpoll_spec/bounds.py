@@ -26,7 +26,17 @@ QUEUES_MAX: Final = 8
 TAGS_MAX: Final = 3
 """Two tags differ in all; the third has the first one's hash."""
 
-ASPECTS: Final[dict[str, str]] = {}
+ASPECTS: Final[dict[str, str]] = {
+    "buckets": "A bucket is an entry of the table, which the first hold makes and which may be removed.",
+    "commits": "A consumer commits what it has handled, and each pull carries what was committed when it was sent.",
+    "channels": "A consumer's channel may close while its pull waits.",
+    "limit": "At most one request is held at a time.",
+    "capacity": "The executor refuses a request only while it has another one.",
+    "truncate": "A queue may be cut back by a message, or deleted and begun anew.",
+    "crash": "Messages are flushed to disk after they are appended, and a crash loses the others and all memory.",
+    "role": "The broker, a slave, becomes master once.",
+    "lateness": "Each request counts the ticks that it is late, and those that it waits though a message is visible.",
+}
 """Aspect -> what is in the world with it. Several queues and several tags are aspects too, switched on by number."""
 
 
@@ -63,6 +73,11 @@ class Bounds:
             raise BoundsError(f"unknown aspect {aspect!r}; known: {', '.join(ASPECTS) or 'none'}")
 
     @property
+    def late_max(self) -> int:
+        """How many ticks of lateness are counted; the count is never cut off, time stops there."""
+        return self.hold_ticks + self.scan_ticks
+
+    @property
     def is_plain(self) -> bool:
         """Whether these are bounds of the world without aspects."""
         return self.queues == self.tags == 1 and not self.aspects
@@ -84,6 +99,14 @@ SIZES: Final = ("tiny", "small", "wide", "bench")
 EXPLORATIONS: Final[dict[str, Bounds]] = {
     "queues": Bounds("queues", requests=2, messages=1, queues=2),
     "tags": Bounds("tags", requests=1, messages=2, tags=3),
+    "buckets": Bounds("buckets", requests=1, messages=1, aspects=frozenset({"buckets"})),
+    "commits": Bounds("commits", requests=1, messages=2, aspects=frozenset({"commits"})),
+    "channels": Bounds("channels", requests=1, messages=1, aspects=frozenset({"channels"})),
+    "limit": Bounds("limit", requests=2, messages=1, aspects=frozenset({"limit"})),
+    "capacity": Bounds("capacity", requests=2, messages=1, aspects=frozenset({"capacity"})),
+    "truncate": Bounds("truncate", requests=1, messages=2, aspects=frozenset({"truncate"})),
+    "crash": Bounds("crash", requests=1, messages=2, aspects=frozenset({"crash"})),
+    "role": Bounds("role", requests=1, messages=1, queues=2, aspects=frozenset({"role"})),
 }
 """One small exploration for every aspect: enough to show what the aspect is there for."""
 

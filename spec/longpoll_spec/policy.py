@@ -25,12 +25,19 @@ Recheck = Literal["self", "walk"]
 Take = Literal["clone_and_clear", "in_place"]
 Expiry = Literal["scan", "own_deadline"]
 HeapEntry = Literal["one_shot", "until_answered"]
-Notify = Literal["dispatcher_poll", "at_append"]
+Notify = Literal["dispatcher_poll", "at_append", "before_visible"]
 NotifyGrain = Literal["message", "batch"]
 OnReject = Literal["drop", "answer_busy"]
 OnThrow = Literal["drop_rest", "keep_rest", "answer_and_go_on"]
 ScanThrow = Literal["abort_round", "skip_queue"]
 OnStop = Literal["silent", "answer"]
+OnClose = Literal["ignore", "drop"]
+OnRoleChange = Literal["ignore", "look_then_take", "answer"]
+OnTruncate = Literal["ignore", "wake"]
+BucketRemoval = Literal["never", "if_empty_unsafe", "rechecked_under_lock"]
+Commit = Literal["before_hold", "after_hold", "monotone_max"]
+HoldLimit = Literal["none", "at_read", "in_lock"]
+VisibleAfter = Literal["append", "flush"]
 Tick = Literal["maximal_progress", "free"]
 
 
@@ -69,7 +76,8 @@ class Policy:
     where requests expire at their own deadline."""
 
     notify: Notify = field(default="at_append")
-    """Whether the dispatcher polls the log, so that time passes before it sees an append, or is told by the append."""
+    """Whether the dispatcher polls the log, so that time passes before it sees an append; or is told by the append, and
+    announces the message once it is visible; or announces it when it is appended, before it is visible."""
 
     notify_grain: NotifyGrain = field(default="message")
     """Whether the dispatcher announces each message before it makes the next one visible, or several at once, by the
@@ -78,6 +86,22 @@ class Policy:
     notify_only_if_tag_matches: bool = field(default=True)
     """Whether the dispatcher wakes only those whose filter the announced message passes, or all that have anything to
     read. A scan announces no message and wakes all that have anything to read."""
+
+    visible_after: VisibleAfter = field(default="flush")
+    """Whether a message is visible as soon as it is appended, or only once it is on disk. Read only where the broker
+    can crash."""
+
+    bucket_removal: BucketRemoval = field(default="rechecked_under_lock")
+    """What becomes of an empty bucket after a scan: it stays; it is removed if it looked empty, though a pull may have
+    found it meanwhile; or it is removed under its lock if it is empty then, and inserts go through the table."""
+
+    hold_limit: HoldLimit = field(default="in_lock")
+    """Whether there is a limit to how many requests are held, and when a pull that would pass it is refused: when it
+    has read, or under the lock of its insert."""
+
+    commit: Commit = field(default="monotone_max")
+    """When the offset that a pull carries becomes its group's committed one: at the read, before the hold; after the
+    hold; or at the read, if it is greater than the one that is there."""
 
     on_reject: OnReject = field(default="answer_busy")
     """What becomes of a woken request that the executor refuses: nothing at all, or an answer SYSTEM_BUSY."""
@@ -91,6 +115,17 @@ class Policy:
 
     on_stop: OnStop = field(default="answer")
     """Whether held requests are answered when the broker stops, and those that would be put into the table later."""
+
+    on_close: OnClose = field(default="drop")
+    """Whether the requests of a closed channel stay where they are, or leave the table at once."""
+
+    on_role_change: OnRoleChange = field(default="answer")
+    """What a change of the broker's role means to held requests: nothing; a walk through the buckets that looks whether
+    a bucket is empty and then takes it, and breaks off where it was emptied in between; or an answer to all at once."""
+
+    on_truncate: OnTruncate = field(default="wake")
+    """Whether held requests whose offset is no longer in their queue, because it was cut back or deleted, wait on, or
+    are woken to be told."""
 
     tick: Tick = field(default="maximal_progress")
     """Whether time may pass while the broker's own threads have work that is due (free), or not."""
@@ -106,19 +141,34 @@ ROCKETMQ_4_9: Final = Policy(
     expiry="scan",
     heap_entry="one_shot",
     notify="dispatcher_poll",
+    visible_after="append",
+    bucket_removal="never",
+    hold_limit="none",
+    commit="after_hold",
     on_reject="drop",
     on_throw="drop_rest",
     scan_throw="abort_round",
     on_stop="silent",
+    on_close="ignore",
+    on_role_change="ignore",
+    on_truncate="ignore",
 )
 
-ROCKETMQ_5: Final = attrs.evolve(ROCKETMQ_4_9, name="rocketmq-5", scan_throw="skip_queue")
+ROCKETMQ_5: Final = attrs.evolve(
+    ROCKETMQ_4_9,
+    name="rocketmq-5",
+    visible_after="flush",
+    commit="before_hold",
+    scan_throw="skip_queue",
+    on_role_change="look_then_take",
+)
 ROCKETMQ_PR7359: Final = attrs.evolve(
     ROCKETMQ_5, name="rocketmq-pr7359", recheck_after_hold="after_insert", recheck="walk"
 )
+ROCKETMQ_LMQ: Final = attrs.evolve(ROCKETMQ_5, name="rocketmq-lmq", bucket_removal="if_empty_unsafe")
 
 PRESETS: Final[dict[str, Policy]] = {
-    policy.name: policy for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9, ROCKETMQ_5, ROCKETMQ_PR7359)
+    policy.name: policy for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9, ROCKETMQ_5, ROCKETMQ_PR7359, ROCKETMQ_LMQ)
 }
 
 PRESET_SENTENCES: Final[dict[str, str]] = {
@@ -127,6 +177,7 @@ PRESET_SENTENCES: Final[dict[str, str]] = {
     "rocketmq-4.9": "What Apache RocketMQ 4.9.8 does.",
     "rocketmq-5": "What Apache RocketMQ 5.3.3 does.",
     "rocketmq-pr7359": "The same with the recheck of upstream's pull request #7359, which was not merged.",
+    "rocketmq-lmq": "What Apache RocketMQ 5.3.3 does for light message queues: it removes empty buckets.",
 }
 
 _WAITS: Final = "The notifier then waits for a lock that it need not take; what it finds under the lock is the same."
@@ -136,6 +187,13 @@ _SEEN: Final = (
 _UNSTATED: Final = (
     "The other properties rest on no timing, and those that promise to be no tick late are not stated of free time."
 )
+_OWN_TOO: Final = (
+    "A walk through the bucket comes to the pull's own request too; what it costs is the look at the others."
+)
+_WASTED: Final = (
+    "Who is woken for a message that it does not want is told that its offset has moved: wasted, not wrong."
+)
+_NO_LIMIT: Final = "Whoever sets no limit promises none."
 
 REDUNDANT: Final[dict[tuple[str, str], str]] = {
     ("strict", "recheck_after_keep=true"): (
@@ -143,12 +201,18 @@ REDUNDANT: Final[dict[tuple[str, str], str]] = {
     ),
     ("strict", "empty_shortcut=false"): _WAITS,
     ("strict", "heap_entry=one_shot"): _SEEN,
+    ("strict", "recheck=walk"): _OWN_TOO,
+    ("strict", "notify_only_if_tag_matches=false"): _WASTED,
+    ("strict", "hold_limit=none"): _NO_LIMIT,
     ("strict", "tick=free"): _UNSTATED,
     ("strict-clone", "take=in_place"): (
         "The lock then covers take to put-back; the recheck after the put-back stays, and finds nothing new."
     ),
     ("strict-clone", "empty_shortcut=false"): _WAITS,
     ("strict-clone", "heap_entry=one_shot"): _SEEN,
+    ("strict-clone", "recheck=walk"): _OWN_TOO,
+    ("strict-clone", "notify_only_if_tag_matches=false"): _WASTED,
+    ("strict-clone", "hold_limit=none"): _NO_LIMIT,
     ("strict-clone", "tick=free"): _UNSTATED,
 }
 """(preset, setting of one knob) -> why this change of our own design breaks no property. `engines.ablate` checks it."""

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from longpoll_spec.model import Model, Property
 from longpoll_spec.state import DUE, WALKING, State
-from longpoll_spec.terms import Bool, all_of, any_of
+from longpoll_spec.state.shared import sweeps
+from longpoll_spec.terms import Bool, after, all_of, any_of
 
 
 def sometimes_of(model: Model) -> Iterable[Property]:
@@ -22,10 +23,11 @@ def sometimes_of(model: Model) -> Iterable[Property]:
         yield _sometimes(f"some_{label}", f"A request is {label.replace('_', ' ')}.", there)
     yield from _answers(model)
     yield from _remedies(model)
-    if model.bounds.is_plain or len(model.state.requests) > 1:
+    if not model.bounds.has("limit"):
         yield _two_notifiers(model.state)
     if len(model.state.queues) > 1:
         yield _two_queues(model.state)
+    yield from _of_aspects(model)
 
 
 def _answers(model: Model) -> Iterable[Property]:
@@ -88,6 +90,27 @@ def _two_notifiers(state: State) -> Property:
         for queue in state.queues
     ]
     return _sometimes("bucket_in_two_lists", "Both notifiers hold a part of one bucket at once.", any_of(both))
+
+
+def _of_aspects(model: Model) -> Iterable[Property]:
+    """What an aspect is there for does come about."""
+    state = model.state
+    if model.bounds.has("commits"):
+        older = _enabled(model, "pull_read", {each.index: each.carried < each.committed for each in state.requests})
+        yield _sometimes("older_commit_arrives", "A read's pull carries less than its group has committed.", older)
+    if model.bounds.has("truncate"):
+        moved = _enabled(model, "run", {each.index: state.is_moved(each) for each in state.requests})
+        yield _sometimes("told_moved", "A held pull is answered that its offset has moved.", moved)
+    if model.bounds.has("limit") and model.policy.hold_limit != "none":
+        full = any_of(each.is_("missed") & state.is_full for each in state.requests)
+        yield _sometimes("table_is_full", "A pull that missed finds no room.", full)
+    if sweeps(model.policy, model.bounds):
+        swept = any_of(
+            action.guard & queue.present & ~after(queue.present, action.effect)
+            for action in model.named("sweep", "remove_bucket")
+            for queue in state.queues
+        )
+        yield _sometimes("bucket_is_removed", "The scanner removes a bucket.", swept)
 
 
 def _two_queues(state: State) -> Property:

@@ -23,8 +23,17 @@ _BY_ACTION: Final = {
     "expire": "heap",
     "run": "executor",
     "executor_rejects": "executor",
+    "sweep": "scanner",
+    "remove_bucket": "scanner",
+    "role_change": "operator",
+    "role_look": "operator",
+    "role_take": "operator",
+    "truncate": "operator",
+    "queue_deleted": "operator",
+    "flush": "store",
+    "crash_and_recover": "operator",
 }
-_BY_CONSUMER: Final = frozenset({"next_pull"})
+_BY_CONSUMER: Final = frozenset({"next_pull", "offset_commit", "offset_reset", "channel_closes"})
 
 
 def thread_of(action: Action) -> str:

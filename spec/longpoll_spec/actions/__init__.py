@@ -9,7 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from longpoll_spec.actions import faults, notify, produce, pull, rewalk, run, scan, time, walk
+from longpoll_spec.actions import (
+    channels,
+    commits,
+    crash,
+    faults,
+    notify,
+    produce,
+    pull,
+    rewalk,
+    role,
+    run,
+    scan,
+    sweep,
+    time,
+    truncate,
+    walk,
+)
 from longpoll_spec.actions.family import instances
 from longpoll_spec.model import Action, Family
 from longpoll_spec.state import State
@@ -19,6 +35,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     produce.make_visible,
     pull.next_pull,
     pull.pull_read,
+    pull.find_bucket,
     pull.recheck_first,
     pull.hold,
     pull.recheck_after_hold,
@@ -33,12 +50,25 @@ FAMILIES: Final[tuple[Family, ...]] = (
     rewalk.walk_each,
     rewalk.walk_end,
     walk.recheck_after_keep,
+    sweep.sweep,
+    sweep.remove_bucket,
+    role.role_look,
+    role.role_take,
+    commits.commit_pulled,
+    commits.offset_commit,
+    commits.offset_reset,
     run.expire,
     run.run,
     time.tick,
     faults.executor_rejects,
     faults.notifier_throws,
     scan.scan_throws,
+    channels.channel_closes,
+    truncate.truncate,
+    truncate.queue_deleted,
+    role.role_change,
+    crash.flush,
+    crash.crash_and_recover,
     faults.stop,
 )
 

@@ -11,7 +11,7 @@ from longpoll_spec.actions.wake import answered, dropped
 from longpoll_spec.actions.walk import ends_walk, put_back
 from longpoll_spec.model import Step
 from longpoll_spec.state import WALKING, Notifier, Request, State, assign
-from longpoll_spec.terms import FALSE, all_of
+from longpoll_spec.terms import FALSE, Term, all_of, any_of
 
 
 @action("request", urgent=never)
@@ -19,6 +19,8 @@ def executor_rejects(state: State, request: Request) -> Step:
     """The executor refuses a request that was handed to it: the request is dropped, or answered as busy."""
     # GUARD
     guard = request.is_("queued") & ~(request.copies <= 0)
+    if state.bounds.has("capacity"):
+        guard &= any_of(~(other.copies <= 0) for other in state.requests if other is not request)
     # EFFECT
     outcome = answered if state.policy.on_reject == "answer_busy" else dropped
     effect = assign((request.copies, request.copies - 1), *outcome(request))
@@ -55,7 +57,10 @@ def stop(state: State) -> Step:
     guard = state.running & all_of(state.lock_free(queue) for queue in state.queues)
     # EFFECT
     answers = state.policy.on_stop == "answer"
-    pairs = [pair for each in state.requests if answers for pair in answered(each, each.is_("held"))]
-    unscanned = [(queue.unscanned, FALSE) for queue in state.queues]
-    effect = assign((state.running, FALSE), (state.next_scan, 0), *unscanned, *pairs)
+    pairs = [pair for each in state.requests if answers for pair in answered(each, each.in_table)]
+    ended: list[tuple[Term, Term]] = [
+        pair for queue in state.queues for pair in ((queue.unscanned, FALSE), (queue.role_due, FALSE))
+    ]
+    ended.append((state.role_queue, state.no_queue))
+    effect = assign((state.running, FALSE), (state.next_scan, 0), *ended, *pairs)
     return Step(guard, effect)

@@ -7,40 +7,53 @@ messages in any order: the order of the log is one of those. Leaves out the noti
 from __future__ import annotations
 
 from longpoll_spec.actions.family import action, never
+from longpoll_spec.actions.wake import Pairs
 from longpoll_spec.model import Step
 from longpoll_spec.state import DUE, IDLE, Queue, State, Tag, assign
-from longpoll_spec.terms import TRUE
+from longpoll_spec.terms import TRUE, Bool
 
 
 @action("queue", urgent=never)
 def append(state: State, queue: Queue) -> Step:
-    """A producer's message is appended to the log; pulls do not see it yet."""
+    """A producer's message is appended to the log; pulls do not see it yet. Where it is announced at once the
+    dispatcher is due to walk the bucket already.
+    """
     # GUARD
     room = TRUE if state.bounds.messages is None else queue.log_end < state.bounds.messages
     guard = state.running & room
     # EFFECT
     effect = assign((queue.log_end, queue.log_end + 1))
+    if state.policy.notify == "before_visible":
+        guard &= state.dispatcher.at(IDLE)
+        effect = {**effect, **assign(*_is_due(state, queue))}
     return Step(guard, effect)
 
 
-@action("queue", "tag", urgent=lambda policy: policy.notify == "at_append")
+def _is_due(state: State, queue: Queue) -> Pairs:
+    return ((state.dispatcher.counter, DUE), (state.dispatcher.queue, queue.index))
+
+
+@action("queue", "tag", urgent=lambda policy: policy.notify != "dispatcher_poll")
 def make_visible(state: State, queue: Queue, tag: Tag) -> Step:
     """The dispatcher writes the next message's unit into the consume queue: the visible end moves, and the dispatcher
     is due to walk the bucket. It dispatches one message at a time and notifies before it takes the next, or notifies of
     several at once. The message's tag is drawn here, since nobody can see it earlier.
     """
     # GUARD
-    free = state.dispatcher.at(IDLE)
-    if state.policy.notify_grain == "batch":
-        free |= state.dispatcher.at(DUE, queue)
-    guard = state.running & free & (queue.visible_end < queue.log_end)
+    guard = state.running & (queue.visible_end < state.end_to_show(queue)) & _may_dispatch(state, queue)
     # EFFECT
     effect = assign(
         (queue.visible_end, queue.visible_end + 1),
-        (state.dispatcher.counter, DUE),
-        (state.dispatcher.queue, queue.index),
-        (state.announced, tag.index),
+        *(() if state.policy.notify == "before_visible" else (*_is_due(state, queue), (state.announced, tag.index))),
         *((each.passes, each.passes | (each.at(queue) & tag.passes(each.wants))) for each in state.requests),
         *((each.wanted, each.wanted | (each.at(queue) & each.wants.is_(tag.index))) for each in state.requests),
     )
     return Step(guard, effect)
+
+
+def _may_dispatch(state: State, queue: Queue) -> Bool:
+    """Whether the dispatcher is done with what it announced before."""
+    if state.policy.notify == "before_visible":
+        return TRUE
+    free = state.dispatcher.at(IDLE)
+    return free | state.dispatcher.at(DUE, queue) if state.policy.notify_grain == "batch" else free

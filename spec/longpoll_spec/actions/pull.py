@@ -6,11 +6,12 @@ what upstream PR #7359 proposed for issue #7358. Leaves out refusals.
 
 from __future__ import annotations
 
+from longpoll_spec.actions import commits
 from longpoll_spec.actions.family import action, never
-from longpoll_spec.actions.wake import after_read, to_executor
+from longpoll_spec.actions.wake import Pairs, after_read, left, to_executor
 from longpoll_spec.model import Step
 from longpoll_spec.state import Queue, Request, State, Tag, assign
-from longpoll_spec.terms import FALSE, TRUE, ite
+from longpoll_spec.terms import FALSE, TRUE, Bool, ite
 
 
 @action("request", "queue", "tag", urgent=never)
@@ -19,7 +20,7 @@ def next_pull(state: State, request: Request, queue: Queue, tag: Tag) -> Step:
     turns to another queue or wants another tag it begins at that queue's end.
     """
     # GUARD
-    guard = state.running & request.is_("idle") & ~request.open
+    guard = state.running & request.is_("idle") & ~request.open & ~request.commit_due
     # EFFECT
     stays = request.at(queue) & (request.wants.is_(tag.index) if state.filters else TRUE)
     effect = assign(
@@ -31,6 +32,7 @@ def next_pull(state: State, request: Request, queue: Queue, tag: Tag) -> Step:
         (request.passes, request.passes & stays),
         (request.wanted, request.wanted & stays),
         *(() if stays is TRUE else ((request.offset, ite(stays, request.offset, queue.visible_end)),)),
+        *commits.carried_by(request, ite(stays, request.committed, queue.visible_end)),
     )
     return Step(guard, effect)
 
@@ -43,12 +45,35 @@ def pull_read(state: State, request: Request) -> Step:
     # GUARD
     guard = request.is_("pulling")
     # EFFECT
-    found = state.has_more(request)
+    found = state.is_answered_by_read(request)
+    refused = ~found & state.is_full if state.policy.hold_limit == "at_read" else FALSE
+    ends = found | refused
     effect = assign(
-        (request.phase, ite(found, request.phases["idle"], request.phases["missed"])),
+        (request.phase, ite(ends, request.phases["idle"], request.phases["missed"])),
         *after_read(state, request),
-        (request.deadline, ite(found, 0, request.deadline)),
-        (request.open, request.open & ~found),
+        (request.deadline, ite(ends, 0, request.deadline)),
+        (request.open, request.open & ~ends),
+        *left(request, ends),
+        *commits.by_read(state, request, ends),
+    )
+    return Step(guard, effect)
+
+
+def _finds_first(state: State) -> bool:
+    return "has_bucket" in state.phases
+
+
+@action("request", exists=_finds_first)
+def find_bucket(state: State, request: Request) -> Step:
+    """The pull's thread looks its queue's bucket up in the table, and makes one where there is none. What it puts into
+    that bucket afterwards is not seen by who looks the bucket up anew, if the table has lost it meanwhile.
+    """
+    # GUARD
+    guard = request.is_("missed")
+    # EFFECT
+    effect = assign(
+        (request.phase, request.phases["has_bucket"]),
+        *((queue.present, queue.present | request.at(queue)) for queue in state.queues),
     )
     return Step(guard, effect)
 
@@ -63,38 +88,57 @@ def recheck_first(state: State, request: Request) -> Step:
     the request goes to the executor, else to the insert. With `in_lock` it holds the bucket's lock from here on.
     """
     # GUARD
-    guard = request.is_("missed") & request.may_be_queued
+    guard = request.is_("has_bucket" if _finds_first(state) else "missed") & request.may_be_queued
     if state.policy.recheck_after_hold == "in_lock":
         guard &= state.lock_free_of(request)
     # EFFECT
-    found = state.has_more(request)
+    found = state.has_more(request) | state.is_told_moved(request)
     effect = assign(
         (request.phase, ite(found, request.phases["queued"], request.phases["rechecked"])),
         (request.copies, ite(found, request.copies + 1, request.copies)),
+        (request.orphan, request.orphan & ~found),
+        (request.commit_due, found),
     )
     return Step(guard, effect)
 
 
 @action("request")
 def hold(state: State, request: Request) -> Step:
-    """The pull's thread puts the request that missed into the bucket, under the bucket's lock. A stopped broker that
-    answers at its stop answers the request instead.
+    """The pull's thread puts the request that missed into the bucket, under the bucket's lock. A broker that has
+    stopped and answers at its stop, or has no room, answers instead; one that drops closed channels' requests drops it.
     """
     # GUARD
-    if state.policy.recheck_after_hold == "in_lock":
-        guard = request.is_("rechecked")
-    else:
-        guard = request.is_("rechecked" if _rechecks_first(state) else "missed") & state.lock_free_of(request)
+    ready = "rechecked" if _rechecks_first(state) else "has_bucket" if _finds_first(state) else "missed"
+    guard = request.is_(ready)
+    if state.policy.recheck_after_hold != "in_lock":
+        guard &= state.lock_free_of(request)
     # EFFECT
-    refused = ~state.running if state.policy.on_stop == "answer" else FALSE
+    refused = _refused(state, request)
     effect = assign(
         (request.phase, ite(refused, request.phases["idle"], request.phases["held"])),
         (request.open, request.open & ~refused),
         (request.deadline, ite(refused, 0, request.deadline)),
         (request.recheck_due, ~refused),
         (request.armed, ~refused),
+        (request.commit_due, TRUE),
+        *left(request, refused),
+        *(() if _finds_first(state) else _with_bucket(state, request, ~refused)),
     )
     return Step(guard, effect)
+
+
+def _with_bucket(state: State, request: Request, here: Bool) -> Pairs:
+    """Where `here` holds the table has a bucket for the request's queue."""
+    return tuple((queue.present, queue.present | (request.at(queue) & here)) for queue in state.queues)
+
+
+def _refused(state: State, request: Request) -> Bool:
+    """Whether an insert is answered instead: the broker has stopped, its channel is closed, or the table is full."""
+    policy = state.policy
+    refused = ~state.running if policy.on_stop == "answer" else FALSE
+    if policy.on_close == "drop":
+        refused |= request.closed
+    return refused | state.is_full if policy.hold_limit == "in_lock" else refused
 
 
 def _rechecks_itself(state: State) -> bool:
@@ -110,6 +154,6 @@ def recheck_after_hold(state: State, request: Request) -> Step:
     # GUARD
     guard = request.recheck_due & state.lock_free_of(request) & request.may_be_queued
     # EFFECT
-    wakes = request.is_("held") & state.has_more(request)
+    wakes = request.is_("held") & (state.has_more(request) | state.is_told_moved(request))
     effect = assign(*to_executor(request, wakes, recheck_due=FALSE))
     return Step(guard, effect)

@@ -29,7 +29,7 @@ def recheck_by_walk(state: State, request: Request) -> Step:
     # GUARD
     guard = request.recheck_due & walker.at(IDLE)
     # EFFECT
-    found = state.has_more(request)
+    found = state.has_more(request) | state.is_told_moved(request)
     effect = assign(
         (request.recheck_due, FALSE),
         (walker.counter, ite(found, DUE, IDLE)),

@@ -6,7 +6,7 @@ Source: `executeRequestWhenWakeup` (4.9.8), which runs the pull again with holdi
 from __future__ import annotations
 
 from longpoll_spec.actions.family import action
-from longpoll_spec.actions.wake import after_read, to_executor
+from longpoll_spec.actions.wake import after_read, left, to_executor
 from longpoll_spec.model import Step
 from longpoll_spec.state import Request, State, assign
 from longpoll_spec.terms import FALSE, ite
@@ -42,5 +42,6 @@ def run(state: State, request: Request) -> Step:
         (request.phase, ite(queued, request.phases["idle"], request.phase)),
         (request.deadline, ite(queued, 0, request.deadline)),
         (request.open, FALSE),
+        *left(request, queued),
     )
     return Step(guard, effect)

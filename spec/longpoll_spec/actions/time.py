@@ -8,18 +8,37 @@ from __future__ import annotations
 
 from longpoll_spec.actions.family import action, never
 from longpoll_spec.model import Step
-from longpoll_spec.state import State, assign, down
-from longpoll_spec.terms import TRUE
+from longpoll_spec.state import Request, State, assign, down
+from longpoll_spec.terms import TRUE, Bool, all_of, ite
 
 
 @action(urgent=never)
 def tick(state: State) -> Step:
     """Time passes. Under maximal progress only while none of the broker's own threads has work that is due."""
     # GUARD
-    guard = TRUE  # the law adds: no urgent action is enabled
+    guard = all_of(_can_count(state, each) for each in state.requests)  # the law adds: no urgent action is enabled
     # EFFECT
     effect = assign(
         (state.next_scan, down(state.next_scan)),
         *((request.deadline, down(request.deadline)) for request in state.requests),
+        *((each.late, each.late + ite(here, 1, 0)) for each, here in _late(state)),
+        *((each.waited, each.waited + ite(here, 1, 0)) for each, here in _waiting(state)),
     )
     return Step(guard, effect)
+
+
+def _can_count(state: State, request: Request) -> Bool:
+    """Whether one more tick of lateness can be counted, where it is counted at all."""
+    if not state.bounds.has("lateness"):
+        return TRUE
+    return (request.late < state.bounds.late_max) & (request.waited < state.bounds.late_max)
+
+
+def _late(state: State) -> list[tuple[Request, Bool]]:
+    """For each request whether the tick is one that it is late."""
+    return [(each, state.running & ~each.is_("idle") & (each.deadline <= 0)) for each in state.requests]
+
+
+def _waiting(state: State) -> list[tuple[Request, Bool]]:
+    """For each request whether the tick is one that it waits though there is something to read."""
+    return [(each, state.running & ~each.is_("idle") & state.fits(each)) for each in state.requests]

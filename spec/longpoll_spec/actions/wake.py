@@ -26,13 +26,14 @@ def to_executor(
         (request.phase, ite(wakes, request.phases["queued"], stays)),
         (request.copies, ite(wakes, request.copies + 1, request.copies)),
         (request.recheck_due, left & ~wakes),
+        (request.orphan, request.orphan & ~wakes),
         (request.armed, request.armed & ~wakes),
     )
 
 
 def after_read(state: State, request: Request) -> Pairs:
-    """What a read leaves: the next offset is the visible end if there was something to read, and nothing is unread."""
-    found = state.has_more(request)
+    """What a read that answers leaves: the next offset is the visible end, and nothing is unread."""
+    found = state.is_answered_by_read(request)
     return (
         (request.offset, ite(found, state.visible_end_of(request), request.offset)),
         (request.passes, request.passes & ~found),
@@ -56,4 +57,15 @@ def _gone(request: Request, here: Bool) -> Pairs:
         (request.deadline, ite(here, 0, request.deadline)),
         (request.recheck_due, request.recheck_due & ~here),
         (request.armed, request.armed & ~here),
+        *left(request, here),
+    )
+
+
+def left(request: Request, here: Bool) -> Pairs:
+    """Where `here` holds, what is forgotten of a request that stands nowhere any more."""
+    return (
+        (request.orphan, request.orphan & ~here),
+        (request.closed, request.closed & ~here),
+        (request.late, ite(here, 0, request.late)),
+        (request.waited, ite(here, 0, request.waited)),
     )

@@ -9,8 +9,9 @@ from __future__ import annotations
 from longpoll_spec.actions.family import action
 from longpoll_spec.actions.wake import Pairs, answered, to_executor
 from longpoll_spec.model import Step
-from longpoll_spec.state import DUE, IDLE, RECHECKING, WALKING, Notifier, Queue, Request, State, assign
-from longpoll_spec.terms import FALSE, TRUE, Bool, Int, any_of, ite
+from longpoll_spec.state import DUE, IDLE, RECHECKING, SWEEPING, WALKING, Notifier, Queue, Request, State, assign
+from longpoll_spec.state.shared import sweeps
+from longpoll_spec.terms import FALSE, TRUE, Bool, Int, any_of, const, ite
 
 
 def may_take(state: State, queue: Queue) -> Bool:
@@ -22,10 +23,11 @@ def may_take(state: State, queue: Queue) -> Bool:
 def take(state: State, notifier: Notifier, queue: Queue) -> Pairs:
     """The notifier takes every request of the bucket to look at, or passes over an empty bucket."""
     passes = state.bucket_looks_empty(queue) if state.policy.empty_shortcut else FALSE
-    taken = [(each, each.is_("held") & each.at(queue)) for each in state.requests]
+    taken = [(each, each.in_table & each.at(queue)) for each in state.requests]
+    rest, place = at_rest(state, notifier, queue)
     return (
-        (notifier.counter, ite(passes, IDLE, WALKING)),
-        (notifier.queue, ite(passes, state.no_queue, queue.index)),
+        (notifier.counter, ite(passes, rest, WALKING)),
+        (notifier.queue, ite(passes, place, queue.index)),
         *_announcing(state, notifier, ite(passes, state.no_tag, state.announced)),
         *((each.phase, ite(here, notifier.taken, each.phase)) for each, here in taken),
     )
@@ -36,13 +38,21 @@ def _announcing(state: State, notifier: Notifier, tag: Int) -> Pairs:
     return ((state.announced, tag),) if notifier is state.dispatcher else ()
 
 
+def at_rest(state: State, notifier: Notifier, queue: Queue) -> tuple[int, Int]:
+    """Where a notifier stands when it is done with a bucket, and at which queue: the scanner may have to sweep."""
+    if notifier is state.scanner and sweeps(state.policy, state.bounds):
+        return SWEEPING, const(queue.index)
+    return IDLE, state.no_queue
+
+
 def look(state: State, notifier: Notifier, request: Request) -> Step:
     """The notifier reads the visible end for one request it took: to the executor, or to the ones it keeps."""
     # GUARD
     mine = request.phase.is_(notifier.taken) & state.walks_for(notifier, request)
     guard = notifier.at(WALKING) & mine & request.may_be_queued
     # EFFECT
-    wakes = (state.has_more(request) & state.announces_for(notifier, request)) | (request.deadline <= 0)
+    news = (state.has_more(request) & state.announces_for(notifier, request)) | state.is_told_moved(request)
+    wakes = news | (request.deadline <= 0)
     effect = assign(*to_executor(request, wakes, otherwise=notifier.kept))
     return Step(guard, effect)
 
@@ -53,13 +63,14 @@ def keep(state: State, notifier: Notifier, queue: Queue) -> Step:
     left = any_of(each.phase.is_(notifier.taken) & each.at(queue) for each in state.requests)
     guard = notifier.at(WALKING, queue) & ~left & may_put_back(state, queue)
     # EFFECT
-    rechecks = state.policy.recheck_after_keep
+    rest, place = (RECHECKING, notifier.queue) if state.policy.recheck_after_keep else at_rest(state, notifier, queue)
     kept = [(each, each.phase.is_(notifier.kept) & each.at(queue)) for each in state.requests]
     effect = assign(
-        (notifier.counter, RECHECKING if rechecks else IDLE),
-        (notifier.queue, notifier.queue if rechecks else state.no_queue),
+        (notifier.counter, rest),
+        (notifier.queue, place),
         *_announcing(state, notifier, state.no_tag),
         *(pair for each, here in kept for pair in put_back(state, each, here)),
+        (queue.present, queue.present | any_of(here & ~each.orphan for each, here in kept)),
     )
     return Step(guard, effect)
 
@@ -72,6 +83,8 @@ def may_put_back(state: State, queue: Queue) -> Bool:
 def put_back(state: State, request: Request, here: Bool) -> Pairs:
     """Where `here` holds the request is in the table again; a stopped broker that answers at its stop answers it."""
     refused = here & ~state.running if state.policy.on_stop == "answer" else FALSE
+    if state.policy.on_close == "drop":
+        refused |= here & request.closed
     _phase, *others = answered(request, refused)
     return (
         (request.phase, ite(refused, request.phases["idle"], ite(here, request.phases["held"], request.phase))),
@@ -81,9 +94,10 @@ def put_back(state: State, request: Request, here: Bool) -> Pairs:
 
 def ends_walk(state: State, notifier: Notifier) -> Pairs:
     """The notifier breaks off its walk."""
+    swept = notifier is state.scanner and sweeps(state.policy, state.bounds)
     return (
-        (notifier.counter, IDLE),
-        (notifier.queue, state.no_queue),
+        (notifier.counter, SWEEPING if swept else IDLE),
+        (notifier.queue, notifier.queue if swept else state.no_queue),
         *_announcing(state, notifier, state.no_tag),
     )
 
@@ -96,9 +110,11 @@ def recheck_after_keep(state: State, notifier: Notifier, queue: Queue) -> Step:
     # GUARD
     guard = notifier.at(RECHECKING, queue) & state.lock_free(queue)
     # EFFECT
-    again = any_of(each.is_("held") & each.at(queue) & state.fits(each) for each in state.requests)
+    news = [(each, state.fits(each) | state.is_told_moved(each)) for each in state.requests]
+    again = any_of(each.in_table & each.at(queue) & here for each, here in news)
+    rest, place = at_rest(state, notifier, queue)
     effect = assign(
-        (notifier.counter, ite(again, DUE, IDLE)),
-        (notifier.queue, ite(again, queue.index, state.no_queue)),
+        (notifier.counter, ite(again, DUE, rest)),
+        (notifier.queue, ite(again, queue.index, place)),
     )
     return Step(guard, effect)

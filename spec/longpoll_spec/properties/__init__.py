@@ -16,6 +16,17 @@ from longpoll_spec.properties.answers import (
     nothing_dropped,
     nothing_skipped,
 )
+from longpoll_spec.properties.aspects import (
+    buckets_are_swept,
+    closed_is_let_go,
+    commit_never_regresses,
+    hold_limit_kept,
+    moved_is_told,
+    no_orphan,
+    role_change_is_whole,
+    seen_survives,
+    told_of_role_change,
+)
 from longpoll_spec.properties.deadlines import (
     answered_by_deadline,
     no_lost_deadline,
@@ -52,6 +63,15 @@ ALWAYS: Final[tuple[Text, ...]] = (
     visible_is_monotone,
     table_is_tidy,
     round_is_whole,
+    no_orphan,
+    buckets_are_swept,
+    commit_never_regresses,
+    hold_limit_kept,
+    closed_is_let_go,
+    moved_is_told,
+    seen_survives,
+    told_of_role_change,
+    role_change_is_whole,
     time_can_pass,
 )
 INDUCTIVE: Final[tuple[Text, ...]] = (lists_have_owners, stays_in_range)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from longpoll_spec.model import Model, Property
 from longpoll_spec.properties.statement import Wrong, always, int_after, no_step
 from longpoll_spec.state import Request
-from longpoll_spec.terms import TRUE, Bool, after, all_of, any_of, ite
+from longpoll_spec.terms import FALSE, TRUE, Bool, after, all_of, any_of, ite
 
 
 def answered_once(model: Model) -> Property:
@@ -15,7 +15,7 @@ def answered_once(model: Model) -> Property:
 
 
 def answer_is_right(model: Model) -> Property:
-    """A read answers at once exactly if something is visible, and then moves the next offset to the visible end."""
+    """A read answers at once exactly if the offset is not the visible end, and then moves the next offset there."""
     return no_step(answer_is_right, _wrong_answers(model))
 
 
@@ -26,9 +26,11 @@ def _wrong_answers(model: Model) -> Wrong:
         offset_next = int_after(request.offset, action)
         answers = ~after(request.open, action.effect)
         # A first read that finds nothing goes on to the hold; a woken one is always answered.
-        should_answer = state.has_more(request) if action.name == "pull_read" else TRUE
+        ends = state.is_answered_by_read(request)
+        full = state.is_full if state.policy.hold_limit == "at_read" else FALSE
+        should_answer = ends | full if action.name == "pull_read" else TRUE
         stays = offset_next.is_(request.offset)
-        right_offset = ite(state.has_more(request), offset_next.is_(state.visible_end_of(request)), stays)
+        right_offset = ite(ends, offset_next.is_(state.visible_end_of(request)), stays)
         yield action, ~answers.is_(should_answer) | ~right_offset
 
 

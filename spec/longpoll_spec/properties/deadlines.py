@@ -17,8 +17,10 @@ def answered_by_deadline(model: Model) -> Property | None:
     return no_tick(answered_by_deadline, model, lambda each: ~each.is_("idle") & (each.deadline <= 0))
 
 
-def not_answered_early(model: Model) -> Property:
-    """No woken pull is answered as not found before its deadline."""
+def not_answered_early(model: Model) -> Property | None:
+    """No woken pull is answered as not found before its deadline, but for a change of the broker's role."""
+    if model.bounds.has("truncate"):
+        return None  # what a request was woken for may be cut off before it runs
     return no_step(not_answered_early, _early(model))
 
 
@@ -26,7 +28,8 @@ def _early(model: Model) -> Wrong:
     state = model.state
     for action in model.named("run"):
         request = state.requests[int(action.actors[0])]
-        yield action, request.is_("queued") & ~state.has_more(request) & (request.deadline > 0)
+        nothing = ~state.is_answered_by_read(request) & ~state.changed
+        yield action, request.is_("queued") & nothing & (request.deadline > 0)
 
 
 def no_lost_deadline(model: Model) -> Property | None:

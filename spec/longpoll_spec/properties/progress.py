@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.properties.statement import int_after, no_step
-from longpoll_spec.state import DUE, RECHECKING, WALKING, Notifier, Request, State
+from longpoll_spec.state import DUE, RECHECKING, REMOVING, SWEEPING, WALKING, Notifier, Request, State
 from longpoll_spec.terms import FALSE, Bool, Int, all_of, any_of, const, ite
 
 
 def time_can_pass(model: Model) -> Property | None:
     """From every state a tick can be reached: whatever time waits for brings the tick nearer, and something can act."""
-    if model.state.policy.tick == "free":
+    if model.state.policy.tick == "free" or model.bounds.has("lateness"):
         return None
     urgent = [action for action in model.actions if action.urgent]
     parts = rank(model.state)
@@ -27,19 +27,21 @@ Rank = tuple[tuple[tuple[Int, ...], ...], ...]
 def rank(state: State) -> Rank:
     """What every urgent step makes smaller; no part is below zero.
 
-    The messages to make visible; how far each request is from its answer; a tag that is announced; requests that a
-    notifier keeps though they have something to read; what is left of a scan that is due; how far each notifier is from
-    rest; requests that it has yet to look at. A walk that announces a tag may well keep a request that has something to
-    read, and is followed by one that announces none.
+    The messages to flush and to make visible; how far each request is from its answer; a tag that is announced;
+    requests that a notifier keeps though they have something to read; what is left of a scan that is due, and of a walk
+    after a change of role; how far each notifier is from rest; requests that it has yet to look at. A walk that
+    announces a tag may well keep a request that has something to read, and is followed by one that announces none.
     """
     taken = {notifier.taken for notifier in state.notifiers}
     due = _one_if(state.running & (state.next_scan <= 0), len(state.queues))
     return (
+        tuple((queue.log_end - queue.flushed_end,) for queue in state.queues if state.bounds.has("crash")),
         tuple((queue.log_end - queue.visible_end,) for queue in state.queues),
         tuple(_distance(each) for each in state.requests),
         ((_one_if(~state.announced.is_(state.no_tag)),),),
         tuple((_one_if(_kept_for_nothing(state, each)),) for each in state.requests),
         ((due, *(_one_if(queue.unscanned) for queue in state.queues)),),
+        (_role_walk(state),),
         tuple((_unrest(state, notifier),) for notifier in state.notifiers),
         tuple((_one_if(each.phase.is_one_of(taken)),) for each in state.requests),
     )
@@ -47,14 +49,21 @@ def rank(state: State) -> Rank:
 
 def _distance(request: Request) -> tuple[Int, ...]:
     """How far a request is from its answer."""
-    stages = {"pulling": 10, "missed": 8, "rechecked": 6}
+    stages = {"pulling": 12, "missed": 10, "has_bucket": 9, "rechecked": 8}
     return (
         *(_one_if(request.is_(label), far) for label, far in stages.items()),
         _one_if(request.is_listed, 4),
         request.copies + request.copies,
         _one_if(request.recheck_due),
         _one_if(request.armed),
+        _one_if(request.commit_due),
     )
+
+
+def _role_walk(state: State) -> tuple[Int, ...]:
+    """What is left of the walk after a change of role."""
+    unseen = _one_if(state.role_queue.is_(state.no_queue)) if state.role_queue.op == "var" else const(0)
+    return (unseen, *(_one_if(queue.role_due, 2) for queue in state.queues))
 
 
 def _kept_for_nothing(state: State, request: Request) -> Bool:
@@ -62,13 +71,25 @@ def _kept_for_nothing(state: State, request: Request) -> Bool:
     kept = {notifier.kept for notifier in state.notifiers}
     explained = request.phase.is_(state.dispatcher.kept) & state.walks_for(state.dispatcher, request)
     told = explained & state.dispatcher.at(WALKING) & ~state.announced.is_(state.no_tag)
-    return request.phase.is_one_of(kept) & state.fits(request) & ~told
+    return request.phase.is_one_of(kept) & (state.fits(request) | state.is_told_moved(request)) & ~told
 
 
 def _unrest(state: State, notifier: Notifier) -> Int:
     """How far a notifier is from rest: farther where one of its bucket's requests will make it walk again."""
-    waits = any_of(each.is_("held") & state.fits(each) & state.walks_for(notifier, each) for each in state.requests)
-    return _choose(notifier.counter, {DUE: 3, RECHECKING: ite(waits, 4, 1), WALKING: ite(waits, 5, 2)})
+    waits = any_of(
+        each.in_table & (state.fits(each) | state.is_told_moved(each)) & state.walks_for(notifier, each)
+        for each in state.requests
+    )
+    return _choose(
+        notifier.counter,
+        {
+            DUE: 5,
+            RECHECKING: ite(waits, 6, 3),
+            WALKING: ite(waits, 7, 4),
+            SWEEPING: 2,
+            REMOVING: 1,
+        },
+    )
 
 
 def _choose(selector: Int, cases: Mapping[int, Int | int]) -> Int:

@@ -15,12 +15,12 @@ def lost(state: State, request: Request) -> Bool:
     away for the tag it announces, and one that rechecks after it puts back. A walker past its take will not.
     """
     will_look = [
-        notifier.at(DUE) & state.walks_for(notifier, request) & state.announces_for(notifier, request)
+        notifier.at(DUE) & ~request.orphan & state.walks_for(notifier, request) & state.announces_for(notifier, request)
         for notifier in state.notifiers
     ]
     if state.policy.recheck_after_keep:
         will_look += [
-            (notifier.at(WALKING) | notifier.at(RECHECKING)) & state.walks_for(notifier, request)
+            (notifier.at(WALKING) | notifier.at(RECHECKING)) & ~request.orphan & state.walks_for(notifier, request)
             for notifier in state.notifiers
         ]
     return request.is_("held") & state.fits(request) & ~(request.recheck_due | any_of(will_look))
@@ -50,7 +50,7 @@ def _losing(model: Model, *names: str) -> Wrong:
 
 
 def woken_within(model: Model) -> Property | None:
-    """Within no tick: no time passes between an append and the answer to a request that has waited for it."""
+    """Within no tick: no time passes between an append that may be shown and the answer to who has waited for it."""
     state = model.state
     return no_tick(woken_within, model, lambda each: state.running & ~each.is_("idle") & _waits(state, each))
 
@@ -58,5 +58,5 @@ def woken_within(model: Model) -> Property | None:
 def _waits(state: State, request: Request) -> Bool:
     """Something is appended for the request; what is not visible yet may be for anybody."""
     if not state.filters:
-        return state.at_queue_of(request, lambda queue: request.offset < queue.log_end)
-    return state.fits(request) | state.at_queue_of(request, lambda queue: queue.visible_end < queue.log_end)
+        return state.at_queue_of(request, lambda queue: request.offset < state.end_to_show(queue))
+    return state.fits(request) | state.at_queue_of(request, lambda queue: queue.visible_end < state.end_to_show(queue))

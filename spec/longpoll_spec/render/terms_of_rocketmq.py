@@ -58,6 +58,20 @@ PLACES: Final[dict[str, str]] = {
     "executor_rejects": "pullMessageExecutor.submit -> ThreadPoolExecutor.AbortPolicy",
     "notifier_throws": "PullRequestHoldService.notifyMessageArriving, its loop without try/finally",
     "scan_throws": "PullRequestHoldService.checkHoldRequest -> DefaultMessageStore.getMaxOffsetInQueue",
+    "find_bucket": "PullRequestHoldService.suspendPullRequest -> pullRequestTable.get, putIfAbsent",
+    "sweep": "LmqPullRequestHoldService.checkHoldRequest -> ManyPullRequest.getPullRequestList().isEmpty",
+    "remove_bucket": "LmqPullRequestHoldService.checkHoldRequest -> pullRequestTable.remove",
+    "role_look": "PullRequestHoldService.notifyMasterOnline -> ManyPullRequest.isEmpty (5.x)",
+    "role_take": "PullRequestHoldService.notifyMasterOnline -> ManyPullRequest.cloneListAndClear (5.x)",
+    "commit_pulled": "PullMessageProcessor.processRequest -> ConsumerOffsetManager.commitOffset",
+    "offset_commit": "ConsumerManageProcessor.updateConsumerOffset -> ConsumerOffsetManager.commitOffset",
+    "offset_reset": "AdminBrokerProcessor.resetOffset -> ConsumerOffsetManager.commitOffset",
+    "channel_closes": "ClientHousekeepingService.onChannelClose: the hold service does not hear of it",
+    "truncate": "DefaultMessageStore.truncateDirtyLogicFiles",
+    "queue_deleted": "AdminBrokerProcessor.deleteTopic -> DefaultMessageStore.cleanUnusedTopic",
+    "role_change": "BrokerController.onMinBrokerChange (5.x)",
+    "flush": "CommitLog.GroupCommitService, FlushRealTimeService",
+    "crash_and_recover": "DefaultMessageStore.recover",
     "stop": "BrokerController.shutdown",
 }
 RECHECK_OF_PULL: Final = "after suspendPullRequest: not in RocketMQ; upstream pull request #7359 proposed one"
@@ -72,8 +86,10 @@ def place_of(action: Action) -> str:
 
 
 def participant_of(key: str) -> Participant:
-    """The participant of a key such as `dispatcher`, `pull 0` or `consumer 1`."""
+    """The participant of a key such as `dispatcher`, `pull 0`, `consumer 1` or `bucket q1`."""
     kind, _, slot = key.partition(" ")
+    if kind == "bucket" and slot:
+        return Participant(key, f"Bucket of {slot}", "ManyPullRequest")
     if kind == "pull":
         return Participant(key, f"Pull thread {slot}", "PullMessageProcessor")
     if kind == "consumer":
@@ -86,6 +102,7 @@ def in_order(keys: set[str]) -> tuple[Participant, ...]:
 
     def rank(key: str) -> tuple[int, str, int]:
         kind, _, slot = key.partition(" ")
-        return (_ORDER.index(kind), "", 0) if not slot else (len(_ORDER), slot, int(kind == "consumer"))
+        fixed = _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
+        return fixed, slot, int(kind == "consumer")
 
     return tuple(participant_of(key) for key in sorted(keys, key=rank))

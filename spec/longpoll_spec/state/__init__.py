@@ -28,6 +28,8 @@ from longpoll_spec.state.parts import (
     DUE,
     IDLE,
     RECHECKING,
+    REMOVING,
+    SWEEPING,
     WALKING,
     Notifier,
     Phases,
@@ -55,6 +57,9 @@ class State:
     scan_ticks: Int
     running: Bool
     next_scan: Int
+    changed: Bool
+    role_queue: Int
+    """The queue whose bucket the walk after a change of role has seen, or none."""
     announced: Int
     """The tag that the dispatcher announces; the number of tags for none."""
     queues: tuple[Queue, ...]
@@ -125,7 +130,8 @@ class State:
     def bucket_looks_empty(self, queue: Queue) -> Bool:
         """What a look without the lock sees: a clone has cleared the list, a walk in place has not."""
         seen = [each.is_listed if self.policy.take == "in_place" else each.is_("held") for each in self.requests]
-        return all_of(~(each.at(queue) & here) for each, here in zip(self.requests, seen, strict=True))
+        pairs = zip(self.requests, seen, strict=True)
+        return all_of(~(each.at(queue) & ~each.orphan & here) for each, here in pairs)
 
     def at_queue_of(self, request: Request, fact_of: Callable[[Queue], Bool]) -> Bool:
         """What is true of the queue that the request reads; false where it reads none."""
@@ -141,6 +147,34 @@ class State:
     def has_more(self, request: Request) -> Bool:
         """Whether a read for this request would find messages now, whatever it wants."""
         return self.at_queue_of(request, lambda queue: request.offset < queue.visible_end)
+
+    def is_moved(self, request: Request) -> Bool:
+        """Whether the request's offset is past its queue's end: the queue was cut back, deleted, or lost in a crash."""
+        if not self.bounds.has("truncate") and not self.bounds.has("crash"):
+            return FALSE
+        return self.at_queue_of(request, lambda queue: request.offset > queue.visible_end)
+
+    def is_told_moved(self, request: Request) -> Bool:
+        """Whether whoever looks at the request wakes it because its offset is past its queue's end."""
+        return self.is_moved(request) if self.policy.on_truncate == "wake" else FALSE
+
+    def is_answered_by_read(self, request: Request) -> Bool:
+        """Whether a read for this request answers at once."""
+        return self.has_more(request) | self.is_moved(request)
+
+    @property
+    def is_full(self) -> Bool:
+        """Whether no more requests may be held: with the aspect, one at a time."""
+        return any_of(each.is_listed for each in self.requests) if self.bounds.has("limit") else FALSE
+
+    def end_to_show(self, queue: Queue) -> Int:
+        """How far the dispatcher may make messages visible: to the end of the log, or of what is on disk."""
+        return queue.flushed_end if self.shows_flushed_only else queue.log_end
+
+    @property
+    def shows_flushed_only(self) -> bool:
+        """Whether a message has to be on disk before it is visible."""
+        return self.bounds.has("crash") and self.policy.visible_after == "flush"
 
     def fits(self, request: Request) -> Bool:
         """Whether a read for this request would find a message that the broker's test lets through."""
@@ -189,7 +223,7 @@ def down(left: Int) -> Int:
 
 def state_of(policy: Policy, bounds: Bounds) -> State:
     """The state of a policy under bounds."""
-    phases = phases_of(policy)
+    phases = phases_of(policy, bounds)
     slots = [slot_variables(policy, bounds, phases, index) for index in range(bounds.requests)]
     variables = (*shared_variables(policy, bounds), *(variable for slot in slots for variable in slot))
     by_name = {variable.name: variable for variable in variables}
@@ -202,6 +236,8 @@ def state_of(policy: Policy, bounds: Bounds) -> State:
         scan_ticks=scan_ticks_of(bounds),
         running=fact(by_name, "running"),
         next_scan=number(by_name, "next_scan"),
+        changed=fact(by_name, "changed"),
+        role_queue=number(by_name, "role_queue", otherwise=bounds.queues),
         announced=number(by_name, "announced", otherwise=bounds.tags),
         queues=tuple(queue_of(index, bounds, by_name) for index in range(bounds.queues)),
         tags=tuple(Tag(index) for index in range(bounds.tags)),
@@ -214,6 +250,8 @@ __all__ = [
     "DUE",
     "IDLE",
     "RECHECKING",
+    "REMOVING",
+    "SWEEPING",
     "WALKING",
     "Notifier",
     "Phases",

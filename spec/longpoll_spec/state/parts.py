@@ -9,6 +9,7 @@ from typing import Final
 
 from attrs import frozen
 
+from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import Policy
 from longpoll_spec.terms import Bool, Int
 
@@ -20,7 +21,11 @@ DUE: Final = 2
 """A notifier that has a reason to walk and has not taken the bucket yet."""
 RECHECKING: Final = 3
 """A notifier that has put requests back and has yet to look at the visible end once more."""
-NOTIFIER_LABELS: Final = ("idle", "walking", "due", "rechecking")
+SWEEPING: Final = 4
+"""The scanner after its walk, when it has yet to see whether the bucket can be removed."""
+REMOVING: Final = 5
+"""The scanner that has seen the bucket empty and has yet to remove it."""
+NOTIFIER_LABELS: Final = ("idle", "walking", "due", "rechecking", "sweeping", "removing")
 COPIES_MAX: Final = 2
 """One more than right, so that a second copy in the executor can be seen."""
 HASHES: Final = (0, 1, 0)
@@ -50,9 +55,15 @@ def walks_to_recheck(policy: Policy) -> bool:
     return policy.recheck_after_hold == "after_insert" and policy.recheck == "walk"
 
 
-def phases_of(policy: Policy) -> Phases:
+def may_orphan(policy: Policy, bounds: Bounds) -> bool:
+    """Whether a bucket can be removed between being found and being filled."""
+    return bounds.has("buckets") and policy.bucket_removal == "if_empty_unsafe"
+
+
+def phases_of(policy: Policy, bounds: Bounds | None = None) -> Phases:
     """The phases of a policy, in the order in which a request goes through them."""
-    early = ("rechecked",) if policy.recheck_after_hold in {"before_lock", "in_lock"} else ()
+    early: tuple[str, ...] = ("has_bucket",) if bounds is not None and may_orphan(policy, bounds) else ()
+    early += ("rechecked",) if policy.recheck_after_hold in {"before_lock", "in_lock"} else ()
     if policy.take == "in_place":
         lists: tuple[str, ...] = ("taken", "kept")
     else:
@@ -83,7 +94,12 @@ class Queue:
     index: int
     log_end: Int
     visible_end: Int
+    flushed_end: Int
     unscanned: Bool
+    present: Bool
+    """Its bucket is in the table."""
+    role_due: Bool
+    """The walk after a change of role has yet to come to its bucket."""
 
     @property
     def name(self) -> str:
@@ -108,6 +124,13 @@ class Request:
     wants: Int
     passes: Bool
     wanted: Bool
+    orphan: Bool
+    closed: Bool
+    committed: Int
+    carried: Int
+    commit_due: Bool
+    late: Int
+    waited: Int
 
     def is_(self, *labels: str) -> Bool:
         """Whether the request stands in one of these phases; a phase that the policy lacks is never stood in."""
@@ -116,6 +139,11 @@ class Request:
     def at(self, queue: Queue) -> Bool:
         """Whether it reads this queue."""
         return self.queue.is_(queue.index)
+
+    @property
+    def in_table(self) -> Bool:
+        """Whether it stands in the bucket that the table has for its queue, so that whoever takes that finds it."""
+        return self.is_("held") & ~self.orphan
 
     @property
     def may_be_queued(self) -> Bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from longpoll_spec.bounds import Bounds
@@ -13,9 +13,12 @@ from longpoll_spec.state.parts import (
     IDLE,
     NOTIFIER_LABELS,
     RECHECKING,
+    REMOVING,
+    SWEEPING,
     Notifier,
     Phases,
     Queue,
+    may_orphan,
     notifiers_of,
 )
 from longpoll_spec.state.variables import Variable, flag, of_queue, queue_number, scan_ticks_of
@@ -41,9 +44,10 @@ def shared_variables(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
         *(variable for index in range(bounds.queues) for variable in _ends(bounds, index)),
         flag("running", "The broker has not been told to stop.", initial=True),
         next_scan,
-        *_notifiers(policy),
+        *_notifiers(policy, bounds),
         *_of_many_queues(policy, bounds),
         *_of_many_tags(policy, bounds),
+        *_of_aspects(policy, bounds),
     )
 
 
@@ -60,10 +64,18 @@ def _ends(bounds: Bounds, index: int) -> Sequence[Variable]:
     )
 
 
-def _notifiers(policy: Policy) -> Sequence[Variable]:
+def _notifiers(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
     last = RECHECKING if policy.recheck_after_keep else DUE
+    lasts = {"scanner": max(last, _last_of_sweep(policy, bounds))}
     return [
-        Variable(name, 0, last, IDLE, f"Where {THREADS[name]} stands in its program.", labels=NOTIFIER_LABELS)
+        Variable(
+            name,
+            0,
+            lasts.get(name, last),
+            IDLE,
+            f"Where {THREADS[name]} stands in its program.",
+            labels=NOTIFIER_LABELS,
+        )
         for name in notifiers_of(policy)
     ]
 
@@ -91,6 +103,38 @@ def _of_many_tags(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
     return (Variable("announced", 0, bounds.tags, bounds.tags, sentence, labels=labels),)
 
 
+def _last_of_sweep(policy: Policy, bounds: Bounds) -> int:
+    if not sweeps(policy, bounds):
+        return IDLE
+    return REMOVING if may_orphan(policy, bounds) else SWEEPING
+
+
+def sweeps(policy: Policy, bounds: Bounds) -> bool:
+    """Whether the scanner removes empty buckets."""
+    return bounds.has("buckets") and policy.bucket_removal != "never"
+
+
+def walks_on_role_change(policy: Policy, bounds: Bounds) -> bool:
+    """Whether a change of role sends somebody through the buckets."""
+    return bounds.has("role") and policy.on_role_change == "look_then_take"
+
+
+def _of_aspects(policy: Policy, bounds: Bounds) -> Iterator[Variable]:
+    queues = range(bounds.queues)
+    if bounds.has("buckets"):
+        yield from (flag(of_queue("present", each, bounds), "The table has a bucket for the queue.") for each in queues)
+    if bounds.has("crash"):
+        for each in queues:
+            name = of_queue("flushed_end", each, bounds)
+            yield Variable(name, 0, bounds.messages, 0, "Messages that are on disk.")
+    if bounds.has("role"):
+        yield flag("changed", "The broker's role has changed.")
+    if walks_on_role_change(policy, bounds):
+        sentence = "The walk after the change of role has yet to come to the queue's bucket."
+        yield from (flag(of_queue("role_due", each, bounds), sentence) for each in queues)
+        yield queue_number("role_queue", bounds, "The queue whose bucket that walk has seen with requests in it.")
+
+
 def tells_tag(policy: Policy, bounds: Bounds) -> bool:
     """Whether the dispatcher looks at the tag of the message that it announces."""
     return bounds.tags > 1 and policy.notify_only_if_tag_matches
@@ -102,7 +146,10 @@ def queue_of(index: int, bounds: Bounds, variables: Mapping[str, Variable]) -> Q
         index=index,
         log_end=number(variables, of_queue("log_end", index, bounds)),
         visible_end=number(variables, of_queue("visible_end", index, bounds)),
+        flushed_end=number(variables, of_queue("flushed_end", index, bounds)),
         unscanned=fact(variables, of_queue("unscanned", index, bounds)),
+        present=fact(variables, of_queue("present", index, bounds)),
+        role_due=fact(variables, of_queue("role_due", index, bounds)),
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import Policy
 from longpoll_spec.state.lookup import fact, number
-from longpoll_spec.state.parts import COPIES_MAX, Phases, Request
+from longpoll_spec.state.parts import COPIES_MAX, Phases, Request, may_orphan
 from longpoll_spec.state.variables import Variable, flag, hold_ticks_of, queue_number
 
 
@@ -34,7 +34,24 @@ def slot_variables(policy: Policy, bounds: Bounds, phases: Phases, index: int) -
         slot.append(flag(f"armed_{index}", "Its entry stands in the deadline heap."))
     if bounds.queues > 1:
         slot.append(queue_number(f"queue_{index}", bounds, "The queue that the consumer reads."))
-    return (*slot, *_about_tags(bounds, index))
+    return (*slot, *_about_tags(bounds, index), *_of_aspects(policy, bounds, index))
+
+
+def _of_aspects(policy: Policy, bounds: Bounds, index: int) -> Iterator[Variable]:
+    if may_orphan(policy, bounds):
+        yield flag(f"orphan_{index}", "Its bucket is not the table's any more.")
+    if bounds.has("channels"):
+        yield flag(f"closed_{index}", "The channel of its pull is closed.")
+    if bounds.has("commits"):
+        yield Variable(f"committed_{index}", 0, bounds.messages, 0, "The offset that its consumer's group committed.")
+        yield Variable(f"carried_{index}", 0, bounds.messages, 0, "The committed offset that its pull carries.")
+        if policy.commit == "after_hold":
+            yield flag(f"commit_due_{index}", "The pull's thread has yet to commit what the pull carries.")
+    if bounds.has("lateness"):
+        yield Variable(f"late_{index}", 0, bounds.late_max, 0, "Ticks since the request's deadline passed.")
+        yield Variable(
+            f"waited_{index}", 0, bounds.late_max, 0, "Ticks since there was something to read for the request."
+        )
 
 
 def _about_tags(bounds: Bounds, index: int) -> Sequence[Variable]:
@@ -67,4 +84,11 @@ def request_of(index: int, phases: Phases, variables: Mapping[str, Variable]) ->
         wants=number(variables, f"wants_{index}"),
         passes=fact(variables, f"passes_{index}"),
         wanted=fact(variables, f"wanted_{index}"),
+        orphan=fact(variables, f"orphan_{index}"),
+        closed=fact(variables, f"closed_{index}"),
+        committed=number(variables, f"committed_{index}"),
+        carried=number(variables, f"carried_{index}"),
+        commit_due=fact(variables, f"commit_due_{index}"),
+        late=number(variables, f"late_{index}"),
+        waited=number(variables, f"waited_{index}"),
     )

@@ -1,0 +1,64 @@
+"""Commits: what a consumer has handled, told the broker by a message of its own and by each pull.
+
+Source: `PullMessageProcessor.processRequest`, which commits the offset that a pull carries after the hold (4.9.8) or
+before it (5.x, `tryCommitOffset`), and `ConsumerOffsetManager.commitOffset`, where the last writer wins. A slot's
+consumer is a group of its own. Its next pull waits for the commit of the last one: a slower thread would be worse.
+"""
+
+from __future__ import annotations
+
+from longpoll_spec.actions.family import action, never
+from longpoll_spec.actions.wake import Pairs
+from longpoll_spec.model import Step
+from longpoll_spec.state import Request, State, assign
+from longpoll_spec.terms import FALSE, Bool, Int, ite
+
+
+def _exists(state: State) -> bool:
+    return state.bounds.has("commits")
+
+
+def carried_by(request: Request, committed: Int) -> Pairs:
+    """A new pull carries what its consumer has committed so far."""
+    return ((request.committed, committed), (request.carried, committed))
+
+
+def by_read(state: State, request: Request, ends: Bool) -> Pairs:
+    """What a read commits of what its pull carries; `ends`: the pull is answered by the read and not held."""
+    older = request.carried < request.committed
+    committed = {
+        "before_hold": request.carried,
+        "monotone_max": ite(older, request.committed, request.carried),
+        "after_hold": ite(ends, request.carried, request.committed),
+    }[state.policy.commit]
+    return ((request.committed, committed),)
+
+
+@action("request", exists=lambda state: _exists(state) and state.policy.commit == "after_hold")
+def commit_pulled(state: State, request: Request) -> Step:  # noqa: ARG001 - one signature for every action
+    """After the hold the pull's thread commits the offset that its pull carries, whatever has been committed since."""
+    # GUARD
+    guard = request.commit_due
+    # EFFECT
+    effect = assign((request.committed, request.carried), (request.commit_due, FALSE))
+    return Step(guard, effect)
+
+
+@action("request", exists=_exists, urgent=never)
+def offset_commit(state: State, request: Request) -> Step:
+    """The consumer has handled all it was given, and commits the offset in a message of its own."""
+    # GUARD
+    guard = state.running & (request.committed < request.offset)
+    # EFFECT
+    effect = assign((request.committed, request.offset))
+    return Step(guard, effect)
+
+
+@action("request", exists=_exists, urgent=never)
+def offset_reset(state: State, request: Request) -> Step:
+    """An operator sets the group's committed offset back to the queue's beginning, which is nobody's mistake."""
+    # GUARD
+    guard = state.running & (request.committed > 0)
+    # EFFECT
+    effect = assign((request.committed, 0))
+    return Step(guard, effect)

@@ -1,0 +1,63 @@
+"""Crash: the process ends and begins anew with what is on disk.
+
+Source: `DefaultMessageStore.recover`; with synchronous flushing 5.3.2 and later show only what is flushed (b86059c7c1),
+4.9.8 shows what is appended.
+"""
+
+from __future__ import annotations
+
+from longpoll_spec.actions.family import action, never
+from longpoll_spec.actions.wake import Pairs, answered
+from longpoll_spec.model import Step
+from longpoll_spec.state import IDLE, Queue, Request, State, assign
+from longpoll_spec.terms import FALSE, TRUE, ite
+
+
+def _exists(state: State) -> bool:
+    return state.bounds.has("crash")
+
+
+@action("queue", exists=_exists, urgent=lambda policy: policy.notify != "dispatcher_poll")
+def flush(state: State, queue: Queue) -> Step:
+    """What was appended is written to disk."""
+    # GUARD
+    guard = state.running & (queue.flushed_end < queue.log_end)
+    # EFFECT
+    effect = assign((queue.flushed_end, queue.log_end))
+    return Step(guard, effect)
+
+
+@action(exists=_exists, urgent=never)
+def crash_and_recover(state: State) -> Step:
+    """The broker's process ends without a word and another begins: every connection and all memory are gone, and the
+    log ends where it was flushed.
+    """
+    # GUARD
+    guard = state.running
+    # EFFECT
+    effect = assign(
+        (state.next_scan, state.scan_ticks),
+        (state.announced, state.no_tag),
+        (state.role_queue, state.no_queue),
+        *(pair for each in state.notifiers for pair in ((each.counter, IDLE), (each.queue, state.no_queue))),
+        *(pair for queue in state.queues for pair in _recovered(queue)),
+        *(pair for each in state.requests for pair in _forgotten(each)),
+    )
+    return Step(guard, effect)
+
+
+def _recovered(queue: Queue) -> Pairs:
+    lost = queue.flushed_end < queue.visible_end
+    return (
+        (queue.log_end, queue.flushed_end),
+        (queue.visible_end, ite(lost, queue.flushed_end, queue.visible_end)),
+        (queue.unscanned, FALSE),
+        (queue.present, FALSE),
+        (queue.role_due, FALSE),
+    )
+
+
+def _forgotten(request: Request) -> Pairs:
+    """The consumer's connection is gone, and with it whatever it waited for."""
+    nothing = [(each, FALSE) for each in (request.passes, request.wanted, request.commit_due)]
+    return (*answered(request, TRUE), (request.copies, 0), *nothing)

@@ -1,0 +1,64 @@
+"""Truncate: a queue is cut back, or deleted and begun anew, while requests wait for an offset that it then lacks.
+
+Source: nothing tells the hold service (4.9.8): such a request waits for its deadline, and is then answered that its
+offset moved. The part of a queue below its beginning needs no action: who waits, waits at its end.
+"""
+
+from __future__ import annotations
+
+from longpoll_spec.actions.family import action, never
+from longpoll_spec.actions.wake import Pairs, to_executor
+from longpoll_spec.model import Step
+from longpoll_spec.state import IDLE, Queue, State, assign
+from longpoll_spec.terms import Bool, Int, all_of, const, truth
+
+
+def _exists(state: State) -> bool:
+    return state.bounds.has("truncate")
+
+
+@action("queue", exists=_exists, urgent=never)
+def truncate(state: State, queue: Queue) -> Step:
+    """The queue loses its last message. Those who wait for what comes after it are woken, under the bucket's lock, or
+    left to wait.
+    """
+    # GUARD
+    guard = _may_shrink(state, queue)
+    # EFFECT
+    effect = assign(*_shrunk(state, queue, queue.visible_end - 1))
+    return Step(guard, effect)
+
+
+@action("queue", exists=_exists, urgent=never)
+def queue_deleted(state: State, queue: Queue) -> Step:
+    """The queue is deleted, and one of the same name begins at nought. Those who wait for a greater offset are woken,
+    under the bucket's lock, or left to wait.
+    """
+    # GUARD
+    guard = _may_shrink(state, queue)
+    # EFFECT
+    effect = assign(*_shrunk(state, queue, const(0)))
+    return Step(guard, effect)
+
+
+def _may_shrink(state: State, queue: Queue) -> Bool:
+    """Whether the dispatcher has nothing under way and, where somebody is to be woken, the lock is free."""
+    free = [state.lock_free(queue)] if state.policy.on_truncate == "wake" else []
+    room = [each.may_be_queued for each in state.requests]
+    return all_of((state.running, state.dispatcher.at(IDLE), queue.visible_end > 0, *free, *room))
+
+
+def _shrunk(state: State, queue: Queue, end: Int) -> Pairs:
+    wakes = truth(state.policy.on_truncate == "wake")
+    read_all = [(each, each.at(queue) & (each.offset >= end)) for each in state.requests]
+    return (
+        (queue.log_end, end),
+        (queue.visible_end, end),
+        *(
+            pair
+            for each in state.requests
+            for pair in to_executor(each, wakes & each.is_("held") & each.at(queue) & (each.offset > end))
+        ),
+        *((each.passes, each.passes & ~here) for each, here in read_all),
+        *((each.wanted, each.wanted & ~here) for each, here in read_all),
+    )

@@ -1,0 +1,74 @@
+"""How late, at most: the tight bounds on a policy's answers, found by search.
+
+In a world where every request counts its own lateness (the aspect `lateness`) the greatest count that any run reaches
+is the bound: one tick less is exceeded by a run, which the token shows, and it itself is exceeded by none. Leaves out a
+stopped broker, which owes no answer, and requests that were dropped, which get none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines import explore
+from longpoll_spec.errors import BoundsError
+from longpoll_spec.law import law_of
+from longpoll_spec.model import Model, Property
+from longpoll_spec.policy import Policy
+from longpoll_spec.state import Request
+from longpoll_spec.terms import Int, any_of
+
+BOUNDS: Final = Bounds("lateness", requests=1, messages=1, aspects=frozenset({"lateness"}))
+"""Enough to be as late as a policy lets anybody be: who is first or alone waits as long as the others."""
+
+_COUNTS: Final[dict[str, Callable[[Request], Int]]] = {
+    "late": lambda request: request.late,
+    "woken": lambda request: request.waited,
+}
+_SENTENCES: Final = {
+    "late": "Ticks between a pull's deadline and its answer.",
+    "woken": "Ticks between a message's becoming visible and the answer to who waits for it.",
+}
+
+
+@frozen
+class ResponseBound:
+    """One tight bound. `ticks` is None where there is none: time could go on for as long as it is counted."""
+
+    name: str
+    sentence: str
+    ticks: int | None
+    token: str | None
+    """A run that takes so long; none for a bound of no ticks."""
+
+
+def response_bounds(policy: Policy, bounds: Bounds = BOUNDS) -> tuple[ResponseBound, ...]:
+    """The tight bounds of a policy, `late` and `woken`; none under free time, which promises nothing.
+
+    Raises `BoundsError` for bounds without the aspect `lateness`.
+    """
+    if not bounds.has("lateness"):
+        raise BoundsError("response bounds are found where lateness is counted; add the aspect lateness")
+    if policy.tick == "free":
+        return ()
+    model = law_of(policy, bounds)
+    found = explore(
+        model, [_reaches(model, name, ticks) for name in _COUNTS for ticks in range(1, bounds.late_max + 1)]
+    )
+    return tuple(_tight(name, bounds.late_max, {each.name: each.token for each in found.verdicts}) for name in _COUNTS)
+
+
+def _reaches(model: Model, name: str, ticks: int) -> Property:
+    """Somebody's count is this great."""
+    term = any_of(_COUNTS[name](request) >= ticks for request in model.state.requests)
+    return Property(f"{name}_by_{ticks}", "sometimes", _SENTENCES[name], term, here=term)
+
+
+def _tight(name: str, ticks_max: int, tokens: dict[str, str | None]) -> ResponseBound:
+    reached = [ticks for ticks in range(1, ticks_max + 1) if tokens[f"{name}_by_{ticks}"] is not None]
+    ticks = max(reached, default=0)
+    token = tokens[f"{name}_by_{ticks}"] if ticks else None
+    return ResponseBound(name, _SENTENCES[name], None if ticks == ticks_max else ticks, token)

@@ -1,0 +1,119 @@
+"""What the aspects of the world are there for: buckets, commits, limits, channels, cut queues, crashes, roles.
+
+Each statement is None where its aspect is off, or where the policy promises nothing of the kind.
+"""
+
+from __future__ import annotations
+
+from longpoll_spec.model import Model, Property
+from longpoll_spec.properties.statement import Wrong, always, int_after, no_step, no_tick
+from longpoll_spec.state import IDLE, Queue, State
+from longpoll_spec.state.shared import walks_on_role_change
+from longpoll_spec.terms import Bool, after, all_of, any_of
+
+
+def no_orphan(model: Model) -> Property | None:
+    """No request is held in a bucket that the table has lost, where no arrival and no scan would ever find it."""
+    if not model.bounds.has("buckets"):
+        return None
+    return always(no_orphan, all_of(~(each.is_("held") & each.orphan) for each in model.state.requests))
+
+
+def buckets_are_swept(model: Model) -> Property | None:
+    """No scan leaves a bucket in the table that nobody is in or has in hand."""
+    if not model.bounds.has("buckets"):
+        return None
+    return no_step(buckets_are_swept, _unswept(model))
+
+
+def _unswept(model: Model) -> Wrong:
+    state = model.state
+    for action in model.named("scan_start", "scan_end", "recheck", "sweep", "remove_bucket", "notifier_throws"):
+        ended = after(state.scanner.at(IDLE), action.effect) & ~state.scanner.at(IDLE)
+        if action.name == "scan_start":
+            ended = after(state.scanner.at(IDLE), action.effect)
+        yield action, ended & any_of(after(_is_left(state, queue), action.effect) for queue in state.queues)
+
+
+def _is_left(state: State, queue: Queue) -> Bool:
+    """The bucket is in the table, and nobody is in it or has it in hand."""
+    used = [each.at(queue) & (each.is_listed | each.is_("has_bucket", "rechecked")) for each in state.requests]
+    return queue.present & ~any_of(used)
+
+
+def commit_never_regresses(model: Model) -> Property | None:
+    """No offset that a pull carries puts its group's committed offset back; only an explicit commit may."""
+    if not model.bounds.has("commits"):
+        return None
+    return no_step(commit_never_regresses, _regressing(model))
+
+
+def _regressing(model: Model) -> Wrong:
+    for action in model.named("pull_read", "commit_pulled"):
+        request = model.state.requests[int(action.actors[0])]
+        yield action, int_after(request.committed, action) < request.committed
+
+
+def hold_limit_kept(model: Model) -> Property | None:
+    """Where the policy has a limit, no more requests are held than it allows."""
+    if not model.bounds.has("limit") or model.policy.hold_limit == "none":
+        return None
+    requests = model.state.requests
+    two = [one.is_listed & other.is_listed for one in requests for other in requests if one.index < other.index]
+    return always(hold_limit_kept, ~any_of(two))
+
+
+def closed_is_let_go(model: Model) -> Property | None:
+    """No request of a closed channel stands in the table."""
+    if not model.bounds.has("channels"):
+        return None
+    return always(closed_is_let_go, all_of(~(each.is_("held") & each.closed) for each in model.state.requests))
+
+
+def moved_is_told(model: Model) -> Property | None:
+    """No time passes while a request is held whose offset is no longer in its queue."""
+    if not model.bounds.has("truncate"):
+        return None
+    state = model.state
+    return no_tick(moved_is_told, model, lambda each: state.running & each.is_listed & state.is_moved(each))
+
+
+def seen_survives(model: Model) -> Property | None:
+    """No crash takes back a message that was visible."""
+    if not model.bounds.has("crash"):
+        return None
+    return no_step(seen_survives, _taking_back(model))
+
+
+def _taking_back(model: Model) -> Wrong:
+    for action in model.named("crash_and_recover"):
+        ends = [queue.visible_end for queue in model.state.queues]
+        yield action, any_of(int_after(end, action) < end for end in ends)
+
+
+def told_of_role_change(model: Model) -> Property | None:
+    """No request that is held when the broker's role changes waits on as if nothing had been."""
+    if not model.bounds.has("role"):
+        return None
+    return no_step(told_of_role_change, _untold(model))
+
+
+def _untold(model: Model) -> Wrong:
+    state = model.state
+    for action in model.named("role_change"):
+        untold = [each.is_("held") & ~state.at_queue_of(each, lambda queue: queue.role_due) for each in state.requests]
+        yield action, any_of(after(here, action.effect) for here in untold)
+
+
+def role_change_is_whole(model: Model) -> Property | None:
+    """The walk after a change of role comes to every bucket."""
+    if not walks_on_role_change(model.policy, model.bounds):
+        return None
+    return no_step(role_change_is_whole, _breaking_off(model))
+
+
+def _breaking_off(model: Model) -> Wrong:
+    queues = model.state.queues
+    for action, queue in zip(model.named("role_take"), queues, strict=True):
+        others = [other.role_due for other in queues if other is not queue]
+        yield action, any_of(due & ~after(due, action.effect) for due in others)
