@@ -57,6 +57,12 @@ class StoreConfig:
     """`accessMessageInMemoryMaxRatio`, percent: what is further behind the log's end than this counts as on disk."""
     memory_size: int = field(default=0)
     """Bytes of physical memory that the ratio is taken of; 0 asks the machine."""
+    multi_dispatch: bool = field(default=False)
+    """`enableMultiDispatch`: a message may name further queues that list it (`INNER_MULTI_DISPATCH`)."""
+    light_queues: bool = field(default=False)
+    """`enableLmq`: topics and groups whose names begin with `%LMQ%` exist without being made."""
+    light_queue_count_max: int = field(default=20_000)
+    """`maxLmqConsumeQueueNum`."""
 
 
 @frozen

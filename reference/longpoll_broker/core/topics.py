@@ -34,6 +34,8 @@ _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 DEFAULT_TOPIC: Final = "TBW102"
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"
+"""Begins the names of light topics and groups (`MixAll.LMQ_PREFIX`), which exist without being made."""
 SYSTEM_TOPICS: Final = (
     "SELF_TEST_TOPIC",
     "RMQ_SYS_BENCHMARK_TOPIC",
@@ -102,12 +104,17 @@ class Topics:
 
     auto_create: bool = True
     default_queue_count: int = 8
+    light: bool = False
+    """`enableLmq`: every topic whose name begins so is there, with one queue."""
     by_name: dict[str, TopicConfig] = field(factory=dict, init=False)
     changed: bool = field(default=False, init=False)
 
     def get(self, name: str) -> TopicConfig | None:
         """The topic, or None when there is none of this name."""
-        return self.by_name.get(name)
+        topic = self.by_name.get(name)
+        if topic is None and self.light and name.startswith(LMQ_PREFIX) and name_problem(name) is None:
+            return TopicConfig(name, 1, 1)
+        return topic
 
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(list(self.by_name.values()))
@@ -145,7 +152,7 @@ class Topics:
 
         None when it is not there and may not be made.
         """
-        topic = self.by_name.get(name)
+        topic = self.get(name)
         if topic is not None:
             return topic
         if name.startswith(RETRY_PREFIX):
@@ -175,17 +182,22 @@ class Topics:
 
 @define(slots=True, eq=False)
 class Groups:
-    """Every consumer group of a broker; `changed` as in `Topics`."""
+    """Every consumer group of a broker; `changed` and `light` as in `Topics`."""
 
     auto_create: bool = True
+    light: bool = False
     by_name: dict[str, GroupConfig] = field(factory=dict, init=False)
     changed: bool = field(default=False, init=False)
 
     def find(self, name: str) -> GroupConfig | None:
         """The group, made if that is allowed; None when there is none (`findSubscriptionGroupConfig`)."""
         group = self.by_name.get(name)
-        if group is not None or not self.auto_create or len(name) > GROUP_SIZE_MAX:
+        if group is not None or len(name) > GROUP_SIZE_MAX:
             return group
+        if self.light and name.startswith(LMQ_PREFIX):
+            return GroupConfig(name)
+        if not self.auto_create:
+            return None
         made = GroupConfig(name)
         return made if self.put(made) else None
 

@@ -43,12 +43,13 @@ from longpoll_broker.service.executors import InlineExecutor, PoolExecutor
 from longpoll_broker.service.flush_service import FlushService
 from longpoll_broker.service.group_commit import GroupCommit
 from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.service.inner_queues import InnerQueueService
 from longpoll_broker.service.lock_service import LockService
 from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.service.query_service import QueryService
-from longpoll_broker.service.role_service import RoleService
 from longpoll_broker.service.retention_service import RetentionService
+from longpoll_broker.service.role_service import RoleService
 from longpoll_broker.service.scan_service import ScanService
 from longpoll_broker.service.schedule_service import DelayOffsets, ScheduleService
 from longpoll_broker.service.send import SendService
@@ -98,8 +99,9 @@ class Broker:
         self._recorder = recorder
         self.address: Address = listeners[0].address
         self.name_server_address: Address = listeners[1].address
-        self.topics = Topics(config.auto_create_topic, config.default_topic_queue_count)
-        self.groups = Groups(config.auto_create_subscription_group)
+        light = store_config.light_queues
+        self.topics = Topics(config.auto_create_topic, config.default_topic_queue_count, light)
+        self.groups = Groups(config.auto_create_subscription_group, light)
         self.offsets = Offsets()
         self.delays = DelayOffsets()
         self.clients = Clients()
@@ -332,6 +334,7 @@ class Broker:
             recorder,
             self._commits,
             self.traits,
+            self._inner_queues(),
         )
         back = SendBackService(config, self.topics, self.groups, self.store, appender, store_host, self.traits)
         transactions = TransactionService(runtime, appender, self.store, store_host, self.traits)
@@ -367,6 +370,12 @@ class Broker:
             self._processors[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = self._roles.member_changed
         if self.traits.serves_lite_pull:
             self._processors[RequestCode.LITE_PULL_MESSAGE] = self.pull_service.receive
+
+    def _inner_queues(self) -> InnerQueueService | None:
+        settings = self._store_config
+        if not settings.multi_dispatch:
+            return None
+        return InnerQueueService(self.store, settings.light_queues, settings.light_queue_count_max)
 
     def _start_threads(self) -> None:
         if self._recorder is not None:

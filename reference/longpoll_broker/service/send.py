@@ -19,6 +19,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.properties import (
     CLUSTER,
     DELAY,
+    INNER_QUEUES,
     PREPARED,
     REGION,
     TAGS,
@@ -40,13 +41,14 @@ from longpoll_broker.core.topics import (
     name_problem,
 )
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
-from longpoll_broker.errors import BrokerError, HeaderError, MessageRefusedError
+from longpoll_broker.errors import HeaderError, MessageRefusedError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.append import HALF_TOPIC, TRANSACTION_MASK, Appender, delayed, moved
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.service.group_commit import GroupCommit
+from longpoll_broker.service.inner_queues import InnerQueueService, SendRefusedError
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_broker.store.record import host_bytes
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
@@ -60,14 +62,6 @@ REGION_FIELDS: Final = {TRACE: "true", REGION: "DefaultRegion"}
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 DEFAULT_QUEUE_COUNT: Final = 4
 """What a client that names no count gets (`defaultTopicQueueNums` of the clients)."""
-
-
-class SendRefusedError(BrokerError):
-    """A check before the store refuses a send; `code` is the answer's."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        super().__init__(remark)
-        self.code = code
 
 
 @define(slots=True, eq=False)
@@ -85,6 +79,8 @@ class SendService:
     commits: GroupCommit | None
     """`SYNC_FLUSH`: a send is answered when its bytes are durable; None answers before."""
     traits: Traits = STRICT_TRAITS
+    inner_queues: InnerQueueService | None = None
+    """Who says which further queues a message may name; None when multi-dispatch is off."""
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
     _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
 
@@ -186,6 +182,8 @@ class SendService:
             message = self._dead_if_tried_out(message, header, properties)
         if DELAY in properties or PREPARED in properties:
             message = self._elsewhere(message, properties)
+        elif self.inner_queues is not None and INNER_QUEUES in properties:
+            message = self.inner_queues.named(message, properties)
         result = self.appender.append(message, tag)
         fields = REGION_FIELDS | {
             "queueId": str(queue_id),

@@ -43,6 +43,10 @@ class QueueOf(Protocol):
         ...
 
 
+InnerOf = Callable[[Record], list[tuple[ConsumeQueue, int]]]
+"""The further queues that list a record, with its offset in each (`inner_queues`); raises OSError likewise."""
+
+
 class Dispatcher:
     """The cursor. Invariant: every record before `cursor` is in its queue; `handed` are neighbours that begin there.
 
@@ -51,12 +55,13 @@ class Dispatcher:
     ended after the last hand-over: a record that does not begin there shows that one before it was missed.
     """
 
-    __slots__ = ("_append_lock", "_handed_end", "_log", "_queue_of", "cursor", "handed", "handing")
+    __slots__ = ("_append_lock", "_handed_end", "_inner_of", "_log", "_queue_of", "cursor", "handed", "handing")
 
-    def __init__(self, log: CommitLog, append_lock: Lock, queue_of: QueueOf, cursor: int) -> None:
+    def __init__(self, log: CommitLog, append_lock: Lock, queue_of: QueueOf, inner_of: InnerOf, cursor: int) -> None:
         self._log = log
         self._append_lock = append_lock
         self._queue_of = queue_of
+        self._inner_of = inner_of
         self.cursor = cursor
         self.handed: deque[Handed] = deque()
         self.handing = cursor == log.end
@@ -85,9 +90,18 @@ class Dispatcher:
         """Move up to `limit` records into their queues; the arrivals in log order, fewer when some list in no queue.
 
         One caller at a time. Raises OSError when a queue's file cannot grow (the cursor stays before that record) and
-        StoreDamageError when the log holds no record where one must be.
+        StoreDamageError when the log holds no record where one must be; not while there are arrivals to tell of, for
+        whoever waits for them must hear, and the next call meets the same.
         """
         arrivals: list[Arrival] = []
+        try:
+            self._dispatch(limit, arrivals)
+        except (OSError, StoreDamageError):
+            if not arrivals:
+                raise
+        return arrivals
+
+    def _dispatch(self, limit: int, arrivals: list[Arrival]) -> None:
         handed = self.handed
         count = 0
         while handed and count < limit:
@@ -97,7 +111,6 @@ class Dispatcher:
             count += 1
         if self.cursor != self._log.end:
             self._read(limit - count, arrivals)
-        return arrivals
 
     def _show(self, item: Handed, arrived: Callable[[Arrival], None]) -> None:
         queue = item.queue
@@ -109,6 +122,13 @@ class Dispatcher:
                 )
             )  # fmt: skip
         self.cursor = item.physical_offset + item.size
+
+    def _show_inner(self, record: Record, arrived: Callable[[Arrival], None]) -> None:
+        """List a record in its further queues; one that lists it already, before a failure, is passed over."""
+        for queue, offset in self._inner_of(record):
+            place = (record.physical_offset, record.size, record.tags_code)
+            if queue.put(offset, *place):
+                arrived(Arrival(queue.topic, queue.queue_id, offset + 1, place[2], record.store_ms, place[0], place[1]))
 
     def _read(self, limit: int, arrivals: list[Arrival]) -> None:
         log = self._log
@@ -129,6 +149,7 @@ class Dispatcher:
                     f"commit log, physical offset {self.cursor}: {found}; stop the broker and run "
                     "`longpoll store verify` on its store"
                 )
+            self._show_inner(found, arrivals.append)
             queue = self._queue_of(found)
             self._show(
                 Handed(queue, found.queue_offset, found.physical_offset, found.size, found.tags_code, found.store_ms),

@@ -25,6 +25,7 @@ from longpoll_broker.store.deletions import Deletions
 from longpoll_broker.store.dispatch import Dispatcher, Handed
 from longpoll_broker.store.index import Index
 from longpoll_broker.store.indexer import Indexer
+from longpoll_broker.store.inner_queues import inner_places, with_offsets
 from longpoll_broker.store.messages import Arrival, GetResult, GetStatus, MessageToStore, PutResult, QueryResult
 from longpoll_broker.store.queue_table import QueueTable
 from longpoll_broker.store.record import (
@@ -76,7 +77,7 @@ class MessageStore:
         self._checkpoint = load_checkpoint(runtime.files, f"{directory}/checkpoint")
         self._store_ms = 0
         self._dispatched_ms = 0
-        self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, 0)
+        self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, self._inner_of, 0)
         self._indexer: Indexer | None = None
         if config.index:
             index = Index(runtime, f"{directory}/index", config.index_slot_count, config.index_entry_count)
@@ -118,7 +119,7 @@ class MessageStore:
         else:
             recovered = recover_clean(self._log, queues, self._checkpoint.logics_ms if self._had_queues else -1)
         self._store_ms = recovered.store_ms
-        self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, recovered.cursor)
+        self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, self._inner_of, recovered.cursor)
         while self._dispatcher.cursor < self._log.end:
             self._dispatcher.dispatch(_DISPATCH_COUNT)
         for queue in self._table.all():
@@ -167,6 +168,10 @@ class MessageStore:
             tags_code = message.tags_code
             if topic_name == SCHEDULE_TOPIC:
                 tags_code = tags_code_of(topic_name, properties, store_ms)
+            inner: list[ConsumeQueue] = []
+            if message.inner_queues:
+                inner = [self._table.make(*place) for place in message.inner_queues]
+                message = self._numbered(message, inner)
             log = self._log
             end_before = log.end
             start = log.append(message, topic.part, queue_offset, store_ms)
@@ -174,9 +179,30 @@ class MessageStore:
             self._store_ms = store_ms
             if listed:
                 queue.offset_next = queue_offset + 1
-            handed = Handed(queue if listed else None, queue_offset, start, size, tags_code, store_ms)
-            self._dispatcher.hand(handed, end_before)
+            if inner:
+                # Not handed over: the dispatcher reads from the record which queues list it.
+                for each in inner:
+                    each.offset_next += 1
+            else:
+                handed = Handed(queue if listed else None, queue_offset, start, size, tags_code, store_ms)
+                self._dispatcher.hand(handed, end_before)
         return PutResult(queue_offset, start, size, store_ms, message.store_host)
+
+    @staticmethod
+    def _numbered(message: MessageToStore, inner: list[ConsumeQueue]) -> MessageToStore:
+        """The message with its offset in each inner queue; raises MessageRefusedError when they do not fit."""
+        numbered = with_offsets(message, [queue.offset_next for queue in inner])
+        if len(numbered.properties) > PROPERTIES_SIZE_MAX:
+            raise MessageRefusedError(f"the properties with {len(inner)} inner queues do not fit a record")
+        return numbered
+
+    def _inner_of(self, record: Record) -> list[tuple[ConsumeQueue, int]]:
+        """The further queues that list a record, with its offset in each."""
+        if not self._config.multi_dispatch:
+            return []
+        places = inner_places(record, light=self._config.light_queues)
+        with self._append_lock:
+            return [(self._table.make(topic, queue_id), offset) for topic, queue_id, offset in places]
 
     def _why_refused(self, message: MessageToStore) -> str:
         if len(message.properties) > PROPERTIES_SIZE_MAX:

@@ -31,6 +31,8 @@ class MessageToStore(msgspec.Struct, frozen=True, gc=False):
     """The two bits that tell IPv6 hosts are set by the store, from the hosts' lengths."""
     reconsume_times: int = 0
     prepared_offset: int = 0
+    inner_queues: tuple[tuple[str, int], ...] = ()
+    """Further queues that list it, by topic and id, in the order of its property `INNER_MULTI_DISPATCH`."""
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):

@@ -1,0 +1,132 @@
+"""Multi-dispatch and light queues: one message listed in several queues, and whoever waits there woken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from longpoll_broker.core.properties import read_properties
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.store.consume_queue import ConsumeQueue
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
+
+LIGHT = attrs.evolve(SMALL_STORE, multi_dispatch=True, light_queues=True)
+LONG_MS = 30_000
+NAMES = "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"
+
+
+def bodies(client: RawClient, topic: str, offset: int = 0) -> list[bytes]:
+    """What a queue lists from an offset on."""
+    reply = client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, offset, group="%LMQ%g"))
+    return [bytes(record.body) for record in records_of(reply)] if reply.code == 0 else []
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_who_waits_at_a_light_queue_is_woken(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+    """The message is one record, with its offset in each queue; topic and group need not be made."""
+    broker = start_broker(policy=policy, store_config=LIGHT)
+    puller, sender = connect(broker.address), connect(broker.address)
+    fields = pull_fields("%LMQ%b", 0, timeout_ms=LONG_MS, group="%LMQ%g")
+    opaque = puller.send(RequestCode.PULL_MESSAGE, fields)
+    wait_until(lambda: len(broker.hold_service) == 1)
+    send_message(sender, "T", b"m", properties=NAMES)
+    reply = puller.reply(opaque)
+    assert reply is not None
+    assert reply.code == 0
+    (record,) = records_of(reply)
+    assert (record.topic, bytes(record.body)) == ("T", b"m")
+    assert read_properties(record.properties.decode())["INNER_MULTI_QUEUE_OFFSET"] == "0,0"
+    send_message(sender, "T", b"n", properties="INNER_MULTI_DISPATCH\x01%LMQ%b\x02")
+    wait_until(lambda: broker.store.visible_end("%LMQ%b", 0) == 2)
+    assert bodies(puller, "T") == [b"m", b"n"]
+    assert bodies(puller, "%LMQ%a") == [b"m"]
+    assert bodies(puller, "%LMQ%b", 1) == [b"n"]
+
+
+@pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])
+def test_light_queues_are_there_again(
+    crashed: bool, start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """After a stop, and rebuilt from the log after a crash; the next offset goes on, and verify finds nothing wrong."""
+    broker = start_broker(store_config=LIGHT)
+    for number in range(3):
+        send_message(connect(broker.address), "T", b"%d" % number, properties=NAMES)
+    broker.stop()
+    if crashed:
+        (tmp_path / "store" / "abort").touch()
+        for name in ("%LMQ%a", "%LMQ%b", "T"):
+            for file in (tmp_path / "store" / "consumequeue" / name / "0").iterdir():
+                file.unlink()
+    broker = start_broker(store_config=LIGHT)
+    client = connect(broker.address)
+    assert bodies(client, "%LMQ%a") == [b"0", b"1", b"2"]
+    send_message(client, "T", b"3", properties=NAMES)
+    assert bodies(client, "%LMQ%b", 3) == [b"3"]
+    broker.stop()
+    assert verify(RealRuntime().files, str(tmp_path / "store")).problems == []
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        ("%LMQ%a,../x", 13),
+        ("%LMQ%a,%LMQ%a", 13),
+        (",".join(f"%LMQ%{number}" for number in range(129)), 13),
+        (",".join(f"%LMQ%{number}" for number in range(3)), 1),
+        ("%LMQ%a,%LMQ%b", 0),
+    ],
+    ids=["path", "twice", "many", "more than the broker takes", "good"],
+)
+def test_which_names_are_taken(names: str, code: int, start_broker: StartBroker, connect: Connect) -> None:
+    """A refused message is not stored at all."""
+    broker = start_broker(store_config=attrs.evolve(LIGHT, light_queue_count_max=2))
+    fields = send_fields("T", properties=f"INNER_MULTI_DISPATCH\x01{names}\x02")
+    assert connect(broker.address).call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == code
+    assert broker.store.visible_end("T", 0) == (code == 0)
+
+
+def test_without_the_settings_nothing_of_it_is_there(start_broker: StartBroker, connect: Connect) -> None:
+    """The property is one like any other, and the topic is unknown."""
+    broker = start_broker()
+    client = connect(broker.address)
+    send_message(client, "T", properties=NAMES)
+    assert broker.store.visible_end("%LMQ%a", 0) == 0
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("%LMQ%a", 0)).code == 17
+
+
+def test_a_delayed_message_names_no_further_queue(start_broker: StartBroker, connect: Connect) -> None:
+    """It would be listed there before it is due."""
+    broker = start_broker(store_config=LIGHT)
+    send_message(connect(broker.address), "T", properties=f"{NAMES}DELAY\x0118\x02")
+    assert broker.store.visible_end("%LMQ%a", 0) == 0
+
+
+def test_what_became_visible_before_a_failure_is_announced(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk has no room for one queue: whoever waits at the queues before it is woken all the same."""
+    broker = start_broker(store_config=LIGHT)
+    puller, sender = connect(broker.address), connect(broker.address)
+    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("%LMQ%a", 0, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    put = ConsumeQueue.put
+
+    def fails_for_b(queue: ConsumeQueue, *unit: int) -> bool:
+        if queue.topic == "%LMQ%b":
+            raise OSError("no room")
+        return put(queue, *unit)
+
+    monkeypatch.setattr(ConsumeQueue, "put", fails_for_b)
+    sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties=NAMES), b"m")
+    reply = puller.reply(opaque)
+    assert reply is not None
+    assert [bytes(record.body) for record in records_of(reply)] == [b"m"]
+    monkeypatch.undo()
+    wait_until(lambda: broker.store.visible_end("%LMQ%b", 0) == 1)
+    assert broker.store.visible_end("%LMQ%a", 0) == 1
