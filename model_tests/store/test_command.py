@@ -44,6 +44,21 @@ def test_show_picks(directory: str) -> None:
     assert "queueOffset=3" in run("show", directory, "--topic", "Orders", "--queue", "1", "--from", "3").stdout
 
 
+def test_show_finds_by_key_id_and_time(directory: str) -> None:
+    """A message is found by one of its keys, by the id that its sender got, and by when it was stored."""
+    everything = lines(run("show", directory, "--json"))
+    (found,) = lines(run("show", directory, "--key", "key13", "--json"))
+    assert found["properties"]["KEYS"] == "key13"
+    assert lines(run("show", directory, "--id", found["msgId"].lower(), "--json")) == [found]
+    assert "KEYS" in run("show", directory, "--id", found["msgId"]).stdout
+    times = sorted(line["storeTimestamp"] for line in everything)
+    first, last = str(times[0]), str(times[-1])
+    assert lines(run("show", directory, "--stored-from", first, "--stored-to", last, "--json")) == everything
+    assert lines(run("show", directory, "--stored-to", str(times[0] - 1), "--json")) == []
+    assert lines(run("show", directory, "--stored-from", str(times[-1] + 1), "--json")) == []
+    assert lines(run("show", directory, "--key", "key", "--json")) == []
+
+
 def test_dump_picks(directory: str) -> None:
     """The dump is in log order; what it holds is chosen by --what, and by topic, queue and offset."""
     records = lines(run("dump", directory, "--json"))

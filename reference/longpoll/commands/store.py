@@ -32,6 +32,12 @@ queue_option = click.option("--queue", "queue_id", type=click.IntRange(min=0), h
 from_option = click.option(
     "--from", "offset_first", type=click.IntRange(min=0), default=0, show_default=True, help="First queue offset."
 )
+key_option = click.option("--key", help="Only messages with this key, or this unique key.")
+id_option = click.option(
+    "--id", "message_id", help="Only the message with this id, as the broker answered a send with."
+)
+stored_from_option = click.option("--stored-from", "stored_from_ms", type=int, help="Stored at this time or later, ms.")
+stored_to_option = click.option("--stored-to", "stored_to_ms", type=int, help="Stored at this time or earlier, ms.")
 count_option = click.option("--count", type=click.IntRange(min=0), help="At most so many lines.")
 directory_argument = click.argument("directory", metavar="DIR", type=click.Path())
 
@@ -90,29 +96,44 @@ def verify_command(directory: str, as_json: bool) -> None:
 @topic_option
 @queue_option
 @from_option
+@key_option
+@id_option
+@stored_from_option
+@stored_to_option
 @count_option
 @json_option
 @user_mistakes
 def show_command(
-    directory: str, *, topic: str | None, queue_id: int | None, offset_first: int, count: int | None, as_json: bool
+    directory: str,
+    *,
+    topic: str | None,
+    queue_id: int | None,
+    offset_first: int,
+    count: int | None,
+    as_json: bool,
+    **asked: Any,
 ) -> None:
-    """Show what consumers can read: the queues, or the messages of a topic in queue order.
+    """Show what consumers can read: the queues, or messages in queue order, chosen by queue, key, id or time.
 
-    With --json, every message of the chosen queues is one line.
+    With --json, every message of the chosen queues is one line. Keys are looked for in the messages, not in the index.
 
     \b
     Examples:
       longpoll store show ~/store
       longpoll store show ~/store --topic T --queue 0 --from 100 --count 10 --json
+      longpoll store show ~/store --key order-17 --json
+      longpoll store show ~/store --id 7F00000100002A9F00000000000003E8
+      longpoll store show ~/store --topic T --stored-from 1795246130656 --stored-to 1795246204434
     """
+    wanted = _Wanted(**asked)
     with _opened(directory) as found:
-        if topic is None and queue_id is None and not as_json:
+        if topic is None and queue_id is None and not as_json and wanted == _Wanted():
             _show_queues(found)
             return
         lines = itertools.chain.from_iterable(
             _messages(found, queue, offset_first) for queue in found.queues if _is_chosen(queue, topic, queue_id)
         )
-        _print_lines(itertools.islice(lines, count), as_json)
+        _print_lines(itertools.islice(filter(wanted.has, lines), count), as_json)
 
 
 @store.command("dump")
@@ -166,6 +187,28 @@ def dump_command(
         err.print(text, soft_wrap=True, markup=False)
     if damaged:
         raise SystemExit(Exit.VIOLATED)
+
+
+@attrs.frozen
+class _Wanted:
+    """What a shown message must have; None wants nothing."""
+
+    key: str | None = None
+    message_id: str | None = None
+    stored_from_ms: int | None = None
+    stored_to_ms: int | None = None
+
+    def has(self, line: dict[str, Any]) -> bool:
+        """Whether a message's line is wanted; a damaged one only when nothing is."""
+        if line["kind"] == "damage":
+            return self == _Wanted()
+        properties, stored_ms = line["properties"], line["storeTimestamp"]
+        return (
+            self.key in {None, properties.get("UNIQ_KEY"), *properties.get("KEYS", "").split(" ")}
+            and (self.message_id is None or self.message_id.upper() == line["msgId"])
+            and (self.stored_from_ms is None or stored_ms >= self.stored_from_ms)
+            and (self.stored_to_ms is None or stored_ms <= self.stored_to_ms)
+        )
 
 
 @contextmanager

@@ -314,6 +314,7 @@ def record_fields(record: Record) -> dict[str, Any]:
         "bodyLength": len(record.body),
         "tagsCode": record.tags_code,
         "properties": decode_properties(record.properties),
+        "msgId": f"{record.store_host.hex()}{record.physical_offset:016x}".upper(),
         "propertiesRaw": record.properties.decode("utf-8", "replace"),
         "body": base64.b64encode(record.body).decode(),
     }
