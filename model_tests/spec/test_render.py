@@ -236,6 +236,7 @@ def test_plain_data_has_every_state() -> None:
     }
 
 
+@cache
 def _models() -> list[Model]:
     knobs = ("recheck_after_hold=in_lock", "on_throw=keep_rest", "heap_entry=one_shot", "on_reject=drop")
     policies = [*PRESETS.values(), *(with_knob(preset("strict-clone"), knob) for knob in knobs)]

@@ -13,6 +13,7 @@ from attrs import frozen
 
 from longpoll_spec.law import properties_of
 from longpoll_spec.model import Action, Trace
+from longpoll_spec.render.wrong_of_aspects import WRONG
 
 SCAN_MS: Final = 5000
 """`PullRequestHoldService.run` waits so long between two scans."""
@@ -44,6 +45,17 @@ class End:
         """Where a request stands at the end."""
         return self.trace.model.state.phases.labels[self.values[f"phase_{slot}"]]
 
+    def end_of(self, slot: int, name: str) -> int:
+        """An end of the queue that the request reads."""
+        queue = self.values.get(f"queue_{slot}")
+        return self.values[name if queue is None else f"{name}_q{queue}"]
+
+    def has_more(self, slot: int) -> bool:
+        """Whether the request would find something to read that passes its filter; it reads a queue."""
+        reads = self.values.get(f"queue_{slot}", 0) < self.trace.model.bounds.queues
+        passes = self.values.get(f"passes_{slot}", 1)
+        return bool(reads and passes and self.values[f"offset_{slot}"] < self.end_of(slot, "visible_end"))
+
     def latest(self, *labels: str, before: int | None = None) -> int | None:
         """The number of the last step, or the last before another, that is one of these actions."""
         stop = len(self.trace.steps) if before is None else before
@@ -62,15 +74,15 @@ def wrong_in(trace: Trace) -> tuple[str, ...]:
     if item is None or item.kind == "sometimes":
         return ()
     teller = _TELLERS.get(trace.property_name)
-    told = tuple(teller(End(trace))) if teller is not None else ()
+    told = tuple(teller(End(trace))) if teller is not None else WRONG.get(trace.property_name, ())
     return (*told, f"This breaks the property {item.name}: {item.sentence}")
 
 
 def _lost(end: End) -> Iterable[str]:
     values = end.values
     for slot in end.slots:
-        offset, visible = values[f"offset_{slot}"], values["visible_end"]
-        if end.phase(slot) == "held" and offset < visible:
+        if end.phase(slot) == "held" and end.has_more(slot):
+            offset, visible = values[f"offset_{slot}"], end.end_of(slot, "visible_end")
             yield (
                 f"Request {slot} waits in the bucket for offset {offset} although maxOffset is {visible}: its wakeup "
                 f"is lost. Nobody is due to look at it before the next arrival on this queue or the next scan, "
@@ -80,12 +92,15 @@ def _lost(end: End) -> Iterable[str]:
 
 
 def _window(end: End, slot: int) -> Iterable[str]:
-    put = end.latest(f"hold({slot})", "notify_end", "scan_end", "notifier_throws")
+    put = end.latest(f"hold({slot})", "notify_end", "scan_end", "walk_end", "notifier_throws")
     if put is None:
         return
     action = end.trace.steps[put].action
     assert action is not None
-    notified = end.latest("notify_start", before=put)
+    notified = end.latest("notify_start", "walk_start", before=put)
+    if notified is None:
+        yield from _unannounced(end, slot)
+        return
     if action.name == "hold":
         read = end.latest(f"pull_read({slot})", f"recheck({slot})", before=put)
         yield (
@@ -95,7 +110,8 @@ def _window(end: End, slot: int) -> Iterable[str]:
         )
         yield "Remedy: look at maxOffset again after the insert (knob recheck_after_hold=after_insert)."
         return
-    walker = "scan" if action.name == "scan_end" or action.actors[:1] == ("scanner",) else "notify"
+    families = {"scan_end": "scan", "walk_end": "walk", "notify_end": "notify"}
+    walker = families.get(action.name, "scan" if action.actors[:1] == ("scanner",) else "notify")
     took = end.latest(f"{walker}_start", before=put)
     yield (
         f"The window lies between step {took}, ManyPullRequest.cloneListAndClear, and step {put}, "
@@ -103,6 +119,17 @@ def _window(end: End, slot: int) -> Iterable[str]:
         + (f", and notifyMessageArriving in step {notified} found the bucket empty." if notified != took else ".")
     )
     yield "Remedy: walk in place under the lock (take=in_place), or look again after the put-back (recheck_after_keep)."
+
+
+def _unannounced(end: End, slot: int) -> Iterable[str]:
+    """Nobody walked between: what is due announces another message than the one that the request waits for."""
+    announced, tags = end.values.get("announced"), end.trace.model.bounds.tags
+    if announced is not None and announced < tags:
+        yield (
+            f"The dispatcher is due, but announces the last message of a batch only, with tag t{announced}; the "
+            f"message for request {slot}, which wants tag t{end.values[f'wants_{slot}']}, is never announced."
+        )
+        yield "Remedy: announce every message (knob notify_grain=message), or wake whatever the tag is."
 
 
 def _late(end: End) -> Iterable[str]:
@@ -125,10 +152,10 @@ def _late(end: End) -> Iterable[str]:
 def _waiting(end: End) -> Iterable[str]:
     values = end.values
     for slot in end.slots:
-        if end.phase(slot) != "idle" and values[f"offset_{slot}"] < values["log_end"]:
+        if end.phase(slot) != "idle" and values[f"offset_{slot}"] < end.end_of(slot, "log_end"):
             yield (
                 f"Time passes while request {slot} waits for offset {values[f'offset_{slot}']}, which is appended "
-                f"already (log end {values['log_end']}, maxOffset {values['visible_end']})."
+                f"already (log end {end.end_of(slot, 'log_end')}, maxOffset {end.end_of(slot, 'visible_end')})."
             )
 
 
