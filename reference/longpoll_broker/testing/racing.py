@@ -61,6 +61,8 @@ class Delivery:
     delay_ms: float
     stalled_ms: float = 0.0
     """How much of the delay the machine, as a control thread saw it, stood still."""
+    overtaken_count: int = 0
+    """Deliveries on all queues meanwhile: few when everything stood still, many when this one was forgotten."""
 
 
 @frozen
@@ -89,6 +91,8 @@ class _Queue:
     offset: int = 0
     written_ns: int = 0
     """When the later of the message and the pull was written."""
+    delivered_before: int = 0
+    """Deliveries in all at that moment."""
     acknowledged: bool = False
     delivered: bool = False
 
@@ -124,6 +128,7 @@ class _Race:
             fields = pull_fields(plan.topic, queue.offset, queue_id=number, timeout_ms=plan.hold_ms)
             self.puller.sendall(b"".join(encode(Command(RequestCode.PULL_MESSAGE, number, ext_fields=fields))))
         queue.written_ns = time.monotonic_ns()
+        queue.delivered_before = self.delivered_count
 
     def answered(self, answer: Command, *, is_send: bool, stop_ns: int) -> None:
         """Take an answer; the opaque is the queue's number."""
@@ -145,7 +150,8 @@ class _Race:
             self.delivered_count += 1
             if delay_ms > self.plan.late_ms:
                 stalled_ms = self.watch.stalled_ms(queue.written_ns, now_ns)
-                self.late.append(Delivery(number, queue.offset, delay_ms, stalled_ms))
+                overtaken = self.delivered_count - queue.delivered_before - 1
+                self.late.append(Delivery(number, queue.offset, delay_ms, stalled_ms, overtaken))
             queue.delivered = True
         if queue.acknowledged and queue.delivered:
             queue.offset += 1

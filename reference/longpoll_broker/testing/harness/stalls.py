@@ -1,15 +1,16 @@
 """A control thread that tells when the machine, and not the broker, stood still.
 
-It sleeps a millisecond at a time. A sleep that took far longer shows that this process did not get a processor; how
-long the broker's threads waited for one, the kernel says itself. Both are stalls of the machine: with a processor to
-itself the broker would not have had them. Waiting for anything else, a disk or a lock, excuses nothing.
+It sleeps a millisecond at a time, and a sleep that took far longer shows that nothing ran in time. How long the
+threads of load and broker waited for a processor, the kernel says itself. Both are stalls of the machine: on one that
+does nothing else there would be none. Waiting for anything else, a disk or a lock, excuses nothing.
 
-Source of the broker's waits: Linux's `/proc/<process>/task/<thread>/schedstat`, second number, nanoseconds in the run
+Source of the waits: Linux's `/proc/<process>/task/<thread>/schedstat`, second number, nanoseconds in the run
 queue. It grows when a wait ends, so a wait is taken to lie just before the moment at which it was seen.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import suppress
@@ -21,19 +22,19 @@ SLEEP_S: Final = 0.001
 STALL_MS: Final = 50.0
 """A sleep of a millisecond that takes longer is a stall; the interpreter's own turns take up to 5 ms a thread."""
 WAIT_MS: Final = 2.0
-"""A wait of the broker for a processor that counts; the kernel's turns are about as long."""
+"""A wait for a processor that counts; the kernel's turns are about as long."""
 LOOK_S: Final = 0.005
-"""How often the broker's waits are looked at."""
+"""How often the waits are looked at."""
 
 
 class StallWatch:
     """Watches inside its block. Invariant: `_stalls` are in the order in which they ended; they change under `_lock`.
 
-    `process_id` is the broker's; None watches this process alone.
+    `process_id` is the broker's; None watches the load alone.
     """
 
     def __init__(self, process_id: int | None = None) -> None:
-        self._tasks = None if process_id is None else Path(f"/proc/{process_id}/task")
+        self._tasks = [Path(f"/proc/{each}/task") for each in (os.getpid(), process_id) if each is not None]
         self._waited_ns: dict[str, int] = {}
         self._lock = threading.Lock()
         self._stalls: list[tuple[int, int]] = []
@@ -67,7 +68,7 @@ class StallWatch:
             self._note(begin_ns, end_ns)
 
     def note_wait(self, wait_ns: int, end_ns: int) -> None:
-        """Note a wait of the broker for a processor; a short one is forgotten."""
+        """Note a wait for a processor; a short one is forgotten."""
         if wait_ns / 1e6 >= WAIT_MS:
             self._note(end_ns - wait_ns, end_ns)
 
@@ -87,13 +88,14 @@ class StallWatch:
                 self._look()
 
     def _look(self) -> None:
-        """Note what each of the broker's threads has waited since the last look."""
-        if self._tasks is None:
-            return
-        # A thread, or the broker, may end between the listing and the read.
-        with suppress(OSError):
-            for task in self._tasks.iterdir():
-                with suppress(OSError):
-                    waited_ns = int((task / "schedstat").read_text().split()[1])
-                    self.note_wait(waited_ns - self._waited_ns.get(task.name, waited_ns), time.monotonic_ns())
-                    self._waited_ns[task.name] = waited_ns
+        """Note what each thread has waited since the last look."""
+        for tasks in self._tasks:
+            # A thread, or the broker, may end between the listing and the read.
+            with suppress(OSError):
+                for task in tasks.iterdir():
+                    self._look_at(task)
+
+    def _look_at(self, task: Path) -> None:
+        waited_ns = int((task / "schedstat").read_text().split()[1])
+        self.note_wait(waited_ns - self._waited_ns.get(task.name, waited_ns), time.monotonic_ns())
+        self._waited_ns[task.name] = waited_ns
