@@ -1,4 +1,4 @@
-"""How fast the store is by itself, one thread, no sockets: append, dispatch, read, flush, open.
+"""How fast the store is by itself, one thread, no sockets: append, dispatch, index, read, flush, open.
 
     python model_tests/bench/store_bench.py [--messages 300000] [--body 128] [--queues 4] [--profile]
 
@@ -77,6 +77,13 @@ def read(store: MessageStore, load: Load) -> int:
     return count
 
 
+def index(store: MessageStore, load: Load) -> int:
+    """Index every message by its one key, as the flush thread does."""
+    while not store.index(256):
+        pass
+    return load.messages * 2
+
+
 def flush(store: MessageStore) -> int:
     """Make everything durable at once."""
     store.flush()
@@ -114,7 +121,13 @@ def main() -> None:
     load = Load(options.messages, options.body, options.queues)
     with tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
         store = open_store(directory, StoreConfig())
-        works = {"put": put, "dispatch": dispatch, "put + dispatch": put_and_dispatch, "get, 32 a pull": read}
+        works = {
+            "put": put,
+            "dispatch": dispatch,
+            "put + dispatch": put_and_dispatch,
+            "index": index,
+            "get, 32 a pull": read,
+        }
         for name, work in works.items():
             measure(name, partial(work, store, load), options.profile)
         measure("flush (calls)", partial(flush, store), options.profile)
