@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from longpoll_broker.errors import ConfigError, UnreachableError
+from longpoll_broker.errors import AnswerTimeoutError, ConfigError, UnreachableError
 from longpoll_broker.runtime import tls
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.runtime.tls import client_context, server_context
@@ -171,10 +171,8 @@ def test_planted_reads_that_leave_a_rest_in_the_library_are_noticed(
         except ssl.SSLWantReadError:
             raise BlockingIOError from None
 
-    with Producer(secure, name_server(broker)) as producer:
-        producer.send("T", b"x" * 12_000)
     monkeypatch.setattr(tls.TlsSocket, "recv_into", read_once)
-    with PullConsumer(secure, name_server(broker), ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
-        consumer.subscribe("T")
-        consumer.start()
-        assert consumer.poll(0.3) == []
+    client = RemotingClient(secure, *broker.name_server_address)
+    with pytest.raises(AnswerTimeoutError):
+        client.call(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=0.3)
+    client.close()
