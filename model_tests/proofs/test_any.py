@@ -9,7 +9,8 @@ import pytest
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import ablate
-from longpoll_spec.engines.smt_any import READ, compare, cutoff_of, prove_any, statements_of
+from longpoll_spec.engines.smt import PLAIN
+from longpoll_spec.engines.smt_any import READ, WORLD, compare, cutoff_of, prove_any, statements_of
 from longpoll_spec.engines.smt_any_rest import NotUniformError, Rest, Rests
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of, properties_of
@@ -19,11 +20,24 @@ from longpoll_spec.state import State
 from longpoll_spec.terms import Bool, Int, all_of, any_of, bool_variable, int_variable
 from longpoll_spec.testing.traces import breaks_its_property
 
+_SMALLER_WORLDS = [(queues, tags) for queues in (1, 2) for tags in (1, 2) if (queues, tags) != (2, 2)]
 
-@pytest.mark.parametrize("name", ["strict", pytest.param("strict-clone", marks=pytest.mark.long)])
-def test_ours_are_proved_for_any_number(name: str) -> None:
+
+@pytest.mark.parametrize(
+    ("name", "world"),
+    [
+        ("strict", WORLD),
+        pytest.param("strict-clone", WORLD, marks=pytest.mark.long),
+        *(
+            pytest.param(name, attrs.evolve(PLAIN, queues=queues, tags=tags), marks=pytest.mark.long)
+            for name in ablate.POLICIES
+            for queues, tags in _SMALLER_WORLDS
+        ),
+    ],
+)
+def test_ours_are_proved_for_any_number(name: str, world: Bounds) -> None:
     """Every always property of our policies is proved, every obligation with it, up to a cutoff below what was read."""
-    whole = prove_any(preset(name))
+    whole = prove_any(preset(name), world=world)
     wanted = [item.name for item in properties_of(whole.proof.model) if item.kind == "always"]
 
     assert whole.why_not is None
@@ -48,7 +62,7 @@ _BREAKING = [
 def test_a_knob_that_is_needed_is_not_proved_for_any(name: str, setting: str) -> None:
     """What a change breaks with two requests is refuted by a run here as well; it is never proved for any number."""
     broken = {each.name for each in ablate.row_of(preset(name), setting, requests=2).violations}
-    whole = prove_any(with_knob(preset(name), setting))
+    whole = prove_any(with_knob(preset(name), setting), world=PLAIN)
 
     assert {each for each in whole.proof.needed if whole.proof.verdict(each) == "refuted"} == broken
 
@@ -56,7 +70,7 @@ def test_a_knob_that_is_needed_is_not_proved_for_any(name: str, setting: str) ->
 @pytest.mark.long
 def test_a_run_refutes_any_number() -> None:
     """Without its recheck strict loses a wakeup: refuted by a run that replays, and not proved."""
-    proof = prove_any(with_knob(STRICT, "recheck_after_hold=none"), names=["no_lost_wakeup"]).proof
+    proof = prove_any(with_knob(STRICT, "recheck_after_hold=none"), world=PLAIN, names=["no_lost_wakeup"]).proof
     last = proof.obligations[-1]
 
     assert proof.verdict("no_lost_wakeup") == "refuted"
@@ -102,7 +116,8 @@ def _many_only(state: State, action: Action) -> Bool:
 )
 def test_a_law_that_is_not_monadic_is_unknown(change: Callable[[State, Action], Bool], why: str) -> None:
     """Requests compared in pairs, one spared, or a guard for large numbers only: refused, and nothing is proved."""
-    whole = prove_any(STRICT, names=["answered_once"], depth_max=0, model_of=_with_guard(change))
+    made = _with_guard(change)
+    whole = prove_any(STRICT, world=PLAIN, names=["answered_once"], depth_max=0, model_of=made)
 
     assert whole.cutoff is None
     assert "in_range" in whole.proof.given_up

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final, NoReturn, TypeAlias, overload
 
 from attrs import frozen
@@ -325,4 +326,11 @@ def nodes(*terms: Term) -> Iterator[Term]:
 
 def variables_of(*terms: Term) -> frozenset[str]:
     """The names of the variables that the terms read."""
-    return frozenset(term.args[0] for term in nodes(*terms) if term.op == "var")
+    nothing: frozenset[str] = frozenset()
+    return nothing.union(*map(_variables_of, terms))
+
+
+@lru_cache(maxsize=1 << 14)
+def _variables_of(term: Term) -> frozenset[str]:
+    """Remembered, since provers ask it of the same statements again and again. What is remembered stays alive."""
+    return frozenset(node.args[0] for node in nodes(term) if node.op == "var")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
+import attrs
 from attrs import define, field, frozen
 
 from longpoll_spec.bounds import Bounds
@@ -43,6 +44,8 @@ TIMEOUT_S: Final = 10.0
 DEPTH_MAX: Final = 13
 """Steps of the longest run that is tried; the deepest known race of a policy takes 11 (strict-clone: 12)."""
 REQUESTS_IN_RUNS: Final = 2
+PLAIN: Final = Bounds("proof", messages=None)
+"""The world of a proof: its messages are not counted, and it has one queue, one tag and no aspect."""
 
 
 @frozen
@@ -124,6 +127,7 @@ def prove(
     policy: Policy,
     *,
     requests: int = REQUESTS,
+    world: Bounds = PLAIN,
     names: Iterable[str] = (),
     timeout_s: float = TIMEOUT_S,
     depth_max: int = DEPTH_MAX,
@@ -131,9 +135,10 @@ def prove(
 ) -> Proof:
     """Prove the named `always` properties of a policy, all of them for no names, or find runs that break them.
 
-    `report` hears what is being tried. Raises `BoundsError` and `UnknownPropertyError`.
+    `world` says how many queues and tags there are and which aspects; `report` hears what is being tried. Raises
+    `BoundsError` and `UnknownPropertyError`.
     """
-    model = law_of(policy, Bounds("proof", requests=requests, messages=None))
+    model = law_of(policy, attrs.evolve(world, requests=requests))
     return prove_model(model, names=names, timeout_s=timeout_s, depth_max=depth_max, report=report)
 
 
@@ -164,7 +169,8 @@ def prove_model(
         if item in made.kept:
             case.show(item)
     open_names = [item.name for item in needed if not case.show(item)]
-    runs = _Runs(smaller or (lambda bounds: law_of(model.policy, bounds)), timeout_s, depth_max, report)
+    make = smaller or (lambda bounds: law_of(model.policy, bounds))
+    runs = _Runs(model.bounds, make, timeout_s, depth_max, report)
     for name, refutation in runs.search(model.bounds.requests, open_names, made).items():
         case.add_run(name, refutation)
     given_up = {item.name: _why(made, item) for item in helping if item not in made.kept}
@@ -185,6 +191,7 @@ def _why(made: Induction, item: Property) -> Outcome:
 class _Runs:
     """How runs are looked for: with one request, then with two for what one does not break."""
 
+    world: Bounds
     model_of: Callable[[Bounds], Model]
     timeout_s: float
     depth_max: int
@@ -199,7 +206,7 @@ class _Runs:
         return {name: found[name] for name in names}
 
     def _among(self, requests: int, names: Sequence[str], made: Induction) -> Mapping[str, Refutation]:
-        model = self.model_of(Bounds("proof", requests=requests, messages=None))
+        model = self.model_of(attrs.evolve(self.world, requests=requests))
         stated = properties_of(model)
         return refute(
             model,

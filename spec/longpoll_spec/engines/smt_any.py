@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+import attrs
 from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt import (
     DEPTH_MAX,
+    PLAIN,
     REQUESTS_IN_RUNS,
     TIMEOUT_S,
     Obligation,
@@ -42,6 +44,8 @@ READ: Final = 12
 """The law is read at so many requests: two named ones leave enough for "every other" to be told from "some others"."""
 CUTOFF_MAX: Final = READ - 1
 """A greater cutoff is not proved: the law is compared with itself only for fewer requests than it is read at."""
+WORLD: Final = attrs.evolve(PLAIN, queues=2, tags=2)
+"""The world of a proof unless another is named: two queues that share all threads, and two tags."""
 ModelOf = Callable[[Bounds], Model]
 
 
@@ -73,9 +77,9 @@ class AnyProof:
     why_not: str | None = None
 
 
-def statements_of(model_of: ModelOf, requests: int) -> Statements:
+def statements_of(model_of: ModelOf, requests: int, world: Bounds = PLAIN) -> Statements:
     """The law at a number of requests; its messages, timeout and scan period are open."""
-    model = model_of(_bounds(requests))
+    model = model_of(attrs.evolve(world, requests=requests))
     stated = properties_of(model)
     helping = [item for item in stated if item.kind == "inductive" and not item.closing]
     always = tuple(item for item in stated if item.kind == "always")
@@ -85,6 +89,7 @@ def statements_of(model_of: ModelOf, requests: int) -> Statements:
 def prove_any(
     policy: Policy,
     *,
+    world: Bounds = WORLD,
     names: Iterable[str] = (),
     timeout_s: float = TIMEOUT_S,
     depth_max: int = DEPTH_MAX,
@@ -97,7 +102,7 @@ def prove_any(
     """
     began = time.perf_counter()
     make = model_of or (lambda bounds: law_of(policy, bounds))
-    read = statements_of(make, READ)
+    read = statements_of(make, READ, world)
     needed = select(read.stated, names)
     by_size: list[Mapping[tuple[str, StepName], Outcome]] = []
     cutoff, why_not = None, None
@@ -108,7 +113,7 @@ def prove_any(
     rows = _joined(by_size)
     open_names = [item.name for item in needed if not _is_proved(rows, item.name)]
     if open_names:
-        rows += _runs(make, open_names, timeout_s, depth_max, report)
+        rows += _runs(make, world, open_names, timeout_s=timeout_s, depth_max=depth_max, report=report)
     shown = {row.property_name for row in rows}
     given_up = {item.name: Outcome("unknown") for item in read.helping if item.name not in shown}
     seconds = time.perf_counter() - began
@@ -128,7 +133,7 @@ def _up_to_cutoff(
         cutoff = cutoff_of(read, kept, rests)
         found, before = [], kept
         for requests in range(1, cutoff + 1):
-            smaller = statements_of(make, requests)
+            smaller = statements_of(make, requests, read.model.bounds)
             compare(read, smaller, rests)
             say(f"{requests} of {cutoff} requests")
             outcomes, kept = _at(smaller, kept, needed, timeout_s)
@@ -141,7 +146,8 @@ def _at(
     law: Statements, wanted: set[str], needed: Sequence[str], timeout_s: float
 ) -> tuple[Mapping[tuple[str, StepName], Outcome], set[str]]:
     """The outcomes at one number of requests, and which of the wanted statements are inductive there."""
-    prover: Prover = prover_of(law.model, law.all, timeout_s)
+    # The law read is symmetric (`cutoff_of`), and this is what is left of it with fewer requests (`compare`).
+    prover: Prover = prover_of(law.model, law.all, timeout_s, symmetric=True)
     made = induction(prover, [item for item in law.candidates if item.name in wanted])
     kept = {item.name for item in made.kept}
     prover.assume(made.kept)
@@ -170,10 +176,10 @@ def _is_proved(rows: Sequence[Obligation], name: str) -> bool:
 
 
 def _runs(
-    make: ModelOf, names: Sequence[str], timeout_s: float, depth_max: int, report: Report | None
+    make: ModelOf, world: Bounds, names: Sequence[str], *, timeout_s: float, depth_max: int, report: Report | None
 ) -> Iterator[Obligation]:
     """For each name the run that breaks it, or that none is known: what two requests cannot break is unknown here."""
-    model = make(_bounds(REQUESTS_IN_RUNS))
+    model = make(attrs.evolve(world, requests=REQUESTS_IN_RUNS))
     small = prove_model(model, names=names, timeout_s=timeout_s, depth_max=depth_max, report=report, smaller=make)
     for name in names:
         last = [row for row in small.obligations if row.property_name == name][-1]
@@ -276,10 +282,6 @@ def _requests(action: Action) -> list[int]:
 def _slot(name: str) -> frozenset[int]:
     slot = slot_of(name)
     return frozenset() if slot is None else frozenset({slot})
-
-
-def _bounds(requests: int) -> Bounds:
-    return Bounds("proof", requests=requests, messages=None)
 
 
 _NOBODY: Final = Action("", (), "", TRUE, {}, urgent=False)

@@ -46,9 +46,10 @@ class Rest:
 
     def free(self, term: Term) -> frozenset[int]:
         """The requests of the rest that a term names outside quantifiers."""
-        for node in nodes(term):
-            if id(node) not in self.free_in:
-                self.free_in[id(node)] = (node, self._free(node))
+        if id(term) not in self.free_in:
+            for node in nodes(term):
+                if id(node) not in self.free_in:
+                    self.free_in[id(node)] = (node, self._free(node))
         return self.free_in[id(term)][1]
 
     def closed(self, term: Term) -> None:

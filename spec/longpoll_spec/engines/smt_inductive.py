@@ -136,10 +136,16 @@ class Prover:
 _NOBODY: Final = Action("", (), "", TRUE, {}, urgent=False)
 
 
-def prover_of(model: Model, properties: Iterable[Property], timeout_s: float) -> Prover:
-    """A prover for a model whose timeout and scan period are open. `properties` are all it will be asked about."""
+def prover_of(
+    model: Model, properties: Iterable[Property], timeout_s: float, *, symmetric: bool | None = None
+) -> Prover:
+    """A prover for a model whose timeout and scan period are open. `properties` are all it will be asked about.
+
+    Whether requests are interchangeable is looked for in the text unless the caller has seen it already.
+    """
     frame = frame_of(model, parameters=open_parameters(model))
-    symmetric = is_symmetric(model, (item.term for item in properties))
+    if symmetric is None:
+        symmetric = is_symmetric(model, (item.term for item in properties))
     return Prover(model, max(1, round(timeout_s * 1000)), symmetric, frame)
 
 
