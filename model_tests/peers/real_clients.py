@@ -21,8 +21,8 @@ HERE: Final = Path(__file__).parent
 MAKE_READY_S: Final = 300.0
 STORY_S: Final = 150.0
 TAGS: Final = ("red", "green", "blue")
-Client = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
-"""Runs a client with its arguments."""
+Client = Callable[[Sequence[str], Sequence[str]], "subprocess.CompletedProcess[str]"]
+"""Runs a client with its arguments and with options of its language's own machine."""
 
 
 class ClientUnavailableError(Exception):
@@ -51,7 +51,7 @@ def java(directory: Path) -> Client:
     source = str(HERE / "java" / "Peer.java")
     log = f"-Drocketmq.client.logRoot={directory}"
 
-    def run(arguments: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
+    def run(arguments: Sequence[str], options: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return _run(
             ["java", "-Xmx512m", f"-Duser.home={directory}", log, *options, "-cp", class_path, source, *arguments]
         )
@@ -64,7 +64,7 @@ def go(directory: Path) -> Client:
     _need("go")
     program = str(directory / "peer")
     _make_ready(["go", "build", "-mod=readonly", "-buildvcs=false", "-o", program, "."], HERE / "go")
-    return lambda arguments: _run([program, *arguments])
+    return lambda arguments, _options: _run([program, *arguments])
 
 
 def node(directory: Path) -> Client:
@@ -73,7 +73,7 @@ def node(directory: Path) -> Client:
     for name in ("package.json", "package-lock.json", "peer.js"):
         shutil.copy(HERE / "node" / name, directory)
     _make_ready(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], directory)
-    return lambda arguments: _run(["node", str(directory / "peer.js"), *arguments])
+    return lambda arguments, options: _run(["node", *options, str(directory / "peer.js"), *arguments])
 
 
 CLIENTS: Final = {"java": java, "go": go, "node": node}
@@ -108,10 +108,11 @@ def play(
     expected: int | None = None,
     sql: str = "-",
     account: tuple[str, str] = ("-", "-"),
+    options: Sequence[str] = (),
 ) -> list[Received]:
     """Have a client send `count` messages and consume; what it told, in order. Fails when it did not get them all."""
     wanted = count if expected is None else expected
-    done = client([name_server, topic, f"{topic}-{story}", story, str(count), str(wanted), sql, *account])
+    done = client([name_server, topic, f"{topic}-{story}", story, str(count), str(wanted), sql, *account], options)
     received = [Received(*json.loads(line)) for line in done.stdout.splitlines() if line.startswith("[")]
     assert done.returncode == 0, f"code {done.returncode} after {len(received)}: {done.stderr[-2000:]}"
     return received

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import attrs
 import pytest
+import trustme
 from model_tests.peers.real_clients import CLIENTS, Client, ClientUnavailableError, Received, faults, play
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.runtime.tls import server_context
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import ConsumerConfig, PullConsumer, StartAt
+from longpoll_broker.service.client import Admin, ConsumerConfig, Credentials, PullConsumer, StartAt
 from longpoll_broker.testing.client_scenarios import new_topic
 
 COUNT = 10_000
@@ -94,6 +96,63 @@ def test_what_a_client_cannot_use_comes_again_and_is_a_dead_letter_then(client: 
             consumer.start()
             (dead,) = consumer.poll(PATIENCE_S)
     assert (dead.body, dead.tags, dead.keys, dead.properties["number"]) == (b"message-0", "red", "key-0", "0")
+
+
+ACCOUNTS = """
+accounts:
+  - accessKey: peers-key
+    secretKey: peers-secret
+    defaultTopicPerm: DENY
+    defaultGroupPerm: SUB
+    topicPerms:
+      - guarded=PUB|SUB
+      - TBW102=PUB|SUB
+"""
+ADMINISTRATOR = """
+  - accessKey: administrator
+    secretKey: 87654321
+    admin: true
+"""
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("client", ["java", "go"], indirect=True)
+def test_a_client_with_the_right_key_passes_and_one_with_a_wrong_one_is_refused(client: Client, tmp_path: Path) -> None:
+    """Its sends, heartbeats, pulls and offsets are signed as our broker checks them."""
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text(ACCOUNTS + ADMINISTRATOR)
+    config = BrokerConfig(acl_file=str(accounts))
+    with Broker.start(RUNTIME, str(tmp_path / "store"), config=config) as broker:
+        name_server = "{}:{}".format(*broker.name_server_address)
+        with Admin(RUNTIME, name_server, credentials=Credentials("administrator", "87654321")) as admin:
+            admin.create_topic("guarded", 8)
+        received = play(client, name_server, "guarded", "bulk", 400, account=("peers-key", "peers-secret"))
+        assert faults(received, range(400)) == set()
+        refused = client([name_server, "guarded", "G", "bulk", "1", "1", "-", "peers-key", "another-secret"], [])
+    assert refused.returncode not in {0, 3}
+    assert "Check signature failed for accessKey=peers-key" in refused.stdout + refused.stderr
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(600)
+def test_the_java_client_speaks_tls_to_our_broker(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """To name server and broker alike, and nothing of it is plain: a broker without a certificate is none for it."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "server.key"))
+    runtime = RealRuntime(server_tls=server_context(str(tmp_path / "server.pem"), str(tmp_path / "server.key")))
+    client = client_of("java", tmp_path_factory.mktemp("java"))
+    with Broker.start(runtime, str(tmp_path / "store")) as broker:
+        name_server = "{}:{}".format(*broker.name_server_address)
+        with new_topic(name_server) as topic:
+            received = play(client, name_server, topic, "bulk", 400, options=["-Dtls.enable=true"])
+    assert faults(received, range(400)) == set()
+    with Broker.start(RUNTIME, str(tmp_path / "plain")) as broker:
+        name_server = "{}:{}".format(*broker.name_server_address)
+        refused = client([name_server, "T", "G", "bulk", "1", "1", "-", "-", "-"], ["-Dtls.enable=true"])
+    assert refused.returncode not in {0, 3}
 
 
 def a_run() -> list[Received]:

@@ -32,7 +32,17 @@ public class Peer {
     private static final long PATIENCE_S = 90;
     private static final Set<String> PUT_OFF = ConcurrentHashMap.newKeySet();
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            play(args);
+        } catch (Exception failure) {
+            // The client's own threads would keep the process alive.
+            failure.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void play(String[] args) throws Exception {
         String topic = args[1];
         String story = args[3];
         RPCHook hook = args[7].equals("-") ? null : new AclClientRPCHook(new SessionCredentials(args[7], args[8]));
