@@ -1,4 +1,4 @@
-"""What every test shares: Hypothesis settings profiles.
+"""What every test shares: Hypothesis settings profiles, and one Spark session for the whole run.
 
 `quick` (the default) keeps `make test` under five minutes; `long` is what `make test-long` sets by
 LONGPOLL_PROFILE=long. Deadlines are off in both: a shared machine stalls, and a stall is not a fault.
@@ -7,8 +7,14 @@ LONGPOLL_PROFILE=long. Deadlines are off in both: a shared machine stalls, and a
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from longpoll_judge.spark import SparkEngine
 
 settings.register_profile(
     "quick",
@@ -25,3 +31,12 @@ settings.register_profile(
     stateful_step_count=80,
 )
 settings.load_profile(os.environ.get("LONGPOLL_PROFILE", "quick"))
+
+
+@pytest.fixture(scope="session")
+def spark_engine() -> Iterator[SparkEngine]:
+    """The one Spark session; tests that use it belong to the xdist group `spark`."""
+    from longpoll_judge.spark import open_engine  # noqa: PLC0415 - a run without Spark does not pay for it
+
+    with open_engine("local[2]") as engine:
+        yield engine
