@@ -19,6 +19,17 @@ def test_the_last_commit_counts_even_if_it_is_lower() -> None:
     assert offsets.by_pair == {"T@G": {0: 4}, "T@H": {0: 1}}
 
 
+def test_what_a_pull_carries_along_never_goes_back() -> None:
+    """Forward only: an older one changes nothing, a newer one counts; a consumer's own word still may go back."""
+    offsets = Offsets()
+    assert offsets.commit("T", "G", 0, 5, forward_only=True)
+    assert offsets.commit("T", "G", 0, 3, forward_only=True)
+    assert offsets.query("T", "G", 0) == 5
+    offsets.commit("T", "G", 0, 9, forward_only=True)
+    offsets.commit("T", "G", 0, 2)
+    assert offsets.query("T", "G", 0) == 2
+
+
 def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new entry over a limit is refused; a known one may still change."""
     monkeypatch.setattr(offsets_module, "OFFSET_COUNT_MAX", 2)

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import attrs
 import pytest
 
 from longpoll_broker.core.filter import java_hash, tag_filter
-from longpoll_broker.core.hold import Pull
+from longpoll_broker.core.hold import HELD, Pull
 from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service import hold_service
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.testing.memory_queues import MemoryQueues, Message
 from longpoll_spec.model import ACTION_NAMES
-from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy, RecheckAfterHold
+from longpoll_spec.policy import (
+    ROCKETMQ_4_9,
+    ROCKETMQ_5,
+    ROCKETMQ_LMQ,
+    ROCKETMQ_PR7359,
+    STRICT,
+    STRICT_CLONE,
+    HoldLimit,
+    Policy,
+    RecheckAfterHold,
+)
 
 KEY = ("T", 0)
+BY_NAME: Callable[[object], str] = lambda value: value.name if isinstance(value, Policy) else str(value)  # noqa: E731
 
 
 class Bench:
@@ -274,6 +287,112 @@ def test_a_store_that_fails_for_one_queue(policy: Policy, scanned: bool) -> None
     with nullcontext() if scanned else pytest.raises(OSError, match="cannot be read"):
         bench.service.scan(bench.outbox)
     assert (len(bench.ran) == 19) == scanned
+
+
+def test_an_orphaned_bucket_keeps_its_pull_for_ever() -> None:
+    """Hazard (j): the bucket is removed between a pull's look-up and its insert; neither arrival nor scan finds it."""
+    bench = Bench(ROCKETMQ_LMQ)
+    sweeping = ["hold"]
+
+    def step(action: str) -> None:
+        if action in sweeping:
+            sweeping.remove(action)
+            bench.service.scan(bench.outbox)
+
+    bench.service._runtime.step = step  # type: ignore[method-assign]
+    pull = bench.hold()
+    bench.arrive()
+    bench.now_ns = 10**12
+    bench.service.scan(bench.outbox)
+    assert (bench.ran, pull.phase) == ([], HELD)
+
+
+def test_a_bucket_that_is_not_removed_meanwhile_wakes_its_pull() -> None:
+    """The test above can fail: without the sweep in between the same pull is woken."""
+    bench = Bench(ROCKETMQ_LMQ)
+    pull = bench.hold()
+    bench.arrive()
+    assert bench.ran == [(pull, "woken")]
+
+
+@pytest.mark.parametrize(("policy", "left"), [(STRICT, 0), (ROCKETMQ_4_9, 1), (ROCKETMQ_LMQ, 1)], ids=BY_NAME)
+def test_what_an_empty_bucket_becomes(policy: Policy, left: int) -> None:
+    """It stays in RocketMQ, hazard (i), until a scan of light queues; ours leaves with its last pull."""
+    bench = Bench(policy)
+    bench.hold()
+    bench.arrive()
+    tables = [shard.table for shard in bench.service._shards]
+    assert sum(len(table.keys()) for table in tables) == left
+    bench.service.scan(bench.outbox)
+    assert sum(len(table.keys()) for table in tables) == (left if policy is ROCKETMQ_4_9 else 0)
+
+
+@pytest.mark.parametrize(("limit", "held"), [("none", 4), ("at_read", 2), ("in_lock", 2)])
+def test_when_the_limit_is_looked_at(limit: HoldLimit, held: int) -> None:
+    """Without one everybody is held."""
+    bench = Bench(attrs.evolve(STRICT, hold_limit=limit), held_count_max=2)
+    for _ in range(4):
+        bench.hold()
+    assert len(bench.service) == held
+    assert len(bench.refused) == 4 - held
+
+
+def test_a_limit_looked_at_before_the_insert_is_passed() -> None:
+    """Two pulls look before either is inserted: `at_read` lets both in, `in_lock` one."""
+    held = {}
+    for limit in ("at_read", "in_lock"):
+        bench = Bench(attrs.evolve(STRICT, hold_limit=limit), held_count_max=1)
+        others = ["hold"]
+
+        def step(action: str, bench: Bench = bench, others: list[str] = others) -> None:
+            if action in others:
+                others.remove(action)
+                bench.hold()
+
+        bench.service._runtime.step = step  # type: ignore[method-assign]
+        bench.hold()
+        held[limit] = len(bench.service)
+    assert held == {"at_read": 2, "in_lock": 1}
+
+
+@pytest.mark.parametrize(("policy", "cause"), [(STRICT, "stopped"), (ROCKETMQ_5, "woken")], ids=BY_NAME)
+def test_a_change_of_role_lets_everybody_go(policy: Policy, cause: str) -> None:
+    """Answered with what they asked for, or run again."""
+    bench = Bench(policy)
+    pulls = {bench.hold(queue_id=number) for number in range(20)}
+    bench.service.role_changed(bench.outbox)
+    assert {pull for pull, _cause in (*bench.ran, *bench.refused)} == pulls
+    assert {cause for _pull, cause in (*bench.ran, *bench.refused)} == {cause}
+    assert len(bench.service) == 0
+
+
+def test_a_change_of_role_means_nothing_to_4_9() -> None:
+    """Those who are held wait on."""
+    bench = Bench(ROCKETMQ_4_9)
+    bench.hold()
+    bench.service.role_changed(bench.outbox)
+    assert len(bench.service) == 1
+
+
+def test_5_gives_a_change_of_role_up_where_somebody_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hazard (m): a bucket is emptied between the look and the take, and the buckets after it are not visited."""
+    # One shard visits its buckets in the order in which they were made.
+    monkeypatch.setattr(hold_service, "SHARD_COUNT", 1)
+    bench = Bench(ROCKETMQ_5)
+    first, second = bench.hold(queue_id=0), bench.hold(queue_id=1)
+    faster = [first]
+
+    def step(action: str) -> None:
+        if action == "role_take" and faster:
+            pull = faster.pop()
+            bench.service.notify(("T", pull.queue_id), 1, None, bench.outbox)
+
+    bench.queues.append(("T", 0))
+    bench.queues.make_visible(("T", 0))
+    bench.service._runtime.step = step  # type: ignore[method-assign]
+    bench.service.role_changed(bench.outbox)
+    assert bench.ran == [(first, "woken")]
+    assert second.phase is HELD
 
 
 def test_after_the_stop_nothing_is_held() -> None:

@@ -84,6 +84,8 @@ class Pull(msgspec.Struct, eq=False, gc=False):
     phase: Phase = PULLING
     spent: bool = False
     """Its deadline entry fired while a notifier had taken it."""
+    bucket: Any = None
+    """The `Bucket` that it was put into, while it is held or taken."""
     unmatched_end: int = 0
     """A recheck has looked at every message from `offset` to here, and the filter wants none."""
 
@@ -92,7 +94,8 @@ class Pull(msgspec.Struct, eq=False, gc=False):
 class Room:
     """How many pulls may be held in all, shared by every shard. Invariant: `used` pulls are held or taken."""
 
-    limit: int
+    limit: int | None
+    """None where there is no limit, or where it is looked at before (`is_full`) and not here."""
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
     """The lock of this count, which is taken with a shard's lock held and never the other way round."""
     used: int = field(default=0, init=False)
@@ -100,7 +103,7 @@ class Room:
     def take(self) -> bool:
         """Room for one pull; false when there is none."""
         with self.guard:
-            if self.used >= self.limit:
+            if self.limit is not None and self.used >= self.limit:
                 return False
             self.used += 1
             return True
@@ -112,11 +115,16 @@ class Room:
 
 
 class Bucket:
-    """The pulls of one queue. Invariant: `known` counts those in `pulls` and those that a notifier has taken."""
+    """The pulls of one queue. Invariant: `known` counts those in `pulls` and those that a notifier has taken.
 
-    __slots__ = ("known", "pulls")
+    Under `bucket_removal=if_empty_unsafe` a table may have lost a bucket that somebody has in hand: an orphan, whose
+    pulls no notifier finds (upstream issue #10754).
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("key", "known", "pulls")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
         self.known = 0
         self.pulls: dict[Pull, None] = {}
 
@@ -126,7 +134,8 @@ class HoldTable:
     """One shard of the table.
 
     Invariants, true between any two calls:
-    - a pull is in a bucket's `pulls` exactly when its phase is HELD, and every bucket knows a pull;
+    - a pull is in its bucket's `pulls` exactly when its phase is HELD; unless `keeps_empty`, the table has exactly
+      the buckets that know a pull;
     - `_channels` knows exactly the pulls that are HELD or TAKEN, and so does `room`;
     - with `own_deadlines`, `_deadlines` knows every HELD pull, and every TAKEN one that is not `spent`
       (with `one_shot`, a pull whose entry was spent while TAKEN comes back without one: RocketMQ-like designs lose
@@ -139,6 +148,8 @@ class HoldTable:
     """Shared by the shards of one table; None is room without end."""
     queue_limit: int | None = None
     """Most pulls of one queue that are held or taken."""
+    keeps_empty: bool = False
+    """Empty buckets stay until `remove_bucket`, as RocketMQ's do; a scan visits them too."""
     _buckets: dict[Key, Bucket] = field(factory=dict, init=False)
     _channels: dict[Hashable, dict[Pull, None]] = field(factory=dict, init=False)
     _deadlines: Deadlines[Pull] = field(factory=Deadlines, init=False)
@@ -168,19 +179,36 @@ class HoldTable:
 
     # -- hold, take, keep: the law's actions of the same names ------------------------------------------------------
 
-    def hold(self, pull: Pull) -> bool:
-        """Insert a pull that missed; false, and nothing done, when a limit forbids one more."""
-        assert pull.phase is MISSED
-        key = (pull.topic, pull.queue_id)
+    def find_bucket(self, key: Key) -> Bucket:
+        """The bucket of a queue, made if need be: `suspendPullRequest` looks it up before it puts a pull in."""
         bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket(key)
+        return bucket
+
+    def remove_bucket(self, key: Key) -> None:
+        """Remove a bucket whatever is in it; who asked before whether it is empty may have asked too early."""
+        assert self.keeps_empty
+        self._buckets.pop(key, None)
+
+    def hold(self, pull: Pull, bucket: Bucket | None = None) -> bool:
+        """Insert a pull that missed; false, and nothing done, when a limit forbids one more.
+
+        A `bucket` that was found before is used although the table may have lost it.
+        """
+        assert pull.phase is MISSED
+        if bucket is None:
+            bucket = self._buckets.get((pull.topic, pull.queue_id))
         if bucket is not None and self.queue_limit is not None and bucket.known >= self.queue_limit:
             return False
         if self.room is not None and not self.room.take():
             return False
         if bucket is None:
-            bucket = self._buckets[key] = Bucket()
+            key = (pull.topic, pull.queue_id)
+            bucket = self._buckets[key] = Bucket(key)
         bucket.known += 1
         bucket.pulls[pull] = None
+        pull.bucket = bucket
         pull.phase = HELD
         channel = self._channels.get(pull.channel)
         if channel is None:
@@ -208,7 +236,7 @@ class HoldTable:
             if pull.phase is not TAKEN:
                 assert pull.phase is ANSWERED
                 continue
-            self._buckets[pull.topic, pull.queue_id].pulls[pull] = None
+            pull.bucket.pulls[pull] = None
             pull.phase = HELD
             kept.append(pull)
             if pull.spent and not self.one_shot:
@@ -294,10 +322,13 @@ class HoldTable:
 
     def assert_tidy(self) -> None:
         """Check the invariants of the class; for tests and the stop of a broker."""
-        held = {pull for bucket in self._buckets.values() for pull in bucket.pulls}
         known = {pull for pulls in self._channels.values() for pull in pulls}
-        assert all(bucket.known for bucket in self._buckets.values())
-        assert sum(bucket.known for bucket in self._buckets.values()) == self._held
+        buckets = {pull.bucket for pull in known}
+        held = {pull for bucket in buckets for pull in bucket.pulls}
+        if not self.keeps_empty:
+            assert buckets == set(self._buckets.values())
+        assert all(bucket.known for bucket in buckets)
+        assert sum(bucket.known for bucket in buckets) == self._held
         assert all(self._channels.values())
         assert all(pull.phase is HELD for pull in held)
         assert held <= known
@@ -310,17 +341,17 @@ class HoldTable:
     # -- the parts --------------------------------------------------------------------------------------------------
 
     def _remove(self, pull: Pull) -> None:
-        del self._buckets[pull.topic, pull.queue_id].pulls[pull]
+        del pull.bucket.pulls[pull]
         self._forget(pull)
         pull.phase = QUEUED
 
     def _forget(self, pull: Pull) -> None:
         """Let go of a pull that is held or taken: of its place, its channel and its deadline."""
-        key = (pull.topic, pull.queue_id)
-        bucket = self._buckets[key]
+        bucket = pull.bucket
+        pull.bucket = None
         bucket.known -= 1
-        if not bucket.known:
-            del self._buckets[key]
+        if not bucket.known and not self.keeps_empty:
+            del self._buckets[bucket.key]
         channel = self._channels[pull.channel]
         del channel[pull]
         if not channel:

@@ -1,13 +1,14 @@
 """How far each group has consumed each queue, as the groups themselves say.
 
 Any offset is stored, also a lower one or one of an unknown queue, as RocketMQ 4.9 does; limits bound the memory.
-May be shared between threads: a pair is made by `setdefault` and every change is one assignment to a dict. Leaves out
-persistence (`service.config_files`). Source: `ConsumerOffsetManager.java`.
+May be shared between threads with a lock as `guard`; reading needs none. Leaves out persistence
+(`service.config_files`). Source: `ConsumerOffsetManager.java`.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
 
 from attrs import define, field
 
@@ -23,20 +24,29 @@ class Offsets:
     """Committed offsets by topic and group, then by queue; `changed` is set after every change, as in `core.topics`."""
 
     by_pair: dict[str, dict[int, int]] = field(factory=dict)
+    guard: AbstractContextManager[Any] = field(factory=nullcontext)
     changed: bool = field(default=False, init=False)
 
-    def commit(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
-        """Store an offset, whatever was there before; false when a limit forbids a new entry."""
+    def commit(self, topic: str, group: str, queue_id: int, offset: int, *, forward_only: bool = False) -> bool:
+        """Store an offset; false when a limit forbids a new entry.
+
+        With `forward_only` a lower one than is there changes nothing: what a pull carries along may be older than what
+        its consumer has said since. A consumer's own word counts whatever it is.
+        """
         pair = f"{topic}{SEPARATOR}{group}"
-        queues = self.by_pair.get(pair)
-        if queues is None:
-            if len(self.by_pair) >= OFFSET_COUNT_MAX:
+        # Looking whether an offset goes forward and storing it are one: another thread's may come between.
+        with self.guard:
+            queues = self.by_pair.get(pair)
+            if queues is None:
+                if len(self.by_pair) >= OFFSET_COUNT_MAX:
+                    return False
+                queues = self.by_pair[pair] = {}
+            if queue_id not in queues and len(queues) >= QUEUE_COUNT_MAX:
                 return False
-            queues = self.by_pair.setdefault(pair, {})
-        if queue_id not in queues and len(queues) >= QUEUE_COUNT_MAX:
-            return False
-        queues[queue_id] = offset
-        self.changed = True
+            if forward_only and offset < queues.get(queue_id, offset):
+                return True
+            queues[queue_id] = offset
+            self.changed = True
         return True
 
     def query(self, topic: str, group: str, queue_id: int) -> int | None:

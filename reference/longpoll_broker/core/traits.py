@@ -41,10 +41,6 @@ class Traits:
     """A pull for less than no message is an error, not a pull for one."""
     explains_refusals: bool = False
     """A refused pull carries `forbiddenType`, an answered one `topicSysFlag` and `groupSysFlag`."""
-    tells_deletion: bool = True
-    """Who waits for a topic that is deleted hears it at once."""
-    commits_after_hold: bool = False
-    """The offset that a pull carries along is stored after it was held, so that a fast wake may come before it."""
     stores_moved_offsets: bool = False
     """A pull answered 21 leaves a message in the topic `OFFSET_MOVED_EVENT`."""
 
@@ -59,8 +55,6 @@ class Traits:
     """What becomes visible on a slave wakes those who wait there."""
     hears_of_members: bool = True
     """905 NOTIFY_MIN_BROKER_ID_CHANGE is served: which brokers of this name are alive."""
-    answers_role_change: bool = True
-    """Who is held when the master comes back is answered 19 with the offset it came with."""
 
     # -- every request
     answers_in_json: bool = False
@@ -116,12 +110,9 @@ TRAITS_4_9: Final = Traits(
     answers_woken_one_way=True,
     woken_in_json=True,
     serves_lite_pull=False,
-    tells_deletion=False,
-    commits_after_hold=True,
     stores_moved_offsets=True,
     slave_notifies=False,
     hears_of_members=False,
-    answers_role_change=False,
     name_server_is_silent=True,
 )
 TRAITS_5: Final = attrs.evolve(
@@ -130,7 +121,6 @@ TRAITS_5: Final = attrs.evolve(
     serves_lite_pull=True,
     refuses_negative_count=False,
     explains_refusals=True,
-    commits_after_hold=False,
     stores_moved_offsets=False,
     redirects_to_master=True,
     rejects_as_slave=True,

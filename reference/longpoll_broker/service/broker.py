@@ -102,7 +102,7 @@ class Broker:
         light = store_config.light_queues
         self.topics = Topics(config.auto_create_topic, config.default_topic_queue_count, light)
         self.groups = Groups(config.auto_create_subscription_group, light)
-        self.offsets = Offsets()
+        self.offsets = Offsets(guard=runtime.lock())
         self.delays = DelayOffsets()
         self.clients = Clients()
         self._config_files = ConfigFiles(
@@ -249,7 +249,7 @@ class Broker:
         if self._recorder is not None:
             now_ns = self._recorder.now_ns()
             self._recorder.put("connection_closed", now_ns, connection=str(channel.number))
-        if self.policy.expiry == "own_deadline":
+        if self.policy.on_close == "drop":
             # RocketMQ leaves them in its table: the next scan runs them for nobody.
             self.hold_service.drop_channel(channel)
         outbox = Outbox()
@@ -296,7 +296,12 @@ class Broker:
         )
         self.pull_service.hold_service = self.hold_service
         self._roles = RoleService(
-            standing, self.traits, self.hold_service, config.broker_name, config.slave_acting_master
+            standing,
+            self.traits,
+            self.hold_service,
+            config.broker_name,
+            config.slave_acting_master,
+            self.policy.on_role_change == "answer",
         )
         notifies = config.long_polling and (not standing.is_slave or self.traits.slave_notifies)
         in_batches = self.policy.notify_grain == "batch"
@@ -424,7 +429,7 @@ class Broker:
     def _topic_deleted(self, topic: str, outbox: Outbox) -> None:
         """Tell those who wait for a topic that is gone; RocketMQ's hear it at the scan after their deadline."""
         self.pull_service.forget_last()
-        if self.traits.tells_deletion:
+        if self.policy.on_truncate == "wake":
             self.hold_service.topic_deleted(topic, outbox)
 
     def _adopt_topics(self) -> None:

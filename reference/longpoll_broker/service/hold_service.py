@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from attrs import frozen
 
 from longpoll_broker.core.faults import FAULTS
-from longpoll_broker.core.hold import HELD, MISSED, QUEUED, HoldTable, Key, Pull, Room
+from longpoll_broker.core.hold import HELD, MISSED, QUEUED, Bucket, HoldTable, Key, Pull, Room
 from longpoll_broker.core.notifier import Walk
 from longpoll_broker.core.pull import Store, wants_visible
 from longpoll_broker.core.sql92 import Lookup
@@ -92,7 +92,8 @@ class HoldService:
         self._ends = ends
         self._executor = executor
         self._refuse = refuse
-        self._room = Room(held_count_max, runtime.lock())
+        self._held_count_max = held_count_max
+        self._room = Room(held_count_max if policy.hold_limit == "in_lock" else None, runtime.lock())
         self._recorder = recorder
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
@@ -101,7 +102,11 @@ class HoldService:
             Shard(
                 runtime.lock(),
                 HoldTable(
-                    own_deadlines=own_deadlines, one_shot=one_shot, room=self._room, queue_limit=queue_held_count_max
+                    own_deadlines=own_deadlines,
+                    one_shot=one_shot,
+                    room=self._room,
+                    queue_limit=queue_held_count_max if policy.hold_limit == "in_lock" else None,
+                    keeps_empty=policy.bucket_removal != "rechecked_under_lock",
                 ),
             )
             for _ in range(SHARD_COUNT)
@@ -132,6 +137,11 @@ class HoldService:
         key = (pull.topic, pull.queue_id)
         shard = self._shards[hash(key) % SHARD_COUNT]
         pull.phase = MISSED
+        if policy.hold_limit == "at_read" and len(self) >= self._held_count_max:
+            pull.phase = QUEUED
+            self._queue(pull, "busy", outbox)
+            return
+        bucket = self._find_bucket(shard, key) if policy.bucket_removal == "if_empty_unsafe" else None
         if policy.recheck_after_hold == "before_lock" and self._has_news(pull):
             pull.phase = QUEUED
             self._queue(pull, "woken", outbox)
@@ -140,7 +150,7 @@ class HoldService:
         after_ns = recorder.now_ns() if recorder is not None else 0
         self._runtime.step("hold")
         with shard.lock:
-            cause = self._hold_locked(shard.table, pull)
+            cause = self._hold_locked(shard.table, pull, bucket)
         if cause is not None:
             pull.phase = QUEUED
             self._queue(pull, cause, outbox)
@@ -152,13 +162,19 @@ class HoldService:
         if policy.expiry == "own_deadline" and pull.phase is HELD:
             self._tell_clock(pull.deadline_ms, outbox)
 
-    def _hold_locked(self, table: HoldTable, pull: Pull) -> str | None:
+    def _find_bucket(self, shard: Shard, key: Key) -> Bucket:
+        """Look the bucket up before the insert, in a critical section of its own, as Java does."""
+        self._runtime.step("find_bucket")
+        with shard.lock:
+            return shard.table.find_bucket(key)
+
+    def _hold_locked(self, table: HoldTable, pull: Pull, bucket: Bucket | None) -> str | None:
         """Insert the pull; or why it must be answered instead."""
         if self._stopping and self._policy.on_stop == "answer":
             return "stopped"
         if self._policy.recheck_after_hold == "in_lock" and self._has_news(pull):
             return "woken"
-        return None if table.hold(pull) else "busy"
+        return None if table.hold(pull, bucket) else "busy"
 
     def _recheck(self, shard: Shard, pull: Pull, outbox: Outbox) -> None:
         """Look at the visible end once more; take the pull out under the lock, and only then queue it.
@@ -280,6 +296,18 @@ class HoldService:
                     self._walk(SCAN, key, visible_end, None, outbox)
                 except FAULTS:
                     log.exception("the scan of %s failed", key)
+                if self._policy.bucket_removal == "if_empty_unsafe":
+                    self._sweep(shard, key)
+
+    def _sweep(self, shard: Shard, key: Key) -> None:
+        """Remove a bucket that looked empty, as `LmqPullRequestHoldService` does: whoever found it meanwhile loses."""
+        self._runtime.step("sweep")
+        with shard.lock:
+            is_empty = not shard.table.has(key)
+        if is_empty:
+            self._runtime.step("remove_bucket")
+            with shard.lock:
+                shard.table.remove_bucket(key)
 
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
@@ -343,25 +371,33 @@ class HoldService:
             for pull in held:
                 self._queue(pull, "error", outbox)
 
-    def master_is_back(self, outbox: Outbox, *, answers: bool) -> None:
-        """Let everybody go who is held at this slave: answered with what they asked for, or run again as 5.x does.
+    def role_changed(self, outbox: Outbox) -> None:
+        """The master of this slave is back: answer everybody with what they asked for, or walk as 5.x does, or nothing.
 
-        As `notifyMasterOnline` does, the second way gives the round up at a bucket that another notifier has emptied
-        between the look and the take: Java goes through a null list there.
+        As `notifyMasterOnline` does, the walk is given up at a bucket that another notifier has emptied between the
+        look and the take: Java goes through a null list there.
         """
+        if self._policy.on_role_change == "answer":
+            self._answer_all(outbox)
+        elif self._policy.on_role_change == "look_then_take":
+            self._wake_all(outbox)
+
+    def _answer_all(self, outbox: Outbox) -> None:
         for shard in self._shards:
-            if answers:
-                with shard.lock:
-                    held = shard.table.drain()
-                for pull in held:
-                    self._queue(pull, "stopped", outbox)
-                continue
+            with shard.lock:
+                held = shard.table.drain()
+            for pull in held:
+                self._queue(pull, "stopped", outbox)
+
+    def _wake_all(self, outbox: Outbox) -> None:
+        for shard in self._shards:
             with shard.lock:
                 keys = shard.table.keys()
             for key in keys:
+                self._runtime.step("role_look")
                 if not shard.table.has(key):
                     continue
-                self._runtime.step("role_change")
+                self._runtime.step("role_take")
                 with shard.lock:
                     taken = shard.table.take(key)
                     queued = [pull for pull in taken if shard.table.queue_taken(pull)]

@@ -90,7 +90,7 @@ class PullService:
             self.runtime.step("pull_read")
             decision = self._look(pull, wanted)
             commits = bool(pull.sys_flag & FLAG_COMMIT_OFFSET) and self._commits
-            if commits and not self.traits.commits_after_hold:
+            if commits and self.policy.commit != "after_hold":
                 self._commit(pull)
             if (
                 isinstance(decision, Miss)
@@ -100,13 +100,13 @@ class PullService:
                 pull.filter = wanted
                 assert self.hold_service is not None
                 self.hold_service.hold(pull, outbox)
-                if commits and self.traits.commits_after_hold:
+                if commits and self.policy.commit == "after_hold":
                     self._commit(pull)
-                if self.desk.topics.get(pull.topic) is None and self.traits.tells_deletion:
+                if self.desk.topics.get(pull.topic) is None and self.policy.on_truncate == "wake":
                     # Deleted between the check and the insert: whoever deleted it may have looked before.
                     self.hold_service.topic_deleted(pull.topic, outbox)
                 return None
-            if commits and self.traits.commits_after_hold:
+            if commits and self.policy.commit == "after_hold":
                 self._commit(pull)
         return self._encode(pull, decision, "immediate", _KINDS[pull.serialize], outbox)
 
@@ -116,7 +116,8 @@ class PullService:
         return not self.desk.standing.is_slave or self.traits.commits_as_slave
 
     def _commit(self, pull: Pull) -> None:
-        self.offsets.commit(pull.topic, pull.group, pull.queue_id, pull.commit_offset)
+        forward_only = self.policy.commit == "monotone_max"
+        self.offsets.commit(pull.topic, pull.group, pull.queue_id, pull.commit_offset, forward_only=forward_only)
 
     def _look(self, pull: Pull, wanted: Filter) -> Decision:
         """Read for a pull."""

@@ -43,6 +43,8 @@ class RoleService:
     broker_name: str
     acting_master: bool
     """`enableSlaveActingMaster`: without it 5.x takes no notice of the others."""
+    always_notices: bool
+    """A policy of our own needs no such setting."""
 
     def refusal(self, command: Command) -> Parts | None:
         """The answer to what a slave must not serve; None for everything else."""
@@ -74,10 +76,10 @@ class RoleService:
         """905: take notice of the lowest living broker id of this name."""
         header = NotifyMinBrokerIdChangeRequestHeader.decode(command.ext_fields)
         standing = self.standing
-        takes_notice = standing.broker_id != MASTER_ID and (self.acting_master or self.traits.answers_role_change)
+        takes_notice = standing.broker_id != MASTER_ID and (self.acting_master or self.always_notices)
         if header.broker_name in {None, self.broker_name} and header.min_broker_id is not None and takes_notice:
             changed = standing.least_broker_id != header.min_broker_id
             standing.least_broker_id = header.min_broker_id
             if changed and standing.has_living_master:
-                self.hold_service.master_is_back(outbox, answers=self.traits.answers_role_change)
+                self.hold_service.role_changed(outbox)
         return answer(command, ResponseCode.SUCCESS)

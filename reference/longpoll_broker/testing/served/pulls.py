@@ -47,7 +47,12 @@ class Pulls:
         commit_offset: int | None = None,
         form: Form | None = None,
     ) -> int:
-        """Pull; wait for the answer if one is due at once. Returns where to go on, -1 if the pull is held."""
+        """Pull; wait for the answer if one is due at once. Returns where to go on, -1 if the pull is held.
+
+        It carries no older offset than its group has committed: a broker may go back to that one, or not.
+        """
+        if commit_offset is not None:
+            commit_offset = max(commit_offset, self.example.committed.get((group, queue), 0))
         pull, content = self.prepare(
             number, queue, offset, wanted, count_max=count_max, group=group, timeout_ms=timeout_ms,
             commit_offset=commit_offset, form=form,
