@@ -44,6 +44,14 @@ class MemoryShortError(EngineLimitError):
     """There is too little memory or disk for this search, or a process was ended for want of it."""
 
 
+class CheckpointError(SpecUserError):
+    """The directory of a search is missing, damaged, of another search, or cannot be written."""
+
+
+class SparkFailedError(SpecUserError):
+    """Spark could not do a step of a search."""
+
+
 class TokenError(SpecUserError):
     """A counterexample token is damaged, from another version, or does not replay."""
 

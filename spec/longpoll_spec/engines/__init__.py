@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from longpoll_spec.engines.exploration import Exploration, Report
 from longpoll_spec.errors import EngineLimitError, UnknownEngineError
@@ -16,7 +16,18 @@ from longpoll_spec.law import properties_of
 from longpoll_spec.model import Model, Property
 
 EXPLORERS: Final = ("packed", "python")
-"""The engines that explore, the default first."""
+"""The engines that explore all there is and need nothing but this package, the default first."""
+ENGINES: Final = (*EXPLORERS, "spark", "simulate")
+"""All of them: `spark` explores on a Spark session that it is given, `simulate` tries random runs."""
+_OPTIONS: Final = {
+    "packed": ("symmetry", "workers", "memory_mb"),
+    "python": (),
+    "spark": ("session", "checkpoint"),
+    "simulate": ("runs", "steps", "seed"),
+}
+"""Engine -> the options that it has besides everybody's."""
+_USUAL: Final = {"symmetry": False, "workers": 1}
+"""Options that say nothing with this value; every other one with none."""
 
 
 def explore(
@@ -26,33 +37,24 @@ def explore(
     engine: str = EXPLORERS[0],
     report: Report | None = None,
     limit_states: int | None = None,
-    symmetry: bool = False,
-    workers: int = 1,
-    memory_mb: int | None = None,
+    **options: Any,
 ) -> Exploration:
     """Explore a model with an engine by name and judge the properties, all of the law's if none are given.
 
     `report` is called with the progress about every second or oftener. Past `limit_states` the search ends at the next
-    level, with `unknown` for what is not decided; Ctrl-C ends it in the same way. `symmetry` explores one state for all
-    that differ only in which request is which, and gives the same counts. `workers` are processes that share the
-    search. Raises `UnknownEngineError`, `BoundsError` for bounds that the engine cannot take, `SymmetryError`, and
-    `EngineLimitError` for what the engine cannot do.
+    level, with `unknown` for what is not decided; Ctrl-C ends it in the same way. Each engine's `explore` says what its
+    own options mean: `symmetry`, `workers` and `memory_mb` of packed, `session` and `checkpoint` of spark, `runs`,
+    `steps` and `seed` of simulate. Raises `UnknownEngineError`, `BoundsError` for bounds that the engine cannot take,
+    `SymmetryError`, and `EngineLimitError` for what the engine cannot do.
     """
-    if engine not in EXPLORERS:
-        raise UnknownEngineError(f"unknown engine {engine!r}; known: {', '.join(EXPLORERS)}")
+    if engine not in ENGINES:
+        raise UnknownEngineError(f"unknown engine {engine!r}; known: {', '.join(ENGINES)}")
     judged = properties_of(model) if properties is None else properties
-    options = {
-        name: value
-        for name, value, usual in (
-            ("symmetry", symmetry, False),
-            ("workers", workers, 1),
-            ("memory_mb", memory_mb, None),
-        )
-        if value != usual
-    }
-    if options and engine != "packed":
-        raise EngineLimitError(f"the {engine} engine has no {', '.join(options)}; use --engine packed")
+    given = {name: value for name, value in options.items() if value != _USUAL.get(name)}
+    for name in given.keys() - set(_OPTIONS[engine]):
+        able = next(other for other, has in _OPTIONS.items() if name in has)
+        raise EngineLimitError(f"the {engine} engine has no {name}; use --engine {able}")
     made: Exploration = import_module(f"longpoll_spec.engines.{engine}").explore(
-        model, judged, report=report, limit_states=limit_states, **options
+        model, judged, report=report, limit_states=limit_states, **given
     )
     return made

@@ -21,8 +21,8 @@ from longpoll_spec.engines.words import Rows, Words
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.terms import FALSE, TRUE, Bool, Term, const, substitute
 
-Found: TypeAlias = tuple[int, int | None, int]
-"""(property index, index of the closing action or None, the column of the least state that decides it)."""
+Found: TypeAlias = tuple[int, int | None, int, int]
+"""(property index, index of the closing action or None, column of the least state that decides it, how many do)."""
 Weigh: TypeAlias = Callable[[Rows], int]
 """How many states the columns of a chunk count for: `len` where each counts for one."""
 Make: TypeAlias = Callable[[int, Words, Rows], Words]
@@ -92,11 +92,11 @@ def _look(scope: Scope, number: int, closing: int | None, decisive: Bool, rows: 
     writer.depth += 1
     inner = Scope(writer, scope)
     if decisive is TRUE:
-        writer.line(f"found.append(({number}, {closing}, least(words, {rows or 'arange(words.shape[1])'})))")
+        hits = rows or writer.local("arange(words.shape[1])")
     else:
         here = inner.value(decisive)
-        hits = f"{rows}.compress({here})" if rows else f"flatnonzero({here})"
-        writer.line(f"if {here}.any(): found.append(({number}, {closing}, least(words, {hits})))")
+        hits = writer.local(f"{rows}.compress({here})" if rows else f"flatnonzero({here})")
+    writer.line(f"if {hits}.size: found.append(({number}, {closing}, least(words, {hits}), {hits}.size))")
     writer.depth -= 1
 
 

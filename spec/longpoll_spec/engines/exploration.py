@@ -55,6 +55,8 @@ class Exploration:
     verdicts: tuple[Verdict, ...]
     fired: Mapping[str, int]
     """Action label -> transitions by that instance."""
+    seen: Mapping[str, int] | None = None
+    """Of a simulation: property -> how often its runs came to what decides it."""
 
     @property
     def urgent(self) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ class Part:
             chunk = self._chunk(level, self.expanded)
             hits: list[Found] = []
             self.expand(chunk, still_open, self._weigh(chunk), made.make, fired, hits)
-            found += [(item, closing, key_of(chunk, column)) for item, closing, column in hits]
+            found += [(item, closing, key_of(chunk, column)) for item, closing, column, _ in hits]
             self.expanded += chunk.shape[1]
         words = distinct(mixed(self._kept(made.words[:, : made.used])))
         return Stretch(fired, found, over=self.expanded >= level.shape[1]), words
