@@ -20,7 +20,7 @@ from longpoll_broker.wire.connection import Connection
 
 log = logging.getLogger(__name__)
 
-FLUSH_COUNT: Final = 64
+FLUSH_COUNT: Final = 8
 """Commands after which a long row of answers is sent without waiting for its end; the next part is twice as long."""
 FLUSH_COUNT_MAX: Final = 2048
 """Longest part: so many answers over twenty connections are still a hundred for each system call."""
