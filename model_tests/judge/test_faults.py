@@ -10,12 +10,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from longpoll_judge import case, promptness, queue_log, rightness, steps, verdict
+from longpoll_judge import case, logs, promptness, queue_log, rightness, steps, verdict
+from longpoll_judge.fault import Fault
 from longpoll_judge.generate import write
 from longpoll_judge.job import judge
-from longpoll_judge.plant import FAULTS, Fault, plant
+from longpoll_judge.plant import FAULTS, plant
 from longpoll_judge.recording import NoVictimError, change, load
-from longpoll_judge.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
+from longpoll_judge.result import (
+    ANSWERED_BY_DEADLINE,
+    NO_LOST_WAKEUP,
+    OFFSETS_IN_ORDER,
+    VISIBLE_IS_MONOTONE,
+    Result,
+)
 from longpoll_spec.history import PART_GLOB, Event
 
 PlantOnce = Callable[[str], tuple[Path, Fault]]
@@ -55,8 +62,43 @@ SAYS = {
     "meta_missing": "missing",
     "sequence_gap": "misses 1 events",
     "events_lost": "was never answered",
+    "found_empty": "carries 0 messages",
+    "message_before_asked": "carries messages before that offset",
+    "message_twice": "out of order",
+    "last_message_missing": "it must be",
+    "next_back": "it must be",
+    "next_too_far": "match",
+    "bounds_crossed": "above offset_max",
+    "nothing_with_messages": "carries 1 messages",
+    "nothing_moves_on": "with nothing new it must be",
+    "passes_over_a_match": "passes over",
+    "illegal_to_nowhere": "not the end of the queue",
+    "answer_before_request": "before its request was received",
+    "tag_changed": "tag does not match",
+    "answered_much_later": "2 answers",
+    "wake_late": "while it was held",
+    "deadline_missed": "after its deadline",
+    "timeout_cut": "after its deadline",
+    "forgotten_at_the_stop": "when the broker stops",
+    "offset_given_twice": "two messages were appended",
+    "append_missing": "no message was appended between",
+    "appends_swapped": "was appended after offset",
+    "visible_moves_back": "is the visible end, after it was",
+    "interval_reversed": "damaged",
+    "sequence_repeated": "sequence numbers more than once",
+    "event_unknown": "teleport",
+    "source_undeclared": "not in meta.json",
+    "subscription_unknown": "tags cannot decide",
+    "request_missing": "requests are not in the history",
+    "request_twice": "received twice",
+    "format_newer": "format 99",
+    "lost_declared": "says that it lost 3 events",
 }
 """What some finding or gap says of each fault, planted in the simulated history."""
+
+
+OF_THE_LOG = {OFFSETS_IN_ORDER, VISIBLE_IS_MONOTONE}
+"""Properties that no single request breaks."""
 
 
 def as_expected(result: Result, name: str) -> bool:
@@ -89,7 +131,7 @@ def test_every_planted_fault_is_found_and_named(planted: PlantOnce, name: str) -
     for finding in result.findings:
         assert finding.evidence
         assert finding.window_start_ms <= finding.window_end_ms
-        assert finding.request
+        assert bool(finding.request) == (finding.property not in OF_THE_LOG)
 
 
 def test_a_deleted_answer_is_found_even_when_its_number_stays_missing(clean: Path, tmp_path: Path) -> None:
@@ -185,6 +227,10 @@ MUTANTS = {
     "deadline threshold inverted": (promptness, "over = is_judged & (late_least > late_ns)", "late_least < late_ns"),
     "deadline never": (promptness, "over = is_judged & (late_least > late_ns)", "late_least > 10**18"),
     "losses do not excuse": (promptness, 'is_excused = ~pulls.is_answered & pulls.facts("lossy")', "pulls.is_answered"),
+    "log's repeats not looked at": (logs, "(offsets == offsets[before])", "(offsets < offsets[before])"),
+    "log's holes not looked at": (logs, "np.diff(values) > 1", "np.diff(values) > 10**9"),
+    "log's order not looked at": (logs, "fell = (known > 0)", "(known < 0)"),
+    "stop not looked at": (promptness, "was_there = stopped_ns", "-stopped_ns"),
     "nothing told": (
         verdict,
         "for member, row in zip(group.members[:FINDINGS_MAX].tolist(), group.rows.tolist(), strict=False):",
@@ -214,7 +260,7 @@ MUTANTS = {
 }
 
 
-ENTRIES = ("judge_promptness", "judge_rightness", "judge_once", "pulls", "Growth")
+ENTRIES = ("judge_log", "judge_promptness", "judge_rightness", "judge_once", "pulls", "Growth")
 """What the other modules take from a changed one."""
 
 

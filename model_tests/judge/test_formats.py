@@ -172,8 +172,20 @@ def test_a_torn_compressed_part_is_read_up_to_its_tear(clean: Path, tmp_path: Pa
 def test_bad_rows_of_parquet_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
     """Nulls, intervals back to front and huge numbers are damage of their row; unknown columns are not read."""
     write(tmp_path, [], simulated_meta())
-    good: dict[str, object] = {"event": "append", "after_ns": 1, "before_ns": 2, "source": "broker-a#1", "sequence": 0, "more": 1}
-    bad: list[dict[str, object]] = [{"source": None}, {"after_ns": 3}, {"queue_offset": 1 << 62}, {"offsets": [1, 1 << 62]}]
+    good: dict[str, object] = {
+        "event": "expire",
+        "after_ns": 1,
+        "before_ns": 2,
+        "source": "broker-a#1",
+        "sequence": 0,
+        "more": 1,
+    }
+    bad: list[dict[str, object]] = [
+        {"source": None},
+        {"after_ns": 3},
+        {"queue_offset": 1 << 62},
+        {"offsets": [1, 1 << 62]},
+    ]
     table = pa.Table.from_pylist([good | {"queue_offset": 0, "offsets": [1]} | changed for changed in ({}, *bad, {})])
     parquet.write_table(table, tmp_path / "part-0.parquet")
     result = judge([tmp_path], engine="local")

@@ -1,10 +1,10 @@
 """Carries events from where slices are read to where queues are judged, as few large pieces instead of many rows.
 
-A piece holds those events of one slice whose queues fall into one bucket, as an Arrow stream. Of a queue that is large
-within its slice there is one piece with its log and `SHARDS` pieces with its requests, spread by the hash of their
-identifiers: what is judged of a request needs the log and the request's own events, so the requests of one hot queue
-can be judged in several places that share the log. Hashes only spread, nothing is ever compared by them. Leaves out
-where pieces wait (`spill`, `spark`) and what is judged.
+A piece holds those events of one slice whose queues fall into one bucket, their logs apart from their requests, as an
+Arrow stream without the columns that they do not use. The requests of a queue that is large within its slice come as
+`SHARDS` pieces, spread by the hash of their identifiers: what is judged of a request needs the log and the request's
+own events, so the requests of one hot queue can be judged in several places that share the log. Hashes only spread,
+nothing is ever compared by them. Leaves out where pieces wait (`spill`, `spark`) and what is judged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from longpoll_judge.arrow import compute
 from longpoll_judge.batch import Integers, queue_numbers
-from longpoll_judge.schema import EVENT_SCHEMA, NAMES, coded
+from longpoll_judge.schema import DEFAULTS, EVENT_SCHEMA, NAMES, REQUIRED, coded, fill
 from longpoll_judge.verdict import LOG_EVENTS, REQUEST_EVENTS
 
 BUCKETS: Final = 256
@@ -31,9 +31,13 @@ SPLIT_EVENTS: Final = 32_768
 """A bucket's events of one slice are split into shards when they are more."""
 WHOLE: Final = -2
 LOG: Final = -1
-"""Shard numbers of a piece that is not split, and of the log of one that is."""
+"""Shard numbers of a piece with all requests of its bucket, and of one with the log."""
 _WEIGHTS: Final = np.random.default_rng(7358).integers(1, 1 << 63, 64, dtype=np.uint64) | np.uint64(1)
 """Odd factors by place in the text; the seed must be the same in every process."""
+
+
+_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_NO_EVENTS: Final = EVENT_SCHEMA.empty_table().select(REQUIRED)
 
 
 @frozen
@@ -58,13 +62,32 @@ def split(table: pa.Table) -> Iterator[Piece]:
     bucket = bucket_of[numbers]
     counts = np.bincount(bucket[is_log | is_request], minlength=BUCKETS)
     is_split = counts[bucket] > SPLIT_EVENTS
-    shard = np.where(is_split, np.where(is_log, LOG, request_shards(table)), WHOLE) if is_split.any() else WHOLE
-    key = np.where(is_log | is_request, (bucket * (SHARDS - WHOLE) + shard - WHOLE).astype(np.int64), -1)
+    shard = np.where(is_split, request_shards(table), WHOLE) if is_split.any() else WHOLE
+    number = np.where(is_log, LOG, shard) - WHOLE
+    key = np.where(is_log | is_request, bucket * (SHARDS - WHOLE) + number, -1)
+    log, requests = _narrowed(table, is_log), _narrowed(table, is_request)
     order = np.argsort(key, kind="stable")
     starts = np.flatnonzero(np.diff(key[order], prepend=-1))
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
-        place, number = divmod(int(key[order[start]]), SHARDS - WHOLE)
-        yield Piece(place, number + WHOLE, end - start, table.take(pa.array(order[start:end])))
+        in_bucket, in_shard = divmod(int(key[order[start]]), SHARDS - WHOLE)
+        mine = log if in_shard + WHOLE == LOG else requests
+        yield Piece(in_bucket, in_shard + WHOLE, end - start, mine.take(pa.array(order[start:end])))
+
+
+def _narrowed(table: pa.Table, rows: NDArray[np.bool_]) -> pa.Table:
+    """The table without columns that are at their default in all of these rows."""
+    return table.select([name for name in table.column_names if name in REQUIRED or _is_used(table, name, rows)])
+
+
+def _is_used(table: pa.Table, name: str, rows: NDArray[np.bool_]) -> bool:
+    if name in NAMES:
+        codes, names = coded(table, name)
+        return names != [""] and bool(
+            (np.bincount(codes[rows], minlength=len(names)) * [bool(text) for text in names]).any()
+        )
+    if name == "offsets":
+        return len(compute.list_flatten(table[name])) > 0
+    return bool((table[name].to_numpy()[rows] != DEFAULTS[name]).any())
 
 
 def _bucket(table: pa.Table, row: int) -> int:
@@ -95,10 +118,12 @@ def _text_hashes(texts: pa.StringArray) -> NDArray[np.uint64]:
 
 def encode(table: pa.Table) -> bytes:
     """A piece's events as bytes, each dictionary cut to what the piece uses."""
-    columns = [_compact(table[name]) if name in NAMES else table[name] for name in table.column_names]
+    names = table.column_names
+    columns = [_compact(table[name]) if name in NAMES else table[name] for name in names]
+    compacted = pa.table(columns, schema=pa.schema([EVENT_SCHEMA.field(name) for name in names])).combine_chunks()
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, EVENT_SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(pa.table(columns, schema=EVENT_SCHEMA).combine_chunks())
+    with pa.ipc.new_stream(sink, compacted.schema, options=_COMPRESSED) as writer:
+        writer.write_table(compacted)
     content: bytes = sink.getvalue().to_pybytes()
     return content
 
@@ -117,32 +142,16 @@ def _compact(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def decode(content: pa.Buffer | bytes) -> pa.Table:
-    """The events of a piece."""
+    """The events of a piece, without the columns that it does not use."""
     with pa.ipc.open_stream(content) as reader:
         return reader.read_all()
 
 
-def log_of(piece: Piece) -> pa.Table:
-    """Those events of a piece that are its queues' logs; every place that judges their requests needs them."""
-    if piece.shard == LOG:
-        return piece.table
-    return piece.table.filter(_is_log(piece.table)) if piece.shard == WHOLE else EVENT_SCHEMA.empty_table()
-
-
 def requests_of(piece: Piece, unit: int, units: int) -> pa.Table:
     """Those events of a piece that are requests of one of several places, which share them out."""
-    if piece.shard != WHOLE:
-        is_mine = piece.shard != LOG and piece.shard % units == unit
-        return piece.table if is_mine else EVENT_SCHEMA.empty_table()
-    is_mine = compute.invert(_is_log(piece.table))
-    if units > 1:
-        is_mine = compute.and_(is_mine, pa.array(request_shards(piece.table) % units == unit))
-    return piece.table.filter(is_mine)
-
-
-def _is_log(table: pa.Table) -> pa.Array:
-    codes, names = coded(table, "event")
-    return pa.array(np.array([name in LOG_EVENTS for name in names], dtype=np.bool_)[codes])
+    if piece.shard == WHOLE and units > 1:
+        return piece.table.filter(pa.array(request_shards(piece.table) % units == unit))
+    return piece.table
 
 
 def may_share(shard: int, unit: int, units: int) -> bool:
@@ -159,5 +168,5 @@ def unit_count(events: int, unit_events: int) -> int:
 
 
 def joined(tables: Iterable[pa.Table]) -> pa.Table:
-    """All the events in one table."""
-    return pa.concat_tables([EVENT_SCHEMA.empty_table(), *tables])
+    """All the events in one table, with all columns."""
+    return fill(pa.concat_tables([_NO_EVENTS, *tables], promote_options="default"))

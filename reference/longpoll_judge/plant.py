@@ -8,15 +8,15 @@ into memory. Leaves out the judging.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from attrs import frozen
 
 from longpoll_judge.expression import java_hash, parse
+from longpoll_judge.fault import Fault
 from longpoll_judge.generate import write
+from longpoll_judge.plant_more import MORE_FAULTS
 from longpoll_judge.recording import (
     MS,
     NoVictimError,
@@ -34,24 +34,12 @@ from longpoll_judge.result import (
     ANSWERED_BY_DEADLINE,
     ANSWERED_ONCE,
     NO_LOST_WAKEUP,
-    Verdict,
 )
 from longpoll_spec.history import PART_GLOB, Event
 
 ALLOWANCE_MS: Final = 500
 """How far a delayed answer goes past its deadline: well over any threshold in use."""
 WAKE_DELAY_MS: Final = 2_000
-
-
-@frozen
-class Fault:
-    """A fault, and what the judge must say of it."""
-
-    sentence: str
-    apply: Callable[[Recording], None]
-    verdict: Verdict
-    properties: frozenset[str]
-    """One of them must be named by a finding, and no other."""
 
 
 def _pick_expired(recording: Recording) -> tuple[Event, Event]:
@@ -294,6 +282,7 @@ FAULTS: Final[dict[str, Fault]] = {
         "unknown",
         frozenset({ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP}),
     ),
+    **MORE_FAULTS,
 }
 """By name; the first five are what any judge of long polling must find."""
 

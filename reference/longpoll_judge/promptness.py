@@ -1,4 +1,4 @@
-"""Two properties of time: no_lost_wakeup and answered_by_deadline, and the latencies they measure.
+"""Properties of time: no_lost_wakeup, answered_by_deadline and answered_on_stop, and the latencies they measure.
 
 Every moment is an interval, so every delay has a lower and an upper bound. A lower bound over the threshold is a
 violation whatever the true moments were; an upper bound alone over it is unknown. A pull without answer is delayed at
@@ -16,7 +16,7 @@ from attrs import frozen
 from longpoll_judge.answers import OFFSET_ILLEGAL
 from longpoll_judge.case import Booleans, Case, Explanation, Suspects, ms, suspects
 from longpoll_judge.queue_log import NEVER, Integers
-from longpoll_judge.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP
+from longpoll_judge.result import ANSWERED_BY_DEADLINE, ANSWERED_ON_STOP, NO_LOST_WAKEUP
 from longpoll_judge.steps import MS
 
 UNHELD_GRACE_NS: Final = 5_000 * MS
@@ -29,7 +29,7 @@ RACE_NS: Final = 50 * MS
 
 @frozen(eq=False)
 class Promptness:
-    """The suspects of both properties and the latencies in nanoseconds, upper bounds."""
+    """The suspects of all three properties and the latencies in nanoseconds, upper bounds."""
 
     suspects: list[Suspects]
     wake_ns: Integers
@@ -107,19 +107,22 @@ def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
         if pulls.is_answered[pull]:
             how_late = f"{ms(max(late_least[pull], 0))} to {ms(late_most[pull])} after its deadline"
             return Explanation(f"{asked} was answered {how_late} (allowed {ms(late_ns)})", _rows(case, pull))
-        if over[pull]:
-            how_long = f"although the history goes on for {ms(late_least[pull])} after its deadline"
-            return Explanation(f"{asked} was never answered, {how_long} (allowed {ms(late_ns)})", _rows(case, pull))
-        reason = "although its connection stayed open and the policy answers held pulls when the broker stops"
-        return Explanation(f"{asked} was never answered, {reason}", _rows(case, pull))
+        how_long = f"although the history goes on for {ms(late_least[pull])} after its deadline"
+        return Explanation(f"{asked} was never answered, {how_long} (allowed {ms(late_ns)})", _rows(case, pull))
 
-    violated = (over | forgotten) & ~is_excused
-    unknown = ((over | forgotten) & is_excused) | (may_be_over & ~over)
-    is_open = ~pulls.is_answered & ~pulls.is_closed & ~violated & ~unknown
+    def explain_forgotten(pull: int) -> Explanation:
+        reason = "although its connection stayed open and the policy answers held pulls when the broker stops"
+        return Explanation(f"a pull at offset {pulls.offset[pull]} was never answered, {reason}", _rows(case, pull))
+
+    violated, unknown = over & ~is_excused, (over & is_excused) | (may_be_over & ~over)
+    is_open = ~pulls.is_answered & ~pulls.is_closed & ~violated & ~unknown & ~forgotten
     was_cut = np.array([facts.stopped_ns is None for facts in pulls.source_facts], dtype=np.bool_)
     open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open]])) if len(was_cut) else 0
     measured = pulls.may_hold & pulls.is_answered & (late_most >= 0)
-    return suspects(ANSWERED_BY_DEADLINE, violated, unknown, pulls.row, explain), late_most[measured], open_at_cut
+    found = suspects(ANSWERED_BY_DEADLINE, violated, unknown, pulls.row, explain)
+    open_ones = forgotten & ~is_excused, forgotten & is_excused
+    found += suspects(ANSWERED_ON_STOP, *open_ones, pulls.row, explain_forgotten)
+    return found, late_most[measured], open_at_cut
 
 
 def _forgotten_on_stop(case: Case) -> Booleans:

@@ -58,7 +58,7 @@ class Recording:
                 self.events[place] = change(event, sequence=event.sequence + shift)
 
 
-def change(event: Event, **fields: object) -> Event:
+def change(event: Event, /, **fields: object) -> Event:
     """The event with some fields changed."""
     return msgspec.structs.replace(event, **fields)
 

@@ -20,17 +20,29 @@ NO_LOST_WAKEUP: Final = "no_lost_wakeup"
 ANSWERED_BY_DEADLINE: Final = "answered_by_deadline"
 ANSWERED_ONCE: Final = "answered_once"
 ANSWER_IS_RIGHT: Final = "answer_is_right"
-PROPERTIES: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, ANSWERED_ONCE, ANSWER_IS_RIGHT)
+ANSWERED_ON_STOP: Final = "answered_on_stop"
+OFFSETS_IN_ORDER: Final = "offsets_in_order"
+VISIBLE_IS_MONOTONE: Final = "visible_is_monotone"
+PROPERTIES: Final = (
+    NO_LOST_WAKEUP,
+    ANSWERED_BY_DEADLINE,
+    ANSWERED_ON_STOP,
+    ANSWERED_ONCE,
+    ANSWER_IS_RIGHT,
+    OFFSETS_IN_ORDER,
+    VISIBLE_IS_MONOTONE,
+)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One property that a request breaks, or may break, with the events that show it."""
+    """One property that a request, or a queue's log, breaks or may break, with the events that show it."""
 
     property: str
     verdict: FindingVerdict
     topic: str
     queue: int
     request: str
+    """Empty where the log is at fault."""
     window_start_ms: float
     """Unix time of the earliest event that the finding needs."""
     window_end_ms: float

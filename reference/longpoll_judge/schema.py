@@ -62,6 +62,8 @@ def fill(table: pa.Table) -> pa.Table:
         values = table[column.name]
         if values.null_count and column.name == "offsets":
             values = pa.chunked_array([_without_nulls(chunk) for chunk in values.chunks], values.type)
+        elif values.null_count and column.name in DEFAULTS and values.type == _NAME_TYPE:
+            values = _without_null_codes(values)
         elif values.null_count and column.name in DEFAULTS:
             values = values.cast(PLAIN_SCHEMA.field(column.name).type).fill_null(DEFAULTS[column.name])
         columns.append(values if values.type == column.type else values.cast(column.type))
@@ -74,6 +76,18 @@ def _constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
     if value == []:
         return pa.ListArray.from_arrays(np.zeros(length + 1, dtype=np.int32), pa.array([], pa.int64()))
     return pa.repeat(pa.scalar(value, kind), length)
+
+
+def _without_null_codes(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Empty texts in place of nulls, by number."""
+    chunk = column.unify_dictionaries().combine_chunks()
+    chunk = chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk
+    texts = chunk.dictionary.to_pylist()
+    none = texts.index("") if "" in texts else len(texts)
+    codes = chunk.indices.fill_null(none)
+    return pa.chunked_array(
+        [pa.DictionaryArray.from_arrays(codes, pa.array([*texts, ""][: max(none + 1, len(texts))]))]
+    )
 
 
 def _without_nulls(lists: pa.ListArray) -> pa.ListArray:

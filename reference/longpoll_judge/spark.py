@@ -27,7 +27,6 @@ from longpoll_judge.exchange import (
     decode,
     encode,
     joined,
-    log_of,
     requests_of,
     split,
     unit_count,
@@ -48,10 +47,9 @@ _PIECE_SCHEMA: Final = pa.schema(
 )
 SURVEY_BUCKET: Final = -1
 """Stands in the one row a slice whose content is a `SliceSurvey`."""
-UNITS_PER_CORE: Final = 4
-"""A queue is shared out when it has more than this part of the events that a core would have."""
 UNIT_EVENTS_MIN: Final = 65_536
-UNIT_EVENTS_MAX: Final = 2_000_000
+UNIT_EVENTS_MAX: Final = 4_000_000
+"""A bucket is shared out when it has more events than each core would have of all of them, within these bounds."""
 Batches = Iterable[pa.RecordBatch]
 
 
@@ -124,8 +122,9 @@ class SparkReading:
             pieces = list(_pieces(rows))
             if units == 1:
                 return judge_table(joined(piece.table for piece in pieces), context)
-            share = joined(requests_of(piece, unit, units) for piece in pieces)
-            return judge_shared(joined(map(log_of, pieces)), [share], context, tells_logs=unit == 0)
+            log = joined(piece.table for piece in pieces if piece.shard == LOG)
+            share = joined(requests_of(piece, unit, units) for piece in pieces if piece.shard != LOG)
+            return judge_shared(log, [share], context, tells_logs=unit == 0)
 
         pieces = self._pieces.filter(F.col("bucket") != SURVEY_BUCKET)
         if unplaced:
@@ -135,7 +134,7 @@ class SparkReading:
             return shared.groupBy("bucket", "unit").applyInArrow(judge_unit, _ddl(RESULT_SCHEMA)).toArrow()
 
     def _units_by_bucket(self) -> dict[int, int]:
-        fair = self._buckets.total() // (UNITS_PER_CORE * self._parallel)
+        fair = self._buckets.total() // self._parallel
         unit_events = min(max(fair, UNIT_EVENTS_MIN), UNIT_EVENTS_MAX)
         return {bucket: unit_count(events, unit_events) for bucket, events in self._buckets.items()}
 
@@ -177,14 +176,9 @@ def place_all(pieces: DataFrame) -> DataFrame:
         placed = place_answers(joined(requests_of(piece, unit, SHARDS) for piece in _pieces(rows)))
         return _rows(split(placed))
 
-    def keep_log(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for piece in _pieces(pa.Table.from_batches([batch])):
-                yield from _rows(split(log_of(piece))).to_batches()
-
-    shared = _shared_out(pieces.filter(F.col("shard") != LOG), F.lit(SHARDS))
-    requests = shared.groupBy("unit").applyInArrow(place, PIECE_COLUMNS)
-    return requests.union(pieces.filter(F.col("shard") < 0).mapInArrow(keep_log, PIECE_COLUMNS))
+    is_log = F.col("shard") == LOG
+    shared = _shared_out(pieces.filter(~is_log), F.lit(SHARDS))
+    return shared.groupBy("unit").applyInArrow(place, PIECE_COLUMNS).union(pieces.filter(is_log))
 
 
 def _rows(pieces: Iterable[Piece]) -> pa.Table:

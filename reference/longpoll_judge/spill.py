@@ -6,6 +6,7 @@ piece is (`exchange`).
 
 from __future__ import annotations
 
+import mmap
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import BinaryIO
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.exchange import Piece, decode, encode, joined, log_of, may_share, requests_of, split
+from longpoll_judge.exchange import LOG, Piece, decode, encode, joined, may_share, requests_of, split
 
 
 @frozen
@@ -34,6 +35,8 @@ class Spill:
     _file: BinaryIO
     _places: dict[int, list[_Place]] = field(factory=dict)
     _end: int = field(default=0)
+    _mapped: mmap.mmap | None = field(default=None)
+    """The file as memory; what was read from it keeps it alive."""
 
     def put(self, table: pa.Table) -> None:
         """Split the events of a slice and write its pieces."""
@@ -43,7 +46,6 @@ class Spill:
     def put_piece(self, piece: Piece) -> None:
         """Write one piece."""
         content = encode(piece.table)
-        self._file.seek(self._end)
         self._file.write(content)
         place = _Place(piece.shard, piece.events, self._end, len(content))
         self._places.setdefault(piece.bucket, []).append(place)
@@ -59,7 +61,7 @@ class Spill:
 
     def log(self, bucket: int) -> pa.Table:
         """The log events of a bucket."""
-        return joined(log_of(self._read(bucket, place)) for place in self._places[bucket] if place.shard < 0)
+        return joined(self._read(bucket, place).table for place in self._places[bucket] if place.shard == LOG)
 
     def requests(self, bucket: int, unit: int, units: int) -> pa.Table:
         """One of several shares of a bucket's requests."""
@@ -67,8 +69,11 @@ class Spill:
         return joined(requests_of(self._read(bucket, place), unit, units) for place in places)
 
     def _read(self, bucket: int, place: _Place) -> Piece:
-        self._file.seek(place.start)
-        return Piece(bucket, place.shard, place.events, decode(self._file.read(place.length)))
+        if self._mapped is None or len(self._mapped) < self._end:
+            self._file.flush()
+            self._mapped = mmap.mmap(self._file.fileno(), self._end, access=mmap.ACCESS_READ)
+        content = pa.py_buffer(self._mapped).slice(place.start, place.length)
+        return Piece(bucket, place.shard, place.events, decode(content))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from longpoll_judge.answers import FOUND, NO_MATCHED_MSG, PULL_RESULTS
 from longpoll_judge.batch import Events, QueueName, make_batch
 from longpoll_judge.case import Case, Log, Suspects, make_case, make_log
 from longpoll_judge.latency import bucket_counts
+from longpoll_judge.logs import judge_log
 from longpoll_judge.promptness import judge_promptness
 from longpoll_judge.queue_log import Integers
 from longpoll_judge.result import Finding
@@ -53,7 +54,7 @@ def judge_table(table: pa.Table, context: Context) -> pa.Table:
     batch = make_batch(table)
     logs = {name: make_log(events, context) for name, events in batch.queues()}
     return pa.concat_tables(
-        [judge_logs(logs), *(judge_queue(name, log.events, log, context) for name, log in logs.items())]
+        [judge_logs(logs, context), *(judge_queue(name, log.events, log, context) for name, log in logs.items())]
     )
 
 
@@ -65,7 +66,7 @@ def judge_shared(log: pa.Table, shares: Iterable[pa.Table], context: Context, *,
     """
     logs = {name: make_log(events, context) for name, events in make_batch(log).queues()}
     judged = [judge_requests(share, logs, context) for share in shares]
-    return pa.concat_tables([judge_logs(logs) if tells_logs else RESULT_SCHEMA.empty_table(), *judged])
+    return pa.concat_tables([judge_logs(logs, context) if tells_logs else RESULT_SCHEMA.empty_table(), *judged])
 
 
 def judge_requests(table: pa.Table, logs: Mapping[QueueName, Log], context: Context) -> pa.Table:
@@ -77,11 +78,15 @@ def judge_requests(table: pa.Table, logs: Mapping[QueueName, Log], context: Cont
     return pa.concat_tables([RESULT_SCHEMA.empty_table(), *judged])
 
 
-def judge_logs(logs: Mapping[QueueName, Log]) -> pa.Table:
-    """What hangs on the logs alone."""
-    return _as_table(
-        [_queue_row(name) for name, log in logs.items() if any(map(len, map(log.events.rows, LOG_EVENTS)))]
-    )
+def judge_logs(logs: Mapping[QueueName, Log], context: Context) -> pa.Table:
+    """Judge what hangs on the logs alone."""
+    rows: list[Row] = []
+    for name, log in logs.items():
+        if any(map(len, map(log.events.rows, LOG_EVENTS))):
+            rows.append(_queue_row(name))
+            for group in judge_log(log.events, context):
+                rows += _findings(name, log.events, log.events, group)
+    return _as_table(rows)
 
 
 def judge_queue(name: QueueName, events: Events, log: Log, context: Context) -> pa.Table:
@@ -92,7 +97,7 @@ def judge_queue(name: QueueName, events: Events, log: Log, context: Context) -> 
     promptness = judge_promptness(case)
     rows: list[Row] = [_queue_row(name), ("pulls", 0, len(case.pulls), "")]
     for group in (*promptness.suspects, *judge_rightness(case), *judge_once(case)):
-        rows += _findings(case, group)
+        rows += _findings(name, events, log.events, group)
     rows += _latency("wake", promptness.wake_ns)
     rows += _latency("late", promptness.late_ns)
     rows += ((("note", 0, count, text)) for text, count in _notes(case, promptness.open_at_cut) if count)
@@ -123,38 +128,40 @@ class Found(msgspec.Struct, frozen=True):
     finding: Finding
 
 
-def _findings(case: Case, group: Suspects) -> Iterator[Row]:
-    name = f"{group.property} {group.verdict} " + _text(case.name)
+def _findings(name: QueueName, events: Events, log_events: Events, group: Suspects) -> Iterator[Row]:
+    title = f"{group.property} {group.verdict} {_text(name)}"
     for member, row in zip(group.members[:FINDINGS_MAX].tolist(), group.rows.tolist(), strict=False):
         explanation = group.explain(member)
-        events = case.events.evidence(explanation.rows) + case.log_events.evidence(explanation.log_rows)
-        events.sort(key=_order)
+        shown = events.evidence(explanation.rows) + log_events.evidence(explanation.log_rows)
+        shown.sort(key=_order)
         finding = Finding(
             property=group.property,
             verdict=group.verdict,
-            topic=case.name[1],
-            queue=case.name[2],
-            request=case.events.text("request", _request_row(case, explanation.rows)),
-            window_start_ms=min(event["after_ns"] for event in events) / MS,
-            window_end_ms=max(event["before_ns"] for event in events) / MS,
+            topic=name[1],
+            queue=name[2],
+            request=_request(events, explanation.rows),
+            window_start_ms=min(event["after_ns"] for event in shown) / MS,
+            window_end_ms=max(event["before_ns"] for event in shown) / MS,
             why=explanation.why,
-            evidence=events,
+            evidence=shown,
         )
-        (first,) = case.events.evidence([row])
-        yield "finding", 0, 1, msgspec.json.encode(Found(name, _order(first), finding)).decode()
+        (first,) = events.evidence([row])
+        yield "finding", 0, 1, msgspec.json.encode(Found(title, _order(first), finding)).decode()
     left_out = len(group.members) - FINDINGS_MAX
     if left_out > 0:
-        yield "left_out", 0, left_out, name
+        yield "left_out", 0, left_out, title
 
 
 def _order(event: dict[str, Any]) -> tuple[int, int, str, int]:
     return event["after_ns"], event["before_ns"], event["source"], event["sequence"]
 
 
-def _request_row(case: Case, rows: list[int]) -> int:
-    """The first of the rows that belongs to the request found at fault."""
-    receipts_and_answers = np.concatenate((case.events.rows("request_received"), case.events.rows("answer_sent")))
-    return next(row for row in sorted(rows) if row in receipts_and_answers)
+def _request(events: Events, rows: list[int]) -> str:
+    """The request at fault: that of the first receipt or answer; empty where there is none."""
+    for row in sorted(rows):
+        if events.text("event", row) in ("request_received", "answer_sent"):
+            return events.text("request", row)
+    return ""
 
 
 def _latency(kind: str, latency_ns: Integers) -> Iterator[Row]:

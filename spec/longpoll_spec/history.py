@@ -1,9 +1,8 @@
 """The schema of a recorded history: what an event is, and nothing about who writes or reads it.
 
 A history is a directory of part files (`part-*.ndjson`, one event a line, or `part-*.parquet`, one event a row) and one
-`meta.json`. An event's moment is
-the interval [after_ns, before_ns]: it happened after the one and before the other, so an observer that cannot see
-the exact moment stays honest. Times are nanoseconds of the source's clock plus the source's `offset_ns` of
+`meta.json`. An event's moment is the interval [after_ns, before_ns]: it happened after the one and before the other,
+so an observer that cannot see the exact moment stays honest. Times are nanoseconds of the source's clock plus the source's `offset_ns` of
 `meta.json`, which puts every source on Unix time; `uncertainty_ns` widens every interval of a source on both sides.
 
 Black-box events are what a proxy could see; white-box events carry the names of the law's actions and are what only

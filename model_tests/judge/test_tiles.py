@@ -1,0 +1,161 @@
+"""Histories of any size: tiles follow each other without a seam, and a fault in any of them is found and named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from attrs import evolve
+
+from longpoll_judge.generate import Load, simulate, simulated_meta
+from longpoll_judge.generate_spark import write_large as write_on_spark
+from longpoll_judge.job import judge, judge_on
+from longpoll_judge.local import LocalEngine
+from longpoll_judge.plant import FAULTS
+from longpoll_judge.recording import Recording
+from longpoll_judge.result import Result
+from longpoll_judge.schema import event_dict
+from longpoll_judge.source import find, read_slice
+from longpoll_judge.spark import SparkEngine
+from longpoll_judge.tiles import Tile, make_tile, plan, write_large, write_meta, write_place
+from longpoll_spec.history import Event
+
+OF_A_FILE = {"half_line", "meta_missing", "format_newer", "forgotten_at_the_stop", "source_undeclared"}
+"""Faults of files and ends, which no tile in the middle can have."""
+IN_A_TILE = tuple(name for name in FAULTS if name not in OF_A_FILE and name != "interval_reversed")
+"""Faults of single events; an interval back to front is no event in Parquet."""
+TILE = Load(events=3_000, queues=3, timeout_ms=150)
+KINDS_MIN = 40
+PLACES = ("first", "middle", "last")
+
+
+@pytest.fixture(scope="module")
+def base() -> list[Event]:
+    """The events of one tile."""
+    return list(simulate(TILE))
+
+
+def faulty(base: list[Event], name: str) -> Tile:
+    """A tile with a fault."""
+    recording = Recording(list(base), simulated_meta())
+    FAULTS[name].apply(recording)
+    return make_tile(recording.events)
+
+
+def written(directory: Path, tiles: list[Tile], count: int, changed: dict[int, int]) -> Path:
+    """A history of so many tiles."""
+    write_meta(directory)
+    for place in plan(tiles, count, changed=changed):
+        write_place(directory, tiles[place.tile], place)
+    return directory
+
+
+def is_named(result: Result, name: str) -> bool:
+    """Whether verdict and properties are those of the fault, told once or a few times."""
+    fault = FAULTS[name]
+    named = {finding.property for finding in result.findings}
+    return result.verdict == fault.verdict and named <= fault.properties and bool(named) == bool(fault.properties)
+
+
+def test_a_large_history_is_valid_and_as_large_as_wanted(tmp_path: Path) -> None:
+    """Ten tiles are one history: numbers without a gap, offsets without a repeat, every request its own."""
+    count = write_large(tmp_path, Load(events=20_000, queues=3), tile_events=2_000)
+    result = judge([tmp_path], engine="local")
+    events = [event_dict(row) for part in find([tmp_path]).slices for row in read_slice(part)[0].to_pylist()]
+    requests = [event["request"] for event in events if event["event"] == "request_received"]
+
+    assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
+    assert result.events == count == len(events)
+    assert abs(count - 20_000) < 2_000
+    assert len(set(requests)) == len(requests) == result.requests
+    assert sorted(event["sequence"] for event in events) == list(range(count))
+
+
+@pytest.mark.parametrize("kind", ["answer_deleted", "next_wrong", "offset_given_twice", "appends_swapped"])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_fault_in_any_tile_is_found_and_named(base: list[Event], tmp_path: Path, kind: str, place: str) -> None:
+    """Wherever its tile lies, the finding's window lies there too."""
+    number = PLACES.index(place) * 2
+    result = judge([written(tmp_path, [make_tile(base), faulty(base, kind)], 5, {number: 1})], engine="local")
+
+    assert is_named(result, kind), (result.findings, result.gaps)
+    whole = [event_dict(row) for row in read_slice(find([tmp_path]).slices[number])[0].to_pylist()]
+    begin, end = min(row["after_ns"] for row in whole) / 1e6, max(row["before_ns"] for row in whole) / 1e6
+    assert all(finding.window_start_ms >= begin - 1 for finding in result.findings)
+    assert any(finding.window_end_ms <= end + 1 for finding in result.findings)
+
+
+def test_a_seam_that_is_wrong_is_noticed(base: list[Event], tmp_path: Path) -> None:
+    """Tiles put down with the wrong numbers are no valid history: the check above can fail."""
+    tile = make_tile(base)
+    write_meta(tmp_path)
+    first, second = plan([tile], 2)
+    write_place(tmp_path, tile, first)
+    write_place(tmp_path, tile, evolve(second, messages={}))
+
+    assert judge([tmp_path], engine="local").verdict == "invalid"
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_spark_writes_the_same_history(tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """Whoever writes the tiles, the events are the same, and Spark finds them valid."""
+    load = Load(events=20_000, queues=3)
+    assert write_on_spark(spark_engine.session, tmp_path / "spark", load, tile_events=2_000) == write_large(
+        tmp_path / "local", load, tile_events=2_000
+    )
+    tables = [[read_slice(part)[0] for part in find([tmp_path / name]).slices] for name in ("spark", "local")]
+    assert [table.to_pylist() for table in tables[0]] == [table.to_pylist() for table in tables[1]]
+    assert judge_on(spark_engine, find([tmp_path / "spark"]), wake_ms=100, late_ms=50, say=print).verdict == "valid"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_120_histories_of_a_million_events_with_one_fault_each(tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """At least 40 kinds in 3 places: each found and rightly named by both engines alike; the clean one is valid."""
+    base = list(simulate(Load(events=10_000, queues=8)))
+    tile, count = make_tile(base), 100
+    clean = written(tmp_path / "clean", [tile], count, {})
+    results = [said(engine, clean) for engine in (LocalEngine(), spark_engine)]
+    assert results[0] == results[1]
+    assert (results[0].verdict, results[0].findings, results[0].gaps) == ("valid", [], [])
+    assert results[0].events >= 1_000_000
+    histories = 0
+    for kind in IN_A_TILE:
+        changed = faulty(base, kind)
+        for number in (0, count // 2, count - 1):
+            directory = tmp_path / f"{kind}-{number}"
+            relinked(directory, clean, [tile, changed], count, number)
+            results = [said(engine, directory) for engine in (LocalEngine(), spark_engine)]
+            assert is_named(results[0], kind), (kind, number, results[0].findings, results[0].gaps)
+            assert results[0] == results[1], (kind, number)
+            histories += 1
+            for part in directory.iterdir():
+                part.unlink()
+    assert histories >= KINDS_MIN * len(PLACES)
+
+
+def said(engine: LocalEngine | SparkEngine, directory: Path) -> Result:
+    """The result but the time it took."""
+    result = judge_on(engine, find([directory]), wake_ms=100, late_ms=50, say=lambda _text: None)
+    return msgspec.structs.replace(result, seconds=0)
+
+
+def relinked(directory: Path, clean: Path, tiles: list[Tile], count: int, number: int) -> None:
+    """A history with one tile changed: what stays as in the clean one is linked, not written."""
+    write_meta(directory)
+    before = plan(tiles, count)
+    for old, new in zip(before, plan(tiles, count, changed={number: 1}), strict=True):
+        if old == new:
+            part = f"part-{old.number:06}.parquet"
+            (directory / part).hardlink_to(clean / part)
+        else:
+            write_place(directory, tiles[new.tile], new)
+
+
+def test_there_are_forty_kinds() -> None:
+    """So many kinds of faults can be planted into a tile."""
+    assert len(IN_A_TILE) >= KINDS_MIN

@@ -1,0 +1,21 @@
+"""What a planted fault is. Leaves out the faults (`plant`, `plant_more`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import frozen
+
+from longpoll_judge.recording import Recording
+from longpoll_judge.result import Verdict
+
+
+@frozen
+class Fault:
+    """A fault, and what the judge must say of it."""
+
+    sentence: str
+    apply: Callable[[Recording], None]
+    verdict: Verdict
+    properties: frozenset[str]
+    """One of them must be named by a finding, and no other."""

@@ -1,0 +1,88 @@
+"""Properties of a queue's log, and of its visible end: what hangs on no request.
+
+offsets_in_order: inside a broker every append takes the next queue offset, each once; from outside no two messages are
+acknowledged with the same one. visible_is_monotone: the visible end never moves back, and never past the log. Both
+within one life of one observer: a crash or a truncation begins a new one. Of two events it is only certain which came
+first where their intervals do not overlap. Leaves out what answers say of the log (`rightness`).
+
+Source: `ConsumeQueue.putMessagePositionInfo`, and the properties of the law of the same names.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from longpoll_judge.batch import Events, Integers
+from longpoll_judge.case import Explanation, Suspects, suspects
+from longpoll_judge.result import OFFSETS_IN_ORDER, VISIBLE_IS_MONOTONE
+from longpoll_judge.survey import UNSEEN, Context
+
+WORDS: Final = {"append": "appended", "message_acknowledged": "acknowledged"}
+
+
+def judge_log(events: Events, context: Context) -> list[Suspects]:
+    """Judge the log of one queue; members are rows of `events`, as are those of the explanations."""
+    found = []
+    for kind in WORDS:
+        for rows in _by_source(events, kind):
+            found += _given_twice(events, kind, rows)
+    for rows in _by_source(events, "append"):
+        found += _fallen(events, rows, "queue_offset", OFFSETS_IN_ORDER, "was appended after offset")
+        found += _left_out(events, rows, context)
+    for rows in _by_source(events, "make_visible"):
+        found += _fallen(events, rows, "visible_end", VISIBLE_IS_MONOTONE, "is the visible end, after it was")
+    return found
+
+
+def _by_source(events: Events, kind: str) -> list[Integers]:
+    """The rows of an event, apart for each source."""
+    rows = events.rows(kind)
+    sources, _names = events.codes("source", rows)
+    return [rows[sources == source] for source in np.unique(sources)]
+
+
+def _given_twice(events: Events, kind: str, rows: Integers) -> list[Suspects]:
+    offsets = events.integers("queue_offset", rows)
+    order = np.argsort(offsets, kind="stable")
+    before = np.full(len(rows), -1, dtype=np.int64)
+    before[order[1:]] = order[:-1]
+    again = (before >= 0) & (offsets == offsets[before]) & (offsets >= 0)
+
+    def explain(member: int) -> Explanation:
+        why = f"two messages were {WORDS[kind]} with queue offset {offsets[member]}"
+        return Explanation(why, [int(rows[before[member]]), int(rows[member])])
+
+    return suspects(OFFSETS_IN_ORDER, again, np.zeros_like(again), rows, explain)
+
+
+def _fallen(events: Events, rows: Integers, column: str, name: str, words: str) -> list[Suspects]:
+    """Rows whose value lies below one that was certainly there before."""
+    values = events.integers(column, rows)
+    after_ns, before_ns = events.integers("after_ns", rows), events.integers("before_ns", rows)
+    ended = np.argsort(before_ns, kind="stable")
+    highest = np.maximum.accumulate(values[ended])
+    known = np.searchsorted(before_ns[ended], after_ns, side="left")
+    fell = (known > 0) & (values < np.append(highest, -1)[known - 1])
+
+    def explain(member: int) -> Explanation:
+        earlier = ended[: known[member]]
+        higher = int(earlier[np.argmax(values[earlier])])
+        return Explanation(f"{values[member]} {words} {values[higher]}", [int(rows[higher]), int(rows[member])])
+
+    return suspects(name, fell, np.zeros_like(fell), rows, explain)
+
+
+def _left_out(events: Events, rows: Integers, context: Context) -> list[Suspects]:
+    """Appends that do not follow upon the offset before; what is missing may have been lost by the recorder."""
+    values, first = np.unique(events.integers("queue_offset", rows), return_index=True)
+    skips = np.append(False, np.diff(values) > 1)
+    facts = context.sources.get(events.text("source", int(rows[0])), UNSEEN)
+    is_whole = not (facts.lossy or facts.gapped)
+
+    def explain(member: int) -> Explanation:
+        why = f"no message was appended between the queue offsets {values[member - 1]} and {values[member]}"
+        return Explanation(why, [int(rows[first[member - 1]]), int(rows[first[member]])])
+
+    return suspects(OFFSETS_IN_ORDER, skips & is_whole, skips & (not is_whole), rows[first], explain)
