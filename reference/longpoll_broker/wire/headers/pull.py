@@ -70,7 +70,7 @@ class PullMessageRequestHeader(Header, frozen=True, kw_only=True):
 
 
 class PullMessageResponseHeader(Header, frozen=True, kw_only=True):
-    """The reply to a pull that was let through: codes 0, 19, 20 and 21; the body is records, one after the other."""
+    """The reply to 11 and 361 when let through: with 0, 19, 20 and 21; the body is records, one after the other."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -100,7 +100,7 @@ class QueryMessageRequestHeader(Header, frozen=True, kw_only=True):
 
 
 class QueryMessageResponseHeader(Header, frozen=True, kw_only=True):
-    """The reply to a query by key."""
+    """The reply to 12; the body is records."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64

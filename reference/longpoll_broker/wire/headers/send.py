@@ -64,7 +64,7 @@ class SendMessageRequestHeaderV2(SendMessageRequestHeader, frozen=True, kw_only=
 
 
 class SendMessageResponseHeader(Header, frozen=True, kw_only=True):
-    """The reply to a send; Java clients read it without looking whether it is there, so never leave it out."""
+    """The reply to 10, 310 and 320; Java clients read it without looking whether it is there, so never leave it out."""
 
     msg_id: str
     """Of a batch: one id a message, joined by commas."""

@@ -1,0 +1,213 @@
+"""Writes `docs/protocol/`: a page for each request code, made from the classes that read and write it.
+
+    python -m longpoll_broker.testing.protocol_pages docs/protocol
+
+A header's or body's docstring begins with the codes that it is of ("14 QUERY_CONSUMER_OFFSET: ...", "The reply to 14,
+29, 30 and 31."), and the texts below its fields tell what they are. Leaves out frames (`docs/wire.md`).
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import msgspec
+from attrs import define, field, frozen
+
+from longpoll_broker.service import broker, clients, name_server
+from longpoll_broker.wire import bodies, headers
+from longpoll_broker.wire.bodies import Body
+from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_broker.wire.headers import Header
+
+MADE: Final = "<!-- Made by `python -m longpoll_broker.testing.protocol_pages docs/protocol`: change the classes. -->\n"
+_OWN_CODE: Final = re.compile(r"(\d+) [A-Z][A-Z0-9_]+")
+_REPLY: Final = re.compile(r"The reply to ([\d, and]+)")
+
+
+@frozen
+class Shape:
+    """One class and the codes whose request or reply has it."""
+
+    kind: type[msgspec.Struct]
+    text: str
+    requests: frozenset[int]
+    replies: frozenset[int]
+
+
+@define
+class Page:
+    """What one code's page shows."""
+
+    code: RequestCode
+    server: list[str] = field(factory=list)
+    """What is done with it here."""
+    request: list[Shape] = field(factory=list)
+    reply: list[Shape] = field(factory=list)
+
+
+def shapes() -> Iterator[Shape]:
+    """Every header and body whose docstring names a code."""
+    for module in (headers, bodies):
+        for _name, kind in sorted(inspect.getmembers(module, inspect.isclass)):
+            if issubclass(kind, Header | Body) and kind not in {Header, Body}:
+                text = inspect.getdoc(kind) or ""
+                told = _REPLY.match(text)
+                replies = frozenset(int(code) for code in re.findall(r"\d+", told[1])) if told else frozenset[int]()
+                first = text.split(":", 1)[0] if ":" in text else ""
+                requests = frozenset(int(code) for code in _OWN_CODE.findall(first)) if not told else frozenset[int]()
+                if requests or replies:
+                    yield Shape(kind, text, requests, replies)
+
+
+def served_by(module: ModuleType) -> frozenset[str]:
+    """The names of the codes in a module's tables of processors."""
+    return frozenset(re.findall(r"RequestCode\.([A-Z0-9_]+)(?:: |\] = )\S", inspect.getsource(module)))
+
+
+def sent_by(module: ModuleType) -> frozenset[str]:
+    """The names of the codes that a module sends."""
+    return frozenset(re.findall(r"code=RequestCode\.([A-Z0-9_]+)", inspect.getsource(module)))
+
+
+def pages() -> list[Page]:
+    """A page for each code that is served or sent, or has a header or body."""
+    tables = {
+        "served by the broker": served_by(broker),
+        "served by the name server": served_by(name_server),
+        "sent to clients by the broker": sent_by(clients),
+    }
+    found = []
+    every = list(shapes())
+    for code in RequestCode:
+        page = Page(code, [name for name, codes in tables.items() if code.name in codes])
+        page.request = [shape for shape in every if code in shape.requests]
+        page.reply = [shape for shape in every if code in shape.replies]
+        if page.server or page.request or page.reply:
+            found.append(page)
+    return found
+
+
+def field_texts(kind: type) -> dict[str, str]:
+    """The text below each field of a class and of those that it is made from, by the field's name."""
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.startswith("longpoll_broker.wire"):
+            texts |= _own_field_texts(base)
+    return texts
+
+
+def _own_field_texts(kind: type) -> dict[str, str]:
+    tree = ast.parse(inspect.getsource(kind))
+    (definition,) = tree.body
+    assert isinstance(definition, ast.ClassDef)
+    texts = {}
+    for statement, after in zip(definition.body, definition.body[1:], strict=False):
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+        ):
+            texts[statement.target.id] = " ".join(str(after.value.value).split())
+    return texts
+
+
+def type_name(kind: msgspec.inspect.Type) -> str:  # noqa: PLR0911 - one return a kind
+    """A field's type in words."""
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return " or ".join(type_name(part) for part in kind.types if not isinstance(part, msgspec.inspect.NoneType))
+    if isinstance(kind, msgspec.inspect.IntType):
+        return "int64" if kind.le is not None and kind.le > 2**31 else "int32"
+    if isinstance(kind, msgspec.inspect.StructType):
+        return f"`{kind.cls.__name__}`"
+    if isinstance(kind, msgspec.inspect.EnumType):
+        return " or ".join(f"`{member.value}`" for member in kind.cls)
+    if isinstance(kind, msgspec.inspect.CollectionType):
+        return f"list of {type_name(kind.item_type)}"
+    if isinstance(kind, msgspec.inspect.DictType):
+        return f"map of {type_name(kind.key_type)} to {type_name(kind.value_type)}"
+    names = {msgspec.inspect.BoolType: "boolean", msgspec.inspect.StrType: "text"}
+    return names.get(type(kind), "any")
+
+
+def default_text(described: msgspec.inspect.Field) -> str:
+    """What a missing field counts as."""
+    if described.required:
+        return "required"
+    if described.default_factory is not msgspec.NODEFAULT or described.default in ("", frozenset()):
+        return "empty"
+    if described.default is None or described.default is msgspec.UNSET:
+        return "may be left out"
+    return f"`{str(described.default).lower() if isinstance(described.default, bool) else described.default}`"
+
+
+def shape_text(shape: Shape) -> str:
+    """One class: its sentence and its fields."""
+    described = msgspec.inspect.type_info(shape.kind)
+    assert isinstance(described, msgspec.inspect.StructType)
+    texts = field_texts(shape.kind)
+    kind = "extension fields" if issubclass(shape.kind, Header) else "body, JSON"
+    lines = [f"`{shape.kind.__name__}` ({kind}). {' '.join(shape.text.split())}", ""]
+    if described.fields:
+        lines += ["| field | type | when it is missing | |", "| --- | --- | --- | --- |"]
+    for one in described.fields:
+        long_name = f" ({one.name})" if len(one.encode_name) == 1 else ""
+        name, kind_text = f"`{one.encode_name}`{long_name}", type_name(one.type)
+        lines.append(f"| {name} | {kind_text} | {default_text(one)} | {texts.get(one.name, '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def file_name(code: RequestCode) -> str:
+    """The page's file."""
+    return f"{code.value:03d}-{code.name.lower().replace('_', '-')}.md"
+
+
+def page_text(page: Page) -> str:
+    """One page."""
+    lines = [MADE, f"# {page.code.value} {page.code.name}\n"]
+    lines.append(f"{(' and '.join(page.server) or 'neither served nor sent here').capitalize()}.\n")
+    for title, parts in (("Request", page.request), ("Reply", page.reply)):
+        lines.append(f"## {title}\n")
+        lines += [shape_text(part) for part in parts] or ["No fields and no body of its own.\n"]
+    return "\n".join(lines)
+
+
+def index_text(found: list[Page]) -> str:
+    """The page that lists the others, and the response codes."""
+    lines = [MADE, "# The protocol, code by code\n"]
+    lines.append("Frames and commands are told in [wire.md](../wire.md); this is what is in them.\n")
+    lines += ["| code | name | |", "| --- | --- | --- |"]
+    for page in found:
+        server = ", ".join(page.server) or "-"
+        lines.append(f"| {page.code.value} | [{page.code.name}]({file_name(page.code)}) | {server} |")
+    lines += ["", "## Response codes\n", "| code | name |", "| --- | --- |"]
+    lines += [f"| {code.value} | `{code.name}` |" for code in ResponseCode]
+    return "\n".join(lines) + "\n"
+
+
+def files() -> dict[str, str]:
+    """Every file of `docs/protocol` and its text."""
+    found = pages()
+    return {"README.md": index_text(found)} | {file_name(page.code): page_text(page) for page in found}
+
+
+def write(directory: Path) -> None:
+    """Write every file and remove those of codes that are no more."""
+    directory.mkdir(parents=True, exist_ok=True)
+    texts = files()
+    for old in directory.glob("*.md"):
+        if old.name not in texts:
+            old.unlink()
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
