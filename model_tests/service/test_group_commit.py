@@ -117,7 +117,7 @@ def test_stopping_answers_what_waits(tmp_path: pathlib.Path, disk: Disk) -> None
     """A stop answers every request once, and who comes later syncs itself."""
     runtime = RealRuntime()
     store = MessageStore.open(runtime, f"{tmp_path}/store", SYNC)
-    commits = GroupCommit(runtime, store, 10_000)
+    commits = GroupCommit(runtime, store, 10_000, lambda _outbox: None)
     told: list[bool] = []
 
     def done(is_durable: bool, _outbox: Outbox) -> None:

@@ -47,6 +47,8 @@ class StoreConfig:
     """`flushIntervalCommitLog`."""
     transfer_bytes_max_in_memory: int = field(default=256 * KIB)
     """`maxTransferBytesOnMessageInMemory`."""
+    visible_when_durable: bool = field(default=False)
+    """Nobody sees a message before it is durable; a broker's policy asks for it, with `flush_disk_sync`."""
     transfer_count_max_in_memory: int = field(default=32)
     """`maxTransferCountOnMessageInMemory`."""
     transfer_bytes_max_on_disk: int = field(default=64 * KIB)

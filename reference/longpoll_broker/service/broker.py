@@ -163,6 +163,8 @@ class Broker:
                 raise ConfigError("brokerRole is SLAVE, so brokerId must be above 0, the master's; give another one")
             # As `BrokerStartup`: a slave takes less of its log to be in memory.
             store_config = attrs.evolve(store_config, memory_ratio_max=max(store_config.memory_ratio_max - 10, 0))
+        if policy.visible_after == "flush":
+            store_config = attrs.evolve(store_config, visible_when_durable=store_config.flush_disk_sync)
         with ExitStack() as undo:
             listeners = (_listen(runtime, listen, undo), _listen(runtime, name_server, undo))
             store = MessageStore.open(runtime, directory, store_config)
@@ -328,7 +330,7 @@ class Broker:
         )
         self._commits = None
         if self._store_config.flush_disk_sync:
-            self._commits = GroupCommit(runtime, self.store, self._store_config.sync_flush_timeout_ms)
+            self._commits = GroupCommit(runtime, self.store, self._store_config.sync_flush_timeout_ms, self._pass_ended)
         send = SendService(
             runtime,
             config,
@@ -411,16 +413,25 @@ class Broker:
             loop.start()
 
     def _pass_ended(self, outbox: Outbox) -> None:
-        """Everything that one pass appended becomes visible before its answers leave."""
-        if self.policy.notify == "at_append" and self.store.dispatched_end < self.store.log_end:
+        """Everything that one pass appended, or one sync made durable, becomes visible before its answers leave."""
+        if self.policy.notify == "at_append" and self.store.dispatched_end < self.store.dispatchable_end:
             self.dispatch_service.run(outbox)
 
     def _dispatch_waiting(self) -> None:
         """Make visible what the schedule appended, or what could not be at its append for want of disk."""
         if self.policy.notify == "at_append" and self.store.dispatched_end < self.store.log_end:
+            if self._store_config.visible_when_durable:
+                self._make_durable()
             outbox = Outbox()
             self.dispatch_service.run(outbox)
             outbox.flush()
+
+    def _make_durable(self) -> None:
+        """Sync what nobody waits for, such as the schedule's messages; else it would be visible with the next flush."""
+        try:
+            self.store.flush()
+        except OSError:
+            log.exception("messages could not be made durable, and stay unseen")
 
     def _each_round(self) -> None:
         self._dispatch_waiting()

@@ -44,9 +44,9 @@ class DispatchService:
     _thread: Thread | None = field(default=None, init=False)
 
     def run(self, outbox: Outbox) -> None:
-        """Make everything visible that was appended before this call, and notify."""
+        """Make everything visible that was appended before this call, or that was durable by then, and notify."""
         store = self.store
-        end = store.log_end
+        end = store.dispatchable_end
         while store.dispatched_end < end:
             recorder = self.recorder
             after_ns = recorder.now_ns() if recorder is not None else 0

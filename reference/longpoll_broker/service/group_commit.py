@@ -49,6 +49,8 @@ class GroupCommit:
     store: MessageStore
     timeout_ms: int
     """`syncFlushTimeout`."""
+    flushed: Callable[[Outbox], None]
+    """Called after a sync and before its answers: what became durable may now be seen."""
     _changed: Condition = field(init=False)
     _gathered: list[_Request] = field(factory=list, init=False)
     _open: dict[_Request, None] = field(factory=dict, init=False)
@@ -109,6 +111,7 @@ class GroupCommit:
         except OSError:
             log.exception("messages could not be made durable")
             flushed_end = self.store.flushed_end
+        self.flushed(outbox)
         for request in requests:
             self._answer(request, flushed_end >= request.log_end, outbox)
 

@@ -55,7 +55,17 @@ class Dispatcher:
     ended after the last hand-over: a record that does not begin there shows that one before it was missed.
     """
 
-    __slots__ = ("_append_lock", "_handed_end", "_inner_of", "_log", "_queue_of", "cursor", "handed", "handing")
+    __slots__ = (
+        "_append_lock",
+        "_handed_end",
+        "_inner_of",
+        "_log",
+        "_queue_of",
+        "cursor",
+        "handed",
+        "handing",
+        "only_durable",
+    )
 
     def __init__(self, log: CommitLog, append_lock: Lock, queue_of: QueueOf, inner_of: InnerOf, cursor: int) -> None:
         self._log = log
@@ -66,6 +76,8 @@ class Dispatcher:
         self.handed: deque[Handed] = deque()
         self.handing = cursor == log.end
         self._handed_end = cursor
+        # Whether the cursor stays where the log is durable (`getConfirmOffset` of 5.x under SYNC_FLUSH).
+        self.only_durable = False
 
     def hand(self, handed: Handed, log_end_before: int) -> None:
         """Take over a record just appended; the caller holds the append lock.
@@ -94,23 +106,24 @@ class Dispatcher:
         whoever waits for them must hear, and the next call meets the same.
         """
         arrivals: list[Arrival] = []
+        end = self._log.flushed_end if self.only_durable else self._log.end
         try:
-            self._dispatch(limit, arrivals)
+            self._dispatch(limit, end, arrivals)
         except (OSError, StoreDamageError):
             if not arrivals:
                 raise
         return arrivals
 
-    def _dispatch(self, limit: int, arrivals: list[Arrival]) -> None:
+    def _dispatch(self, limit: int, end: int, arrivals: list[Arrival]) -> None:
         handed = self.handed
         count = 0
-        while handed and count < limit:
+        while handed and count < limit and self.cursor < end:
             # Looked at before it is taken: when the queue's file cannot grow the record must stay the next one.
             self._show(handed[0], arrivals.append)
             handed.popleft()
             count += 1
-        if self.cursor != self._log.end:
-            self._read(limit - count, arrivals)
+        if self.cursor < end:
+            self._read(limit - count, end, arrivals)
 
     def _show(self, item: Handed, arrived: Callable[[Arrival], None]) -> None:
         queue = item.queue
@@ -130,11 +143,13 @@ class Dispatcher:
             if queue.put(offset, *place):
                 arrived(Arrival(queue.topic, queue.queue_id, offset + 1, place[2], record.store_ms, place[0], place[1]))
 
-    def _read(self, limit: int, arrivals: list[Arrival]) -> None:
+    def _read(self, limit: int, end: int, arrivals: list[Arrival]) -> None:
         log = self._log
         for _ in range(limit):
             with self._append_lock:
                 if self.handed:
+            if self.only_durable and self.cursor >= end:
+                return
                     return
                 if self.cursor == log.end:
                     self.handing = True

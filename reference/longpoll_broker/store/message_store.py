@@ -126,6 +126,7 @@ class MessageStore:
             queue.offset_next = queue.offset_end
             queue.correct_min(self._log.start)
         self._deletions.forget_before(recovered.cursor)
+        self._dispatcher.only_durable = self._config.visible_when_durable
         if self._indexer is not None:
             self._indexer.recover(crashed=self._crashed, durable_ms=self._checkpoint.index_ms)
         if not self._crashed:
@@ -253,6 +254,11 @@ class MessageStore:
     @property
     def dispatched_end(self) -> int:
         """Physical offset up to which every message is visible."""
+    @property
+    def dispatchable_end(self) -> int:
+        """Physical offset up to which messages may become visible: the log's end, or where it is durable."""
+        return self._log.flushed_end if self._dispatcher.only_durable else self._log.end
+
         return self._dispatcher.cursor
 
     @property
@@ -444,6 +450,7 @@ class MessageStore:
             self.flush()
             while not self.index(_DISPATCH_COUNT):
                 pass
+            self._dispatcher.only_durable = False
             if self._indexer is not None:
                 self._indexer.flush()
             self.flush_queues()

@@ -1,0 +1,93 @@
+"""Under SYNC_FLUSH nobody sees a message before it is durable: 5.x and strict; 4.9 shows what is appended."""
+
+from __future__ import annotations
+
+import threading
+
+import attrs
+import pytest
+
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import pull_fields, send_fields
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
+
+SYNC = attrs.evolve(SMALL_STORE, flush_disk_sync=True)
+LONG_MS = 30_000
+SHORT_S = 0.2
+
+
+class Disk:
+    """A disk whose next syncs wait until they may end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+        flush = MessageStore.flush
+
+        def waits(store: MessageStore) -> int:
+            self.begun.set()
+            assert self.may_end.wait(10)
+            return flush(store)
+
+        monkeypatch.setattr(MessageStore, "flush", waits)
+
+
+def sent_while_the_disk_works(
+    policy: Policy, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Broker, Disk, bool]:
+    """A pull is held, a message is appended, and its sync does not end: whether the pull is answered all the same."""
+    disk = Disk(monkeypatch)
+    broker = start_broker(policy=policy, store_config=SYNC)
+    puller, sender = connect(broker.address), connect(broker.address)
+    puller.call(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+    )
+    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    acknowledged = sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"m")
+    assert disk.begun.wait(10)
+    early = puller.reply(opaque, SHORT_S)
+    disk.may_end.set()
+    late = early or puller.reply(opaque)
+    assert late is not None
+    assert late.code == 0
+    reply = sender.reply(acknowledged)
+    assert reply is not None
+    assert reply.code == 0
+    return broker, disk, early is not None
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen"), [(STRICT, False), (ROCKETMQ_5, False), (ROCKETMQ_4_9, True)], ids=["strict", "5", "4.9"]
+)
+def test_who_sees_a_message_that_is_not_durable(
+    policy: Policy, seen: bool, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pull hears of it when it may: before the sync ends, or after it."""
+    _broker, _disk, early = sent_while_the_disk_works(policy, start_broker, connect, monkeypatch)
+    assert early == seen
+
+
+def test_without_a_sync_nobody_waits_for_the_disk(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ASYNC_FLUSH: a message is visible when it is appended, whatever the policy says of syncs."""
+    broker = start_broker(policy=STRICT)
+    disk = Disk(monkeypatch)
+    client = connect(broker.address)
+    client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"m")
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)).code == 0
+    disk.may_end.set()
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_a_delayed_message_is_seen_too(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+    """Nobody waits for the sync of what the schedule delivers, and it is visible all the same."""
+    broker = start_broker(policy=policy, store_config=SYNC)
+    client = connect(broker.address)
+    client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties="DELAY\x011\x02"), b"m")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)).code == 0
