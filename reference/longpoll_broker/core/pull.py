@@ -278,20 +278,27 @@ def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one re
     return wanted
 
 
+def _brought(pull: Pull, desk: Desk) -> Filter | Refused:
+    """The subscription that the request carries; of a pull that was held it has been read before."""
+    if pull.filter is not None:
+        return pull.filter
+    if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
+        return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
+    try:
+        brought = filter_of(pull.subscription, pull.expression_type)
+    except ExpressionError:
+        return Refused(SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
+    if desk.property_filter and isinstance(brought, SqlFilter) and brought.over_limit:
+        return Refused(SUBSCRIPTION_PARSE_FAILED, brought.problem)
+    return brought
+
+
 def _wanted(  # noqa: PLR0911 - one return a check, in order
     pull: Pull, desk: Desk, *, broadcast_enabled: bool
 ) -> Filter | Refused:
     """The subscription: from the request, or from the group's heartbeats."""
     if pull.sys_flag & FLAG_SUBSCRIPTION:
-        if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
-            return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
-        try:
-            brought = filter_of(pull.subscription, pull.expression_type)
-        except ExpressionError:
-            return Refused(SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
-        if desk.property_filter and isinstance(brought, SqlFilter) and brought.over_limit:
-            return Refused(SUBSCRIPTION_PARSE_FAILED, brought.problem)
-        return brought
+        return _brought(pull, desk)
     group = desk.clients.group(pull.group)
     if group is None:
         return Refused(SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist {FAQ}")
