@@ -1,0 +1,40 @@
+"""The snippets of `docs/client.md` are run, in their order, against one broker."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+
+PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_every_snippet_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And prints what it says: the listener has the messages of its tags, and the others theirs."""
+    printed = ""
+
+    def wait_until_consumed() -> None:
+        """What the reader's own program would do meanwhile."""
+
+        def has_come() -> bool:
+            nonlocal printed
+            printed += capsys.readouterr().out
+            return "b'hello'" in printed and "b'two'" in printed
+
+        wait_until(has_come)
+
+    with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
+        name_server = "{}:{}".format(*broker.name_server_address)
+        for snippet in SNIPPETS:
+            code = compile(snippet.replace("127.0.0.1:9876", name_server), str(PAGE), "exec")
+            exec(code, {"wait_until_consumed": wait_until_consumed})  # noqa: S102 - our own page
+    printed += capsys.readouterr().out
+    assert len(SNIPPETS) == 5
+    assert "['Greetings', 'Orders']" in printed
+    assert "members=()" in printed
