@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from attrs import define, field, frozen
+import msgspec
+from attrs import define, field
 
 from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.core.filter import SqlFilter
@@ -21,8 +22,7 @@ from longpoll_broker.core.sql92 import Lookup
 from longpoll_spec.policy import Policy
 
 
-@frozen
-class Wake:
+class Wake(msgspec.Struct, frozen=True, gc=False):
     """A pull that left the table in this walk, and why."""
 
     pull: Pull
@@ -39,7 +39,7 @@ class Walk:
     """One notifier in one bucket.
 
     Invariant: a pull of the bucket is in exactly one place: still in the table, in `_waiting`, in `_kept`, or handed
-    out by `each` (in `_ready` just before that).
+    out by `each` (in `_ready` or `_thrown` just before that).
     """
 
     policy: Policy
@@ -57,7 +57,8 @@ class Walk:
     _properties: Lookup | None = field(default=None, init=False)
     _waiting: deque[Pull] = field(factory=deque, init=False)
     _kept: list[Pull] = field(factory=list, init=False)
-    _ready: deque[Wake] = field(factory=deque, init=False)
+    _ready: deque[Pull] = field(factory=deque, init=False)
+    _thrown: deque[Pull] = field(factory=deque, init=False)
 
     def start(self) -> list[Pull]:
         """Take the bucket, or what wakes in it; returns the pulls that left the table."""
@@ -66,14 +67,17 @@ class Walk:
             self._waiting.extend(taken)
             return taken
         woken, thrown = self.table.wake_in_place(self.key, self._wakes)
-        self._ready.extend(Wake(pull, self._cause(pull)) for pull in woken)
-        self._ready.extend(Wake(pull, "thrown") for pull in thrown)
+        self._ready.extend(woken)
+        self._thrown.extend(thrown)
         return [*woken, *thrown]
 
     def each(self) -> Wake | None:
         """Look at one pull; the wake, if it is one. Raises what a filter raises under `on_throw=drop_rest`."""
         if self._ready:
-            return self._ready.popleft()
+            ready = self._ready.popleft()
+            return Wake(ready, self._cause(ready))
+        if self._thrown:
+            return Wake(self._thrown.popleft(), "thrown")
         pull = self._waiting[0]
         try:
             wakes = self._wakes(pull)
@@ -95,7 +99,7 @@ class Walk:
     @property
     def unseen(self) -> int:
         """How many pulls `each` still has to look at or hand out."""
-        return len(self._waiting) + len(self._ready)
+        return len(self._waiting) + len(self._ready) + len(self._thrown)
 
     def end(self) -> list[Pull]:
         """Put the rest back; returns the pulls that were kept."""
