@@ -306,9 +306,14 @@ class Broker:
             self.policy.on_role_change == "answer",
         )
         notifies = config.long_polling and (not standing.is_slave or self.traits.slave_notifies)
-        in_batches = self.policy.notify_grain == "batch"
         self.dispatch_service = DispatchService(
-            runtime, self.store, self.hold_service, recorder, notifies=notifies, in_batches=in_batches
+            runtime,
+            self.store,
+            self.hold_service,
+            recorder,
+            notifies=notifies,
+            in_batches=self.policy.notify_grain == "batch",
+            before_visible=self.policy.notify == "before_visible",
         )
         self._scan = None
         if self.policy.expiry == "scan":
@@ -414,12 +419,12 @@ class Broker:
 
     def _pass_ended(self, outbox: Outbox) -> None:
         """Everything that one pass appended, or one sync made durable, becomes visible before its answers leave."""
-        if self.policy.notify == "at_append" and self.store.dispatched_end < self.store.dispatchable_end:
+        if self.policy.notify != "dispatcher_poll" and self.store.dispatched_end < self.store.dispatchable_end:
             self.dispatch_service.run(outbox)
 
     def _dispatch_waiting(self) -> None:
         """Make visible what the schedule appended, or what could not be at its append for want of disk."""
-        if self.policy.notify == "at_append" and self.store.dispatched_end < self.store.log_end:
+        if self.policy.notify != "dispatcher_poll" and self.store.dispatched_end < self.store.log_end:
             if self._store_config.visible_when_durable:
                 self._make_durable()
             outbox = Outbox()

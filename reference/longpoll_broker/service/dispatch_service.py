@@ -40,6 +40,8 @@ class DispatchService:
     """False when long polling is off: then nobody is told (`longPollingEnable`)."""
     in_batches: bool = False
     """Whether the messages made visible together are announced by the last one of each queue."""
+    before_visible: bool = False
+    """Whether a message is announced before it is visible (`notify=before_visible`), which loses wakeups."""
     _stopping: bool = field(default=False, init=False)
     _thread: Thread | None = field(default=None, init=False)
 
@@ -47,6 +49,9 @@ class DispatchService:
         """Make everything visible that was appended before this call, or that was durable by then, and notify."""
         store = self.store
         end = store.dispatchable_end
+        if self.before_visible and self.notifies:
+            for arrival in store.waiting():
+                self._notify(arrival, store.visible_end(arrival.topic, arrival.queue_id), outbox)
         while store.dispatched_end < end:
             recorder = self.recorder
             after_ns = recorder.now_ns() if recorder is not None else 0
@@ -68,9 +73,9 @@ class DispatchService:
                         queue=arrival.queue_id,
                         visible_end=arrival.offset_end,
                     )
-            if self.notifies:
+            if self.notifies and not self.before_visible:
                 for arrival in self._announced(arrivals):
-                    self._notify(arrival, outbox)
+                    self._notify(arrival, arrival.offset_end, outbox)
 
     def _announced(self, arrivals: Sequence[Arrival]) -> Iterable[Arrival]:
         """The arrivals that are announced: each, or with `notify_grain=batch` the last one of every queue."""
@@ -78,9 +83,9 @@ class DispatchService:
             return arrivals
         return {(arrival.topic, arrival.queue_id): arrival for arrival in arrivals}.values()
 
-    def _notify(self, arrival: Arrival, outbox: Outbox) -> None:
+    def _notify(self, arrival: Arrival, visible_end: int, outbox: Outbox) -> None:
         try:
-            self.hold_service.notify((arrival.topic, arrival.queue_id), arrival.offset_end, arrival.tags_code, outbox)
+            self.hold_service.notify((arrival.topic, arrival.queue_id), visible_end, arrival.tags_code, outbox)
         except FAULTS:
             # Only under `on_throw=drop_rest`: the rest of that bucket's pulls is lost, as the policy says.
             log.exception("notifying of %s@%d failed", arrival.topic, arrival.queue_id)

@@ -91,6 +91,15 @@ class Dispatcher:
             else:
                 self.handing = False
 
+    def waiting(self) -> list[Arrival]:
+        """The messages handed over and not visible yet, as they will arrive; other threads may be dispatching them."""
+        return [
+            Arrival(item.queue.topic, item.queue.queue_id, item.queue_offset + 1, item.tags_code, item.store_ms,
+                    item.physical_offset, item.size)
+            for item in list(self.handed)
+            if item.queue is not None
+        ]  # fmt: skip
+
     def unlist(self, queues: Container[ConsumeQueue]) -> None:
         """Let no queue of these list what was handed over for it; the caller holds dispatch and append lock."""
         self.handed = deque(

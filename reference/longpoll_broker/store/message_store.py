@@ -252,6 +252,12 @@ class MessageStore:
         return arrivals
 
     @property
+        return self._dispatcher.cursor
+
+    def waiting(self) -> Sequence[Arrival]:
+        """The messages that were appended and are not visible yet, as far as their writers handed them over."""
+        return self._dispatcher.waiting()
+
     def dispatched_end(self) -> int:
         """Physical offset up to which every message is visible."""
     @property
