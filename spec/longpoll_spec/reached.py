@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from longpoll_spec.model import Model, Property
+from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.state import DUE, WALKING, State
 from longpoll_spec.state.shared import sweeps
-from longpoll_spec.terms import Bool, after, all_of, any_of
+from longpoll_spec.terms import Bool, Int, after, all_of, any_of, substitute
 
 
 def sometimes_of(model: Model) -> Iterable[Property]:
@@ -98,9 +98,21 @@ def _of_aspects(model: Model) -> Iterable[Property]:
     if model.bounds.has("commits"):
         older = _enabled(model, "pull_read", {each.index: each.carried < each.committed for each in state.requests})
         yield _sometimes("older_commit_arrives", "A read's pull carries less than its group has committed.", older)
+        newer = [
+            action.guard & (request.committed < _int_after(request.committed, action))
+            for action in model.named("pull_read", "commit_pulled")
+            for request in state.requests
+        ]
+        yield _sometimes("pull_commits", "A pull's offset puts its group's committed one forward.", any_of(newer))
     if model.bounds.has("truncate"):
         moved = _enabled(model, "run", {each.index: state.is_moved(each) for each in state.requests})
         yield _sometimes("told_moved", "A held pull is answered that its offset has moved.", moved)
+        cut = [
+            action.guard & (_int_after(queue.log_end, action) < queue.log_end)
+            for action in model.named("truncate")
+            for queue in state.queues
+        ]
+        yield _sometimes("log_is_cut", "A queue's log is cut back.", any_of(cut))
     if model.bounds.has("limit") and model.policy.hold_limit != "none":
         full = any_of(each.is_("missed") & state.is_full for each in state.requests)
         yield _sometimes("table_is_full", "A pull that missed finds no room.", full)
@@ -111,6 +123,13 @@ def _of_aspects(model: Model) -> Iterable[Property]:
             for queue in state.queues
         )
         yield _sometimes("bucket_is_removed", "The scanner removes a bucket.", swept)
+
+
+def _int_after(term: Int, action: Action) -> Int:
+    """An integer after the action's step."""
+    made = substitute(term, action.effect)
+    assert isinstance(made, Int)
+    return made
 
 
 def _two_queues(state: State) -> Property:

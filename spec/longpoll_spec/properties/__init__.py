@@ -41,6 +41,7 @@ from longpoll_spec.properties.order import (
     visible_is_monotone,
 )
 from longpoll_spec.properties.progress import time_can_pass
+from longpoll_spec.properties.recovery import only_disk_survives
 from longpoll_spec.properties.statement import Text
 from longpoll_spec.properties.wakeups import lost_by_hold, lost_by_keep, no_lost_wakeup, woken_within
 
@@ -70,6 +71,7 @@ ALWAYS: Final[tuple[Text, ...]] = (
     closed_is_let_go,
     moved_is_told,
     seen_survives,
+    only_disk_survives,
     told_of_role_change,
     role_change_is_whole,
     time_can_pass,
