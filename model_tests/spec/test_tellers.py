@@ -92,4 +92,4 @@ def test_every_remedy_of_an_aspect_is_a_knob() -> None:
     """A remedy that names a knob names one that there is."""
     for _, remedy in WRONG.values():
         setting = remedy.partition("(knob ")[2].split(")")[0].split(",")[0]
-        with_knob(preset("rocketmq-4.9"), setting)
+        assert with_knob(preset("rocketmq-lmq"), setting) != preset("rocketmq-lmq"), setting
