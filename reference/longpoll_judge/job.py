@@ -17,7 +17,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
-from longpoll_judge.latency import percentiles
+from longpoll_judge.latency import histogram, percentiles
 from longpoll_judge.local import LocalEngine
 from longpoll_judge.rate import rate
 from longpoll_judge.result import (
@@ -147,6 +147,7 @@ def _add_up(rows: pa.Table, gaps: list[Gap]) -> Result:
             "late_ms": percentiles(buckets["late"], highest["late_max"]),
         },
         thresholds={},
+        histogram={"wake_ms": histogram(buckets["wake"]), "late_ms": histogram(buckets["late"])},
         rates={
             NO_LOST_WAKEUP: rate(_violated(NO_LOST_WAKEUP, findings, counts), buckets["wake"].total()),
             ANSWERED_BY_DEADLINE: rate(_violated(ANSWERED_BY_DEADLINE, findings, counts), buckets["late"].total()),

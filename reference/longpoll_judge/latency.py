@@ -23,6 +23,20 @@ def bucket_counts(latency_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDA
     return np.unique(buckets, return_counts=True)
 
 
+HISTOGRAM_RATIO: Final = 25
+"""So many buckets of one per cent make one bar of a histogram: a step of 28 %."""
+
+
+def histogram(counts: Mapping[int, int]) -> list[tuple[float, int]]:
+    """Bars as (upper end in ms, count), ascending and without holes."""
+    bars: dict[int, int] = {}
+    for bucket, count in counts.items():
+        bar = -(-bucket // HISTOGRAM_RATIO)
+        bars[bar] = bars.get(bar, 0) + count
+    ends = range(min(bars, default=0), max(bars, default=-1) + 1)
+    return [(float(f"{np.exp(bar * HISTOGRAM_RATIO * _WIDTH) / 1e6:.3g}"), bars.get(bar, 0)) for bar in ends]
+
+
 def percentiles(counts: Mapping[int, int], max_ns: int) -> Percentiles:
     """Milliseconds; p50 and p99 are the upper ends of their buckets, at most 1 % too high, and max is exact."""
     total = sum(counts.values())

@@ -1,6 +1,6 @@
 """One self-contained HTML page about one judgement: no network, no script, everything escaped.
 
-`render_section` is the page's body, for other pages to embed. Leaves out charts.
+`render_section` is the page's body, for other pages to embed. Leaves out how charts are drawn (`charts`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
+from longpoll_judge.charts import histogram, sequence_chart
 from longpoll_judge.result import Finding, Result
 
 FINDINGS_SHOWN_MAX: Final = 500
+CHARTS_MAX: Final = 100
+"""Most findings that are drawn as well."""
+LATENCY_NAMES: Final = {"wake_ms": "message visible to held pull answered", "late_ms": "deadline to answer"}
 
 STYLE: Final = """
 .judge { font: 15px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
@@ -24,6 +28,8 @@ STYLE: Final = """
 .judge .verdict { display: inline-block; padding: .1rem .8rem; border-radius: 1rem; color: #fff }
 .judge .valid { background: #1a7f4b } .judge .invalid, .judge .violated { background: #b3261e }
 .judge .unknown { background: #8a6100 }
+.judge svg { width: 100%; max-width: 60rem; display: block } .judge svg text { font-size: 11px; fill: #1c2733 }
+.judge svg rect, .judge svg circle { fill: #2a6fb0 } .judge svg .lane { stroke: #b7c2cc }
 """
 
 
@@ -51,6 +57,11 @@ def render_section(result: Result) -> str:
         _table((), facts),
         "<h3>Latencies (upper bounds, ms)</h3>",
         _table(("", "count", "p50", "p99", "max"), _latency_rows(result)),
+        *(
+            f"<h4>{escape(LATENCY_NAMES.get(name, name))}</h4>{histogram(bars, name)}"
+            for name, bars in result.histogram.items()
+            if bars
+        ),
     ]
     broken = [(name, rate) for name, rate in result.rates.items() if rate.violated]
     if broken:
@@ -85,16 +96,15 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _latency_rows(result: Result) -> Iterable[tuple[object, ...]]:
-    names = {"wake_ms": "message visible to held pull answered", "late_ms": "deadline to answer"}
     for name, values in result.latency.items():
         shown = ("-" if value is None else f"{value:.3f}" for value in (values.p50, values.p99, values.max))
-        yield (names.get(name, name), values.count, *shown)
+        yield (LATENCY_NAMES.get(name, name), values.count, *shown)
 
 
 def _findings(result: Result) -> str:
     if not result.findings:
         return "<p>None.</p>"
-    rows = "".join(_finding(finding) for finding in result.findings[:FINDINGS_SHOWN_MAX])
+    rows = "".join(_finding(finding, number) for number, finding in enumerate(result.findings[:FINDINGS_SHOWN_MAX]))
     head = "".join(
         f"<th>{title}</th>" for title in ("property", "verdict", "queue", "request", "window (Unix ms)", "why")
     )
@@ -102,12 +112,13 @@ def _findings(result: Result) -> str:
     return f"<table><tr>{head}</tr>{rows}</table>" + (f"<p>{more:,} more are not shown.</p>" if more > 0 else "")
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Finding, number: int) -> str:
     window = f"{finding.window_start_ms:.3f} to {finding.window_end_ms:.3f}"
     cells = (finding.property, None, f"{finding.topic} / {finding.queue}", finding.request, window)
     columns = "".join(f"<td>{_badge(finding.verdict) if cell is None else escape(cell)}</td>" for cell in cells)
     evidence = "\n".join(_evidence_line(event) for event in finding.evidence)
-    details = f"<details><summary>evidence</summary><pre>{escape(evidence)}</pre></details>"
+    chart = sequence_chart(finding) if number < CHARTS_MAX else ""
+    details = f"<details><summary>evidence</summary>{chart}<pre>{escape(evidence)}</pre></details>"
     return f"<tr>{columns}<td>{escape(finding.why)}{details}</td></tr>"
 
 

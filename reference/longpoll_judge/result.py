@@ -87,6 +87,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     gaps: list[dict[str, Any]]
     latency: dict[str, Percentiles]
     thresholds: dict[str, float]
+    histogram: dict[str, list[tuple[float, int]]] = {}
+    """Of each latency, how many lie in each step of 28 %: (upper end in ms, count)."""
     rates: dict[str, Rate] = {}
     """How often the properties of time were certainly broken, by property."""
 

@@ -5,10 +5,12 @@ Leaves out the judging (`longpoll_judge.job`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, get_args
 
 import click
+import msgspec
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from longpoll.output import Exit, emit_json, err, json_option, out, table, user_mistakes
@@ -16,9 +18,18 @@ from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.job import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.job import judge as judge_paths
 from longpoll_judge.report import render_html
+from longpoll_judge.report_text import render_junit, render_markdown
 from longpoll_judge.result import Result
+from longpoll_judge.window import write_windows
 
 EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
+RENDERERS: Final[dict[str, Callable[[Result], str]]] = {
+    ".html": render_html,
+    ".md": render_markdown,
+    ".xml": render_junit,
+    ".json": lambda result: msgspec.json.encode(result).decode(),
+}
+"""By the end of the report's name."""
 _FINDINGS_SHOWN_MAX: Final = 10
 _STAGES: Final = 3
 
@@ -29,9 +40,17 @@ _STAGES: Final = 3
 @click.option("--master", help="Spark master URL; local[*] unless given.")
 @click.option(
     "--report",
+    "reports",
+    multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE.html",
-    help="Write a self-contained HTML page as well.",
+    metavar="FILE",
+    help="Write the judgement as well: .html (one self-contained page), .md, .xml (JUnit) or .json. May be repeated.",
+)
+@click.option(
+    "--windows",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write every finding's window as a ShiViz log and as an ITF trace.",
 )
 @click.option(
     "--wake-ms",
@@ -53,7 +72,8 @@ def judge(  # noqa: PLR0917 - one argument an option
     paths: tuple[Path, ...],
     engine: EngineName,
     master: str | None,
-    report: Path | None,
+    reports: tuple[Path, ...],
+    windows: Path | None,
     wake_ms: float,
     late_ms: float,
     as_json: bool,
@@ -66,6 +86,7 @@ def judge(  # noqa: PLR0917 - one argument an option
       longpoll judge /tmp/history                    judge it on Spark, on all cores
       longpoll judge /tmp/history --engine local     the same verdict without Spark
       longpoll judge a b --report verdict.html       two histories together, and a page
+      longpoll judge a --report verdict.xml --windows findings    JUnit, and each finding for ShiViz and ITF
 
     Exit codes: 0 valid, 1 invalid, 2 a mistake in the call, 3 unknown (evidence is missing).
     """
@@ -86,8 +107,10 @@ def judge(  # noqa: PLR0917 - one argument an option
             late_ms=late_ms,
             say=lambda stage: progress.update(task, description=stage, advance=1),
         )
-    if report is not None:
+    for report in reports:
         _write_report(report, result)
+    if windows is not None:
+        _write_windows(windows, result)
     if as_json:
         emit_json(result)
     else:
@@ -96,10 +119,20 @@ def judge(  # noqa: PLR0917 - one argument an option
 
 
 def _write_report(file: Path, result: Result) -> None:
+    render = RENDERERS.get(file.suffix)
+    if render is None:
+        raise ReportNotWrittenError(f"cannot tell the kind of report from {file}; end it in {', '.join(RENDERERS)}")
     try:
-        file.write_text(render_html(result), encoding="utf-8")
+        file.write_text(render(result), encoding="utf-8")
     except OSError as error:
         raise ReportNotWrittenError(f"cannot write the report {file}: {error.strerror}") from error
+
+
+def _write_windows(directory: Path, result: Result) -> None:
+    try:
+        write_windows(directory, result.findings)
+    except OSError as error:
+        raise ReportNotWrittenError(f"cannot write the windows into {directory}: {error.strerror}") from error
 
 
 def show(result: Result) -> None:
