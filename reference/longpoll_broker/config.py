@@ -43,12 +43,12 @@ class StoreConfig:
     """`cleanResourceInterval`: how often it is looked for expired files."""
     sync_flush_timeout_ms: int = field(default=5000)
     """`syncFlushTimeout`: a send whose bytes are not durable by then is answered 10 FLUSH_DISK_TIMEOUT."""
+    visible_when_durable: bool = field(default=False)
+    """Nobody sees a message before it is durable; a broker's policy asks for it, with `flush_disk_sync`."""
     flush_interval_ms: int = field(default=500)
     """`flushIntervalCommitLog`."""
     transfer_bytes_max_in_memory: int = field(default=256 * KIB)
     """`maxTransferBytesOnMessageInMemory`."""
-    visible_when_durable: bool = field(default=False)
-    """Nobody sees a message before it is durable; a broker's policy asks for it, with `flush_disk_sync`."""
     transfer_count_max_in_memory: int = field(default=32)
     """`maxTransferCountOnMessageInMemory`."""
     transfer_bytes_max_on_disk: int = field(default=64 * KIB)

@@ -155,10 +155,10 @@ class Dispatcher:
     def _read(self, limit: int, end: int, arrivals: list[Arrival]) -> None:
         log = self._log
         for _ in range(limit):
-            with self._append_lock:
-                if self.handed:
             if self.only_durable and self.cursor >= end:
                 return
+            with self._append_lock:
+                if self.handed:
                     return
                 if self.cursor == log.end:
                     self.handing = True

@@ -126,11 +126,11 @@ class MessageStore:
             queue.offset_next = queue.offset_end
             queue.correct_min(self._log.start)
         self._deletions.forget_before(recovered.cursor)
-        self._dispatcher.only_durable = self._config.visible_when_durable
         if self._indexer is not None:
             self._indexer.recover(crashed=self._crashed, durable_ms=self._checkpoint.index_ms)
         if not self._crashed:
             self._runtime.files.write_atomic(f"{self._directory}/abort", b"")
+        self._dispatcher.only_durable = self._config.visible_when_durable
 
     def _finish_deletions(self) -> None:
         """Remove the queues of a deletion that a crash interrupted: those that list a record from before it."""
@@ -252,20 +252,18 @@ class MessageStore:
         return arrivals
 
     @property
+    def dispatched_end(self) -> int:
+        """Physical offset up to which every message is visible."""
         return self._dispatcher.cursor
 
     def waiting(self) -> Sequence[Arrival]:
         """The messages that were appended and are not visible yet, as far as their writers handed them over."""
         return self._dispatcher.waiting()
 
-    def dispatched_end(self) -> int:
-        """Physical offset up to which every message is visible."""
     @property
     def dispatchable_end(self) -> int:
         """Physical offset up to which messages may become visible: the log's end, or where it is durable."""
         return self._log.flushed_end if self._dispatcher.only_durable else self._log.end
-
-        return self._dispatcher.cursor
 
     @property
     def log_start(self) -> int:
@@ -449,6 +447,7 @@ class MessageStore:
             return
         self._closed = True
         try:
+            self._dispatcher.only_durable = False
             while self._dispatcher.cursor < self._log.end:
                 self.dispatch(_DISPATCH_COUNT)
             # Also what no queue lists: a recovery need not look at any of it again.
@@ -456,7 +455,6 @@ class MessageStore:
             self.flush()
             while not self.index(_DISPATCH_COUNT):
                 pass
-            self._dispatcher.only_durable = False
             if self._indexer is not None:
                 self._indexer.flush()
             self.flush_queues()
