@@ -1,6 +1,6 @@
 """Our broker beside the Java broker 4.9.7, on real sockets, in one run: every figure of the comparison as a ratio.
 
-    python -m model_tests.bench.broker_bench [--seconds 4] [--rounds 2] [--without-java] [--json]
+    python -m model_tests.bench.broker_bench [--seconds 4] [--rounds 2] [--without-java] [--json | --markdown]
 
 Both brokers run during the whole measurement, and each figure is taken of one and then of the other, round by round, so
 that a busy machine disturbs both alike; of rates the best round counts, of latencies all rounds together. The load is
@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 from model_tests.bench.broker_figures import OURS, POLLING
 from model_tests.bench.broker_measures import Scale, measure
-from model_tests.bench.broker_shown import machine, missed, show
+from model_tests.bench.broker_shown import machine, markdown, missed, show
 from model_tests.bench.broker_sides import Side, java, ours
 from model_tests.conformance.java_broker import JavaUnavailableError
 from rich.console import Console
@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--without-java", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--markdown", action="store_true", help="the table as docs/performance.md has it")
     options = parser.parse_args()
     if not 0.2 <= options.seconds <= 60 or not 1 <= options.rounds <= 20:
         parser.error("give 0.2 to 60 seconds and 1 to 20 rounds")
@@ -62,6 +63,8 @@ def main() -> int:
     if options.json:
         told = {"machine": about, "seconds": options.seconds, "figures": values, "missed": missed(values)}
         sys.stdout.write(msgspec.json.encode(told).decode() + "\n")
+    elif options.markdown:
+        sys.stdout.write(markdown(values, about))
     else:
         show(values, about)
     return 1 if missed(values) else 0

@@ -61,3 +61,17 @@ def show(values: Sequence[Value], about: dict[str, str]) -> None:
     out.print(table)
     for name in missed(values):
         out.print(f"missed: {name}")
+
+
+def markdown(values: Sequence[Value], about: dict[str, str]) -> str:
+    """The same as a table for a page."""
+    sides = [side for side in SIDES if any(side in value.sides for value in values)]
+    lines = ["; ".join(f"{name}: {text}" for name, text in about.items()) + ".", ""]
+    lines += [f"| figure | {' | '.join(sides)} | ours / Java | bar |", "| --- |" + " --- |" * (len(sides) + 2)]
+    for value in values:
+        name = f"{value.name}, {value.unit}" if value.unit else value.name
+        numbers = [shown(value.sides[side]) if side in value.sides else "" for side in sides]
+        ratio = f"{value.ratio:.2f}" if value.ratio is not None else ""
+        missing = " (missed)" if value.met is False else ""
+        lines.append(f"| {name} | {' | '.join(numbers)} | {ratio} | {value.bar}{missing} |")
+    return "\n".join(lines) + "\n"

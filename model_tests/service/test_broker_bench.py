@@ -12,7 +12,7 @@ import pytest
 from model_tests.bench import broker_bench
 from model_tests.bench.broker_figures import FIGURES, JAVA, OURS, Bar, Figure, value_of
 from model_tests.bench.broker_measures import Scale, measure
-from model_tests.bench.broker_shown import machine, missed, show
+from model_tests.bench.broker_shown import machine, markdown, missed, show
 from model_tests.bench.broker_sides import Side, ours
 from rich.progress import Progress
 
@@ -64,6 +64,16 @@ def test_a_table_names_the_machine_and_what_was_missed(capsys: pytest.CaptureFix
     assert "48.4" in shown
     assert "ours <= 10" in shown
     assert "missed: answer after the deadline, p99" in shown
+
+
+def test_a_page_gets_the_same_table() -> None:
+    """One row a figure, with its unit, its bar and whether it was missed."""
+    told = markdown([value_of(FIGURES["overshoot_p99"], {OURS: [48.4], JAVA: [4_977.0]})], {"cores": "4"})
+
+    assert told.splitlines()[0] == "cores: 4."
+    assert told.splitlines()[-1] == (
+        "| answer after the deadline, p99, ms | 48.4 | 4,977 | 0.01 | ours <= 10 (missed) |"
+    )
 
 
 def test_a_mistake_is_one_clear_line() -> None:
