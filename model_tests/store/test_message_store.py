@@ -211,10 +211,10 @@ def test_too_large_is_refused(tmp_path: pathlib.Path) -> None:
 def test_zero_bytes_are_taken(tmp_path: pathlib.Path, value: str) -> None:
     """Zero bytes in properties are stored as RocketMQ stores them, and are whole after a crash wherever they stand."""
     store = open_store(tmp_path / "0")
-    count = 60
+    count = 16
     for size in range(count):
         stripped = message(properties={"k": value})
-        stripped = structs.replace(stripped, properties=stripped.properties[:-1], body=b"b" * (size * 17 % 300))
+        stripped = structs.replace(stripped, properties=stripped.properties[:-1], body=b"b" * (size * 61 % 300))
         store.put(stripped)
         killed = tmp_path / "1"
         shutil.rmtree(killed, ignore_errors=True)

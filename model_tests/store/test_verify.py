@@ -195,12 +195,13 @@ def test_planted_faults_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     """A store that writes a wrong CRC, a wrong blank, a wrong unit or forgets a dispatch is found out by verify."""
     put = ConsumeQueue.put
 
-    def without_third(self: ConsumeQueue, offset: int, physical: int, size: int, tags: int) -> bool:
+    def without_third(self: ConsumeQueue, offset: int, *unit: int) -> bool:
         self.offset_end += offset == 2
-        return offset == 2 or put(self, offset, physical, size, tags)
+        return offset == 2 or put(self, offset, *unit)
 
-    def wrong_tags(self: ConsumeQueue, offset: int, physical: int, size: int, tags: int) -> bool:
-        return put(self, offset, physical, size, tags + 1)
+    def wrong_tags(self: ConsumeQueue, offset: int, physical: int, *unit: int) -> bool:
+        size, tags, store_ms = unit
+        return put(self, offset, physical, size, tags + 1, store_ms)
 
     mutants: dict[str, tuple[object, str, object]] = {
         "crc": (commit_log, "crc32", len),

@@ -21,6 +21,10 @@ class StoreConfig:
     """`mappedFileSizeCommitLog`, bytes; files are sparse until written."""
     consume_queue_file_size: int = field(default=300_000 * 20)
     """`mappedFileSizeConsumeQueue`, bytes, a multiple of 20."""
+    extended_queues: bool = field(default=False)
+    """`enableConsumeQueueExt`: a unit's tags code stands in an extended queue."""
+    extended_file_size: int = field(default=48 * MIB)
+    """`mappedFileSizeConsumeQueueExt`, bytes."""
     index: bool = field(default=True)
     """`messageIndexEnable`: messages can be queried by key."""
     index_slot_count: int = field(default=5_000_000)

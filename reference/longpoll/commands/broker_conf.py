@@ -69,6 +69,8 @@ BROKER_KEYS: Final[dict[str, Key]] = {
 STORE_KEYS: Final[dict[str, Key]] = {
     "mappedFileSizeCommitLog": ("commit_log_file_size", _count),
     "mappedFileSizeConsumeQueue": ("consume_queue_file_size", _count),
+    "enableConsumeQueueExt": ("extended_queues", _boolean),
+    "mappedFileSizeConsumeQueueExt": ("extended_file_size", _count),
     "messageIndexEnable": ("index", _boolean),
     "maxHashSlotNum": ("index_slot_count", _count),
     "maxIndexNum": ("index_entry_count", _count),

@@ -3,11 +3,12 @@
     Offset  Size  What (big-endian, signed)
     0       8     physical offset of the record in the commit log
     8       4     size of the record, bytes; above 0 in every unit that is written
-    12      8     tags code: the hash of the TAGS property, or when a delayed message is due
+    12      8     tags code: the hash of the TAGS property, or when a delayed message is due; or an address in the
+                  extended queue, where there is one
 
 Unit n of the queue stands at byte 20 n of its files, so the message at a queue offset is found without a search. A
 queue whose first message does not have offset 0 (its older ones were deleted with the log) begins with pre-blank
-units {0, 7FFFFFFF, 0}. Leaves out the extended unit (`ConsumeQueueExt`).
+units {0, 7FFFFFFF, 0}. Leaves out what the extended units hold (`consume_queue_ext`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from longpoll_broker.store.consume_queue_ext import ConsumeQueueExt, is_address
 from longpoll_broker.store.segment import Segment, SegmentList
 
 UNIT: Final = struct.Struct(">qiq")
@@ -34,6 +36,7 @@ class ConsumeQueue:
     __slots__ = (
         "_segment",
         "_segment_offset",
+        "extended",
         "flushed_offset",
         "offset_end",
         "offset_min",
@@ -44,12 +47,15 @@ class ConsumeQueue:
         "topic",
     )
 
-    def __init__(self, segments: SegmentList, topic: str, queue_id: int) -> None:
+    def __init__(
+        self, segments: SegmentList, topic: str, queue_id: int, extended: ConsumeQueueExt | None = None
+    ) -> None:
         """Over the files that are there; `offset_end` is the last one's end until `recovery` has found the true one."""
         assert segments.size % UNIT_SIZE == 0
         self.topic = topic
         self.queue_id = queue_id
         self.segments = segments
+        self.extended = extended
         loaded = self.segments.segments
         self.offset_end = loaded[-1].stop // UNIT_SIZE if loaded else 0
         self.offset_min = 0
@@ -59,7 +65,7 @@ class ConsumeQueue:
         self._segment: Segment | None = None
         self._segment_offset = 0
 
-    def put(self, offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
+    def put(self, offset: int, physical_offset: int, size: int, tags_code: int, store_ms: int) -> bool:
         """Write the unit at `offset` and show it; false when it is there already.
 
         A gap before it is filled with pre-blank units. Raises OSError when the disk is full; nothing is then shown.
@@ -75,6 +81,8 @@ class ConsumeQueue:
             position = (offset - self._segment_offset) * UNIT_SIZE
         if position + UNIT_SIZE > segment.reserved_end:
             segment.reserve(position, position + UNIT_SIZE)
+        if self.extended is not None:
+            tags_code = self.extended.put(tags_code, store_ms)
         UNIT.pack_into(segment.view, position, physical_offset, size, tags_code)
         self.physical_end = physical_offset + size
         # Last: from here on readers see the unit.
@@ -165,6 +173,15 @@ class ConsumeQueue:
         if gone:
             self.segments.remove(gone)
         self.correct_min(log_start)
+        unit = self.unit(self.offset_min)
+        if self.extended is not None and unit is not None and is_address(unit[2]):
+            self.extended.remove_before(unit[2])
+
+    def tags_code(self, unit: tuple[int, int, int]) -> int | None:
+        """The tags code that a unit says or leads to; None when it leads nowhere."""
+        if not is_address(unit[2]):
+            return unit[2]
+        return self.extended.tags_code(unit[2]) if self.extended is not None else None
 
     def stand_at(self, offset: int, physical_end: int) -> None:
         """Go on writing at `offset`: recovery found that the units before it are good; the rest is forgotten."""
@@ -173,10 +190,30 @@ class ConsumeQueue:
         self.physical_end = physical_end
         self.flushed_offset = min(self.flushed_offset, offset)
         self._segment = None
+        if self.extended is not None:
+            self.extended.stand_after(self._last_address())
+
+    def _last_address(self) -> int | None:
+        """The newest unit's address in the extended queue; older ones are asked when that has none."""
+        for segment in reversed(self.segments.segments):
+            for offset in range(min(segment.stop, self.offset_end * UNIT_SIZE) // UNIT_SIZE - 1, -1, -1):
+                position = offset * UNIT_SIZE - segment.start
+                if position < 0:
+                    break
+                tags_code: int = UNIT.unpack_from(segment.view, position)[2]
+                if is_address(tags_code):
+                    return tags_code
+        return None
+
+    def segment_lists(self) -> list[SegmentList]:
+        """Its files, and those of the extended queue if there is one."""
+        return [self.segments] if self.extended is None else [self.segments, self.extended.segments]
 
     def flush(self) -> None:
         """Make every unit written so far durable."""
         end = self.offset_end
+        if self.extended is not None:
+            self.extended.flush()
         if self.flushed_offset < end:
             self.segments.flush(self.flushed_offset * UNIT_SIZE, end * UNIT_SIZE)
             self.flushed_offset = end

@@ -136,7 +136,9 @@ class Dispatcher:
 
     def _show(self, item: Handed, arrived: Callable[[Arrival], None]) -> None:
         queue = item.queue
-        if queue is not None and queue.put(item.queue_offset, item.physical_offset, item.size, item.tags_code):
+        if queue is not None and queue.put(
+            item.queue_offset, item.physical_offset, item.size, item.tags_code, item.store_ms
+        ):
             arrived(
                 Arrival(
                     queue.topic, queue.queue_id, item.queue_offset + 1, item.tags_code, item.store_ms,
@@ -149,7 +151,7 @@ class Dispatcher:
         """List a record in its further queues; one that lists it already, before a failure, is passed over."""
         for queue, offset in self._inner_of(record):
             place = (record.physical_offset, record.size, record.tags_code)
-            if queue.put(offset, *place):
+            if queue.put(offset, *place, record.store_ms):
                 arrived(Arrival(queue.topic, queue.queue_id, offset + 1, place[2], record.store_ms, place[0], place[1]))
 
     def _read(self, limit: int, end: int, arrivals: list[Arrival]) -> None:

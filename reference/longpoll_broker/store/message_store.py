@@ -20,23 +20,21 @@ from longpoll_broker.errors import MessageRefusedError, StoreUserError
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
 from longpoll_broker.store.commit_log import CommitLog
-from longpoll_broker.store.consume_queue import UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.deletions import Deletions
 from longpoll_broker.store.dispatch import Dispatcher, Handed
 from longpoll_broker.store.index import Index
 from longpoll_broker.store.indexer import Indexer
 from longpoll_broker.store.inner_queues import inner_places, with_offsets
+from longpoll_broker.store.limits import check_config, check_topic
 from longpoll_broker.store.messages import Arrival, GetResult, GetStatus, MessageToStore, PutResult, QueryResult
 from longpoll_broker.store.queue_table import QueueTable
 from longpoll_broker.store.record import (
-    BLANK_SIZE_MIN,
-    FIXED_SIZE,
     PROPERTIES_SIZE_MAX,
     SCHEDULE_TOPIC,
     SYS_FLAG_TRANSACTION_MASK,
     SYS_FLAG_TRANSACTION_PREPARED,
     SYS_FLAG_TRANSACTION_ROLLBACK,
-    TOPIC_SIZE_MAX,
     Lookup,
     Record,
     lookup_in,
@@ -67,9 +65,7 @@ class MessageStore:
         self._deletions = Deletions(runtime.files, directory)
         self._closed = False
         self._crashed = runtime.files.exists(f"{directory}/abort")
-        self._table = QueueTable(
-            runtime.files, f"{directory}/consumequeue", config.consume_queue_file_size, lengthen=self._crashed
-        )
+        self._table = QueueTable(runtime.files, directory, config, lengthen=self._crashed)
         self._had_queues = runtime.files.exists(f"{directory}/consumequeue")
         self._log = CommitLog(
             runtime.files, f"{directory}/commitlog", config.commit_log_file_size, lengthen=self._crashed
@@ -90,7 +86,7 @@ class MessageStore:
         Raises StoreUserError when another process has it open, the file sizes are not those of `config`, or a file in
         the middle is missing; OSError when the directory cannot be written.
         """
-        _check_config(config)
+        check_config(config)
         files = runtime.files
         files.make_directory(directory)
         try:
@@ -173,6 +169,8 @@ class MessageStore:
             if message.inner_queues:
                 inner = [self._table.make(*place) for place in message.inner_queues]
                 message = self._numbered(message, inner)
+                if b"\0" in message.properties:
+                    message = replace(message, properties=with_zeros(message.properties))
             log = self._log
             end_before = log.end
             start = log.append(message, topic.part, queue_offset, store_ms)
@@ -313,6 +311,8 @@ class MessageStore:
         queue = self._table.find(topic, queue_id)
         if queue is None:
             return nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        if matches is not None and queue.extended is not None:
+            matches = queue.extended.matching(matches)
         return read_queue(self._log, queue, self._config, offset, count_max, matches=(matches, matches_properties))
 
     def record_at(self, physical_offset: int) -> memoryview | None:
@@ -335,7 +335,14 @@ class MessageStore:
     def unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
         """(physical offset, size, tags code) at a queue offset; None when there is none."""
         queue = self._table.find(topic, queue_id)
-        return queue.unit(offset) if queue is not None else None
+        unit = queue.unit(offset) if queue is not None else None
+        if queue is None or unit is None or queue.extended is None:
+            return unit
+        tags_code = queue.tags_code(unit)
+        if tags_code is None:
+            record = self.read_record(unit[0])
+            tags_code = record.tags_code if record is not None else 0
+        return unit[0], unit[1], tags_code
 
     def store_ms_of(self, topic: str, queue_id: int, offset: int) -> int | None:
         """When the message at a queue offset was stored; None when it is not there."""
@@ -470,32 +477,9 @@ class MessageStore:
 
     def _unmap(self) -> None:
         for queue in self._table.all():
-            queue.segments.close()
+            for segments in queue.segment_lists():
+                segments.close()
         if self._indexer is not None:
             self._indexer.close()
         self._log.segments.close()
         self._unlock()
-
-
-def check_topic(topic: str) -> None:
-    """Raise MessageRefusedError unless the name fits a record and is a safe path component."""
-    size = len(topic.encode("utf-8", "surrogatepass"))
-    if not 0 < size <= TOPIC_SIZE_MAX:
-        raise MessageRefusedError(f"the topic's name has {size} bytes, from 1 to {TOPIC_SIZE_MAX} are allowed")
-    if topic in {".", ".."} or "/" in topic or not topic.isprintable():
-        raise MessageRefusedError(f"topic {topic!r} cannot be a directory's name")
-
-
-def _check_config(config: StoreConfig) -> None:
-    if config.consume_queue_file_size <= 0 or config.consume_queue_file_size % UNIT_SIZE:
-        raise StoreUserError(
-            f"mappedFileSizeConsumeQueue is {config.consume_queue_file_size}: give a multiple of {UNIT_SIZE}"
-        )
-    if config.index_slot_count < 1 or config.index_entry_count < 2:
-        raise StoreUserError(
-            f"maxHashSlotNum is {config.index_slot_count}, maxIndexNum {config.index_entry_count}: give 1 and 2"
-        )
-    if config.commit_log_file_size < FIXED_SIZE + BLANK_SIZE_MIN:
-        raise StoreUserError(
-            f"mappedFileSizeCommitLog is {config.commit_log_file_size}: give more than the largest message"
-        )

@@ -7,8 +7,10 @@ Source: `DefaultMessageStore.consumeQueueTable`.
 
 from __future__ import annotations
 
+from longpoll_broker.config import StoreConfig
 from longpoll_broker.runtime import Files
 from longpoll_broker.store.consume_queue import ConsumeQueue
+from longpoll_broker.store.consume_queue_ext import ConsumeQueueExt
 from longpoll_broker.store.segment import SegmentList
 
 
@@ -29,13 +31,14 @@ class QueueTable:
     Writers hold the owner's lock; readers need none.
     """
 
-    __slots__ = ("_file_size", "_files", "_lengthen", "_root", "topics")
+    __slots__ = ("_config", "_extended_root", "_files", "_lengthen", "_root", "topics")
 
-    def __init__(self, files: Files, root: str, file_size: int, *, lengthen: bool) -> None:
-        """An empty table over `root`; with `lengthen`, after a crash, a newest file that is too short is filled up."""
+    def __init__(self, files: Files, directory: str, config: StoreConfig, *, lengthen: bool) -> None:
+        """An empty table; with `lengthen`, after a crash, a newest file that is too short is filled up."""
         self._files = files
-        self._root = root
-        self._file_size = file_size
+        self._root = f"{directory}/consumequeue"
+        self._extended_root = f"{directory}/consumequeue_ext"
+        self._config = config
         self._lengthen = lengthen
         self.topics: dict[str, Topic] = {}
 
@@ -62,10 +65,16 @@ class QueueTable:
             known = self.topics[topic] = Topic(topic)
         queue = known.queues.get(queue_id)
         if queue is None:
-            directory = f"{self._root}/{topic}/{queue_id}"
-            segments = SegmentList(self._files, directory, self._file_size, lengthen=self._lengthen)
-            queue = known.queues[queue_id] = ConsumeQueue(segments, topic, queue_id)
+            name, config = f"{topic}/{queue_id}", self._config
+            extended = None
+            if config.extended_queues:
+                extended = ConsumeQueueExt(self._segments(f"{self._extended_root}/{name}", config.extended_file_size))
+            segments = self._segments(f"{self._root}/{name}", config.consume_queue_file_size)
+            queue = known.queues[queue_id] = ConsumeQueue(segments, topic, queue_id, extended)
         return queue
+
+    def _segments(self, directory: str, file_size: int) -> SegmentList:
+        return SegmentList(self._files, directory, file_size, lengthen=self._lengthen)
 
     def all(self) -> list[ConsumeQueue]:
         """Every queue."""
@@ -79,6 +88,7 @@ class QueueTable:
     def remove_files(self, queues: list[ConsumeQueue]) -> None:
         """Remove the files of queues for good: no power cut brings their names back. Raises OSError."""
         for queue in queues:
-            if queue.segments.segments:
-                queue.segments.remove()
-                self._files.sync_directory(queue.segments.directory)
+            for segments in queue.segment_lists():
+                if segments.segments:
+                    segments.remove()
+                    self._files.sync_directory(segments.directory)

@@ -1,0 +1,112 @@
+"""What a consume-queue unit has no room for (`ConsumeQueueExt.java` 4.9): with `enableConsumeQueueExt` only.
+
+The unit's tags code is then an address in here: -2^63 plus the byte where the extended unit begins. Those are the
+numbers up to -2^31 - 1, which no hash of a tag can be.
+
+    Offset  Size  Extended unit (big-endian, signed)
+    0       2     size of the unit, 20 at least
+    2       8     tags code, as the unit would have it
+    10      8     store timestamp of the message, ms
+    18      2     size of the bit map
+    20      n     bit map: which SQL filters would take the message (`enableCalcFilterBitMap`)
+
+Four bytes of a file stay free: where the next unit does not fit, -1 stands in two of them and the rest is skipped.
+
+Leaves out bit maps of our own: SQL filters look at the message itself, and a bit map that is there is passed over.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from longpoll_broker.store.segment import SegmentList
+
+UNIT: Final = struct.Struct(">hqqh")
+UNIT_SIZE_MIN: Final = 20
+ADDRESS_MAX: Final = -(2**31) - 1
+"""The greatest number that is an address (`MAX_ADDR`)."""
+END_MARK: Final = struct.Struct(">h")
+END_SIZE: Final = 4
+"""`END_BLANK_DATA_LENGTH`."""
+_ADDRESS_ZERO: Final = -(2**63)
+
+
+def is_address(tags_code: int) -> bool:
+    """Whether a unit's tags code is an address (`isExtAddr`)."""
+    return tags_code <= ADDRESS_MAX
+
+
+class ConsumeQueueExt:
+    """The extended units of one queue. Invariant: bytes [segments.start, end) are units and skipped rests."""
+
+    __slots__ = ("end", "flushed_end", "segments")
+
+    def __init__(self, segments: SegmentList) -> None:
+        """Over the files that are there; `stand_after` finds the true end."""
+        assert segments.size > UNIT_SIZE_MIN + END_SIZE
+        self.segments = segments
+        loaded = segments.segments
+        self.end = loaded[-1].stop if loaded else 0
+        self.flushed_end = self.end
+
+    def put(self, tags_code: int, store_ms: int) -> int:
+        """Write a unit and give its address; raises OSError when the disk is full."""
+        segment = self.segments.find(self.end) or self.segments.append(self.end)
+        position = self.end - segment.start
+        if position + UNIT_SIZE_MIN + END_SIZE > segment.size:
+            segment.reserve(position, position + END_MARK.size)
+            END_MARK.pack_into(segment.view, position, -1)
+            self.end = segment.stop
+            segment, position = self.segments.append(self.end), 0
+        if position + UNIT_SIZE_MIN > segment.reserved_end:
+            segment.reserve(position, position + UNIT_SIZE_MIN)
+        UNIT.pack_into(segment.view, position, UNIT_SIZE_MIN, tags_code, store_ms, 0)
+        self.end = segment.start + position + UNIT_SIZE_MIN
+        return _ADDRESS_ZERO + segment.start + position
+
+    def tags_code(self, address: int) -> int | None:
+        """The tags code at an address; None when there is no unit."""
+        found = self._unit(address)
+        return found[1] if found is not None else None
+
+    def matching(self, matches: Callable[[int], bool]) -> Callable[[int], bool]:
+        """A test of tags codes that also understands addresses; as in Java, one that leads nowhere matches."""
+
+        def matches_too(tags_code: int) -> bool:
+            found = self.tags_code(tags_code) if is_address(tags_code) else tags_code
+            return found is None or matches(found)
+
+        return matches_too
+
+    def _unit(self, address: int) -> tuple[int, int, int, int] | None:
+        start = address - _ADDRESS_ZERO
+        segment = self.segments.find(start)
+        if segment is None or start + UNIT_SIZE_MIN > min(segment.stop, self.end):
+            return None
+        size, tags_code, store_ms, map_size = UNIT.unpack_from(segment.view, start - segment.start)
+        is_whole = UNIT_SIZE_MIN <= size <= segment.stop - start
+        return (size, tags_code, store_ms, map_size) if is_whole else None
+
+    def stand_after(self, address: int | None) -> None:
+        """Go on writing after the unit of an address, or at the start; the rest is forgotten. Raises OSError."""
+        start = address - _ADDRESS_ZERO if address is not None else self.segments.start
+        found = self._unit(address) if address is not None else None
+        self.end = start + (found[0] if found is not None else 0)
+        self.segments.truncate(self.end)
+        self.flushed_end = min(self.flushed_end, self.end)
+
+    def remove_before(self, address: int) -> None:
+        """Remove files that end before the unit of an address, never the newest; raises OSError."""
+        start = address - _ADDRESS_ZERO
+        gone = sum(segment.stop < start for segment in self.segments.segments[:-1])
+        if gone:
+            self.segments.remove(gone)
+
+    def flush(self) -> None:
+        """Make every unit written so far durable; raises OSError."""
+        end = self.end
+        if self.flushed_end < end:
+            self.segments.flush(self.flushed_end, end)
+            self.flushed_end = end
