@@ -2,9 +2,11 @@
 
     python -m model_tests.bench.explore_bench [--policy strict] [--bounds bench] [--workers 1 2] [--json]
 
-A worker has one core, and SPIN has one. SPIN is generated from the export, compiled `-O2 -DSAFETY -DNOREDUCE`, and
-checks the same `always` properties. Counts must be equal, else the exit is 1. Rates leave out start-up and compiling.
-On a machine that does other work, processor seconds are the ones to compare.
+First the packed engine and SPIN at these bounds, then all engines in all their modes at the bounds `--also`, which the
+plain one can explore while one waits. A worker has one core, and SPIN has one. SPIN is generated from the export,
+compiled `-O2 -DSAFETY -DNOREDUCE`, and checks the same `always` properties. Counts must be equal, else the exit is 1.
+Rates leave out start-up and compiling. On a machine that does other work, processor seconds are the ones to compare;
+Spark's include the start of Java.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ import attrs
 import msgspec
 from attrs import frozen
 
+from longpoll_judge.session import open_session
 from longpoll_spec.bounds import named
-from longpoll_spec.engines import EXPLORERS, explore
+from longpoll_spec.engines import explore
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
@@ -37,6 +40,8 @@ from longpoll_spec.testing.spin import EXHAUSTIVE, as_told, compile_spin, run_sp
 
 KILOBYTE: Final = 1024
 MEGABYTE: Final = 1024 * KILOBYTE
+SPILL_MB: Final = 500
+"""A limit on memory that is told to one search."""
 
 
 @frozen
@@ -53,6 +58,32 @@ class Choice:
         for setting in self.knobs:
             policy = with_knob(policy, setting)
         return law_of(policy, named(self.bounds, policy))
+
+
+@frozen
+class Way:
+    """How it is explored: an engine and its options."""
+
+    engine: str = "packed"
+    workers: int = 1
+    symmetry: bool = False
+    memory_mb: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The way in a table."""
+        parts = [self.engine]
+        parts += [f"{self.workers} workers"] * (self.workers > 1) + ["symmetry"] * self.symmetry
+        return ", ".join(parts if self.memory_mb is None else [*parts, f"{self.memory_mb} MB"])
+
+    @contextmanager
+    def options(self) -> Iterator[dict[str, Any]]:
+        """What `explore` is called with; a Spark session lasts as long as the block."""
+        if self.engine != "spark":
+            yield {"workers": self.workers, "symmetry": self.symmetry, "memory_mb": self.memory_mb}
+            return
+        with open_session(f"local[{self.workers}]") as session:
+            yield {"session": session}
 
 
 @frozen
@@ -78,19 +109,20 @@ def judged(model: Model) -> tuple[Property, ...]:
     return tuple(item for item in properties_of(model) if item.kind != "sometimes")
 
 
-def measure_engine(choice: Choice, engine: str, workers: int) -> Figure:
+def measure_engine(choice: Choice, way: Way) -> Figure:
     """Explore with one of our engines; to be run in a process of its own, whose peak memory is read."""
     model = choice.model()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = processor_seconds()
-    result = explore(model, judged(model), engine=engine, workers=workers)
+    with way.options() as options:
+        result = explore(model, judged(model), engine=way.engine, **options)
     spent = processor_seconds() - began
     # Pages that workers share are counted for each of them: at most so much memory was in use.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    peak += workers * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    assert result.complete, engine
+    peak += way.workers * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert result.complete, way
     return Figure(
-        name=engine if workers == 1 else f"{engine}, {workers} workers",
+        name=way.name,
         distinct_states=result.distinct_states,
         transitions=result.transitions,
         seconds=result.seconds,
@@ -106,10 +138,10 @@ def processor_seconds() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def alone(choice: Choice, engine: str, workers: int) -> Figure:
+def alone(choice: Choice, way: Way) -> Figure:
     """`measure_engine` in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(measure_engine, choice, engine, workers).result()
+        return pool.submit(measure_engine, choice, way).result()
 
 
 @contextmanager
@@ -145,22 +177,27 @@ def measure_spin(choice: Choice, states: int, directory: Path, *, checked: bool)
     )
 
 
-def measure(choice: Choice, engines: Sequence[str], workers: Sequence[int]) -> list[Figure]:
-    """Every engine, the packed one with every number of workers, then SPIN with the properties and without."""
+def measure(choice: Choice, ways: Sequence[Way], *, plain: bool) -> list[Figure]:
+    """Every way, then SPIN with the properties, and if wanted without."""
     figures: list[Figure] = []
-    for engine in engines:
-        for count in workers if engine == "packed" else [1]:
-            with on_cores(count):
-                figures.append(alone(choice, engine, count))
+    for way in ways:
+        with on_cores(way.workers):
+            figures.append(alone(choice, way))
     missing = why_no_spin()
     if missing is not None:
         sys.stderr.write(f"SPIN NOT MEASURED: {missing}\n")
         return figures
     with on_cores(1), tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
         states = figures[0].distinct_states
-        figures.append(measure_spin(choice, states, Path(directory) / "checked", checked=True))
-        figures.append(measure_spin(choice, states, Path(directory) / "plain", checked=False))
-    return figures
+        runs = [True, False] if plain else [True]
+        spins = [measure_spin(choice, states, Path(directory) / str(checked), checked=checked) for checked in runs]
+    return [*figures, *spins]
+
+
+def every_way(workers: Sequence[int]) -> list[Way]:
+    """Every engine that explores, in all its modes."""
+    shared = [Way(workers=count) for count in workers]
+    return [*shared, Way(symmetry=True), Way(memory_mb=SPILL_MB), Way("python"), Way("spark", workers=max(workers))]
 
 
 def show(choice: Choice, figures: Sequence[Figure]) -> None:
@@ -172,7 +209,7 @@ def show(choice: Choice, figures: Sequence[Figure]) -> None:
         ratio = "" if spin is None else f"{figure.rate / spin.rate:6.2f} x SPIN"
         spent = "" if spin is None else f", {spin.processor_seconds / figure.processor_seconds:.2f} x SPIN by that"
         sys.stdout.write(
-            f"{figure.name:18} {figure.rate:12,.0f} states/s {ratio}  {figure.seconds:8.2f} s "
+            f"{figure.name:20} {figure.rate:12,.0f} states/s {ratio}  {figure.seconds:8.2f} s "
             f"({figure.processor_seconds:.2f} s of processor{spent}; + {figure.compile_seconds:.2f} s to compile)  "
             f"{figure.bytes_a_state:7.1f} B a state\n"
         )
@@ -184,22 +221,37 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--policy", default="strict", help="a preset's name")
     parser.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="set one knob; repeatable")
     parser.add_argument("--bounds", default="bench", help="tiny, small, wide or bench")
-    parser.add_argument("--engines", nargs="+", choices=EXPLORERS, default=["packed"])
+    parser.add_argument("--also", default="tiny", help="bounds at which every engine is measured; - for none")
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2], help="of the packed engine")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args(arguments)
-    choice = Choice(options.policy, tuple(options.knob), options.bounds)
-    try:
-        figures = measure(choice, options.engines, options.workers)
-    except SpecUserError as error:
-        parser.error(str(error))
+    fast = [Way(workers=count) for count in options.workers]
+    asked = [(options.bounds, fast), *([(options.also, every_way(options.workers))] if options.also != "-" else [])]
+    measured: list[tuple[Choice, list[Figure]]] = []
+    for bounds, ways in asked:
+        choice = Choice(options.policy, tuple(options.knob), bounds)
+        try:
+            figures = measure(choice, ways, plain=bounds == options.bounds)
+        except SpecUserError as error:
+            parser.error(str(error))
+        measured.append((choice, figures))
+        if not options.json:
+            show(choice, figures)
     if options.json:
-        rows: list[dict[str, Any]] = [{**attrs.asdict(figure), "states_a_second": figure.rate} for figure in figures]
-        sys.stdout.write(msgspec.json.encode({**attrs.asdict(choice), "figures": rows}).decode() + "\n")
-    else:
-        show(choice, figures)
-    if len({(as_told(figure.distinct_states), as_told(figure.transitions)) for figure in figures}) > 1:
+        sys.stdout.write(msgspec.json.encode([as_object(*each) for each in measured]).decode() + "\n")
+    if any(differ(figures) for _, figures in measured):
         sys.exit("the engines do not count the same states and transitions")
+
+
+def as_object(choice: Choice, figures: Sequence[Figure]) -> dict[str, Any]:
+    """What was measured of one choice, for `--json`."""
+    rows: list[dict[str, Any]] = [{**attrs.asdict(figure), "states_a_second": figure.rate} for figure in figures]
+    return {**attrs.asdict(choice), "figures": rows}
+
+
+def differ(figures: Sequence[Figure]) -> bool:
+    """Whether two of them did not count the same."""
+    return len({(as_told(figure.distinct_states), as_told(figure.transitions)) for figure in figures}) > 1
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def test_every_part_of_the_bench_is_there() -> None:
 def test_an_engine_is_measured_in_a_process_of_its_own() -> None:
     """The figure of an engine has the pinned counts, and rates that come from its seconds."""
     entry = pinned_entry("rocketmq-4.9", "tiny")
-    figure = explore_bench.alone(CHOICE, "packed", 1)
+    figure = explore_bench.alone(CHOICE, explore_bench.Way())
 
     assert (figure.distinct_states, figure.transitions) == (entry.distinct_states, entry.transitions)
     assert figure.seconds > 0
@@ -49,19 +49,28 @@ def test_engines_that_count_differently_make_it_fail(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Equal counts pass and print one line each; one transition more or less is an error."""
+    asked: list[list[str]] = []
+
+    def measured(_: object, ways: list[explore_bench.Way], plain: bool) -> list[explore_bench.Figure]:
+        asked.append([way.name for way in ways])
+        return [right, spin if plain else wrong]
+
     right = explore_bench.Figure("packed", 100, 400, 1.0, 1.0, 0.1, 8.0)
     spin = attrs.evolve(right, name="SPIN", seconds=2.0, processor_seconds=4.0)
-    monkeypatch.setattr(explore_bench, "measure", lambda *_: [right, spin])
-    explore_bench.main([])
-    shown = capsys.readouterr().out
     wrong = attrs.evolve(spin, transitions=401)
-    monkeypatch.setattr(explore_bench, "measure", lambda *_: [right, wrong])
+    monkeypatch.setattr(explore_bench, "measure", measured)
+    explore_bench.main(["--also", "-"])
+    shown = capsys.readouterr().out
 
     assert "2.00 x SPIN" in shown
     assert "4.00 x SPIN by that" in shown
     with pytest.raises(SystemExit, match="do not count the same"):
         explore_bench.main(["--json"])
-    assert json.loads(capsys.readouterr().out)["figures"][1]["transitions"] == 401
+    both = json.loads(capsys.readouterr().out)
+    assert [each["bounds"] for each in both] == ["bench", "tiny"]
+    assert both[1]["figures"][1]["transitions"] == 401
+    assert asked[0] == ["packed", "packed, 2 workers"]
+    assert asked[-1] == [*asked[0], "packed, symmetry", "packed, 500 MB", "python", "spark, 2 workers"]
 
 
 def test_a_mistake_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
