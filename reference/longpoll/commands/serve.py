@@ -16,6 +16,7 @@ from types import FrameType
 
 import click
 from attrs import evolve
+from prometheus_client import CollectorRegistry, start_http_server
 
 from longpoll.commands.broker_conf import read_broker_conf
 from longpoll.output import emit_json, err, user_mistakes
@@ -25,6 +26,7 @@ from longpoll_broker.runtime.collector import rare_collections
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.runtime.tls import server_context
 from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.metrics import BrokerCollector
 from longpoll_spec.policy import preset, with_knob
 
 
@@ -49,6 +51,7 @@ def address(text: str) -> tuple[str, int]:
 @click.option("--acl", "acl_file", type=click.Path(path_type=Path), help="Accounts, as RocketMQ's plain_acl.yml.")
 @click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM certificate: clients may then use TLS.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="PEM key of the certificate.")
+@click.option("--metrics", metavar="HOST:PORT", help="Tell Prometheus metrics there, over HTTP.")
 @click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
 @user_mistakes
 def serve(
@@ -63,6 +66,7 @@ def serve(
     acl_file: Path | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
+    metrics: str | None,
     as_json: bool,
 ) -> None:
     """Run the broker and its name server until Ctrl-C or SIGTERM.
@@ -72,6 +76,7 @@ def serve(
       longpoll serve --store /tmp/store
       longpoll serve --policy rocketmq-4.9 --listen 127.0.0.1:0 --name-server 127.0.0.1:0
       longpoll serve --knob recheck_after_hold=none --record /tmp/history
+      longpoll serve --metrics 127.0.0.1:9090
       longpoll serve --acl /etc/rocketmq/plain_acl.yml --tls-certificate server.pem --tls-key server.key
     """
     logging.basicConfig(
@@ -114,7 +119,8 @@ def serve(
                 raise BrokerUserError(f"cannot open the store {directory}: {error}; name another --store") from None
             stack.enter_context(broker)
             stack.enter_context(rare_collections())
-            _say_ready(broker, directory, as_json=as_json)
+            metrics_address = None if metrics is None else _tell_metrics(broker, address(metrics), stack)
+            _say_ready(broker, directory, metrics_address, as_json=as_json)
             stopped.wait()
     finally:
         for number, handler in previous.items():
@@ -130,12 +136,29 @@ def _server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None
     return server_context(str(certificate), str(key))
 
 
-def _say_ready(broker: Broker, directory: str, *, as_json: bool) -> None:
+def _tell_metrics(broker: Broker, where: tuple[str, int], stack: ExitStack) -> str:
+    """Serve the broker's metrics until the stack is closed; where. Raises ConfigError."""
+    registry = CollectorRegistry()
+    registry.register(BrokerCollector(broker))
+    host, port = where
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise ConfigError(f"metrics cannot be told at {host}:{port}: {error}; give another address") from None
+    stack.callback(thread.join)
+    stack.callback(server.server_close)
+    stack.callback(server.shutdown)
+    return f"{host}:{server.server_port}"
+
+
+def _say_ready(broker: Broker, directory: str, metrics: str | None, *, as_json: bool) -> None:
     places = {
         "broker": "{}:{}".format(*broker.address),
         "name-server": "{}:{}".format(*broker.name_server_address),
         "store": directory,
     }
+    if metrics is not None:
+        places["metrics"] = metrics
     if as_json:
         emit_json({"ready": True, **places})
     else:

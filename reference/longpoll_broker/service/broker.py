@@ -45,6 +45,7 @@ from longpoll_broker.service.group_commit import GroupCommit
 from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.service.inner_queues import InnerQueueService
 from longpoll_broker.service.lock_service import LockService
+from longpoll_broker.service.metrics import RequestCounts
 from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.service.query_service import QueryService
@@ -110,6 +111,7 @@ class Broker:
         )
         self._config_files.load()
         self._access = _access_control(runtime, config)
+        self.request_counts = RequestCounts()
         self.topics.add_system_topics(config.broker_name, config.cluster_name)
         self._adopt_topics()
         self._wire()
@@ -214,6 +216,11 @@ class Broker:
         self.pull_service.forget_last()
         self.store.close()
 
+    @property
+    def connection_count(self) -> int:
+        """Open connections, to broker and name server."""
+        return sum(loop.channel_count for loop in self._loops)
+
     def __enter__(self) -> Self:
         return self
 
@@ -232,6 +239,7 @@ class Broker:
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """Serve a request, or have the pull pool serve it."""
+        self.request_counts.add(command.code)
         if self.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
         refusal = None if self._access is None else self._access.refusal(channel, command)

@@ -89,6 +89,11 @@ class IoLoop:
         self._peers: list[IoLoop] = [self]
         self._thread: Thread | None = None
 
+    @property
+    def channel_count(self) -> int:
+        """Open connections of this loop; about right on other threads."""
+        return len(self._channels)
+
     # -- before the start, and from other threads --------------------------------------------------------------------
 
     def add_listener(self, listener: Listener, handler: Handler) -> None:

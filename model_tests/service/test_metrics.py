@@ -1,0 +1,100 @@
+"""What a broker tells Prometheus is what has happened, and what strangers send makes no new series."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service import metrics
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.client import ConsumerConfig, OutgoingMessage, Producer, PullConsumer, StartAt
+from longpoll_broker.service.metrics import BrokerCollector
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_broker.testing.raw_client import RawClient
+
+RUNTIME = RealRuntime()
+PATIENCE_S = 20.0
+Values = dict[tuple[str, ...], float]
+
+
+def told(text: str) -> Values:
+    """Every sample by its name and labels."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def values(broker: Broker) -> Values:
+    """What the broker tells now."""
+    registry = CollectorRegistry()
+    registry.register(BrokerCollector(broker))
+    return told(generate_latest(registry).decode())
+
+
+def test_the_values_are_those_of_what_happened(tmp_path: Path) -> None:
+    """Requests, connections, held pulls, the log, and how far a group lags before and after it consumes."""
+    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
+        name_server = "{}:{}".format(*broker.name_server_address)
+        assert values(broker)["longpoll_connections",] == 0
+        with new_topic(name_server, 1) as topic, Producer(RUNTIME, name_server) as producer:
+            producer.send_batch(topic, [OutgoingMessage(b"x")] * 10)
+            producer.send(topic, b"y")
+            with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
+                consumer.subscribe(topic)
+                consumer.start()
+                assert len(consumer.poll(PATIENCE_S)) == 11
+                consumer.commit()
+                wait_until(lambda: values(broker)["longpoll_held_pulls",] == 1)
+                assert values(broker)["longpoll_connections",] >= 4
+            producer.send_batch(topic, [OutgoingMessage(b"x")] * 5)
+            found = values(broker)
+            assert found["longpoll_requests_total", "SEND_BATCH_MESSAGE"] == 2
+            assert found["longpoll_requests_total", "SEND_MESSAGE_V2"] == 1
+            assert found["longpoll_group_lag_messages", "G", topic] == 5
+            assert found["longpoll_log_end_bytes", "appended"] == broker.store.log_end > 0
+            assert found["longpoll_log_end_bytes", "visible"] == broker.store.log_end
+        wait_until(lambda: values(broker)["longpoll_connections",] == 0)
+
+
+def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown codes are one, and pairs of groups and topics are not without end."""
+    monkeypatch.setattr(metrics, "LAG_COUNT_MAX", 3)
+    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
+        with RawClient(broker.address) as client:
+            for code in range(5_000, 5_010):
+                assert client.call(code).code == 3
+        for number in range(10):
+            broker.offsets.commit("T", f"G{number}", 0, 1)
+        found = values(broker)
+    assert found["longpoll_requests_total", "unknown"] == 10
+    assert sum(name == "longpoll_requests_total" for name, *_labels in found) == 1
+    assert sum(name == "longpoll_group_lag_messages" for name, *_labels in found) == 3
+
+
+def test_the_command_tells_them_over_http(tmp_path: Path) -> None:
+    """At the address that its ready line names, until it ends."""
+    arguments = ["--store", str(tmp_path / "store"), "--metrics", "127.0.0.1:0"]
+    arguments += ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0"]
+    code = "from longpoll.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "serve", *arguments], stdout=subprocess.PIPE, text=True
+    ) as served:
+        assert served.stdout is not None
+        try:
+            ready = dict(pair.split("=", 1) for pair in served.stdout.readline().split()[1:])
+            with urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=PATIENCE_S) as answer:
+                assert told(answer.read().decode())["longpoll_held_pulls",] == 0
+        finally:
+            served.send_signal(signal.SIGTERM)
+            assert served.wait(PATIENCE_S) == 0
