@@ -19,14 +19,16 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.commands import law_shown
 from longpoll.output import Exit, emit_json, err, fail, json_option, table, user_mistakes
-from longpoll_spec.bounds import NAMES, REQUESTS_MAX, named
+from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, REQUESTS_MAX, SIZES, named
 from longpoll_spec.engines import EXPLORERS, explore
+from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.exploration import Progress as Explored
 from longpoll_spec.engines.minimise import minimised
+from longpoll_spec.engines.survey import survey
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError
 from longpoll_spec.law import law_of, properties_of
-from longpoll_spec.model import select
+from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values, preset, with_knob
 from longpoll_spec.render import html, itf, machine, mermaid, text
 from longpoll_spec.render.story import story_of
@@ -58,6 +60,9 @@ property_option = click.option("--property", "names", multiple=True, metavar="NA
 @click.option("--messages", type=int, help="Messages that are ever appended.")
 @click.option("--hold-ticks", type=int, help="A pull's deadline in ticks.")
 @click.option("--scan-ticks", type=int, help="Ticks between two scans.")
+@click.option("--queues", type=int, help="Queues that share one dispatcher, scanner and executor.")
+@click.option("--tags", type=int, help="Tags of messages; the third has the first one's hash.")
+@click.option("--aspect", "aspects", multiple=True, metavar="NAME", help=f"One of {', '.join(ASPECTS)}; repeatable.")
 @click.option("--engine", default=EXPLORERS[0], show_default=True, help=f"One of {', '.join(EXPLORERS)}.")
 @click.option("--workers", type=int, default=1, show_default=True, help="Processes that share the search.")
 @click.option("--symmetry", is_flag=True, help="Explore one state for all that differ only in which request is which.")
@@ -75,6 +80,9 @@ def check(
     messages: int | None,
     hold_ticks: int | None,
     scan_ticks: int | None,
+    queues: int | None,
+    tags: int | None,
+    aspects: Sequence[str],
     engine: str,
     workers: int,
     symmetry: bool,
@@ -86,6 +94,10 @@ def check(
 ) -> None:
     """Explore every state that a policy can reach under bounds, and judge its properties in all of them.
 
+    Bounds by their name alone are followed by a small exploration of each aspect of the world, such as several queues
+    or offset commits, and by the tight bounds on how late an answer is; so the table is the policy's whole one.
+    A size, number or aspect set by hand, and an engine other than packed, explores just that.
+
     A property that is violated comes with a shortest run that shows it, as a token for `longpoll explain`: of the
     shortest ones that which changes least often from one thread to another. Ctrl-C ends the search and prints what was
     explored so far. Workers and symmetry change no count and no verdict.
@@ -94,6 +106,9 @@ def check(
     Examples:
       longpoll check --policy rocketmq-4.9
       longpoll check --policy strict --bounds tiny --engine python
+      longpoll check --policy rocketmq-lmq --property no_orphan
+      longpoll check --policy rocketmq-4.9 --queues 2 --tags 2 --requests 1
+      longpoll check --policy rocketmq-5 --bounds tiny --aspect commits --aspect buckets --requests 1
       longpoll check --policy strict --knob recheck_after_hold=none --property no_lost_wakeup
       longpoll check --policy strict-clone --requests 3 --messages 2 --json
       longpoll check --policy strict-clone --bounds wide --symmetry --workers 2
@@ -104,25 +119,21 @@ def check(
     """
     policy = _policy(policy_name, knobs)
     sizes = {"requests": requests, "messages": messages, "hold_ticks": hold_ticks, "scan_ticks": scan_ticks}
-    model = law_of(policy, named(bounds_name, policy, **sizes))
-    judged = select(properties_of(model), names)
+    bounds = named(bounds_name, policy, **sizes, queues=queues, tags=tags, aspects=aspects)
+    limits = {"limit_states": max_states, "symmetry": symmetry, "workers": workers, "memory_mb": memory_mb}
     with _spinner(f"exploring {policy.name} with {engine}") as say:
-        found = explore(
-            model,
-            judged,
-            engine=engine,
-            report=_speed(say),
-            limit_states=max_states,
-            symmetry=symmetry,
-            workers=workers,
-            memory_mb=memory_mb,
-        )
-        found = minimised(found, judged)
+
+        def explored(model: Model, judged: Sequence[Property], asked: bool) -> Exploration:
+            own: dict[str, Any] = limits if asked else {}
+            return minimised(explore(model, judged, engine=engine, report=_speed(say), **own), judged)
+
+        alone = bounds.name not in SIZES or engine != EXPLORERS[0]
+        found = survey(policy, bounds, explored, names=names, alone=alone)
     if as_json:
-        emit_json(law_shown.exploration(found))
+        emit_json(law_shown.survey(found))
     else:
-        law_shown.show_exploration(found)
-    sys.exit(_exit_of({verdict.verdict for verdict in found.verdicts}))
+        law_shown.show_survey(found)
+    sys.exit(_exit_of({row.verdict.verdict for row in found.rows}))
 
 
 @click.command()
@@ -279,8 +290,11 @@ def properties(*, policy_name: str, knobs: Sequence[str], as_json: bool) -> None
       longpoll properties --policy rocketmq-4.9 --json
     """
     policy = _policy(policy_name, knobs)
-    stated = properties_of(law_of(policy, named("tiny", policy)))
-    rows = [{"name": item.name, "kind": item.kind, "sentence": item.sentence} for item in stated]
+    worlds = [named("tiny", policy), *EXPLORATIONS.values()]
+    stated = {
+        item.name: item for bounds in reversed(worlds) for item in reversed(properties_of(law_of(policy, bounds)))
+    }
+    rows = [{"name": item.name, "kind": item.kind, "sentence": item.sentence} for item in reversed(stated.values())]
     if as_json:
         emit_json({"policy": policy.name, "properties": rows})
         return

@@ -5,13 +5,16 @@ The keys are a contract with whoever reads them (docs/law.md). Leaves out every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import click
 
 from longpoll.output import out, table
 from longpoll_spec.engines.exploration import Exploration, Verdict
+from longpoll_spec.engines.response import BOUNDS as RESPONSE_BOUNDS
+from longpoll_spec.engines.survey import Row, Survey
+from longpoll_spec.hazards import hazards_of
 
 COLOURS: Final = {
     "holds": "green",
@@ -23,30 +26,42 @@ COLOURS: Final = {
 """Verdict -> its colour in a table."""
 
 
-def exploration(found: Exploration) -> dict[str, Any]:
-    """The result as the object that `--json` prints."""
+def survey(found: Survey) -> dict[str, Any]:
+    """The result as the object that `--json` prints; the counts are those of the exploration that was asked for."""
+    asked = found.asked
     return {
-        "policy": found.model.policy.name,
-        "bounds": found.model.bounds.name,
-        "engine": found.engine,
+        "policy": found.policy.name,
+        "bounds": asked.model.bounds.name,
+        "engine": asked.engine,
+        **_counts(asked),
+        "compile_seconds": round(asked.compile_seconds, 3),
+        "complete": all(each.complete for each in found.explorations),
+        "urgent": asked.urgent,
+        "properties": [_row(found.policy.name, row) for row in found.rows],
+        "explorations": [{"bounds": each.model.bounds.name, **_counts(each)} for each in found.explorations],
+        "bounds_found": {each.name: {"ticks": each.ticks, "token": each.token} for each in found.response},
+    }
+
+
+def _counts(found: Exploration) -> dict[str, Any]:
+    return {
         "distinct_states": found.distinct_states,
         "transitions": found.transitions,
         "depth": found.depth,
         "seconds": round(found.seconds, 3),
-        "compile_seconds": round(found.compile_seconds, 3),
-        "complete": found.complete,
-        "urgent": found.urgent,
-        "properties": [_verdict(verdict) for verdict in found.verdicts],
     }
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
+def _row(policy: str, row: Row) -> dict[str, Any]:
+    verdict = row.verdict
     return {
         "name": verdict.name,
         "kind": kind_of(verdict),
         "verdict": verdict.verdict,
         "depth": verdict.depth,
         "token": verdict.token,
+        "bounds": row.bounds,
+        "hazards": hazards_of(policy, verdict.name) if verdict.verdict == "violated" else (),
     }
 
 
@@ -55,28 +70,49 @@ def kind_of(verdict: Verdict) -> str:
     return "sometimes" if verdict.kind == "sometimes" else "always"
 
 
-def show_exploration(found: Exploration) -> None:
+def show_survey(found: Survey) -> None:
     """Print the result for a person."""
-    bounds = found.model.bounds
-    rate = found.distinct_states / max(found.seconds, 1e-3)
-    out.print(
-        f"{found.model.policy.name}: requests {bounds.requests}, messages {bounds.messages}, hold {bounds.hold_ticks}, "
-        f"scan {bounds.scan_ticks} ticks; {found.engine}: {found.distinct_states:,} distinct states, "
-        f"{found.transitions:,} transitions, depth {found.depth}, {found.seconds:.1f} s ({rate:,.0f} states/s)",
-        soft_wrap=True,
-    )
-    if not found.complete:
+    for each in found.explorations:
+        _show_counts(each)
+    asked = found.asked
+    if not all(each.complete for each in found.explorations):
         out.print("[yellow]Stopped early: what is unknown was not found in these states.[/]")
-    out.print(f"time waits for: {', '.join(found.urgent) or 'nothing'}", soft_wrap=True)
-    stated = [verdict for verdict in found.verdicts if kind_of(verdict) == "always"]
-    rows = ((each.name, coloured(each.verdict), "" if each.depth is None else each.depth) for each in stated)
-    table("Always true", ("property", "verdict", "steps"), rows)
-    meant = [verdict for verdict in found.verdicts if kind_of(verdict) == "sometimes"]
+    out.print(f"time waits for: {', '.join(asked.urgent) or 'nothing'}", soft_wrap=True)
+    for bound in found.response:
+        ticks = "none" if bound.ticks is None else f"{bound.ticks} ticks"
+        out.print(f"{bound.name}: tight bound {ticks} (scan period {RESPONSE_BOUNDS.scan_ticks} ticks)")
+    stated = [row for row in found.rows if kind_of(row.verdict) == "always"]
+    table("Always true", ("property", "verdict", "steps", "bounds", "hazard"), map(_cells(found.policy.name), stated))
+    meant = [row.verdict for row in found.rows if kind_of(row.verdict) == "sometimes"]
     missing = [verdict.name for verdict in meant if verdict.verdict != "reached"]
     out.print(f"meant to be reached: {len(meant) - len(missing)} of {len(meant)} are")
     if missing:
         out.print(f"[yellow]not reached: {', '.join(missing)}[/]", soft_wrap=True)
-    show_tokens((each.name, each.token) for each in stated if each.token is not None)
+    late = [(bound.name, bound.token) for bound in found.response if bound.token is not None]
+    show_tokens([*late, *((row.verdict.name, row.verdict.token) for row in stated if row.verdict.token is not None)])
+
+
+def _show_counts(found: Exploration) -> None:
+    bounds = found.model.bounds
+    rate = found.distinct_states / max(found.seconds, 1e-3)
+    more = [f"{bounds.queues} queues"] * (bounds.queues > 1) + [f"{bounds.tags} tags"] * (bounds.tags > 1)
+    world = "".join(f", {each}" for each in (*more, *sorted(bounds.aspects)))
+    out.print(
+        f"{found.model.policy.name}: requests {bounds.requests}, messages {bounds.messages}, hold {bounds.hold_ticks}, "
+        f"scan {bounds.scan_ticks} ticks{world}; {found.engine}: {found.distinct_states:,} distinct states, "
+        f"{found.transitions:,} transitions, depth {found.depth}, {found.seconds:.1f} s ({rate:,.0f} states/s)",
+        soft_wrap=True,
+    )
+
+
+def _cells(policy: str) -> Callable[[Row], tuple[object, ...]]:
+    def cells(row: Row) -> tuple[object, ...]:
+        verdict = row.verdict
+        known = hazards_of(policy, verdict.name) if verdict.verdict == "violated" else ()
+        steps = "" if verdict.depth is None else verdict.depth
+        return verdict.name, coloured(verdict.verdict), steps, row.bounds, ", ".join(known)
+
+    return cells
 
 
 def show_tokens(tokens: Iterable[tuple[str, str | None]]) -> None:

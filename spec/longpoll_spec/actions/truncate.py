@@ -10,7 +10,7 @@ from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import Pairs, to_executor
 from longpoll_spec.model import Step
 from longpoll_spec.state import IDLE, Queue, State, assign
-from longpoll_spec.terms import Bool, Int, all_of, const, truth
+from longpoll_spec.terms import Bool, Int, all_of, const, ite, truth
 
 
 def _exists(state: State) -> bool:
@@ -54,6 +54,7 @@ def _shrunk(state: State, queue: Queue, end: Int) -> Pairs:
     return (
         (queue.log_end, end),
         (queue.visible_end, end),
+        (queue.flushed_end, ite(queue.flushed_end > end, end, queue.flushed_end)),
         *(
             pair
             for each in state.requests
