@@ -12,11 +12,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
-from attrs import define, field
+from attrs import define, evolve, field
 from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
 
 from longpoll_broker.config import StoreConfig
@@ -27,6 +28,7 @@ from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.record import Record
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
+from longpoll_broker.testing.stores import open_store
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_spec.policy import ROCKETMQ_4_9
 
@@ -102,19 +104,21 @@ def send_some(client: RawClient, sent: Sent, count: int) -> None:
         sent.count += 1
 
 
-def pull_all(client: RawClient, topic: str, queue_id: int, count: int) -> list[bytes]:
-    """Every record of a queue, as a consumer that follows the next offsets gets it."""
+def pull_all(client: RawClient, topic: str, queue_id: int, count: int, tag: str = "*") -> list[bytes]:
+    """Every record of a queue, or every one with a tag, as a consumer that follows the next offsets gets it."""
     deadline_s = time.monotonic() + READY_S
     records: list[bytes] = []
     offset = 0
     while len(records) < count:
-        reply = client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, offset, queue_id=queue_id))
+        fields = pull_fields(topic, offset, queue_id=queue_id, subscription=tag)
+        reply = client.call(RequestCode.PULL_MESSAGE, fields)
         assert time.monotonic() < deadline_s, f"{topic}@{queue_id} at {offset}: {reply.code} {reply.remark}"
         if reply.code == ResponseCode.SUCCESS:
             body = bytes(reply.body)
             for record in records_of(reply):
                 records.append(body[: record.size])
                 body = body[record.size :]
+        if reply.code in {ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY}:
             offset = int((reply.ext_fields or {})["nextBeginOffset"])
     return records
 
@@ -147,14 +151,21 @@ def check_all(client: RawClient, sent: Sent) -> None:
         topic = TOPICS[number % len(TOPICS)]
         assert found_by_key(client, topic, f"k{number}") == [everything[number]], number
         assert found_by_key(client, topic, f"U{number:04}") == [everything[number]], number
+    for topic, queue_id in sent.records:
+        expected = [
+            record
+            for number, record in sorted(everything.items())
+            if number % 3 == 1 and record in sent.records[topic, queue_id]
+        ]
+        assert pull_all(client, topic, queue_id, len(expected), tag="tag1") == expected, (topic, queue_id)
     group = [everything[number] for number in range(sent.count) if number % 7 == 3 and number % 2]
     assert found_by_key(client, TOPICS[1], "grp3") == group[-64:]
 
 
 @contextmanager
-def ours(home: Path) -> Iterator[tuple[str, int]]:
+def ours(home: Path, config: StoreConfig = OURS) -> Iterator[tuple[str, int]]:
     """Our broker on the store in `home`, stopped at the end."""
-    with Broker.start(RealRuntime(), str(home / "store"), policy=ROCKETMQ_4_9, store_config=OURS) as broker:
+    with Broker.start(RealRuntime(), str(home / "store"), policy=ROCKETMQ_4_9, store_config=config) as broker:
         yield broker.address
 
 
@@ -195,6 +206,37 @@ def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, fi
         sound(home)
         shutil.copytree(home / "store", tmp_path / str(number + 1) / "store")
         home = tmp_path / str(number + 1)
+
+
+def queue_files(store: Path) -> dict[str, bytes]:
+    """The content of every file of queues and extended queues that is not all zeros, by its path."""
+    paths = [path for part in ("consumequeue", "consumequeue_ext") for path in sorted((store / part).glob("*/*/*"))]
+    return {str(path.relative_to(store)): path.read_bytes() for path in paths if any(path.read_bytes())}
+
+
+def test_extended_queues_go_to_and_fro(class_paths: dict[str, str], tmp_path: Path) -> None:
+    """With `enableConsumeQueueExt` each finds by tag what the other stored, and makes the same bytes of the log."""
+    sent = Sent()
+    config = evolve(OURS, extended_queues=True, extended_file_size=404)
+
+    @contextmanager
+    def java(home: Path) -> Iterator[tuple[str, int]]:
+        settings = f"{SETTINGS}\nenableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=404"
+        with running(class_paths["4.9.7"], home, settings=settings) as broker:
+            yield broker.address
+
+    go_round(tmp_path / "0", sent, java, 150)
+    shutil.copytree(tmp_path / "0" / "store", tmp_path / "1" / "store")
+    expected = queue_files(tmp_path / "1" / "store")
+    assert len([name for name in expected if name.startswith("consumequeue_ext/Orders")]) > QUEUES
+    for part in ("consumequeue", "consumequeue_ext"):
+        shutil.rmtree(tmp_path / "1" / "store" / part)
+    open_store(tmp_path / "1" / "store", config).close()
+    assert queue_files(tmp_path / "1" / "store") == expected
+    go_round(tmp_path / "1", sent, partial(ours, config=config), 150)
+    go_round(tmp_path / "1", sent, java, 50)
+    go_round(tmp_path / "1", sent, partial(ours, config=config), 50)
+    sound(tmp_path / "1")
 
 
 def test_a_killed_store_is_recovered_by_the_other(class_paths: dict[str, str], tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from attrs import Factory, define, frozen
 
 from longpoll_broker.runtime import Files
 from longpoll_broker.store.consume_queue import UNIT_SIZE
+from longpoll_broker.store.consume_queue_ext import is_address
 from longpoll_broker.store.inspect import (
     FoundFile,
     FoundQueue,
@@ -30,8 +31,6 @@ from longpoll_broker.store.record import SCHEDULE_TOPIC, Damage, Record, propert
 
 PROBLEM_COUNT_MAX: Final = 1000
 """Most problems that are listed; one ruined disk gives no more insight with a million of them."""
-EXTENDED_ADDRESS_MAX: Final = -(2**31) - 1
-"""A tags code up to this is an address in the extended queue (`ConsumeQueueExt.isExtAddr`)."""
 
 Kind = Literal["damage", "tail"]
 
@@ -218,7 +217,7 @@ def _is_at(record: Record, queue: FoundQueue, offset: int) -> bool:
 
 
 def _is_tags_code(record: Record, tags_code: int) -> bool:
-    if tags_code == record.tags_code or tags_code <= EXTENDED_ADDRESS_MAX:
+    if tags_code == record.tags_code or is_address(tags_code):
         return True
     # Another table of delay levels than the default: still due a whole number of seconds after it was stored.
     delay_ms = tags_code - record.store_ms
