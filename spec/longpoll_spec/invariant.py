@@ -15,7 +15,7 @@ from typing import Final
 
 from longpoll_spec.model import Model, Property
 from longpoll_spec.state import DUE, IDLE, RECHECKING, WALKING, Request, State, Variable
-from longpoll_spec.terms import Bool, Int, all_of, any_of
+from longpoll_spec.terms import FALSE, Bool, Int, all_of, any_of
 
 Text = Callable[[Model], Iterable[Bool]]
 
@@ -35,12 +35,26 @@ def _within(variable: Variable) -> Bool:
 
 
 def ends_in_order(model: Model) -> Iterable[Bool]:
-    """Nobody has read past the visible end, and nothing is visible that was not appended."""
+    """Nothing is visible that was not appended, or not flushed where only that is shown; no more is flushed than is."""
     state = model.state
     for queue in state.queues:
+        yield queue.visible_end <= state.end_to_show(queue)
         yield queue.visible_end <= queue.log_end
+        yield queue.flushed_end <= queue.log_end
+
+
+def nobody_waits_ahead(model: Model) -> Iterable[Bool]:
+    """Nobody waits for what comes after the visible end, and but for crashes nobody has read past it.
+
+    A crash may take back what a consumer has read, and the read of its next pull tells it. Of queues that are cut back
+    while requests wait in them neither is true.
+    """
+    state = model.state
+    if not state.bounds.has("truncate"):
+        early = ("idle", "pulling") if state.bounds.has("crash") else ()
         for each in state.requests:
-            yield each.at(queue).implies(each.offset <= queue.visible_end)
+            for queue in state.queues:
+                yield each.at(queue).implies(each.is_(*early) | (each.offset <= queue.visible_end))
 
 
 def queued_is_in_executor(model: Model) -> Iterable[Bool]:
@@ -141,16 +155,34 @@ def spent_is_taken(model: Model) -> Iterable[Bool]:
             yield (each.is_listed & ~each.armed).implies(taken & (each.deadline <= 0))
 
 
-def queued_has_reason(model: Model) -> Iterable[Bool]:
-    """A queued request has something to read, or its deadline has passed."""
+def moved_is_watched(model: Model) -> Iterable[Bool]:
+    """A held request whose offset its queue lacks by now has a recheck to come, its own or that of who puts back."""
     state = model.state
-    for each in state.requests:
-        yield each.is_("queued").implies(state.has_more(each) | (each.deadline <= 0))
+    if state.bounds.has("truncate"):
+        for each in state.requests:
+            rechecks = any_of(
+                notifier.at(RECHECKING) & state.walks_for(notifier, each)
+                for notifier in state.notifiers
+                if state.policy.recheck_after_keep
+            )
+            kept = each.phase.is_one_of({notifier.kept for notifier in state.notifiers})
+            waits = each.is_("held") | (kept if state.policy.take == "in_place" else FALSE)
+            yield (waits & state.is_moved(each)).implies(_watched(state, each) | rechecks)
+
+
+def queued_has_reason(model: Model) -> Iterable[Bool]:
+    """A queued request has something to be told, or its deadline has passed, or the broker's role has changed."""
+    state = model.state
+    if not state.bounds.has("truncate"):  # what a request was woken for may be cut off before it runs
+        for each in state.requests:
+            reason = state.is_answered_by_read(each) | state.changed | (each.deadline <= 0)
+            yield each.is_("queued").implies(reason)
 
 
 STRENGTHENING: Final[tuple[Text, ...]] = (
     in_range,
     ends_in_order,
+    nobody_waits_ahead,
     queued_is_in_executor,
     standing_is_open,
     names_are_of_somebody,
@@ -160,6 +192,7 @@ STRENGTHENING: Final[tuple[Text, ...]] = (
     rechecked_is_watched,
     kept_has_time,
     spent_is_taken,
+    moved_is_watched,
     queued_has_reason,
 )
 

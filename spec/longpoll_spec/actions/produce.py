@@ -9,7 +9,7 @@ from __future__ import annotations
 from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import Pairs
 from longpoll_spec.model import Step
-from longpoll_spec.state import DUE, IDLE, Queue, State, Tag, assign
+from longpoll_spec.state import DUE, IDLE, Queue, Request, State, Tag, assign
 from longpoll_spec.terms import TRUE, Bool
 
 
@@ -41,12 +41,17 @@ def make_visible(state: State, queue: Queue, tag: Tag) -> Step:
     """
     # GUARD
     guard = state.running & (queue.visible_end < state.end_to_show(queue)) & _may_dispatch(state, queue)
+
+    def unread(request: Request) -> Bool:
+        # A consumer may have read more of a queue that was cut back than the queue has.
+        return request.at(queue) & ~state.is_moved(request)
+
     # EFFECT
     effect = assign(
         (queue.visible_end, queue.visible_end + 1),
         *(() if state.policy.notify == "before_visible" else (*_is_due(state, queue), (state.announced, tag.index))),
-        *((each.passes, each.passes | (each.at(queue) & tag.passes(each.wants))) for each in state.requests),
-        *((each.wanted, each.wanted | (each.at(queue) & each.wants.is_(tag.index))) for each in state.requests),
+        *((each.passes, each.passes | (unread(each) & tag.passes(each.wants))) for each in state.requests),
+        *((each.wanted, each.wanted | (unread(each) & each.wants.is_(tag.index))) for each in state.requests),
     )
     return Step(guard, effect)
 

@@ -5,11 +5,11 @@ Each statement is None where its aspect is off, or where the policy promises not
 
 from __future__ import annotations
 
-from longpoll_spec.model import Model, Property
+from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.properties.statement import Wrong, always, int_after, no_step, no_tick
 from longpoll_spec.state import IDLE, Queue, State
 from longpoll_spec.state.shared import walks_on_role_change
-from longpoll_spec.terms import Bool, after, all_of, any_of
+from longpoll_spec.terms import Bool, after, all_of, any_of, truth
 
 
 def no_orphan(model: Model) -> Property | None:
@@ -20,7 +20,7 @@ def no_orphan(model: Model) -> Property | None:
 
 
 def buckets_are_swept(model: Model) -> Property | None:
-    """No scan leaves a bucket in the table that nobody is in or has in hand."""
+    """No scan of a queue leaves its bucket in the table if nobody is in it or has it in hand."""
     if not model.bounds.has("buckets"):
         return None
     return no_step(buckets_are_swept, _unswept(model))
@@ -32,7 +32,13 @@ def _unswept(model: Model) -> Wrong:
         ended = after(state.scanner.at(IDLE), action.effect) & ~state.scanner.at(IDLE)
         if action.name == "scan_start":
             ended = after(state.scanner.at(IDLE), action.effect)
-        yield action, ended & any_of(after(_is_left(state, queue), action.effect) for queue in state.queues)
+        left = [_walks(state, action, queue) & after(_is_left(state, queue), action.effect) for queue in state.queues]
+        yield action, ended & any_of(left)
+
+
+def _walks(state: State, action: Action, queue: Queue) -> Bool:
+    """Whether the step is one of the scanner at this queue."""
+    return truth(queue.name in action.actors) if action.name == "scan_start" else state.scanner.queue.is_(queue.index)
 
 
 def _is_left(state: State, queue: Queue) -> Bool:
@@ -58,9 +64,20 @@ def hold_limit_kept(model: Model) -> Property | None:
     """Where the policy has a limit, no more requests are held than it allows."""
     if not model.bounds.has("limit") or model.policy.hold_limit == "none":
         return None
+    return no_step(hold_limit_kept, _overfilling(model))
+
+
+def _overfilling(model: Model) -> Wrong:
+    """Only a request that acts may come to be held, and only if no other is: said so, no two need be compared."""
     requests = model.state.requests
-    two = [one.is_listed & other.is_listed for one in requests for other in requests if one.index < other.index]
-    return always(hold_limit_kept, ~any_of(two))
+    for action in model.actions:
+        wrong: list[Bool] = []
+        for each in requests:
+            if each.phase.args[0] in action.effect:
+                comes = ~each.is_listed & after(each.is_listed, action.effect)
+                others = any_of(other.is_listed for other in requests if other is not each)
+                wrong.append(comes & others if each.index in action.actors else comes)
+        yield action, any_of(wrong)
 
 
 def closed_is_let_go(model: Model) -> Property | None:
