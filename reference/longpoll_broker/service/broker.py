@@ -25,6 +25,7 @@ from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.pull import Desk
 from longpoll_broker.core.queue_locks import QueueLocks
 from longpoll_broker.core.standing import MASTER_ID, Standing
+from longpoll_broker.core.statistics import Statistics
 from longpoll_broker.core.subscription import Clients
 from longpoll_broker.core.topics import PERM_READ, Groups, TopicConfig, Topics, name_problem
 from longpoll_broker.core.traits import traits_of
@@ -47,6 +48,7 @@ from longpoll_broker.service.inner_queues import InnerQueueService
 from longpoll_broker.service.lock_service import LockService
 from longpoll_broker.service.metrics import RequestCounts
 from longpoll_broker.service.name_server import NameServer
+from longpoll_broker.service.offset_moved import OffsetMovedTeller
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.service.query_service import QueryService
 from longpoll_broker.service.retention_service import RetentionService
@@ -55,6 +57,7 @@ from longpoll_broker.service.scan_service import ScanService
 from longpoll_broker.service.schedule_service import DelayOffsets, ScheduleService
 from longpoll_broker.service.send import SendService
 from longpoll_broker.service.send_back import SendBackService
+from longpoll_broker.service.statistics_service import StatisticsService
 from longpoll_broker.service.transactions import OP_TOPIC, TransactionService
 from longpoll_broker.service.transport import IoLoop
 from longpoll_broker.store.message_store import MessageStore
@@ -105,6 +108,7 @@ class Broker:
         self.groups = Groups(config.auto_create_subscription_group, light)
         self.offsets = Offsets(guard=runtime.lock())
         self.delays = DelayOffsets()
+        self.statistics = Statistics(runtime.lock())
         self.clients = Clients()
         self._config_files = ConfigFiles(
             runtime, f"{directory}/config", self.topics, self.groups, self.offsets, self.delays
@@ -288,6 +292,7 @@ class Broker:
             self.offsets,
             self.store,
             recorder,
+            self.statistics,
         )
         self._pool = None
         if self.policy.notify == "dispatcher_poll":
@@ -357,6 +362,9 @@ class Broker:
             self._inner_queues(),
         )
         back = SendBackService(config, self.topics, self.groups, self.store, appender, store_host, self.traits)
+        if self.traits.stores_moved_offsets and not standing.is_slave:
+            teller = OffsetMovedTeller(runtime, appender, config.broker_name, store_host)
+            self.pull_service.offset_moved = teller.tell
         transactions = TransactionService(runtime, appender, self.store, store_host, self.traits)
         locks = LockService(runtime, QueueLocks(), runtime.lock())
         self._processors: dict[int, Processor] = {
@@ -385,6 +393,7 @@ class Broker:
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
             RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
+            RequestCode.VIEW_BROKER_STATS_DATA: StatisticsService(self.statistics).receive,
         }
         if self.traits.hears_of_members:
             self._processors[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = self._roles.member_changed
@@ -447,6 +456,7 @@ class Broker:
             log.exception("messages could not be made durable, and stay unseen")
 
     def _each_round(self) -> None:
+        self.statistics.sample(self.runtime.monotonic_ns() // 1_000_000)
         self._dispatch_waiting()
         self._retention.run_if_due()
 

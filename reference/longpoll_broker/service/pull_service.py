@@ -8,6 +8,7 @@ Source: `PullMessageProcessor.java`, `PullRequestHoldService.java` 4.9.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 from attrs import define, field
@@ -20,6 +21,7 @@ from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.pull import (
     FLAG_COMMIT_OFFSET,
     FLAG_SUSPEND,
+    PULL_OFFSET_MOVED,
     SYSTEM_ERROR,
     Decision,
     Desk,
@@ -32,6 +34,7 @@ from longpoll_broker.core.pull import (
     code_of,
     look,
 )
+from longpoll_broker.core.statistics import Statistics
 from longpoll_broker.core.traits import Traits
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
@@ -67,6 +70,9 @@ class PullService:
     offsets: Offsets
     store: MessageStore
     recorder: HistoryRecorder | None
+    statistics: Statistics = field(factory=Statistics)
+    offset_moved: Callable[[Pull, int], None] | None = None
+    """Told of every pull answered 21, and where it is to go on; None where nobody is told."""
     hold_service: HoldService | None = None
     traits: Traits = field(init=False)
     _last: tuple[tuple[object, ...], Found | Miss | OffsetMoved] | None = field(default=None, init=False)
@@ -108,7 +114,20 @@ class PullService:
                 return None
             if commits and self.policy.commit == "after_hold":
                 self._commit(pull)
+        self._count(pull, decision, channel.received_ns)
         return self._encode(pull, decision, "immediate", _KINDS[pull.serialize], outbox)
+
+    def _count(self, pull: Pull, decision: Decision, begun_ns: int) -> None:
+        """Count what a group gets, and tell of an offset that was moved."""
+        if isinstance(decision, Found):
+            read = decision.read
+            latency_ms = (self.runtime.monotonic_ns() - begun_ns) // 1_000_000
+            self.statistics.count_get(
+                pull.topic, pull.group, pull.queue_id,
+                messages=len(read.offsets), size=read.size_bytes, latency_ms=latency_ms,
+            )  # fmt: skip
+        elif isinstance(decision, OffsetMoved) and self.offset_moved and decision.code == PULL_OFFSET_MOVED:
+            self.offset_moved(pull, decision.read.offset_next)
 
     @property
     def _commits(self) -> bool:
@@ -188,6 +207,7 @@ class PullService:
     def run(self, pull: Pull, cause: str, outbox: Outbox) -> None:
         """Decide a pull once more, from its first check on, and answer it whatever comes out."""
         after_ns = self.recorder.now_ns() if self.recorder is not None else 0
+        begun_ns = self.runtime.monotonic_ns()
         self.runtime.step("run")
         try:
             wanted = check(pull, self.desk)
@@ -203,11 +223,12 @@ class PullService:
             cause = "thrown"
         if self.recorder is not None:
             self.recorder.put("run", after_ns, **self._place(pull))
+        self._count(pull, decision, begun_ns)
         self._answer(pull, decision, cause, outbox)
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
         """Answer a pull without running it: `busy`, `thrown`, or, for what it did not do, the offset it came with."""
-        if cause in {"stopped", "role_changed"}:
+        if cause == "stopped":
             self._answer(pull, Miss(_Unread(pull, self.store), _NO_FILTER), cause, outbox)
         elif cause == "busy":
             self._answer(pull, Refused(ResponseCode.SYSTEM_BUSY, "too many pulls, try again later"), cause, outbox)

@@ -11,6 +11,7 @@ from longpoll_broker.wire.headers.admin import (
     DeleteTopicRequestHeader,
     GetRouteInfoRequestHeader,
     NotifyMinBrokerIdChangeRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
 )
 from longpoll_broker.wire.headers.base import EmptyHeader, Header
 from longpoll_broker.wire.headers.client import (
@@ -83,5 +84,6 @@ __all__ = [
     "UnRegisterBrokerRequestHeader",
     "UnregisterClientRequestHeader",
     "UpdateConsumerOffsetRequestHeader",
+    "ViewBrokerStatsDataRequestHeader",
     "ViewMessageRequestHeader",
 ]

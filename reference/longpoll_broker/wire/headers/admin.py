@@ -45,6 +45,15 @@ class DeleteSubscriptionGroupRequestHeader(Header, frozen=True, kw_only=True):
     remove_offset: bool = False
 
 
+class ViewBrokerStatsDataRequestHeader(Header, frozen=True, kw_only=True):
+    """315 VIEW_BROKER_STATS_DATA: sum, rate and average of one statistic over the last minute, hour and day."""
+
+    stats_name: str
+    """For instance `GROUP_GET_NUMS`."""
+    stats_key: str
+    """For instance `topic@group`."""
+
+
 class NotifyMinBrokerIdChangeRequestHeader(Header, frozen=True, kw_only=True):
     """905 NOTIFY_MIN_BROKER_ID_CHANGE of 5.x: the lowest id of a broker name's living members."""
 

@@ -1,0 +1,63 @@
+"""Sums sampled over a minute, an hour and a day."""
+
+from __future__ import annotations
+
+import pytest
+
+from longpoll_broker.core import statistics as module
+from longpoll_broker.core.statistics import (
+    BROKER_GET_NUMS,
+    GROUP_GET_LATENCY,
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    Statistics,
+)
+
+
+def counted(minutes: int) -> Statistics:
+    """Ten messages of 100 bytes a second for some minutes, sampled twice a second."""
+    statistics = Statistics()
+    for now_ms in range(0, minutes * 60_000, 500):
+        statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
+        statistics.sample(now_ms)
+    return statistics
+
+
+def test_a_rate_is_that_of_the_span() -> None:
+    """Ten messages a second, five at a time; the day has no two samples yet and says nothing."""
+    found = counted(30).snapshots(GROUP_GET_NUMS, "T@G")
+    assert found is not None
+    assert (found["statsMinute"].sum, found["statsMinute"].tps, found["statsMinute"].average) == (600, 10.0, 5.0)
+    assert (found["statsHour"].tps, found["statsHour"].average) == (10.0, 5.0)
+    assert (found["statsDay"].sum, found["statsDay"].tps) == (0, 0.0)
+
+
+def test_what_was_long_ago_is_not_in_the_last_minute() -> None:
+    """The minute forgets, the hour does not."""
+    statistics = counted(20)
+    for now_ms in range(20 * 60_000, 25 * 60_000, 500):
+        statistics.sample(now_ms)
+    found = statistics.snapshots(GROUP_GET_SIZE, "T@G")
+    assert found is not None
+    assert found["statsMinute"].sum == 0
+    assert found["statsHour"].sum > 0
+
+
+def test_latency_is_counted_by_queue_and_messages_by_broker() -> None:
+    """RocketMQ's keys; the broker's sum has no key of its own."""
+    statistics = counted(2)
+    latency = statistics.snapshots(GROUP_GET_LATENCY, "3@T@G")
+    assert latency is not None
+    assert latency["statsMinute"].average == 2.0
+    assert statistics.snapshots(GROUP_GET_LATENCY, "4@T@G") is None
+    assert statistics.snapshots(BROKER_GET_NUMS, "DefaultCluster") is not None
+
+
+def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes first is counted on, what comes over the limit is not."""
+    monkeypatch.setattr(module, "ITEM_COUNT_MAX", 4)
+    statistics = Statistics()
+    statistics.count_get("T", "G", 0, messages=1, size=1, latency_ms=0)
+    statistics.count_get("T", "H", 0, messages=1, size=1, latency_ms=0)
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@G") is not None
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@H") is None

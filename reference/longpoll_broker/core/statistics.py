@@ -1,0 +1,111 @@
+"""How much each group gets, how fast and how long it takes: sums sampled over the last minute, hour and day.
+
+Time is an argument. Whoever shares the statistics between threads gives a lock as `guard`. Leaves out who counts
+(`service.pull_service`) and who asks (`service.statistics_service`).
+
+Source: `StatsItem.java`, `StatsItemSet.java`, `BrokerStatsManager.java`: the same names, keys and sampling.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+from attrs import define, field, frozen
+
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+GROUP_GET_LATENCY: Final = "GROUP_GET_LATENCY"
+BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+
+ITEM_COUNT_MAX: Final = 100_000
+"""Most items that are counted; further ones are not."""
+_MINUTE_MS: Final = 60_000
+_SPANS: Final = (
+    ("statsMinute", _MINUTE_MS // 6, 7),
+    ("statsHour", 10 * _MINUTE_MS, 7),
+    ("statsDay", 60 * _MINUTE_MS, 25),
+)
+"""Name, milliseconds between two samples, and how many are kept: one more than the span has steps."""
+
+
+@frozen
+class Snapshot:
+    """What was counted in one span of time."""
+
+    sum: int
+    tps: float
+    """A second."""
+    average: float
+    """Of one count."""
+
+
+@define(slots=True, eq=False)
+class Item:
+    """One sum. Invariant: each row of `samples` is (time ms, value, times), oldest first, never longer than it may."""
+
+    value: int = 0
+    times: int = 0
+    samples: list[deque[tuple[int, int, int]]] = field(
+        factory=lambda: [deque(maxlen=count) for _name, _step_ms, count in _SPANS]
+    )
+
+    def sample(self, now_ms: int) -> None:
+        """Take a sample for every span whose step is over."""
+        for (_name, step_ms, _count), row in zip(_SPANS, self.samples, strict=True):
+            if not row or now_ms - row[-1][0] >= step_ms:
+                row.append((now_ms, self.value, self.times))
+
+    def snapshots(self) -> dict[str, Snapshot]:
+        """What the samples say, by span."""
+        return {name: _between(row) for (name, _step_ms, _count), row in zip(_SPANS, self.samples, strict=True)}
+
+
+def _between(row: deque[tuple[int, int, int]]) -> Snapshot:
+    if len(row) < 2:
+        return Snapshot(0, 0.0, 0.0)
+    (first_ms, first, first_times), (last_ms, last, last_times) = row[0], row[-1]
+    total, times = last - first, last_times - first_times
+    return Snapshot(total, total * 1000 / (last_ms - first_ms), total / times if times else 0.0)
+
+
+@define(slots=True, eq=False)
+class Statistics:
+    """Every item, by name and key; each is sampled from its first count on."""
+
+    guard: AbstractContextManager[Any] = field(factory=nullcontext)
+    _items: dict[tuple[str, Hashable], Item] = field(factory=dict, init=False)
+
+    def count_get(self, topic: str, group: str, queue_id: int, *, messages: int, size: int, latency_ms: int) -> None:
+        """A group got messages of a queue."""
+        with self.guard:
+            self._add(GROUP_GET_NUMS, (topic, group), messages)
+            self._add(GROUP_GET_SIZE, (topic, group), size)
+            self._add(GROUP_GET_LATENCY, (queue_id, topic, group), latency_ms)
+            self._add(BROKER_GET_NUMS, (), messages)
+
+    def sample(self, now_ms: int) -> None:
+        """Sample every item; more often than every ten seconds does no more."""
+        with self.guard:
+            for item in self._items.values():
+                item.sample(now_ms)
+
+    def snapshots(self, name: str, key: str) -> dict[str, Snapshot] | None:
+        """One item by RocketMQ's key: `topic@group`, `queue@topic@group`, or the cluster; None if not counted."""
+        with self.guard:
+            for (known, parts), item in self._items.items():
+                assert isinstance(parts, tuple)
+                if known == name and (not parts or "@".join(map(str, parts)) == key):
+                    return item.snapshots()
+        return None
+
+    def _add(self, name: str, parts: tuple[Hashable, ...], value: int) -> None:
+        item = self._items.get((name, parts))
+        if item is None:
+            if len(self._items) >= ITEM_COUNT_MAX:
+                return
+            item = self._items[name, parts] = Item()
+        item.value += value
+        item.times += 1

@@ -1,0 +1,36 @@
+"""Serves 315: what a statistic says of the last minute, hour and day.
+
+Leaves out counting (`core.statistics`). Source: `AdminBrokerProcessor.viewBrokerStatsData`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from attrs import define
+
+from longpoll_broker.core.statistics import Statistics
+from longpoll_broker.service.channel import Channel, Outbox, Parts
+from longpoll_broker.service.exchange import answer
+from longpoll_broker.wire.codes import ResponseCode
+from longpoll_broker.wire.command import Command
+from longpoll_broker.wire.headers import ViewBrokerStatsDataRequestHeader
+
+
+@define(slots=True, eq=False)
+class StatisticsService:
+    """The processor of code 315."""
+
+    statistics: Statistics
+
+    def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """315: one statistic; code 1 when nothing of that name and key was counted."""
+        header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)
+        found = self.statistics.snapshots(header.stats_name, header.stats_key)
+        if found is None:
+            return answer(
+                command,
+                ResponseCode.SYSTEM_ERROR,
+                f"The stats <{header.stats_name[:64]}> <{header.stats_key[:300]}> not exist",
+            )
+        body = {name: {"sum": each.sum, "tps": each.tps, "avgpt": each.average} for name, each in found.items()}
+        return answer(command, ResponseCode.SUCCESS, None, None, msgspec.json.encode(body))
