@@ -234,6 +234,9 @@ def test_a_full_disk_costs_no_entry(tmp_path: pathlib.Path, monkeypatch: pytest.
                 continue
             assert done
             break
+        put_and_dispatch(store, [message(properties={"KEYS": "d"})])
+        left[0] = 0
+        assert offsets(store, "T", "a") == [put[0].physical_offset]
     for key in "abc":
         assert offsets(store, "T", key) == [put[0].physical_offset]
     store.close()

@@ -5,6 +5,7 @@ Leaves out when the cursor moves: the flush thread calls `build`, and every quer
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 from longpoll_broker.runtime import Lock
@@ -72,7 +73,9 @@ class Indexer:
 
     def query(self, topic: str, key: str, count_max: int, stored_ms: tuple[int, int], log_end: int) -> QueryResult:
         """The newest messages with a key of that topic, stored from the first to the second time."""
-        self.build(log_end, CATCH_UP_COUNT_MAX)
+        # Without room for the index what it has is still an answer; the flush thread tells and tries again.
+        with contextlib.suppress(OSError):
+            self.build(log_end, CATCH_UP_COUNT_MAX)
         index, log = self._index, self._log
         offsets = index.find(topic, key, min(count_max, QUERY_COUNT_MAX), *stored_ms)
         if not offsets:
