@@ -63,6 +63,7 @@ WORSE = (
     r"recheck_after_hold=after_insert --property lost_by_keep",
     r"heap_entry=one_shot --knob tick=free",
     r"rocketmq-pr7359 .*lost_by_keep",
+    r"rocketmq-lmq --property no_orphan$",
     r"on_truncate=wake --property",
     r"notify=before_visible",
     r"notify_grain=batch --property",
