@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from longpoll.real_client import HOLD_MS, RealClientReport, make_report, run_real_client, why_missing
+from longpoll_broker.testing.client_scenarios import new_topic
 
 PATIENCE_S = 20.0
-COUNT, SINGLE_COUNT = 2000, 50
+COUNT, SINGLE_COUNT = 10_000, 50
 
 needs_client = pytest.mark.skipif(why_missing() is not None, reason=f"REAL CLIENT NOT TRIED: {why_missing()}")
 
@@ -40,8 +41,9 @@ def name_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]
 @pytest.mark.peers
 @needs_client
 def test_the_real_client_gets_each_message_once_in_order_and_at_once(name_server: str) -> None:
-    """2,000 tagged messages, each exactly once, in queue order; 50 single ones long before their hold ends."""
-    report = run_real_client(name_server, count=COUNT, single_count=SINGLE_COUNT)
+    """10,000 messages with tags, keys and properties through 8 queues; 50 single ones long before their hold ends."""
+    with new_topic(name_server, 8) as topic:
+        report = run_real_client(name_server, topic=topic, count=COUNT, single_count=SINGLE_COUNT)
     print(f"single messages to a held consumer: {report.as_json()}")  # noqa: T201 - the figure that the test is run for
     assert report.is_right, report
     assert report.sent == report.received == COUNT + SINGLE_COUNT
@@ -70,7 +72,7 @@ def a_run() -> tuple[list[tuple[str, str, int]], list[tuple[str, str, int, int, 
 
 def faults(report: RealClientReport) -> set[str]:
     """The names of what is not empty."""
-    names = ("missing", "repeated", "wrong_tags", "out_of_order")
+    names = ("missing", "repeated", "wrong_labels", "out_of_order")
     return {name for name in names if getattr(report, name)}
 
 
@@ -87,7 +89,7 @@ def test_every_planted_fault_is_named() -> None:
     sent, received = a_run()
     assert faults(make_report(sent, received[:-1], 4)) == {"missing"}
     assert faults(make_report(sent, [*received, received[5]], 4)) == {"repeated"}
-    assert faults(make_report(sent, [("m0", "blue", 0, 0, 0), *received[1:]], 4)) == {"wrong_tags"}
+    assert faults(make_report(sent, [("m0", "blue", 0, 0, 0), *received[1:]], 4)) == {"wrong_labels"}
     assert faults(make_report(sent, [received[2], received[1], received[0], *received[3:]], 4)) == {"out_of_order"}
     late = (*received[5][:4], received[5][4] + HOLD_MS * 1_000_000)
     report = make_report(sent, [*received[:5], late], 4)

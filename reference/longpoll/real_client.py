@@ -45,8 +45,8 @@ class RealClientReport:
     """Bodies that never came."""
     repeated: tuple[str, ...] = field(repr=False)
     """Bodies that came more than once."""
-    wrong_tags: tuple[str, ...] = field(repr=False)
-    """Bodies that came with another tag."""
+    wrong_labels: tuple[str, ...] = field(repr=False)
+    """Bodies that came with another tag, key or property."""
     out_of_order: tuple[str, ...] = field(repr=False)
     """Bodies that came after a later message of their queue."""
     single_ms: tuple[float, ...] = field(repr=False)
@@ -64,8 +64,8 @@ class RealClientReport:
 
     @property
     def is_right(self) -> bool:
-        """Whether every message came exactly once, with its tag, in its queue's order, and before a hold could end."""
-        faults = (self.missing, self.repeated, self.wrong_tags, self.out_of_order)
+        """Whether every message came once, with its labels, in its queue's order, and before a hold could end."""
+        faults = (self.missing, self.repeated, self.wrong_labels, self.out_of_order)
         return not any(faults) and self.single_ms_max < HOLD_MS
 
     def as_json(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class RealClientReport:
             "received": self.received,
             "missing": len(self.missing),
             "repeated": len(self.repeated),
-            "wrong_tags": len(self.wrong_tags),
+            "wrong_labels": len(self.wrong_labels),
             "out_of_order": len(self.out_of_order),
             "single_count": len(self.single_ms),
             "single_ms_median": round(self.single_ms_median, 3),
@@ -103,7 +103,7 @@ def run_real_client(
     wait_s: float = 60.0,
     progress: Progress | None = None,
 ) -> RealClientReport:
-    """Send `count` tagged messages, consume them, then send single ones to the waiting consumer.
+    """Send `count` messages with tags, keys and properties, consume them, then send single ones to who waits.
 
     `topic` and `group` must be new to the broker; each part may take `wait_s` seconds.
     Raises RealClientMissingError when the client cannot run here, ClientError when it failed.
@@ -167,18 +167,18 @@ def _run_child(
 def make_report(
     sent: list[tuple[str, str, int]], received: list[tuple[str, str, int, int, int]], count: int
 ) -> RealClientReport:
-    """Judge a run: `sent` holds (body, tag, begin_ns), `received` (body, tag, queue, offset, arrival_ns) in order.
+    """Judge a run: `sent` holds (body, labels, begin_ns), `received` (body, labels, queue, offset, arrival_ns).
 
-    The first `count` sent were the bulk, the others the single ones.
+    Arrivals are in order, and the first `count` sent were the bulk, the others the single ones.
     """
     arrivals: dict[str, int] = {}
-    tags = {body: tag for body, tag, _begin_ns in sent}
-    wrong_tags, out_of_order = [], []
+    labels = {body: text for body, text, _begin_ns in sent}
+    wrong_labels, out_of_order = [], []
     last_offset: dict[int, int] = {}
-    for body, tag, queue_id, queue_offset, arrival_ns in received:
+    for body, text, queue_id, queue_offset, arrival_ns in received:
         arrivals.setdefault(body, arrival_ns)
-        if tags.get(body) != tag:
-            wrong_tags.append(body)
+        if labels.get(body) != text:
+            wrong_labels.append(body)
         if queue_offset < last_offset.get(queue_id, -1):
             out_of_order.append(body)
         last_offset[queue_id] = max(queue_offset, last_offset.get(queue_id, -1))
@@ -187,9 +187,9 @@ def make_report(
     return RealClientReport(
         sent=len(sent),
         received=len(received),
-        missing=tuple(body for body, _tag, _begin_ns in sent if body not in arrivals),
+        missing=tuple(body for body, _labels, _begin_ns in sent if body not in arrivals),
         repeated=tuple(body for body, number in times.items() if number > 1),
-        wrong_tags=tuple(wrong_tags),
+        wrong_labels=tuple(wrong_labels),
         out_of_order=tuple(out_of_order),
-        single_ms=tuple((arrivals[body] - begin_ns) / 1e6 for body, _tag, begin_ns in single if body in arrivals),
+        single_ms=tuple((arrivals[body] - begin_ns) / 1e6 for body, _labels, begin_ns in single if body in arrivals),
     )

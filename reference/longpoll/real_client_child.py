@@ -20,6 +20,8 @@ from typing import Any
 from rocketmq.client import Message, Producer, PushConsumer  # type: ignore[import-untyped]
 
 TAGS = ("red", "green", "blue")
+PROPERTY = "number"
+"""The name of a property of the user's own."""
 PAUSE_S = 0.02
 """Between single messages: longer than a consumer needs to pull again, so that its pull is held by then."""
 
@@ -34,8 +36,10 @@ class Inbox:
     def take(self, message: Any) -> None:
         """Note one message; called on the library's thread."""
         now_ns = time.perf_counter_ns()
-        tags = message.tags.decode() if message.tags else ""
-        entry = (message.body.decode(), tags, message.queue_id, message.queue_offset, now_ns)
+        labels = " ".join(
+            text.decode() for text in (message.tags, message.keys, message.get_property(PROPERTY)) if text
+        )
+        entry = (message.body.decode(), labels, message.queue_id, message.queue_offset, now_ns)
         with self._changed:
             self.received.append(entry)
             self._changed.notify_all()
@@ -47,15 +51,16 @@ class Inbox:
 
 
 def send(producer: Any, topic: str, number: int) -> tuple[str, str, int]:
-    """Send one tagged message; its body, its tag, and when the send began."""
-    body, tag = f"message-{number}", TAGS[number % len(TAGS)]
+    """Send one message with a tag, a key and a property; its body, those three, and when the send began."""
+    body, tag, key = f"message-{number}", TAGS[number % len(TAGS)], f"key-{number}"
     message = Message(topic)
     message.set_tags(tag)
-    message.set_keys(f"key-{number}")
+    message.set_keys(key)
+    message.set_property(PROPERTY, str(number))
     message.set_body(body)
     begin_ns = time.perf_counter_ns()
     producer.send_sync(message)
-    return body, tag, begin_ns
+    return body, f"{tag} {key} {number}", begin_ns
 
 
 def report(value: dict[str, Any]) -> None:

@@ -75,7 +75,7 @@ def _of_client(report: RealClientReport) -> str:
     wrong = {
         "missing": report.missing,
         "repeated": report.repeated,
-        "with a wrong tag": report.wrong_tags,
+        "with a wrong tag, key or property": report.wrong_labels,
         "out of order": report.out_of_order,
     }
     faults = ", ".join(f"{len(bodies)} {name}" for name, bodies in wrong.items() if bodies)
