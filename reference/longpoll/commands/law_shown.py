@@ -40,6 +40,7 @@ def survey(found: Survey) -> dict[str, Any]:
         "properties": [_row(found.policy.name, row) for row in found.rows],
         "explorations": [{"bounds": each.model.bounds.name, **_counts(each)} for each in found.explorations],
         "bounds_found": {each.name: {"ticks": each.ticks, "token": each.token} for each in found.response},
+        **({} if asked.seen is None else {"coverage": _coverage(asked)}),
     }
 
 
@@ -50,6 +51,23 @@ def _counts(found: Exploration) -> dict[str, Any]:
         "depth": found.depth,
         "seconds": round(found.seconds, 3),
     }
+
+
+def _coverage(found: Exploration) -> dict[str, dict[str, int]]:
+    """How often a simulation's runs took each action, and came to what each `sometimes` property is about."""
+    actions: dict[str, int] = {}
+    for action in found.model.actions:
+        actions[action.name] = actions.get(action.name, 0) + found.fired[action.label]
+    seen = found.seen or {}
+    meant = {each.name: seen[each.name] for each in found.verdicts if kind_of(each) == "sometimes"}
+    return {"actions": actions, "sometimes": meant}
+
+
+def _show_coverage(found: Exploration) -> None:
+    coverage = _coverage(found)
+    table("Steps taken", ("action", "times"), ((name, f"{count:,}") for name, count in coverage["actions"].items()))
+    rows = ((name, f"{count:,}") for name, count in coverage["sometimes"].items())
+    table("States and steps seen", ("meant to be reached", "times"), rows)
 
 
 def _row(policy: str, row: Row) -> dict[str, Any]:
@@ -88,6 +106,8 @@ def show_survey(found: Survey) -> None:
     out.print(f"meant to be reached: {len(meant) - len(missing)} of {len(meant)} are")
     if missing:
         out.print(f"[yellow]not reached: {', '.join(missing)}[/]", soft_wrap=True)
+    if asked.seen is not None:
+        _show_coverage(asked)
     late = [(bound.name, bound.token) for bound in found.response if bound.token is not None]
     show_tokens([*late, *((row.verdict.name, row.verdict.token) for row in stated if row.verdict.token is not None)])
 

@@ -1,0 +1,78 @@
+"""`longpoll check` with the engines `simulate` and `spark`: what they print, and how they go on after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from longpoll.cli import main
+from longpoll_spec.engines.manifest import pinned_entry
+from longpoll_spec.engines.spark_checkpoint import STATE_FILE
+
+
+def test_the_command_tells_what_its_runs_came_to() -> None:
+    """The object has the contract's keys and the coverage; nothing found on strict is exit 3, a finding exit 1."""
+    words = ["check", "--bounds", "tiny", "--engine", "simulate", "--runs", "3000", "--seed", "5"]
+    done = CliRunner().invoke(main, [*words, "--json"])
+    found = CliRunner().invoke(main, [*words, "--policy", "rocketmq-4.9"])
+
+    made = json.loads(done.stdout)
+    assert done.exit_code == 3
+    assert {"policy", "bounds", "engine", "distinct_states", "transitions", "depth", "urgent"} <= set(made)
+    assert made["coverage"]["actions"]["append"] > 0
+    assert made["coverage"]["sometimes"]["some_held"] > 0
+    assert sum(made["coverage"]["actions"].values()) == made["transitions"]
+    assert found.exit_code == 1
+    assert "lost_by_hold" in found.stdout
+    assert "Steps taken" in found.stdout
+
+
+@pytest.mark.parametrize(("option", "engine"), [("--workers=2", "packed"), ("--master=local", "spark")])
+def test_options_of_other_engines_are_refused(option: str, engine: str) -> None:
+    """The one line names the engine that has the option."""
+    done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--engine", "simulate", option])
+
+    assert done.exit_code == 2
+    assert f"the simulate engine has no {option[2:8]}" in done.stderr
+    assert f"use --engine {engine}" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("master", ["local[4]", "local-cluster[2,1,1024]"])
+def test_a_killed_command_goes_on(master: str, tmp_path: Path) -> None:
+    """The command, killed in the middle with a level half done, gives the pinned numbers when it is called again."""
+    words = [sys.executable, "-m", "longpoll", "check", "--policy", "strict", "--bounds", "tiny", "--engine", "spark"]
+    words += ["--master", master, "--checkpoint", str(tmp_path / "search"), "--json"]
+    state = tmp_path / "search" / STATE_FILE
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        while process.poll() is None and not (state.exists() and len(_levels_in(state)) > 3):
+            pass
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    before = len(_levels_in(state))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    entry = pinned_entry("strict", "tiny")
+
+    assert 3 < before <= entry.depth
+    assert done.returncode == 0, done.stderr
+    made: dict[str, Any] = json.loads(done.stdout)
+    assert (made["distinct_states"], made["transitions"], made["depth"]) == (
+        entry.distinct_states,
+        entry.transitions,
+        entry.depth,
+    )
+
+
+def _levels_in(state: Path) -> list[int]:
+    levels: list[int] = json.loads(state.read_bytes())["levels"]
+    return levels
