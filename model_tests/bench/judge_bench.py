@@ -1,14 +1,17 @@
 """How fast the judge is: simulated histories of rising size, without Spark on one thread and on Spark with two cores.
 
-    python model_tests/bench/judge_bench.py [--events 100000 1000000] [--queues 16] [--engines local spark]
+    python model_tests/bench/judge_bench.py [--events 1000000 10000000] [--queues 16] [--engines local spark]
 
-Prints one line a figure: events per second after the start, the cost of an event against the smallest size, the start
-itself, and the same with all events on one queue. Leaves out Parquet, which is not read yet.
+Prints one line a figure: events per second (of processor time without Spark, of wall time after the start on Spark),
+the cost of an event against the smallest size, and the most memory that the local engine took; then the same with all
+events on one queue, and of the smallest size as NDJSON. Leaves out how the histories are written, which is not timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import resource
 import sys
 import tempfile
 import time
@@ -16,30 +19,41 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from attrs import frozen
+
+from longpoll_judge.convert import convert
+from longpoll_judge.generate import Load
 from longpoll_judge.job import Engine, judge_on
 from longpoll_judge.local import LocalEngine
 from longpoll_judge.source import find
 from longpoll_judge.spark import open_engine
+from longpoll_judge.tiles import write_large
 
 WARM_EVENTS = 5_000
 MASTER = "local[2]"
+KIB = 1024
+
+
+@frozen
+class Measured:
+    """One history to be judged."""
+
+    name: str
+    events: int
+    directory: Path
 
 
 @contextmanager
-def opened(engine: str) -> Iterator[Engine]:
-    """A running engine; Spark's start is printed."""
-    if engine == "local":
-        yield LocalEngine(threads=1)
-        return
+def opened() -> Iterator[Engine]:
+    """A running Spark; its start is printed."""
     begun = time.monotonic()
     with open_engine(MASTER) as running:
-        print(f"{engine:<8} {'start':<28} {time.monotonic() - begun:>10.2f} s")  # noqa: T201
+        print(f"spark    {'start':<34} {time.monotonic() - begun:>12.2f} s")  # noqa: T201
         yield running
 
 
-def judged_seconds(engine: Engine, history: Path) -> float:
-    """How long one judgement takes; the history must turn out valid."""
+def judged(engine: Engine, history: Path) -> float:
+    """Judge, and say how long it took on the wall; the history must turn out valid."""
     result = judge_on(engine, find([history]), wake_ms=100, late_ms=50, say=lambda _text: None)
     if result.verdict != "valid":
         raise SystemExit(
@@ -48,38 +62,65 @@ def judged_seconds(engine: Engine, history: Path) -> float:
     return result.seconds
 
 
-def measure(engine: str, histories: Sequence[tuple[str, int, Path]], warm: Path) -> None:
-    """Print the figures of one engine."""
-    with opened(engine) as running:
-        begun = time.monotonic()
-        judged_seconds(running, warm)
-        print(f"{engine:<8} {'first small judgement':<28} {time.monotonic() - begun:>10.2f} s")  # noqa: T201
+def judged_alone(history: Path) -> tuple[float, int]:
+    """Judge on one thread: processor seconds, and the most memory that this process ever took, in bytes."""
+    begun = time.process_time()
+    judged(LocalEngine(threads=1), history)
+    return time.process_time() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+
+
+def measure_local(histories: Sequence[Measured], warm: Path) -> None:
+    """Print the figures of the engine without Spark, each in a fresh process that has judged something small before."""
+    base = 0.0
+    for history in histories:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            pool.apply(judged_alone, (warm,))
+            seconds, memory = pool.apply(judged_alone, (history.directory,))
+        base = show("local", history, seconds, base, f"   {memory / KIB**3:.2f} GiB")
+
+
+def measure_spark(histories: Sequence[Measured], warm: Path) -> None:
+    """Print the figures of Spark, in a session that has judged something small before."""
+    with opened() as running:
+        judged(running, warm)
         base = 0.0
-        for name, events, history in histories:
-            cost = judged_seconds(running, history) / events
-            base = base or cost
-            print(f"{engine:<8} {name:<28} {1 / cost:>10,.0f} events/s   cost of an event x {cost / base:.2f}")  # noqa: T201
+        for history in histories:
+            base = show("spark", history, judged(running, history.directory), base, "")
+
+
+def show(engine: str, history: Measured, seconds: float, base: float, more: str) -> float:
+    """Print one line; the cost that later ones are compared with."""
+    cost = seconds / history.events
+    line = (
+        f"{engine:<8} {history.name:<34} {1 / cost:>12,.0f} events/s   cost of an event x {cost / (base or cost):.2f}"
+    )
+    print(line + more, flush=True)  # noqa: T201
+    return base or cost
 
 
 def main(arguments: Sequence[str]) -> None:
     """Simulate, then measure each engine."""
     parser = argparse.ArgumentParser(description="How fast the judge is.")
-    parser.add_argument("--events", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--events", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--queues", type=int, default=16)
     parser.add_argument("--engines", nargs="+", choices=("local", "spark"), default=["local", "spark"])
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
         histories = []
         kinds = [(f"{events:,} events", events, options.queues) for events in options.events]
-        kinds.append((f"{options.events[-1]:,} events, one queue", options.events[-1], 1))
+        kinds += [(f"{name}, one queue", events, 1) for name, events, _queues in kinds]
         for number, (name, events, queues) in enumerate(kinds):
-            history = Path(directory) / str(number)
-            write(history, simulate(Load(events=events, queues=queues)), simulated_meta())
-            histories.append((name, events, history))
+            path = Path(directory) / str(number)
+            count = write_large(path, Load(events=events, queues=queues))
+            histories.append(Measured(name, count, path))
+        smallest = histories[0]
+        text = Path(directory) / "text"
+        convert(smallest.directory, text, into="ndjson", say=lambda _done, _whole: None)
+        histories.append(Measured(f"{smallest.name}, NDJSON", smallest.events, text))
         warm = Path(directory) / "warm"
-        write(warm, simulate(Load(events=WARM_EVENTS)), simulated_meta())
+        write_large(warm, Load(events=WARM_EVENTS))
         for engine in options.engines:
-            measure(engine, histories, warm)
+            (measure_local if engine == "local" else measure_spark)(histories, warm)
 
 
 if __name__ == "__main__":

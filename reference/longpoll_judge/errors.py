@@ -13,6 +13,10 @@ class HistoryNotFoundError(JudgeUserError):
     """A named path holds no history."""
 
 
+class StoreNotFoundError(JudgeUserError):
+    """A named path holds no RocketMQ store."""
+
+
 class SparkUnavailableError(JudgeUserError):
     """Spark cannot start: there is no Java 17 or later and none is installed."""
 
