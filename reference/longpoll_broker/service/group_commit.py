@@ -120,6 +120,9 @@ class GroupCommit:
             if request not in self._open:
                 return
             del self._open[request]
+            if not self._running and not self._open:
+                # The watcher waits for the deadline of a request that will not come to it.
+                self._changed.notify_all()
         try:
             request.done(is_durable, outbox)
         except FAULTS:
