@@ -267,6 +267,48 @@ def test_a_killed_store_is_recovered_by_the_other(class_paths: dict[str, str], t
     sound(tmp_path / "1")
 
 
+def test_a_zeroed_tail_is_the_same_to_both_and_a_cut_file_only_to_ours(
+    class_paths: dict[str, str], tmp_path: Path
+) -> None:
+    """Zeroed in the middle of the last record, both keep the records before it; cut there, 4.9.7 does not start."""
+    sent = Sent()
+    go_round(tmp_path / "0", sent, ours, 40)
+    (tmp_path / "0" / "store" / "abort").touch()
+    found = StoreDirectory(RealFiles(), str(tmp_path / "0" / "store"))
+    last = [entry for entry in found.walk_log() if isinstance(entry, Record)][-1]
+    file, position = found.place(last.physical_offset)
+    found.close()
+    torn_at = position + last.size // 2
+    for name in ("zeroed", "zeroed-java", "cut", "cut-java"):
+        shutil.copytree(tmp_path / "0" / "store", tmp_path / name / "store")
+        path = tmp_path / name / "store" / file
+        content = path.read_bytes()[:torn_at]
+        path.write_bytes(content if name.startswith("cut") else content.ljust(65_536, b"\0"))
+    ends: dict[str, list[str]] = {}
+
+    def note_ends(name: str, address: tuple[str, int]) -> None:
+        with RawClient(address) as client:
+            wait_until_ready(client, TOPICS[0])
+            replies = [
+                client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
+                for topic, queue_id in sent.records
+            ]
+        ends[name] = [(reply.ext_fields or {})["offset"] for reply in replies]
+
+    for name in ("zeroed", "cut"):
+        with ours(tmp_path / name) as address:
+            note_ends(name, address)
+    with running(class_paths["4.9.7"], tmp_path / "zeroed-java", settings=SETTINGS) as broker:
+        note_ends("zeroed-java", broker.address)
+    whole = [len(known) - ((last.topic, last.queue_id) == key) for key, known in sent.records.items()]
+    assert ends == {name: [str(count) for count in whole] for name in ("zeroed", "cut", "zeroed-java")}
+    with (
+        pytest.raises(AssertionError, match="BrokerStartup ended with"),
+        running(class_paths["4.9.7"], tmp_path / "cut-java", settings=SETTINGS),
+    ):
+        pytest.fail("it started")
+
+
 def test_a_store_of_5_5_0_is_read(class_paths: dict[str, str], tmp_path: Path) -> None:
     """What 5.5.0 stored and served is what we read from its directory, record by record, and it is sound."""
     sent = Sent()
