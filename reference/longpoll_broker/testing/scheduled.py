@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final, Self
 
 from attrs import define, field
@@ -73,14 +74,18 @@ class Actor:
 
     def _run(self) -> None:
         self._turn.acquire()
-        try:
+        with ExitStack() as stack:
+            stack.push(self._note)
             if not self._abandoned:
                 self.target()
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever scheduled the segment
-            self.failure = error
         self.at = None
         self.done = True
         self._stands.release()
+
+    def _note(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        """Keep whatever ended the target: whoever scheduled the segment raises it again."""
+        self.failure = error
+        return True
 
 
 class ScheduledLock:
