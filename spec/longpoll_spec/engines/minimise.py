@@ -17,10 +17,13 @@ from typing import Final
 import attrs
 from attrs import define, field, frozen
 
+from longpoll_spec.engines import packed
 from longpoll_spec.engines.compile_python import Packed, Question, Successors, question, successors
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.tokens import token_of
-from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.errors import TokenError
+from longpoll_spec.law import properties_of
+from longpoll_spec.model import Action, Model, Property, Trace
 from longpoll_spec.terms import FALSE
 from longpoll_spec.threads import thread_of
 
@@ -175,3 +178,17 @@ def minimised(found: Exploration, properties: Sequence[Property], *, limit_state
     }
     verdicts = (attrs.evolve(verdict, token=tokens.get(verdict.name, verdict.token)) for verdict in found.verdicts)
     return attrs.evolve(found, verdicts=tuple(verdicts))
+
+
+def shortest_token(trace: Trace) -> str:
+    """The token of a shortest run that shows what this one shows, and of those one that switches least.
+
+    A random run is long, and one that was found under a limit need not be a shortest one. Raises `TokenError` for a run
+    that names no property.
+    """
+    judged = [item for item in properties_of(trace.model) if item.name == trace.property_name]
+    if not judged:
+        raise TokenError("this token names no property, so no run is known to show the same")
+    (verdict,) = minimised(packed.explore(trace.model, judged), judged).verdicts
+    taken = [step.action for step in trace.steps if step.action is not None]
+    return verdict.token or token_of(trace.model, taken, trace.property_name)
