@@ -403,3 +403,23 @@ def test_after_the_stop_nothing_is_held() -> None:
     late = bench.hold()
     assert bench.refused == [(held, "stopped"), (late, "stopped")]
     assert len(bench.service) == 0
+
+
+def test_many_that_are_due_at_once_leave_the_loop_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a shard that had many, `run` returns; the clock wants it again at once until all are out."""
+    monkeypatch.setattr(hold_service, "EXPIRED_COUNT", 3)
+    bench = Bench(STRICT)
+    for queue_id in range(40):
+        bench.hold(deadline_ms=500, queue_id=queue_id)
+    bench.now_ns = 500_000_000
+    turns = []
+    while bench.service.wait_s() is not None:
+        assert bench.service.wait_s() == 0
+        before = len(bench.ran)
+        bench.service.run(bench.outbox)
+        turns.append(len(bench.ran) - before)
+
+    assert sum(turns) == 40
+    assert len(turns) > 1
+    assert min(turns) >= 1
+    assert [cause for _pull, cause in bench.ran] == ["expired"] * 40
