@@ -1,4 +1,4 @@
-"""`make bench PART=explore|broker|judge|all`: run the measurements of a part, each in a process of its own.
+"""`make bench PART=explore|broker|judge|polling|all`: run the measurements of a part, each in a process of its own.
 
 Leaves out what is measured: one script for each. Exits with the worst exit code of the scripts.
 """
@@ -16,6 +16,7 @@ PARTS: Final = {
     "explore": ("explore_bench",),
     "broker": ("broker_bench", "wire_bench", "store_bench"),
     "judge": ("judge_bench", "observe_bench"),
+    "polling": ("polling_bench",),
 }
 """Part -> its scripts, in the order in which they run."""
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from model_tests.bench.broker_figures import OURS, POLLING
+from model_tests.bench.broker_figures import OURS, POLLING, RECORDING
 from model_tests.bench.broker_measures import Scale, measure
 from model_tests.bench.broker_shown import machine, markdown, missed, show
 from model_tests.bench.broker_sides import Side, java, ours
@@ -41,29 +41,33 @@ def main() -> int:
     parser.add_argument("--without-java", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--markdown", action="store_true", help="the table as docs/performance.md has it")
-    options = parser.parse_args()
-    if not 0.2 <= options.seconds <= 60 or not 1 <= options.rounds <= 20:
+    chosen = parser.parse_args()
+    if not 0.2 <= chosen.seconds <= 60 or not 1 <= chosen.rounds <= 20:
         parser.error("give 0.2 to 60 seconds and 1 to 20 rounds")
     about = machine()
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="longpoll-bench-")))
         sides: list[Side] = [stack.enter_context(ours(OURS, directory / "ours"))]
-        if not options.without_java:
+        if not chosen.without_java:
             try:
                 sides.append(stack.enter_context(java(directory / "java")))
             except JavaUnavailableError as error:
                 sys.stderr.write(f"longpoll: {error}; measuring ours alone\n")
-        polling = stack.enter_context(ours(POLLING, directory / "polling", ("--knob", "notify=dispatcher_poll")))
+        options = {
+            POLLING: ("--knob", "notify=dispatcher_poll"),
+            RECORDING: ("--record", str(directory / "history")),
+        }
+        variants = [stack.enter_context(ours(name, directory / name, words)) for name, words in options.items()]
         progress = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
         try:
-            values = measure(sides, polling, Scale(options.seconds, options.rounds), progress)
+            values = measure(sides, variants, Scale(chosen.seconds, chosen.rounds), progress)
         except ClientError as error:
             sys.stderr.write(f"longpoll: the load failed: {error}\n")
             return 2
-    if options.json:
-        told = {"machine": about, "seconds": options.seconds, "figures": values, "missed": missed(values)}
+    if chosen.json:
+        told = {"machine": about, "seconds": chosen.seconds, "figures": values, "missed": missed(values)}
         sys.stdout.write(msgspec.json.encode(told).decode() + "\n")
-    elif options.markdown:
+    elif chosen.markdown:
         sys.stdout.write(markdown(values, about))
     else:
         show(values, about)

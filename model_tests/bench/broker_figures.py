@@ -16,9 +16,11 @@ OURS: Final = "ours"
 JAVA: Final = "Java 4.9.7"
 POLLING: Final = "ours, polling"
 """Ours with RocketMQ's dispatcher, which polls the log every millisecond, instead of a notice at the append."""
+RECORDING: Final = "ours, recording"
+"""Ours with `--record`: every event of its own history is written."""
 CEILING: Final = "ceiling"
 """The harness against a server that answers without looking."""
-SIDES: Final = (OURS, JAVA, POLLING, CEILING)
+SIDES: Final = (OURS, JAVA, POLLING, RECORDING, CEILING)
 
 
 @frozen

@@ -159,9 +159,14 @@ class Bench:
 
 
 def measure(
-    sides: Sequence[Side], polling: Side, scale: Scale, progress: Progress, *, only: Container[str] | None = None
+    sides: Sequence[Side],
+    variants: Sequence[Side],
+    scale: Scale,
+    progress: Progress,
+    *,
+    only: Container[str] | None = None,
 ) -> list[Value]:
-    """Everything (or the methods of `Bench` named in `only`), of every side, in turns.
+    """Everything (or the methods of `Bench` named in `only`), of every side, in turns; wakes and sends of variants too.
 
     Raises ClientError when an answer is wrong or does not come.
     """
@@ -178,7 +183,7 @@ def measure(
         if only is not None and name not in only:
             continue
         turns = [Side(CEILING, ("", 0), 0, int)] if name == "ceiling" else [*sides]
-        turns += [polling] if name in {"wake", "send"} else []
+        turns += variants if name in {"wake", "send"} else []
         steps += [(f"{name}, {side.name}", partial(work, side)) for side in turns]
     task = progress.add_task("", total=len(steps))
     for name, step in steps:

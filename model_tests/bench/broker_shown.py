@@ -14,7 +14,7 @@ from model_tests.bench.broker_figures import SIDES, Value
 from rich.console import Console
 from rich.table import Table
 
-WIDTH = 150
+WIDTH = 170
 
 
 def machine() -> dict[str, str]:

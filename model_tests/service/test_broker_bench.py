@@ -99,9 +99,9 @@ def test_the_whole_comparison_runs(tmp_path: Path) -> None:
     """Every figure of ours comes out, on a short scale; a broker that scans for deadlines misses the bar on them."""
     options = ("--knob", "expiry=scan")
     with ours(OURS, tmp_path / "a") as side, ours("other", tmp_path / "b", options) as other:
-        values = measure([side], other, Scale(0.4, 1), Progress(disable=True))
+        values = measure([side], [other], Scale(0.4, 1), Progress(disable=True))
         faulty: Side = attrs.evolve(other, name=OURS)
-        planted = measure([faulty], other, Scale(1, 1), Progress(disable=True), only={"overshoot"})
+        planted = measure([faulty], [], Scale(1, 1), Progress(disable=True), only={"overshoot"})
 
     assert len(values) == len(FIGURES)
     assert missed(planted) == [FIGURES["overshoot_p99"].name]
