@@ -97,6 +97,7 @@ class Broker:
         self.runtime = runtime
         self.policy = policy
         self.traits = traits_of(policy)
+        self._is_slave = config.role == "SLAVE"
         self.config = config
         self.store = store
         self._store_config = store_config
@@ -247,7 +248,8 @@ class Broker:
         if self.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
         refusal = None if self._access is None else self._access.refusal(channel, command)
-        refusal = refusal or self._roles.refusal(command)
+        if refusal is None and self._is_slave:
+            refusal = self._roles.refusal(command)
         if refusal is not None:
             if not command.is_one_way:
                 outbox.write(channel, refusal)

@@ -47,9 +47,8 @@ class RoleService:
     """A policy of our own needs no such setting."""
 
     def refusal(self, command: Command) -> Parts | None:
-        """The answer to what a slave must not serve; None for everything else."""
-        if not self.standing.is_slave:
-            return None
+        """The answer to what this broker, a slave, must not serve; None for everything else."""
+        assert self.standing.is_slave
         code = command.code
         if self.traits.rejects_as_slave:
             if code in _SENDS or (code in _PULLS and not self.standing.slave_read):
