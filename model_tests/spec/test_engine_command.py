@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
+from longpoll.commands import law
+from longpoll_spec.engines.exploration import Progress
 from longpoll_spec.engines.manifest import pinned_entry
 from longpoll_spec.engines.spark_checkpoint import STATE_FILE
 
@@ -33,6 +36,32 @@ def test_the_command_tells_what_its_runs_came_to() -> None:
     assert found.exit_code == 1
     assert "lost_by_hold" in found.stdout
     assert "Steps taken" in found.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["packed"], ["packed", "--workers", "2"], ["packed", "--memory-mb", "2000"], ["python"], ["simulate"]],
+    ids=" ".join,
+)
+def test_an_interrupt_prints_what_was_explored(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, as a real signal in the middle: the object is printed with the counts so far, and the exit is 3."""
+
+    def interrupting(_: Callable[[str], None]) -> Callable[[Progress], None]:
+        def report(now: Progress) -> None:
+            if now.depth == 6:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return report
+
+    monkeypatch.setattr(law, "_speed", interrupting)
+    done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--json", "--engine", *words])
+    made = json.loads(done.stdout)
+
+    assert done.exit_code == 3
+    assert not made["complete"]
+    assert made["depth"] == 6
+    assert made["distinct_states"] > 10
+    assert {"unknown", "reached"} == {row["verdict"] for row in made["properties"]}
 
 
 @pytest.mark.parametrize(("option", "engine"), [("--workers=2", "packed"), ("--master=local", "spark")])

@@ -62,11 +62,11 @@ def test_a_cut_level_gives_the_packed_engines_numbers(session: SparkSession, mon
 @pytest.mark.long
 @pytest.mark.parametrize(
     "entry",
-    [each for each in pinned() if each.distinct_states <= 3_000_000],
+    [each for each in pinned() if each.bounds in {"tiny", "small"} or (each.policy == "strict" and each.depth < 20)],
     ids=lambda each: f"{each.policy}-{each.bounds}",
 )
 def test_spark_finds_the_pinned_numbers(session: SparkSession, entry: Entry) -> None:
-    """Every preset, at tiny, small and with every aspect."""
+    """Every preset at tiny and small, and our own with aspects."""
     model = _model(entry.policy, entry.bounds)
 
     assert entry_of(explore(model, engine="spark", session=session)) == entry
