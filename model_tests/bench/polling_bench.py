@@ -1,0 +1,274 @@
+"""What polling costs and gains: fixed rates, RocketMQ's short polling, and long polling, on our broker.
+
+    python -m model_tests.bench.polling_bench [--messages 60] [--idle-s 5] [--json]
+
+One consumer of eight queues, one producer that sends at random moments, and `longpoll serve` as a process of its own,
+anew for each way. Measured: the time from the call of send to the consumer's having the message, pulls and the broker's
+processor time while messages come, and the same while none do. Exits with 1 when long polling is not the quickest way
+or not the one with the fewest pulls while nothing comes.
+
+Leaves out many consumers (`broker_bench`). On a machine with other work the latencies are theirs as well; pulls and
+processor time are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns
+
+import msgspec
+from attrs import field, frozen
+from rich.console import Console
+from rich.table import Table
+
+from longpoll_broker.errors import ClientError
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.client import Admin, Producer, RemotingClient
+from longpoll_broker.service.client.calls import Answer
+from longpoll_broker.service.client.messages import decode_messages
+from longpoll_broker.wire.codes import PullSysFlag, RequestCode, ResponseCode
+from longpoll_broker.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
+
+RUNTIME = RealRuntime()
+QUEUE_COUNT = 8
+TOPIC = "polled"
+HOLD_MS = 15_000
+PAUSES_S = (0.05, 0.25)
+"""Between two messages, at random: short against a second, long against ten milliseconds."""
+PATIENCE_S = 30.0
+END_S = 20.0
+COMMAND = (sys.executable, "-c", "from longpoll.cli import main; main()")
+
+
+@frozen
+class Way:
+    """A way of getting messages."""
+
+    name: str
+    period_s: float | None = field(default=None)
+    """How often all queues are asked, without being held; None: a pull is held and asked again at once."""
+    options: tuple[str, ...] = field(default=())
+    """Of `longpoll serve`."""
+    settings: str = field(default="")
+    """Of `broker.conf`."""
+
+
+WAYS = (
+    Way("every 1 s", 1.0),
+    Way("every 100 ms", 0.1),
+    Way("every 10 ms", 0.01),
+    Way("short polling", options=("--policy", "rocketmq-4.9"), settings="longPollingEnable=false\n"),
+    Way("long polling"),
+)
+
+
+class Result(msgspec.Struct):
+    """What one way came to."""
+
+    way: str
+    latency_ms_median: float
+    latency_ms_p99: float
+    latency_ms_max: float
+    pulls_per_s: float
+    """While messages came."""
+    cpu_percent: float
+    """Of one core, the broker's, while messages came."""
+    idle_pulls_per_s: float
+    idle_cpu_percent: float
+
+
+@contextmanager
+def serving(way: Way) -> Iterator[tuple[str, int]]:
+    """A broker for the way: its name server's address and its process id."""
+    with tempfile.TemporaryDirectory(prefix="longpoll-polling-") as home:
+        conf = Path(home, "broker.conf")
+        conf.write_text(way.settings, encoding="utf-8")
+        arguments = ("--store", f"{home}/store", "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
+        command = (*COMMAND, "serve", *arguments, "--config", str(conf), *way.options)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
+            assert served.stdout is not None
+            try:
+                ready = dict(pair.split("=", 1) for pair in served.stdout.readline().split()[1:])
+                yield ready["name-server"], served.pid
+            finally:
+                served.send_signal(signal.SIGTERM)
+                served.wait(END_S)
+
+
+class Consumer:
+    """Pulls every queue in one way. Invariant: what the reader thread changes, it changes under `_lock`."""
+
+    def __init__(self, way: Way, address: str) -> None:
+        self._way = way
+        host, port = address.split(":")
+        self._client = RemotingClient(RUNTIME, host, int(port))
+        self._offsets = [0] * QUEUE_COUNT
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self.pull_count = 0
+        self.latencies_ms: list[float] = []
+
+    def start(self) -> None:
+        """Begin to pull."""
+        if self._way.period_s is None:
+            for queue_id in range(QUEUE_COUNT):
+                self._pull(queue_id)
+        else:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Pull no more."""
+        self._stopping.set()
+        if self._way.period_s is not None:
+            self._thread.join()
+        self._client.close()
+
+    def _poll(self) -> None:
+        assert self._way.period_s is not None
+        while not self._stopping.wait(self._way.period_s):
+            for queue_id in range(QUEUE_COUNT):
+                self._pull(queue_id)
+
+    def _pull(self, queue_id: int) -> None:
+        is_held = self._way.period_s is None
+        flags = PullSysFlag.SUBSCRIPTION | (PullSysFlag.SUSPEND if is_held else PullSysFlag(0))
+        with self._lock:
+            self.pull_count += 1
+            offset = self._offsets[queue_id]
+        header = PullMessageRequestHeader(
+            consumer_group="polling",
+            topic=TOPIC,
+            queue_id=queue_id,
+            queue_offset=offset,
+            max_msg_nums=32,
+            sys_flag=int(flags),
+            commit_offset=0,
+            suspend_timeout_millis=HOLD_MS,
+            sub_version=0,
+            subscription="*",
+        )
+        self._client.call_async(
+            RequestCode.PULL_MESSAGE, header, callback=self._answered(queue_id), timeout_s=PATIENCE_S
+        )
+
+    def _answered(self, queue_id: int) -> Callable[[Answer], None]:
+        def take(answer: Answer) -> None:
+            now_ns = perf_counter_ns()
+            if isinstance(answer, ClientError) or self._stopping.is_set():
+                return
+            header = PullMessageResponseHeader.decode(answer.ext_fields)
+            found = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
+            with self._lock:
+                # Two polls of a queue may be on their way at once and bring the same message: the first one counts.
+                fresh = [message for message in found if message.queue_offset >= self._offsets[queue_id]]
+                self.latencies_ms += [(now_ns - int(message.body)) / 1e6 for message in fresh]
+                self._offsets[queue_id] = max(self._offsets[queue_id], header.next_begin_offset)
+            if self._way.period_s is None:
+                self._pull(queue_id)
+
+        return take
+
+
+def cpu_s(process_id: int) -> float:
+    """Processor time of a process so far, user and system."""
+    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(way: Way, message_count: int, idle_s: float, seed: int) -> Result:
+    """One way from an idle time to the last message."""
+    chance = random.Random(seed)
+    with serving(way) as (name_server, process_id):
+        with Admin(RUNTIME, name_server) as admin:
+            admin.create_topic(TOPIC, QUEUE_COUNT)
+            (address,) = admin.masters().values()
+        consumer = Consumer(way, address)
+        consumer.start()
+        pause = threading.Event()
+        idle = _spent(consumer, process_id, lambda: pause.wait(idle_s))
+        with Producer(RUNTIME, name_server) as producer:
+
+            def send() -> None:
+                for _number in range(message_count):
+                    pause.wait(chance.uniform(*PAUSES_S))
+                    queue_id = chance.randrange(QUEUE_COUNT)
+                    producer.send(TOPIC, b"%d" % perf_counter_ns(), queue_id=queue_id)
+                deadline_ns = perf_counter_ns() + int(PATIENCE_S * 1e9)
+                while len(consumer.latencies_ms) < message_count:
+                    assert perf_counter_ns() < deadline_ns, f"{way.name}: {len(consumer.latencies_ms)} messages came"
+                    pause.wait(0.005)
+
+            busy = _spent(consumer, process_id, send)
+        consumer.stop()
+    found = sorted(consumer.latencies_ms)
+    return Result(
+        way=way.name,
+        latency_ms_median=median(found),
+        latency_ms_p99=found[(99 * len(found) - 1) // 100],
+        latency_ms_max=found[-1],
+        pulls_per_s=busy[0],
+        cpu_percent=busy[1],
+        idle_pulls_per_s=idle[0],
+        idle_cpu_percent=idle[1],
+    )
+
+
+def _spent(consumer: Consumer, process_id: int, act: Callable[[], object]) -> tuple[float, float]:
+    """Pulls a second, and percent of a core that the broker took, while something is done."""
+    began_ns, began_cpu_s, began_count = perf_counter_ns(), cpu_s(process_id), consumer.pull_count
+    act()
+    seconds = (perf_counter_ns() - began_ns) / 1e9
+    return (consumer.pull_count - began_count) / seconds, 100 * (cpu_s(process_id) - began_cpu_s) / seconds
+
+
+def is_long_polling_best(results: Sequence[Result]) -> bool:
+    """Whether long polling is the quickest, and has the fewest pulls while nothing comes."""
+    best = next(result for result in results if result.way == "long polling")
+    others = [result for result in results if result is not best]
+    return all(
+        best.latency_ms_median < other.latency_ms_median and best.idle_pulls_per_s < other.idle_pulls_per_s
+        for other in others
+    )
+
+
+def show(results: Sequence[Result]) -> None:
+    """Print a table."""
+    grid = Table(title="One consumer of eight queues", title_justify="left")
+    for column in ("way", "median ms", "p99 ms", "max ms", "pulls/s", "broker CPU %", "idle pulls/s", "idle CPU %"):
+        grid.add_column(column, justify="left" if column == "way" else "right")
+    for result in results:
+        figures = msgspec.structs.astuple(result)[1:]
+        grid.add_row(result.way, *(f"{figure:,.1f}" for figure in figures))
+    Console(width=120).print(grid)
+
+
+def main() -> int:
+    """Measure every way and say whether long polling is worth it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=60)
+    parser.add_argument("--idle-s", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    results = [measure(way, options.messages, options.idle_s, options.seed) for way in WAYS]
+    if options.json:
+        sys.stdout.write(msgspec.json.encode({"results": results}).decode() + "\n")
+    else:
+        show(results)
+    return 0 if is_long_polling_best(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
