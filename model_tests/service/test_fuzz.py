@@ -193,7 +193,7 @@ def stays_whole(directory: Path, count: int, seed: int) -> None:
             threads, memory_kib = served.status("Threads"), served.status("RssAnon")
             fuzz_all(served.address, seed + FUZZERS, count // 2)
             grown_kib = served.status("RssAnon") - memory_kib
-            assert served.status("Threads") == threads
+            assert served.status("Threads") <= threads
         assert grown_kib < MEMORY_KIB_MAX, f"seed {seed}: {grown_kib} KiB more"
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == 0
