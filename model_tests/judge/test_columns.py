@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +13,8 @@ from hypothesis import strategies as st
 from longpoll_judge.expression import java_hash, parse
 from longpoll_judge.latency import bucket_counts, percentiles
 from longpoll_judge.queue_log import NEVER, Growth, QueueLog
-from longpoll_judge.survey import sequence_faults
+from longpoll_judge.schema import fill
+from longpoll_judge.survey import jump_count, merge, sequence_faults, survey_slice
 
 MOMENTS = st.integers(0, 50)
 GROWTHS = st.lists(st.tuples(st.integers(0, 12), MOMENTS, st.integers(0, 9)), max_size=8)
@@ -125,3 +129,20 @@ def test_sequence_faults_are_those_of_the_numbers(numbers: list[int]) -> None:
     assert faults.missing_count == len(missing)
     assert faults.first_missing == min(missing, default=-1)
     assert faults.repeated_count == len(numbers) - len(set(numbers))
+
+
+@given(starts=st.lists(st.integers(0, 400), min_size=1, max_size=8), cuts=st.sets(st.integers(1, 7)))
+def test_a_clock_set_back_is_seen_wherever_slices_are_cut(starts: list[int], cuts: set[int]) -> None:
+    """Whether any event lies over a minute before one with a lower number does not depend on the slices."""
+    seconds = np.array(starts, dtype=np.int64)
+    borders = [0, *sorted(cut for cut in cuts if cut < len(starts)), len(starts)]
+    surveys = []
+    for begin, end in pairwise(borders):
+        rows = [
+            {"event": "expire", "after_ns": at * 10**9, "before_ns": at * 10**9, "source": "s", "sequence": number}
+            for number, at in list(enumerate(starts))[begin:end]
+        ]
+        surveys.append(survey_slice(fill(pa.Table.from_pylist(rows)), []))
+    jumped = bool((np.maximum.accumulate(seconds) - seconds > 60).any())
+
+    assert bool(jump_count(merge(surveys).sources["s"])) == jumped

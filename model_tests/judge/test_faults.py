@@ -92,6 +92,7 @@ SAYS = {
     "request_missing": "requests are not in the history",
     "request_twice": "received twice",
     "format_newer": "format 99",
+    "clock_set_back": "was set back by more than 60 s 1 times",
     "lost_declared": "says that it lost 3 events",
 }
 """What some finding or gap says of each fault, planted in the simulated history."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -68,7 +69,7 @@ def split(table: pa.Table) -> Iterator[Piece]:
     log, requests = _narrowed(table, is_log), _narrowed(table, is_request)
     order = np.argsort(key, kind="stable")
     starts = np.flatnonzero(np.diff(key[order], prepend=-1))
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+    for start, end in pairwise([*starts.tolist(), len(order)]):
         in_bucket, in_shard = divmod(int(key[order[start]]), SHARDS - WHOLE)
         mine = log if in_shard + WHOLE == LOG else requests
         yield Piece(in_bucket, in_shard + WHOLE, end - start, mine.take(pa.array(order[start:end])))
@@ -97,6 +98,8 @@ def _bucket(table: pa.Table, row: int) -> int:
 
 def request_shards(table: pa.Table) -> Integers:
     """Each event's shard by its request's identifier."""
+    if not len(table):
+        return np.empty(0, dtype=np.int64)
     codes, _names = coded(table, "request")
     chunk = table["request"].unify_dictionaries().chunk(0)
     return (_text_hashes(chunk.dictionary) % np.uint64(SHARDS)).astype(np.int64)[codes]

@@ -219,6 +219,11 @@ def _lost_declared(recording: Recording) -> None:
     recording.replace(event, event, told)
 
 
+def _clock_set_back(recording: Recording) -> None:
+    event = _idle_event(recording)
+    recording.replace(event, moved(event, -120_000 * MS))
+
+
 def _wrong(sentence: str, suits: Suits, changed: Change) -> Fault:
     """A fault of what one answer says."""
     return Fault(sentence, _answer_changed(suits, changed), "invalid", frozenset({ANSWER_IS_RIGHT}))
@@ -303,6 +308,7 @@ MORE_FAULTS: Final[dict[str, Fault]] = {
     "request_missing": _missing("One answer has no request.", _request_missing),
     "request_twice": _missing("One request is received twice.", _request_twice),
     "format_newer": _missing("The meta file is of a later format.", _format_newer),
+    "clock_set_back": _missing("One event lies two minutes before those that it follows.", _clock_set_back),
     "lost_declared": _missing("The source says that it lost events.", _lost_declared),
 }
 """By name."""

@@ -6,14 +6,17 @@ of the files nor their number matters. Leaves out verdicts on requests: `verdict
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from attrs import frozen
+from numpy.typing import NDArray
 
 from longpoll_judge.damage import Damage
 from longpoll_judge.result import Gap
@@ -24,8 +27,15 @@ from longpoll_spec.history import BLACK_BOX, WHITE_BOX
 from longpoll_spec.policy import preset, with_knob
 
 KNOWN_EVENTS: Final = frozenset((*BLACK_BOX, *WHITE_BOX))
+Integers = NDArray[np.int64]
 Run = tuple[int, int]
 """Sequence numbers first to last, both included."""
+
+
+Span = tuple[int, int, int, int]
+"""A source's events in one slice: first and last sequence number, least and highest `after_ns`."""
+JUMP_NS: Final = 60 * 10**9
+"""An observer writes events about in the order of time; one that lies so far back was told by a clock that jumped."""
 
 
 class SourceSurvey(msgspec.Struct):
@@ -39,6 +49,10 @@ class SourceSurvey(msgspec.Struct):
     """`after_ns` of its `source_stopped`."""
     lost_count: int = 0
     """How many events the source says it dropped."""
+    spans: list[Span] = msgspec.field(default_factory=list)
+    """One of each slice."""
+    jumps: int = 0
+    """How often, within slices, the clock was set back."""
 
 
 class Survey(msgspec.Struct):
@@ -97,9 +111,7 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     for code in np.flatnonzero(np.bincount(source_codes)).tolist():
         name = source_names[code]
         mine = source_codes == code if len(source_names) > 1 else slice(None)
-        survey.sources[name] = SourceSurvey(
-            runs=_runs(np.sort(sequence[mine])), first_ns=int(after_ns[mine].min()), last_ns=int(after_ns[mine].max())
-        )
+        survey.sources[name] = _survey_source(sequence[mine], after_ns[mine])
     rare = [code for code, name in enumerate(names) if name in ("connection_closed", "lost", "source_stopped")]
     fields = ["event", "source", "connection", "after_ns", "before_ns", "lost_count"]
     for row in table.select(fields).take(pa.array(np.flatnonzero(np.isin(codes, rare)))).to_pylist():
@@ -115,7 +127,31 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     return survey
 
 
-def _runs(sequence: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[Run]:
+def _survey_source(sequence: Integers, after_ns: Integers) -> SourceSurvey:
+    first_ns, last_ns = int(after_ns.min()), int(after_ns.max())
+    numbers = np.sort(sequence)
+    seen = SourceSurvey(runs=_runs(numbers), first_ns=first_ns, last_ns=last_ns)
+    seen.spans = [(int(numbers[0]), int(numbers[-1]), first_ns, last_ns)]
+    if last_ns - first_ns > JUMP_NS:
+        in_order = after_ns[np.argsort(sequence, kind="stable")]
+        back = np.maximum.accumulate(in_order) - in_order > JUMP_NS
+        seen.jumps = int(np.count_nonzero(back & ~np.append(False, back[:-1])))
+    return seen
+
+
+def jump_count(seen: SourceSurvey) -> int:
+    """How often the source's clock was set back, within slices and from one to those that follow it."""
+    ended = sorted(seen.spans, key=lambda span: span[1])
+    highest_ns = list(accumulate((span[3] for span in ended), max))
+    last_sequences = [span[1] for span in ended]
+    jumps = seen.jumps
+    for first_sequence, _last, lowest_ns, _highest in seen.spans:
+        before = bisect_left(last_sequences, first_sequence)
+        jumps += before > 0 and highest_ns[before - 1] - lowest_ns > JUMP_NS
+    return jumps
+
+
+def _runs(sequence: Integers) -> list[Run]:
     """The sorted numbers as runs; a number that stands twice begins a run of its own."""
     breaks = np.flatnonzero(np.diff(sequence) != 1) + 1
     firsts = sequence[np.concatenate(([0], breaks))].tolist()
@@ -148,6 +184,8 @@ def _merge_source(one: SourceSurvey, other: SourceSurvey) -> SourceSurvey:
         last_ns=max(one.last_ns, other.last_ns),
         stopped_ns=max(stops) if stops else None,
         lost_count=one.lost_count + other.lost_count,
+        spans=one.spans + other.spans,
+        jumps=one.jumps + other.jumps,
     )
 
 
@@ -212,6 +250,10 @@ def _source_gaps(name: str, seen: SourceSurvey, faults: SequenceFaults, *, decla
         gaps.append(Gap("undeclared source", name, 1, f"source {name!r} is not in meta.json: its clock is unknown"))
     if seen.lost_count:
         gaps.append(Gap("lost", name, seen.lost_count, f"source {name!r} says that it lost {seen.lost_count} events"))
+    jumps = jump_count(seen)
+    if jumps:
+        text = f"the clock of source {name!r} was set back by more than {JUMP_NS // 10**9} s {jumps} times"
+        gaps.append(Gap("clock jump", name, jumps, text))
     if faults.missing_count:
         text = f"source {name!r} misses {faults.missing_count} events, the first is sequence {faults.first_missing}"
         gaps.append(Gap("sequence gap", name, faults.missing_count, text))
