@@ -1,0 +1,164 @@
+"""Other brokers at our name server: taken in, told of, refused and forgotten."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longpoll_broker.core import routes
+from longpoll_broker.core.routes import RegisteredBroker, Routes
+from longpoll_broker.core.topics import TopicConfig
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.name_server import NameServer
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient
+from longpoll_broker.wire.codes import RequestCode
+
+ADDRESS = "10.0.0.9:10911"
+
+
+def header(name: str = "other", broker_id: int = 0, address: str = ADDRESS, **more: str) -> dict[str, str]:
+    """A registration's fields."""
+    fields = {"brokerName": name, "brokerAddr": address, "clusterName": "C", "haServerAddr": "10.0.0.9:10912"}
+    return fields | {"brokerId": str(broker_id)} | more
+
+
+def table(*topics: str, counter: int = 1) -> bytes:
+    """A registration's body, with keys as fastjson writes them."""
+    rows = {name: {"topicName": name, "readQueueNums": 3, "writeQueueNums": 2, "perm": 6} for name in topics}
+    version = {"counter": counter, "timestamp": 7, "stateVersion": 0}
+    return json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": rows, "dataVersion": version}}).encode()
+
+
+def register(client: RawClient, body: bytes, **fields: Any) -> int:
+    """Register; the answer's code."""
+    return client.call(RequestCode.REGISTER_BROKER, header(**fields), body).code
+
+
+def route(client: RawClient, topic: str) -> dict[str, Any]:
+    """A topic's route; empty when it has none."""
+    answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    return dict(json.loads(bytes(answer.body))) if answer.code == 0 else {}
+
+
+def test_a_broker_is_taken_in_told_of_and_forgotten(start_broker: StartBroker, connect: Connect) -> None:
+    """Its topics have routes until it leaves, or its connection ends; names that no topic has are passed over."""
+    broker = start_broker()
+    client = connect(broker.name_server_address)
+    registrar = connect(broker.name_server_address)
+    assert register(registrar, table("T", "../x")) == 0
+    found = route(client, "T")
+    assert found["brokerDatas"][0]["brokerAddrs"] == {"0": ADDRESS}
+    assert (found["queueDatas"][0]["readQueueNums"], found["queueDatas"][0]["writeQueueNums"]) == (3, 2)
+    listed = json.loads(bytes(client.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).body))["topicList"]
+    assert "T" in listed
+    assert "../x" not in listed
+    cluster = json.loads(bytes(client.call(RequestCode.GET_BROKER_CLUSTER_INFO).body))
+    assert cluster["clusterAddrTable"]["C"] == ["other"]
+    assert client.call(RequestCode.UNREGISTER_BROKER, header()).code == 0
+    assert route(client, "T") == {}
+    assert register(registrar, table("T")) == 0
+    registrar.close()
+    wait_until(lambda: route(client, "T") == {})
+
+
+def test_a_broker_registers_anew_only_when_its_topics_change(start_broker: StartBroker, connect: Connect) -> None:
+    """By the version of its table, which it asks about every 30 s."""
+    client = connect(start_broker().name_server_address)
+
+    def changed(counter: int) -> str:
+        body = json.dumps({"counter": counter, "timestamp": 7}).encode()
+        fields = client.call(RequestCode.QUERY_DATA_VERSION, header(), body).ext_fields
+        assert fields is not None
+        return fields["changed"]
+
+    assert changed(1) == "true"
+    assert register(client, table("T")) == 0
+    assert changed(1) == "false"
+    assert changed(2) == "true"
+
+
+def test_a_slave_is_told_its_master_and_adds_its_address(start_broker: StartBroker, connect: Connect) -> None:
+    """Its topics are its master's."""
+    client = connect(start_broker().name_server_address)
+    assert register(client, table("T")) == 0
+    answer = client.call(
+        RequestCode.REGISTER_BROKER, header(broker_id=1, address="10.0.0.8:10911"), table("T", "of the slave")
+    )
+    assert answer.ext_fields is not None
+    assert answer.ext_fields["masterAddr"] == ADDRESS
+    assert route(client, "T")["brokerDatas"][0]["brokerAddrs"] == {"0": ADDRESS, "1": "10.0.0.8:10911"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "body", "words"),
+    [
+        ({"bodyCrc32": "7"}, table("T"), "crc32 not match"),
+        ({"compressed": "true"}, zlib.compress(table("T")), "compressedRegister=false"),
+        ({"name": "broker-a"}, table("T"), "own: give the broker another"),
+        ({}, b"{", "cannot be read"),
+        ({}, b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":7}}}', "topicConfigTable"),
+    ],
+)
+def test_what_cannot_be_taken_in_is_told(
+    start_broker: StartBroker, connect: Connect, fields: dict[str, Any], body: bytes, words: str
+) -> None:
+    """With code 1 and the reason."""
+    client = connect(start_broker().name_server_address)
+    answer = client.call(RequestCode.REGISTER_BROKER, header(**fields), body)
+    assert answer.code == 1
+    assert words in str(answer.remark)
+    assert route(client, "T") == {}
+
+
+def test_a_right_checksum_is_no_hindrance(start_broker: StartBroker, connect: Connect) -> None:
+    """CRC-32 without its top bit, as Java makes it."""
+    client = connect(start_broker().name_server_address)
+    body = table("T")
+    assert register(client, body, bodyCrc32=str(zlib.crc32(body) & 0x7FFFFFFF)) == 0
+
+
+def registered(address: str, name: str = "b", broker_id: int = 0, heard_ms: int = 0) -> RegisteredBroker:
+    """A broker with one topic."""
+    topics = {"T": TopicConfig("T")}
+    return RegisteredBroker("C", name, broker_id, address, None, (1, 1), heard_ms, topics)
+
+
+def test_silent_moved_and_too_many_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One not heard of for two minutes is forgotten, one that moved has one address, and there is an end to them."""
+    known = Routes()
+    known.register(registered("a:1"))
+    known.register(registered("a:2"))
+    assert [broker.address for broker in known] == ["a:2"]
+    known.register(registered("a:3", "c", heard_ms=60_000))
+    known.expire(120_001)
+    assert [broker.address for broker in known] == ["a:3"]
+    monkeypatch.setattr(routes, "BROKER_COUNT_MAX", 1)
+    assert not known.register(registered("a:4", "d"))
+    assert known.register(registered("a:3", "c"))
+
+
+def test_planted_a_name_server_that_never_forgets_is_noticed(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without looking at closed connections the route of a broker that is gone stays."""
+    monkeypatch.setattr(NameServer, "closed", lambda _self, _channel: None)
+    broker = start_broker(runtime=RealRuntime())
+    registrar, client = connect(broker.name_server_address), connect(broker.name_server_address)
+    assert register(registrar, table("T")) == 0
+    registrar.close()
+    wait_until(lambda: broker.connection_count == 1)
+    assert route(client, "T") != {}
+
+
+def test_the_path_of_the_store_is_no_part_of_it(tmp_path: Path, start_broker: StartBroker, connect: Connect) -> None:
+    """What others register is not kept on disk: a name server that starts anew hears of them again."""
+    broker = start_broker(directory=str(tmp_path / "store"))
+    assert register(connect(broker.name_server_address), table("Elsewhere")) == 0
+    broker.stop()
+    again = start_broker(directory=str(tmp_path / "store"))
+    assert route(connect(again.name_server_address), "Elsewhere") == {}
