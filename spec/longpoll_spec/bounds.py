@@ -32,7 +32,8 @@ ASPECTS: Final[dict[str, str]] = {
     "channels": "A consumer's channel may close while its pull waits.",
     "limit": "At most one request is held at a time.",
     "capacity": "The executor refuses a request only while it has another one.",
-    "truncate": "A queue may be cut back by a message, or deleted and begun anew.",
+    "truncate": "A queue may lose its first message, be cut back by its last, or be deleted and begun anew.",
+    "sql": "A pull may want what an SQL filter lets through, and each message passes that filter or does not.",
     "crash": "Messages are flushed to disk after they are appended, and a crash loses the others and all memory.",
     "role": "The broker, a slave, becomes master once.",
     "lateness": "Each request counts the ticks that it is late, and those that it waits though a message is visible.",
@@ -73,6 +74,11 @@ class Bounds:
             raise BoundsError(f"unknown aspect {aspect!r}; known: {', '.join(ASPECTS) or 'none'}")
 
     @property
+    def filters(self) -> bool:
+        """Whether there is anything to filter by."""
+        return self.tags > 1 or "sql" in self.aspects
+
+    @property
     def late_max(self) -> int:
         """How many ticks of lateness are counted; the count is never cut off, time stops there."""
         return self.hold_ticks + self.scan_ticks
@@ -99,6 +105,7 @@ SIZES: Final = ("tiny", "small", "wide", "bench")
 EXPLORATIONS: Final[dict[str, Bounds]] = {
     "queues": Bounds("queues", requests=2, messages=1, queues=2),
     "tags": Bounds("tags", requests=1, messages=2, tags=3),
+    "sql": Bounds("sql", requests=1, messages=2, tags=2, aspects=frozenset({"sql"})),
     "buckets": Bounds("buckets", requests=1, messages=1, aspects=frozenset({"buckets"})),
     "commits": Bounds("commits", requests=1, messages=2, aspects=frozenset({"commits"})),
     "channels": Bounds("channels", requests=1, messages=1, aspects=frozenset({"channels"})),

@@ -18,7 +18,7 @@ from longpoll_spec.terms import TRUE, Bool, Effect
 
 Actor: TypeAlias = str | int
 """Who acts: a request's index, or the name of a notifier, of a queue or of a tag."""
-Who: TypeAlias = Literal["request", "notifier", "queue", "tag"]
+Who: TypeAlias = Literal["request", "notifier", "queue", "tag", "wish"]
 """What kind of participant an action has."""
 Kind: TypeAlias = Literal["always", "sometimes", "inductive"]
 
@@ -172,6 +172,7 @@ ACTION_NAMES: Final = (
     "notifier_throws",
     "scan_throws",
     "channel_closes",
+    "trim",
     "truncate",
     "queue_deleted",
     "role_change",

@@ -55,7 +55,7 @@ def _filtered(model: Model) -> Iterable[Property]:
         yield _sometimes(f"offset_moved_by_{name}", f"{sentence} finds messages, and none passes its filter.", moved)
     passed_over = any_of(each.is_("held") & state.has_more(each) & ~state.fits(each) for each in state.requests)
     yield _sometimes("filter_leaves_held", "A request stays held while a message for others is visible.", passed_over)
-    if len(state.tags) > 2:
+    if state.bounds.tags > 2:
         unwanted = {each.index: state.fits(each) & ~each.wanted for each in state.requests}
         collides = _enabled(model, "run", unwanted)
         yield _sometimes("hash_collides", "A pull is woken for a message that its client then drops.", collides)
@@ -106,6 +106,8 @@ def _of_aspects(model: Model) -> Iterable[Property]:
         yield _sometimes("pull_commits", "A pull's offset puts its group's committed one forward.", any_of(newer))
     if model.bounds.has("truncate"):
         moved = _enabled(model, "run", {each.index: state.is_moved(each) for each in state.requests})
+        trimmed = _enabled(model, "pull_read", {each.index: state.is_trimmed(each) for each in state.requests})
+        yield _sometimes("told_beginning", "A read is told that its queue begins later.", trimmed)
         yield _sometimes("told_moved", "A held pull is answered that its offset has moved.", moved)
         cut = [
             action.guard & (_int_after(queue.log_end, action) < queue.log_end)

@@ -28,6 +28,7 @@ _BY_ACTION: Final = {
     "role_change": "operator",
     "role_look": "operator",
     "role_take": "operator",
+    "trim": "store",
     "truncate": "operator",
     "queue_deleted": "operator",
     "flush": "store",

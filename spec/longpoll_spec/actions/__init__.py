@@ -64,6 +64,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     faults.notifier_throws,
     scan.scan_throws,
     channels.channel_closes,
+    truncate.trim,
     truncate.truncate,
     truncate.queue_deleted,
     role.role_change,

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 from longpoll_spec.model import Action, Actor, Family, Step, Who
 from longpoll_spec.policy import Policy
-from longpoll_spec.state import Notifier, Queue, Request, State, Tag
+from longpoll_spec.state import Notifier, Queue, Request, State, Tag, Wish
 
-Participant: TypeAlias = Request | Notifier | Queue | Tag
+Participant: TypeAlias = Request | Notifier | Queue | Tag | Wish
 
 
 def always(policy: Policy) -> bool:  # noqa: ARG001 - one signature for every such question
@@ -74,3 +74,5 @@ def _pool(state: State, who: Who) -> Sequence[tuple[tuple[Actor, ...], Participa
             return [((each.name,) if len(state.queues) > 1 else (), each) for each in state.queues]
         case "tag":
             return [((each.name,) if state.filters else (), each) for each in state.tags]
+        case "wish":
+            return [((each.name,) if state.filters else (), each) for each in state.wishes]

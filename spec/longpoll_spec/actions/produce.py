@@ -51,7 +51,7 @@ def make_visible(state: State, queue: Queue, tag: Tag) -> Step:
         (queue.visible_end, queue.visible_end + 1),
         *(() if state.policy.notify == "before_visible" else (*_is_due(state, queue), (state.announced, tag.index))),
         *((each.passes, each.passes | (unread(each) & tag.passes(each.wants))) for each in state.requests),
-        *((each.wanted, each.wanted | (unread(each) & each.wants.is_(tag.index))) for each in state.requests),
+        *((each.wanted, each.wanted | (unread(each) & tag.is_wanted(each.wants))) for each in state.requests),
     )
     return Step(guard, effect)
 

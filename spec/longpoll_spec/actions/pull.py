@@ -10,25 +10,25 @@ from longpoll_spec.actions import commits
 from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import Pairs, after_read, left, to_executor
 from longpoll_spec.model import Step
-from longpoll_spec.state import Queue, Request, State, Tag, assign
+from longpoll_spec.state import Queue, Request, State, Wish, assign
 from longpoll_spec.terms import FALSE, TRUE, Bool, ite
 
 
-@action("request", "queue", "tag", urgent=never)
-def next_pull(state: State, request: Request, queue: Queue, tag: Tag) -> Step:
+@action("request", "queue", "wish", urgent=never)
+def next_pull(state: State, request: Request, queue: Queue, wish: Wish) -> Step:
     """A consumer whose last pull was answered sends its next one, from its next offset, with a new deadline. Where it
-    turns to another queue or wants another tag it begins at that queue's end.
+    turns to another queue or wants something else it begins at that queue's end.
     """
     # GUARD
     guard = state.running & request.is_("idle") & ~request.open & ~request.commit_due
     # EFFECT
-    stays = request.at(queue) & (request.wants.is_(tag.index) if state.filters else TRUE)
+    stays = request.at(queue) & (request.wants.is_(wish.index) if state.filters else TRUE)
     effect = assign(
         (request.phase, request.phases["pulling"]),
         (request.deadline, state.hold_ticks),
         (request.open, TRUE),
         (request.queue, queue.index),
-        (request.wants, tag.index),
+        (request.wants, wish.index),
         (request.passes, request.passes & stays),
         (request.wanted, request.wanted & stays),
         *(() if stays is TRUE else ((request.offset, ite(stays, request.offset, queue.visible_end)),)),

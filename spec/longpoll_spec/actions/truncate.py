@@ -1,7 +1,7 @@
-"""Truncate: a queue is cut back, or deleted and begun anew, while requests wait for an offset that it then lacks.
+"""Truncate: a queue loses messages at either end, or is deleted and begun anew, while requests wait for an offset.
 
-Source: nothing tells the hold service (4.9.8): such a request waits for its deadline, and is then answered that its
-offset moved. The part of a queue below its beginning needs no action: who waits, waits at its end.
+Source: nothing tells the hold service (4.9.8): a request whose offset the queue then lacks waits for its deadline, and
+is answered that its offset moved.
 """
 
 from __future__ import annotations
@@ -15,6 +15,18 @@ from longpoll_spec.terms import Bool, Int, all_of, const, ite, truth
 
 def _exists(state: State) -> bool:
     return state.bounds.has("truncate")
+
+
+@action("queue", exists=_exists, urgent=never)
+def trim(state: State, queue: Queue) -> Step:
+    """The queue's first message is deleted, as too old: the queue begins later. Who waits, waits at its end, and is not
+    touched; a read from before the beginning is told where the queue begins.
+    """
+    # GUARD
+    guard = state.running & (queue.visible_start < queue.visible_end)
+    # EFFECT
+    effect = assign((queue.visible_start, queue.visible_start + 1))
+    return Step(guard, effect)
 
 
 @action("queue", exists=_exists, urgent=never)
@@ -54,6 +66,7 @@ def _shrunk(state: State, queue: Queue, end: Int) -> Pairs:
     return (
         (queue.log_end, end),
         (queue.visible_end, end),
+        (queue.visible_start, ite(queue.visible_start > end, end, queue.visible_start)),
         (queue.flushed_end, ite(queue.flushed_end > end, end, queue.flushed_end)),
         *(
             pair

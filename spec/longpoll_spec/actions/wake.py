@@ -32,12 +32,14 @@ def to_executor(
 
 
 def after_read(state: State, request: Request) -> Pairs:
-    """What a read that answers leaves: the next offset is the visible end, and nothing is unread."""
+    """What a read that answers leaves: the next offset, and that nothing is unread."""
     found = state.is_answered_by_read(request)
+    # Who is told that the queue begins later has read nothing of it yet, if there is anything in it.
+    read = found & ~(state.offset_after_read(request) < state.visible_end_of(request))
     return (
-        (request.offset, ite(found, state.visible_end_of(request), request.offset)),
-        (request.passes, request.passes & ~found),
-        (request.wanted, request.wanted & ~found),
+        (request.offset, ite(found, state.offset_after_read(request), request.offset)),
+        (request.passes, request.passes & ~read),
+        (request.wanted, request.wanted & ~read),
     )
 
 

@@ -15,7 +15,7 @@ def answered_once(model: Model) -> Property:
 
 
 def answer_is_right(model: Model) -> Property:
-    """A read answers at once exactly if the offset is not the visible end, and then moves the next offset there."""
+    """A read answers at once exactly if its offset is not the visible end, and moves it there or to the beginning."""
     return no_step(answer_is_right, _wrong_answers(model))
 
 
@@ -30,7 +30,7 @@ def _wrong_answers(model: Model) -> Wrong:
         full = state.is_full if state.policy.hold_limit == "at_read" else FALSE
         should_answer = ends | full if action.name == "pull_read" else TRUE
         stays = offset_next.is_(request.offset)
-        right_offset = ite(ends, offset_next.is_(state.visible_end_of(request)), stays)
+        right_offset = ite(ends, offset_next.is_(state.offset_after_read(request)), stays)
         yield action, ~answers.is_(should_answer) | ~right_offset
 
 

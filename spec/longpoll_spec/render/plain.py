@@ -18,6 +18,7 @@ PLAIN: Final[dict[str, tuple[str, str, str]]] = {
     "offset_commit": ("store", "UPDATE_CONSUMER_OFFSET", "commits what it has handled, by a message of its own"),
     "offset_reset": ("store", "offset back to 0", "sets the group's committed offset back to the beginning"),
     "channel_closes": ("bucket", "channel closes", "goes away: its channel closes"),
+    "trim": ("store", "delete the first message", "deletes the queue's first message, which is too old"),
     "truncate": ("store", "cut back by one", "cuts the queue back by its last message"),
     "queue_deleted": ("store", "delete the queue", "deletes the queue; one of the same name begins at 0"),
     "role_change": ("bucket", "slave becomes master", "makes the broker, a slave so far, master"),

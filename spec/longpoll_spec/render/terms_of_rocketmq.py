@@ -67,6 +67,7 @@ PLACES: Final[dict[str, str]] = {
     "offset_commit": "ConsumerManageProcessor.updateConsumerOffset -> ConsumerOffsetManager.commitOffset",
     "offset_reset": "AdminBrokerProcessor.resetOffset -> ConsumerOffsetManager.commitOffset",
     "channel_closes": "ClientHousekeepingService.onChannelClose: the hold service does not hear of it",
+    "trim": "DefaultMessageStore.CleanConsumeQueueService.deleteExpiredFiles",
     "truncate": "DefaultMessageStore.truncateDirtyLogicFiles",
     "queue_deleted": "AdminBrokerProcessor.deleteTopic -> DefaultMessageStore.cleanUnusedTopic",
     "role_change": "BrokerController.onMinBrokerChange (5.x)",

@@ -36,8 +36,11 @@ from longpoll_spec.state.parts import (
     Queue,
     Request,
     Tag,
+    Wish,
     notifiers_of,
     phases_of,
+    tags_of,
+    wishes_of,
 )
 from longpoll_spec.state.shared import notifier_of, queue_of, shared_variables
 from longpoll_spec.state.slots import request_of, slot_variables
@@ -64,6 +67,7 @@ class State:
     """The tag that the dispatcher announces; the number of tags for none."""
     queues: tuple[Queue, ...]
     tags: tuple[Tag, ...]
+    wishes: tuple[Wish, ...]
     notifiers: tuple[Notifier, ...]
     """Everyone who walks a bucket: the dispatcher, the scanner, and a pull's thread where it rechecks by walking."""
     requests: tuple[Request, ...]
@@ -106,12 +110,12 @@ class State:
     @property
     def no_tag(self) -> Int:
         """What stands for no tag where a variable names one."""
-        return const(self.bounds.tags)
+        return const(len(self.tags))
 
     @property
     def filters(self) -> bool:
         """Whether there is anything to filter by."""
-        return self.bounds.tags > 1
+        return self.bounds.filters
 
     def lock_free(self, queue: Queue) -> Bool:
         """Whether nobody is inside the lock of the queue's bucket between two steps.
@@ -143,6 +147,19 @@ class State:
         for queue in self.queues:
             end = ite(request.at(queue), queue.visible_end, end)
         return end
+
+    def offset_after_read(self, request: Request) -> Int:
+        """The next offset after a read that answers: the visible end, or the queue's beginning if that was passed."""
+        start = const(0)
+        for queue in self.queues:
+            start = ite(request.at(queue), queue.visible_start, start)
+        return ite(self.is_trimmed(request), start, self.visible_end_of(request))
+
+    def is_trimmed(self, request: Request) -> Bool:
+        """Whether the request's offset is before its queue's beginning."""
+        if not self.bounds.has("truncate"):
+            return FALSE
+        return self.at_queue_of(request, lambda queue: request.offset < queue.visible_start)
 
     def has_more(self, request: Request) -> Bool:
         """Whether a read for this request would find messages now, whatever it wants."""
@@ -238,9 +255,10 @@ def state_of(policy: Policy, bounds: Bounds) -> State:
         next_scan=number(by_name, "next_scan"),
         changed=fact(by_name, "changed"),
         role_queue=number(by_name, "role_queue", otherwise=bounds.queues),
-        announced=number(by_name, "announced", otherwise=bounds.tags),
+        announced=number(by_name, "announced", otherwise=len(tags_of(bounds))),
         queues=tuple(queue_of(index, bounds, by_name) for index in range(bounds.queues)),
-        tags=tuple(Tag(index) for index in range(bounds.tags)),
+        tags=tags_of(bounds),
+        wishes=wishes_of(bounds),
         notifiers=tuple(notifier_of(name, phases, by_name) for name in notifiers_of(policy)),
         requests=tuple(request_of(index, phases, by_name) for index in range(bounds.requests)),
     )
@@ -260,6 +278,7 @@ __all__ = [
     "State",
     "Tag",
     "Variable",
+    "Wish",
     "assign",
     "const",
     "down",

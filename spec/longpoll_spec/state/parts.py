@@ -11,7 +11,7 @@ from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import Policy
-from longpoll_spec.terms import Bool, Int
+from longpoll_spec.terms import FALSE, Bool, Int
 
 IDLE: Final = 0
 """A notifier that waits for its next reason to walk."""
@@ -72,19 +72,51 @@ def phases_of(policy: Policy, bounds: Bounds | None = None) -> Phases:
 
 
 @frozen
-class Tag:
-    """One tag of messages."""
+class Wish:
+    """What a pull can want: a tag, or what the one SQL filter lets through."""
 
     index: int
+    name: str
+    """The wish as an actor."""
 
-    @property
-    def name(self) -> str:
-        """The tag as an actor."""
-        return f"t{self.index}"
 
-    def passes(self, wanted: Int) -> Bool:
-        """Whether the broker lets a message with this tag through to who wants that one: it compares hashes."""
-        return wanted.is_one_of(other for other, hashed in enumerate(HASHES) if hashed == HASHES[self.index])
+@frozen
+class Tag:
+    """What a filter can see of a message: its tag, and whether it passes the SQL filter, which is an oracle's word."""
+
+    index: int
+    name: str
+    """The tag as an actor."""
+    tag: int
+    by_sql: Wish | None
+    """The wish for what the SQL filter lets through, if it lets this message through."""
+
+    def passes(self, wants: Int) -> Bool:
+        """Whether the broker lets a message with this tag through to who wants that: it compares hashes of tags."""
+        same = wants.is_one_of(other for other, hashed in enumerate(HASHES) if hashed == HASHES[self.tag])
+        return same | self._passes_sql(wants)
+
+    def is_wanted(self, wants: Int) -> Bool:
+        """Whether the message is one that the consumer wants."""
+        return wants.is_(self.tag) | self._passes_sql(wants)
+
+    def _passes_sql(self, wants: Int) -> Bool:
+        return FALSE if self.by_sql is None else wants.is_(self.by_sql.index)
+
+
+def wishes_of(bounds: Bounds) -> tuple[Wish, ...]:
+    """Everything that a pull can want."""
+    names = (*(f"t{tag}" for tag in range(bounds.tags)), *(["sql"] if bounds.has("sql") else []))
+    return tuple(Wish(index, name) for index, name in enumerate(names))
+
+
+def tags_of(bounds: Bounds) -> tuple[Tag, ...]:
+    """Every tag, and with an SQL filter every tag of a message that passes it."""
+    plain = [Tag(tag, f"t{tag}", tag, None) for tag in range(bounds.tags)]
+    if not bounds.has("sql"):
+        return tuple(plain)
+    sql = wishes_of(bounds)[-1]
+    return (*plain, *(Tag(bounds.tags + each.tag, f"{each.name}_sql", each.tag, sql) for each in plain))
 
 
 @frozen
@@ -94,6 +126,8 @@ class Queue:
     index: int
     log_end: Int
     visible_end: Int
+    visible_start: Int
+    """Its first offset; what was before has been deleted."""
     flushed_end: Int
     unscanned: Bool
     present: Bool

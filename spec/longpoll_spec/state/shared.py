@@ -20,6 +20,7 @@ from longpoll_spec.state.parts import (
     Queue,
     may_orphan,
     notifiers_of,
+    tags_of,
 )
 from longpoll_spec.state.variables import Variable, flag, of_queue, queue_number, scan_ticks_of
 
@@ -98,9 +99,10 @@ def _of_many_queues(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
 def _of_many_tags(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
     if not tells_tag(policy, bounds):
         return ()
-    labels = (*(f"t{tag}" for tag in range(bounds.tags)), "none")
+    labels = (*(tag.name for tag in tags_of(bounds)), "none")
+    none = len(labels) - 1
     sentence = "The tag of the message that the dispatcher announces; none for a walk that announces no message."
-    return (Variable("announced", 0, bounds.tags, bounds.tags, sentence, labels=labels),)
+    return (Variable("announced", 0, none, none, sentence, labels=labels),)
 
 
 def _last_of_sweep(policy: Policy, bounds: Bounds) -> int:
@@ -123,6 +125,10 @@ def _of_aspects(policy: Policy, bounds: Bounds) -> Iterator[Variable]:
     queues = range(bounds.queues)
     if bounds.has("buckets"):
         yield from (flag(of_queue("present", each, bounds), "The table has a bucket for the queue.") for each in queues)
+    if bounds.has("truncate"):
+        for each in queues:
+            name = of_queue("visible_start", each, bounds)
+            yield Variable(name, 0, bounds.messages, 0, "The queue's first offset: what was before is deleted.")
     if bounds.has("crash"):
         for each in queues:
             name = of_queue("flushed_end", each, bounds)
@@ -137,7 +143,7 @@ def _of_aspects(policy: Policy, bounds: Bounds) -> Iterator[Variable]:
 
 def tells_tag(policy: Policy, bounds: Bounds) -> bool:
     """Whether the dispatcher looks at the tag of the message that it announces."""
-    return bounds.tags > 1 and policy.notify_only_if_tag_matches
+    return bounds.filters and policy.notify_only_if_tag_matches
 
 
 def queue_of(index: int, bounds: Bounds, variables: Mapping[str, Variable]) -> Queue:
@@ -146,6 +152,7 @@ def queue_of(index: int, bounds: Bounds, variables: Mapping[str, Variable]) -> Q
         index=index,
         log_end=number(variables, of_queue("log_end", index, bounds)),
         visible_end=number(variables, of_queue("visible_end", index, bounds)),
+        visible_start=number(variables, of_queue("visible_start", index, bounds)),
         flushed_end=number(variables, of_queue("flushed_end", index, bounds)),
         unscanned=fact(variables, of_queue("unscanned", index, bounds)),
         present=fact(variables, of_queue("present", index, bounds)),

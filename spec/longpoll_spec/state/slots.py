@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import Policy
 from longpoll_spec.state.lookup import fact, number
-from longpoll_spec.state.parts import COPIES_MAX, Phases, Request, may_orphan
+from longpoll_spec.state.parts import COPIES_MAX, Phases, Request, may_orphan, wishes_of
 from longpoll_spec.state.variables import Variable, flag, hold_ticks_of, queue_number
 
 
@@ -55,12 +55,13 @@ def _of_aspects(policy: Policy, bounds: Bounds, index: int) -> Iterator[Variable
 
 
 def _about_tags(bounds: Bounds, index: int) -> Sequence[Variable]:
-    if bounds.tags == 1:
+    if not bounds.filters:
         return ()
-    labels = (*(f"t{tag}" for tag in range(bounds.tags)), "nothing")
+    labels = (*(wish.name for wish in wishes_of(bounds)), "nothing")
+    nothing = len(labels) - 1
     passes = "A visible message at or after its offset passes the broker's test for it, which compares hashes."
     found = [
-        Variable(f"wants_{index}", 0, bounds.tags, bounds.tags, "The tag that the consumer wants.", labels=labels),
+        Variable(f"wants_{index}", 0, nothing, nothing, "What the consumer wants.", labels=labels),
         flag(f"passes_{index}", passes),
     ]
     if bounds.tags > 2:
