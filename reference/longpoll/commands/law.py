@@ -24,7 +24,7 @@ from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, REQUESTS_MAX, SIZ
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.exploration import Progress as Explored
-from longpoll_spec.engines.minimise import minimised
+from longpoll_spec.engines.minimise import minimised, shortest_token
 from longpoll_spec.engines.survey import survey
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError
@@ -145,6 +145,15 @@ def check(
     show_default=True,
     help="Requests to prove it for; any: for any number, which takes longer.",
 )
+@click.option("--queues", type=int, help="Queues that share all threads.  [default: 1; for any: 2]")
+@click.option("--tags", type=int, help="Tags that a pull can want.  [default: 1; for any: 2]")
+@click.option(
+    "--aspect",
+    "aspects",
+    multiple=True,
+    metavar="NAME",
+    help="Switch this aspect on; repeatable.  [default: none; for any: all but lateness]",
+)
 @click.option(
     "--timeout",
     "timeout_s",
@@ -169,6 +178,9 @@ def prove(
     *,
     policy_name: str,
     requests: int | None,
+    queues: int | None,
+    tags: int | None,
+    aspects: Sequence[str],
     timeout_s: float,
     depth_max: int,
     knobs: Sequence[str],
@@ -184,6 +196,7 @@ def prove(
     Examples:
       longpoll prove --policy strict --requests 8
       longpoll prove --policy strict --requests any
+      longpoll prove --policy strict --requests 4 --queues 2 --tags 2 --aspect crash --aspect commits
       longpoll prove --policy strict-clone --knob recheck_after_keep=false
       longpoll prove --policy rocketmq-4.9 --property answered_once --json
 
@@ -194,7 +207,10 @@ def prove(
     from longpoll_spec.engines import smt, smt_any  # noqa: PLC0415
 
     policy = _policy(policy_name, knobs)
-    limits: dict[str, Any] = {"names": names, "timeout_s": timeout_s, "depth_max": depth_max}
+    usual = smt_any.WORLD if requests is None else smt.PLAIN
+    wanted: dict[str, Any] = {"queues": queues, "tags": tags, "aspects": frozenset(aspects) or None}
+    world = attrs.evolve(usual, **{key: value for key, value in wanted.items() if value is not None})
+    limits: dict[str, Any] = {"world": world, "names": names, "timeout_s": timeout_s, "depth_max": depth_max}
     try:
         with _spinner(f"proving {policy.name} for {requests or 'any number of'} requests") as say:
             if requests is None:
@@ -220,20 +236,27 @@ def prove(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write to this file instead of stdout.",
 )
+@click.option("--shortest", is_flag=True, help="Show a shortest run that shows the same, with fewest thread changes.")
 @json_option
 @user_mistakes
-def explain(*, token: str, form: str, output: Path | None, as_json: bool) -> None:
+def explain(*, token: str, form: str, output: Path | None, shortest: bool, as_json: bool) -> None:
     """Show a token's run as a sequence that a person can read, in RocketMQ's own terms.
+
+    What `longpoll check` gives is a shortest run already; what random runs give is not.
 
     \b
     Examples:
       longpoll explain TOKEN
+      longpoll explain TOKEN --shortest
       longpoll explain TOKEN --format mermaid
       longpoll explain TOKEN --format html --output race.html
       longpoll explain TOKEN --format itf --output race.itf.json
       longpoll explain TOKEN --json
     """
     trace = replay(token)
+    if shortest:
+        token = shortest_token(trace)
+        trace = replay(token)
     story = story_of(trace)
     if as_json or form == "json":
         _write(msgspec.json.encode(machine.render(trace, story, token)).decode() + "\n", output)

@@ -12,6 +12,7 @@ import click
 
 from longpoll.commands.law_shown import coloured, show_tokens
 from longpoll.output import out, table
+from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt import Obligation, Proof
 from longpoll_spec.engines.smt_any import AnyProof
 from longpoll_spec.engines.smt_inductive import Counterexample
@@ -31,6 +32,9 @@ def proof(found: Proof) -> dict[str, Any]:
     return {
         "policy": found.model.policy.name,
         "requests": found.model.bounds.requests,
+        "queues": found.model.bounds.queues,
+        "tags": found.model.bounds.tags,
+        "aspects": sorted(found.model.bounds.aspects),
         "seconds": round(found.seconds, 3),
         "verdicts": {name: found.verdict(name) for name in found.needed},
         "obligations": [_obligation(found, each) for each in found.obligations],
@@ -67,7 +71,8 @@ def show_proof(found: Proof, any_number: Mapping[str, Any]) -> None:
     """Print the result for a person; `any_number` is its `cutoff` if the proof is for any number of requests."""
     requests = "any number of" if any_number else found.model.bounds.requests
     out.print(
-        f"{found.model.policy.name}: {requests} requests, any number of messages, any timeout and scan period; "
+        f"{found.model.policy.name}: {requests} requests, any number of messages, any timeout and scan period, "
+        f"{_world(found.model.bounds)}; "
         f"{len(found.obligations)} obligations in {found.seconds:.1f} s",
         soft_wrap=True,
     )
@@ -81,6 +86,12 @@ def show_proof(found: Proof, any_number: Mapping[str, Any]) -> None:
     for name in found.needed:
         if found.verdict(name) == "unknown":
             _show_unknown(found, name)
+
+
+def _world(bounds: Bounds) -> str:
+    """What is in the world of the proof."""
+    aspects = f", with {', '.join(sorted(bounds.aspects))}" if bounds.aspects else ""
+    return f"{bounds.queues} queue(s), {bounds.tags} tag(s){aspects}"
 
 
 def _show_cutoff(any_number: Mapping[str, Any]) -> None:
