@@ -29,7 +29,7 @@ _SMALLER_WORLDS = [(queues, tags) for queues in (1, 2) for tags in (1, 2) if (qu
         ("strict", WORLD),
         pytest.param("strict-clone", WORLD, marks=pytest.mark.long),
         *(
-            pytest.param(name, attrs.evolve(PLAIN, queues=queues, tags=tags), marks=pytest.mark.long)
+            pytest.param(name, attrs.evolve(WORLD, queues=queues, tags=tags), marks=pytest.mark.long)
             for name in ablate.POLICIES
             for queues, tags in _SMALLER_WORLDS
         ),
