@@ -1,0 +1,91 @@
+"""A coverage-guided fuzzer of everything that reads what a peer sent: frames, headers, fields, bodies, expressions.
+
+    python model_tests/wire/coverage_fuzz.py CORPUS_DIRECTORY [-runs=N ...]
+
+libFuzzer's options follow the corpus; it ends with a code other than 0, and the input, at the first exception that the
+protocol's own errors do not cover. With `planted` as the first argument those are not covered either, so that it must
+find one. Leaves out the broker behind the wire, which `model_tests/service/test_fuzz.py` fuzzes whole.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Final
+
+# Not among the project's own dependencies: a machine may lack it, and then so do its types.
+atheris = importlib.import_module("atheris")
+
+with atheris.instrument_imports(include=["longpoll_broker.wire", "longpoll_broker.core"]):
+    from model_tests.service.fuzzing import Fuzzer
+
+    from longpoll_broker.core.filter import ExpressionError, filter_of
+    from longpoll_broker.core.properties import FORM_5, read_properties, write_properties
+    from longpoll_broker.errors import HeaderError, ProtocolError
+    from longpoll_broker.wire import bodies, headers
+    from longpoll_broker.wire.command import Command, encode
+    from longpoll_broker.wire.connection import Connection
+    from longpoll_broker.wire.message import decode_batch
+
+HEADERS: Final = [
+    kind for kind in vars(headers).values() if isinstance(kind, type) and issubclass(kind, headers.Header)
+]
+BODIES: Final = [kind for kind in vars(bodies).values() if isinstance(kind, type) and issubclass(kind, bodies.Body)]
+SEED_COUNT: Final = 200
+
+
+def read_command(command: Command, covered: tuple[type[Exception], ...]) -> None:
+    """Read a command as every kind of request and reply, and write it again."""
+    fields = command.ext_fields or {}
+    for kind in HEADERS:
+        try:
+            kind.decode(fields).encode()
+        except covered:
+            continue
+    for body in BODIES:
+        try:
+            body.decode(command.body).encode()
+        except covered:
+            continue
+    refused: tuple[type[Exception], ...] = (ExpressionError, *covered)
+    for text in fields.values():
+        write_properties(read_properties(text), FORM_5)
+        for expression_type in (None, "SQL92"):
+            try:
+                filter_of(text, expression_type)
+            except refused:
+                continue
+    try:
+        decode_batch(command.body)
+        encode(command)
+    except covered:
+        return
+
+
+def read_stream(content: bytes, covered: tuple[type[Exception], ...]) -> None:
+    """Read bytes as a peer's stream, in two pieces."""
+    connection = Connection()
+    try:
+        for piece in (content[: len(content) // 2], content[len(content) // 2 :]):
+            connection.receive_data(piece)
+            while isinstance(event := connection.next_event(), Command):
+                read_command(event, covered)
+    except covered:
+        return
+
+
+def main(arguments: list[str]) -> None:
+    """Write whole requests as the first corpus, and fuzz from there."""
+    planted = arguments[0] == "planted"
+    corpus, *options = arguments[planted:]
+    fuzzer = Fuzzer(1)
+    for number in range(SEED_COUNT):
+        Path(corpus, f"seed-{number}").write_bytes(fuzzer.frame())
+    covered: tuple[type[Exception], ...] = () if planted else (ProtocolError, HeaderError)
+    atheris.Setup([sys.argv[0], corpus, *options], lambda content: read_stream(content, covered))
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
