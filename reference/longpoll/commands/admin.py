@@ -5,17 +5,16 @@ Leaves out asking (`longpoll_broker.service.client.admin`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import click
-from click.decorators import FC
 
-from longpoll.commands.client import name_server_option, read_start
+from longpoll.commands.client import read_start
 from longpoll.output import emit_json, fail, json_option, out, table, user_mistakes
+from longpoll.server_options import Server, server_options
 from longpoll_broker.errors import ClientError, ConfigError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.client import Admin, StartAt
 from longpoll_broker.service.client.admin import GroupInfo, OffsetInfo, TopicInfo
 from longpoll_broker.wire.codes import Permission
@@ -26,10 +25,10 @@ PERMISSIONS: Final = {"rw": Permission.READ | Permission.WRITE, "r": Permission.
 
 
 @contextmanager
-def asking(name_server: str) -> Iterator[Admin]:
+def asking(server: Server) -> Iterator[Admin]:
     """Someone to ask; a server that refuses or is not there becomes one line and exit 2."""
     try:
-        with Admin(RealRuntime(), name_server) as admin:
+        with Admin(server.runtime, server.name_server, credentials=server.credentials) as admin:
             yield admin
     except ClientError as error:
         fail(str(error))
@@ -46,12 +45,6 @@ def topic_fields(topic: TopicInfo) -> dict[str, Any]:
     }
 
 
-def common(command: FC) -> FC:
-    """The options of every command here."""
-    decorate: Callable[[FC], FC] = name_server_option
-    return decorate(json_option(command))
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name", required=False)
 @click.option("--create", is_flag=True, help="Make the topic NAME, or change it if it is there.")
@@ -61,8 +54,9 @@ def common(command: FC) -> FC:
 )
 @click.option("--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True)
 @click.option("--all", "with_system", is_flag=True, help="Also the system's topics and those of single groups.")
-@common
+@json_option
 @user_mistakes
+@server_options
 def topics(
     *,
     name: str | None,
@@ -71,7 +65,7 @@ def topics(
     queues: int,
     permission: str,
     with_system: bool,
-    name_server: str,
+    server: Server,
     as_json: bool,
 ) -> None:
     """List the topics, or the one called NAME; make, change or remove one.
@@ -87,7 +81,7 @@ def topics(
         raise ConfigError("--create and --delete cannot be used together")
     if (create or delete) and name is None:
         raise ConfigError("no topic is named: write its NAME before the options")
-    with asking(name_server) as admin:
+    with asking(server) as admin:
         if delete and name is not None:
             admin.delete_topic(name)
             _tell_done({"topic": name, "deleted": True}, f"removed topic {name}", as_json=as_json)
@@ -119,9 +113,10 @@ def _tell_done(fields: dict[str, Any], text: str, *, as_json: bool) -> None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@common
+@json_option
 @user_mistakes
-def groups(*, name_server: str, as_json: bool) -> None:
+@server_options
+def groups(*, server: Server, as_json: bool) -> None:
     """List the consumer groups and who is in them now.
 
     \b
@@ -129,7 +124,7 @@ def groups(*, name_server: str, as_json: bool) -> None:
       longpoll groups
       longpoll groups --json --name-server 127.0.0.1:9876
     """
-    with asking(name_server) as admin:
+    with asking(server) as admin:
         found = admin.groups()
     if as_json:
         emit_json({"groups": [_group_fields(group) for group in found]})
@@ -151,9 +146,10 @@ def _group_fields(group: GroupInfo) -> dict[str, Any]:
     metavar="first|last|TIMESTAMP",
     help="Have the group go on there in each queue; needs --topic. Its members must be stopped.",
 )
-@common
+@json_option
 @user_mistakes
-def offsets(*, group: str, named: tuple[str, ...], start: str | None, name_server: str, as_json: bool) -> None:
+@server_options
+def offsets(*, group: str, named: tuple[str, ...], start: str | None, server: Server, as_json: bool) -> None:
     """Show how far a group is in each queue, or have it go on elsewhere.
 
     RocketMQ says 0 for a queue that the group has not begun, while the queue still has its first message.
@@ -167,7 +163,7 @@ def offsets(*, group: str, named: tuple[str, ...], start: str | None, name_serve
     if start is not None and not named:
         raise ConfigError("--set changes what is not named too: name each topic with --topic")
     start_at, timestamp_ms = read_start(start)
-    with asking(name_server) as admin:
+    with asking(server) as admin:
         if start_at is not StartAt.STORED:
             _check_idle(admin, group)
             for topic in named:

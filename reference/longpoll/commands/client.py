@@ -23,8 +23,8 @@ from attrs import define
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from longpoll.output import Exit, emit_json, err, fail, json_option, out, user_mistakes
+from longpoll.server_options import Server, server_options
 from longpoll_broker.errors import ClientError, ConfigError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.client import (
     ConsumerConfig,
     Producer,
@@ -36,14 +36,6 @@ from longpoll_broker.service.client import (
 
 POLL_S: Final = 0.25
 """How long `consume` waits before it looks at its own time limit again."""
-
-name_server_option = click.option(
-    "--name-server",
-    default="127.0.0.1:9876",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Address of the name server.",
-)
 
 
 @contextmanager
@@ -129,9 +121,9 @@ def result_fields(result: SendResult) -> dict[str, Any]:
 @click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="Send it so many times.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many messages a second.")
 @click.option("--group", default="longpoll-producer", show_default=True, help="The producer group.")
-@name_server_option
 @json_option
 @user_mistakes
+@server_options
 def send(
     *,
     topic: str,
@@ -143,7 +135,7 @@ def send(
     count: int,
     rate: float | None,
     group: str,
-    name_server: str,
+    server: Server,
     as_json: bool,
 ) -> None:
     """Send BODY, or standard input, to TOPIC; the topic is made if the broker may do so.
@@ -158,7 +150,10 @@ def send(
     """
     content, properties = read_body(body), read_properties(pairs)
     run = SendRun(topic, count)
-    with stoppable() as stopped, Producer(RealRuntime(), name_server, group) as producer:
+    with (
+        stoppable() as stopped,
+        Producer(server.runtime, server.name_server, group, credentials=server.credentials) as producer,
+    ):
         send_one = partial(producer.send, topic, content, tags=tag, keys=key, properties=properties, queue_id=queue_id)
         with progress_bar() as bar:
             task = bar.add_task(f"sending to {topic}", total=count, speed="")
@@ -299,9 +294,9 @@ def print_message(message: ReceivedMessage, *, as_json: bool) -> None:
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option("--wait", "wait_s", type=click.FloatRange(min=0), help="End when nothing came for so many seconds.")
-@name_server_option
 @json_option
 @user_mistakes
+@server_options
 def consume(
     *,
     topic: str,
@@ -311,7 +306,7 @@ def consume(
     start: str | None,
     count: int | None,
     wait_s: float | None,
-    name_server: str,
+    server: Server,
     as_json: bool,
 ) -> None:
     """Consume TOPIC as a member of a group by long polling, until Ctrl-C, --count or --wait; --json: a line a message.
@@ -330,7 +325,10 @@ def consume(
     start_at, timestamp_ms = read_start(start)
     config = ConsumerConfig(group, start_at=start_at, start_timestamp_ms=timestamp_ms)
     seen = 0
-    with stoppable() as stopped, PullConsumer(RealRuntime(), name_server, config) as consumer:
+    with (
+        stoppable() as stopped,
+        PullConsumer(server.runtime, server.name_server, config, credentials=server.credentials) as consumer,
+    ):
         if sql is None:
             consumer.subscribe(topic, tag or "*")
         else:

@@ -1,0 +1,70 @@
+"""The options by which every client command is told where its broker is, who asks, and whom to trust.
+
+Leaves out asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from attrs import frozen
+
+from longpoll_broker.errors import ConfigError
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.runtime.tls import client_context
+from longpoll_broker.service.client import Credentials
+
+Command = Callable[..., None]
+ACCESS_KEY: Final = "LONGPOLL_ACCESS_KEY"
+SECRET_KEY: Final = "LONGPOLL_SECRET_KEY"  # noqa: S105 - the name of a variable
+
+
+@frozen
+class Server:
+    """A broker's name server, and how to talk to it and to its brokers."""
+
+    runtime: RealRuntime
+    name_server: str
+    credentials: Credentials | None
+
+
+def server_options(command: Command) -> Command:
+    """Give a command `--name-server` and its companions, and hand them to it as one `server`."""
+
+    @click.option(
+        "--name-server",
+        default="127.0.0.1:9876",
+        show_default=True,
+        metavar="HOST:PORT",
+        help="Address of the name server.",
+    )
+    @click.option("--access-key", envvar=ACCESS_KEY, help=f"Account at a broker with access control; or {ACCESS_KEY}.")
+    @click.option("--secret-key", envvar=SECRET_KEY, help=f"Its secret; better in the environment as {SECRET_KEY}.")
+    @click.option(
+        "--tls-authority", type=click.Path(path_type=Path), help="Use TLS and trust the PEM certificates here."
+    )
+    @wraps(command)
+    def wrapped(
+        *,
+        name_server: str,
+        access_key: str | None,
+        secret_key: str | None,
+        tls_authority: Path | None,
+        **options: Any,
+    ) -> None:
+        command(server=make_server(name_server, access_key, secret_key, tls_authority), **options)
+
+    return wrapped
+
+
+def make_server(name_server: str, access_key: str | None, secret_key: str | None, tls_authority: Path | None) -> Server:
+    """The options' meaning; raises ConfigError."""
+    if (access_key is None) != (secret_key is None):
+        raise ConfigError(f"an access key and its secret belong together: give both, or set {ACCESS_KEY}, {SECRET_KEY}")
+    credentials = Credentials(access_key, secret_key) if access_key is not None and secret_key is not None else None
+    tls = None if tls_authority is None else client_context(str(tls_authority))
+    return Server(RealRuntime(client_tls=tls), name_server, credentials)
