@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
+from click.testing import CliRunner
 
+from longpoll.cli import main
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore, minimise
 from longpoll_spec.engines.compile_python import question, successors
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.exploration import Exploration
-from longpoll_spec.engines.minimise import fewest_switches, minimised, switches_in
-from longpoll_spec.engines.tokens import replay
+from longpoll_spec.engines.minimise import fewest_switches, minimised, shortest_token, switches_in
+from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import preset, with_knob
@@ -119,6 +121,36 @@ def test_every_token_is_replaced_by_one_as_long() -> None:
             trace = replay(now.token)
             assert trace.depth == now.depth
             assert now.kind == "sometimes" or breaks_its_property(trace)
+
+
+def _command(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["explain", *words])
+    return done.exit_code, done.output
+
+
+def test_a_long_run_is_told_by_a_shortest_one() -> None:
+    """`explain --shortest` shows, for a run that takes detours, what `check` would have given."""
+    found = _explored("rocketmq-4.9")
+    model = found.model
+    (tick,) = model.named("tick")
+    direct = [step.action for step in replay(found.verdict("lost_by_hold").token or "").steps if step.action]
+    detour = token_of(model, [tick, *direct], "lost_by_hold")
+    code, told = _command(detour, "--shortest")
+
+    assert breaks_its_property(replay(detour))
+    assert code == 0
+    assert "in 6 steps" in told
+    assert "in 7 steps" in _command(detour)[1]
+    assert replay(shortest_token(replay(detour))).depth == 6
+
+
+def test_a_run_without_a_property_has_no_shortest() -> None:
+    """There is nothing that a shorter run would have to show."""
+    model = _explored("rocketmq-4.9").model
+    code, told = _command(token_of(model, model.named("append")), "--shortest")
+
+    assert code == 2
+    assert "names no property" in told
 
 
 def test_a_pass_that_ends_early_keeps_the_runs_it_was_given() -> None:
