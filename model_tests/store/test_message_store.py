@@ -229,6 +229,57 @@ def test_zero_bytes_are_taken(tmp_path: pathlib.Path, value: str) -> None:
     store.close()
 
 
+def test_a_batch_stands_in_one_file(tmp_path: pathlib.Path) -> None:
+    """A batch that does not fit moves to the next file as a whole, whoever reads it; its offsets are neighbours."""
+    store = open_store(tmp_path)
+    for size in range(0, 900, 36):
+        store.put(message(body=b"x" * size))
+        results = store.put_batch([message(body=b"y" * 100, tag="t"), message(body=b"z"), message("U", 1)])
+        starts = {result.physical_offset // SMALL.commit_log_file_size for result in results}
+        assert len(starts) == 1
+        assert results[1].physical_offset == results[0].log_end
+        assert results[1].queue_offset == results[0].queue_offset + 1
+    count = store.visible_end("T", 0)
+    while store.dispatched_end < store.log_end:
+        store.dispatch(7)
+    assert (count, store.visible_end("T", 0), store.visible_end("U", 1)) == (0, 75, 25)
+    store.close()
+    assert verify(RealFiles(), str(tmp_path)).problems == []
+    assert len(read_log(tmp_path)["blanks"]) > 2
+
+
+def test_a_refused_batch_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One bad message, a batch that no file can hold, a full disk: none of its messages is stored."""
+    store = open_store(tmp_path)
+    for batch in (
+        [message(), message(body=b"x" * 1025)],
+        [message(), message(queue_id=-1)],
+        [message(body=b"x" * 900) for _ in range(3)],
+    ):
+        with pytest.raises(MessageRefusedError):
+            store.put_batch(batch)
+    reserve = RealMappedFile.reserve
+
+    def nearly_full(self: RealMappedFile, start: int, stop: int) -> None:
+        if stop > 1500:
+            raise OSError(errno.ENOSPC, "No space left on device", "log")
+        reserve(self, start, stop)
+
+    monkeypatch.setattr(RealMappedFile, "reserve", nearly_full)
+    with pytest.raises(OSError, match="No space"):
+        store.put_batch([message(body=b"x" * 500) for _ in range(3)])
+    assert store.log_end == 0
+    assert [result.queue_offset for result in store.put_batch([message(), message()])] == [0, 1]
+    store.close()
+
+
+def test_a_batch_without_room_made_is_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without making room first a batch would end up in two files."""
+    monkeypatch.setattr("longpoll_broker.store.commit_log.CommitLog.make_room", lambda *_: None)
+    with pytest.raises(AssertionError):
+        test_a_batch_stands_in_one_file(tmp_path)
+
+
 def put_until_full(store: MessageStore) -> int:
     """How many messages still fit."""
     for count in range(1000):

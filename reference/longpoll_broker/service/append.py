@@ -8,6 +8,7 @@ Sources: `CommitLog.asyncPutMessage`, `ScheduleMessageService.messageTimeup` 4.9
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from attrs import define
@@ -49,6 +50,22 @@ class Appender:
             return self.store.put(message)
         after_ns = recorder.now_ns()
         result = self.store.put(message)
+        self._record(recorder, after_ns, message, tag, result)
+        return result
+
+    def append_batch(self, messages: Sequence[tuple[MessageToStore, str]]) -> list[PutResult]:
+        """Append messages with their tags, all or none; raises what `MessageStore.put_batch` raises."""
+        recorder = self.recorder
+        self.runtime.step("append")
+        after_ns = recorder.now_ns() if recorder is not None else 0
+        results = self.store.put_batch([message for message, _tag in messages])
+        if recorder is not None:
+            for (message, tag), result in zip(messages, results, strict=True):
+                self._record(recorder, after_ns, message, tag, result)
+        return results
+
+    @staticmethod
+    def _record(recorder: HistoryRecorder, after_ns: int, message: MessageToStore, tag: str, result: PutResult) -> None:
         recorder.put(
             "append",
             after_ns,
@@ -57,7 +74,6 @@ class Appender:
             queue_offset=result.queue_offset,
             tag=tag,
         )
-        return result
 
 
 def delayed(message: MessageToStore, properties: dict[str, str], level: int, form: PropertiesForm) -> MessageToStore:

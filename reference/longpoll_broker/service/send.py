@@ -248,7 +248,7 @@ class SendService:
     def _put_batch(
         self, channel: Channel, command: Command, header: SendMessageRequestHeader, queue_id: int, outbox: Outbox
     ) -> Parts | None:
-        """Store a batch's messages one after the other; all are checked before the first is stored."""
+        """Store a batch's messages one after the other, all or none."""
         if header.topic.startswith(RETRY_PREFIX) and not self.traits.batches_retries:
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
@@ -270,7 +270,8 @@ class SendService:
             stored = own + mark + shared_text
             tag = read_properties(part.properties).get(TAGS) or shared.get(TAGS, "")
             messages.append((self._message(channel, header, queue_id, part.body, stored, tag, part.flag), tag))
-        put = [(message, tag, self.appender.append(message, tag)) for message, tag in messages]
+        results = self.appender.append_batch(messages)
+        put = [(message, tag, result) for (message, tag), result in zip(messages, results, strict=True)]
         fields = REGION_FIELDS | {
             "queueId": str(queue_id),
             "msgId": ",".join(result.msg_id for _message, _tag, result in put),

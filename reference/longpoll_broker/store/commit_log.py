@@ -41,6 +41,12 @@ _HEAD_V4: Final = _HEADS[HOST_V4_SIZE, HOST_V4_SIZE]
 _SHORT: Final = struct.Struct(">h")
 
 
+def size_of(message: MessageToStore) -> int:
+    """Bytes of the record that a message becomes."""
+    head = _HEADS[len(message.born_host), len(message.store_host)]
+    return head.size + len(message.body) + 1 + len(message.topic.encode()) + 2 + len(message.properties)
+
+
 class CommitLog:
     """The mapped log. Invariant: bytes [segments.start, end) are whole records and blanks; `end` moves after them.
 
@@ -107,6 +113,15 @@ class CommitLog:
         )  # fmt: skip
         self.end = start + size
         return start
+
+    def make_room(self, size: int) -> None:
+        """Have the next `size` bytes, of several records, in one file and on the disk; raises as `append` does."""
+        segment = self._segment
+        if segment is None or self.end + size + BLANK_SIZE_MIN > segment.stop:
+            segment = self._room_for(size)
+        position = self.end - segment.start
+        if position + size > segment.reserved_end:
+            segment.reserve(position, position + size)
 
     def _room_for(self, size: int) -> Segment:
         """The segment to write `size` bytes to; ends the present one with a blank if they do not fit."""

@@ -19,7 +19,7 @@ from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import MessageRefusedError, StoreUserError
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
-from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.commit_log import CommitLog, size_of
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.deletions import Deletions
 from longpoll_broker.store.dispatch import Dispatcher, Handed
@@ -28,6 +28,7 @@ from longpoll_broker.store.indexer import Indexer
 from longpoll_broker.store.inner_queues import inner_places, with_offsets
 from longpoll_broker.store.limits import check_config, check_topic
 from longpoll_broker.store.messages import Arrival, GetResult, GetStatus, MessageToStore, PutResult, QueryResult
+from longpoll_broker.store.nearest import nearest_offset
 from longpoll_broker.store.queue_table import QueueTable
 from longpoll_broker.store.record import (
     PROPERTIES_SIZE_MAX,
@@ -144,47 +145,73 @@ class MessageStore:
         Raises MessageRefusedError when a limit is broken and OSError when the disk is full; nothing of the message is
         left then.
         """
+        message = self._checked(message)
+        with self._append_lock:
+            return self._append(message, self._log.end)
+
+    def put_batch(self, messages: Sequence[MessageToStore]) -> list[PutResult]:
+        """Append messages as neighbours in one file, with none of another producer between them (`MessageExtBatch`).
+
+        Raises MessageRefusedError and OSError as `put` does, and also when no file can hold them all; nothing of any
+        of them is left then.
+        """
+        checked = [self._checked(message) for message in messages]
+        with self._append_lock:
+            for message in checked:
+                self._check_place(message)
+            end_before = self._log.end
+            self._log.make_room(sum(map(size_of, checked)))
+            results = []
+            for message in checked:
+                results.append(self._append(message, end_before))
+                end_before = self._log.end
+            return results
+
+    def _checked(self, message: MessageToStore) -> MessageToStore:
+        """The message in the form that is stored; raises MessageRefusedError when a limit is broken."""
         properties = message.properties
         if len(message.body) > self._config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX:
             raise MessageRefusedError(self._why_refused(message))
         if b"\0" in properties:
             message = replace(message, properties=with_zeros(properties))
+        return message
+
+    def _append(self, message: MessageToStore, end_before: int) -> PutResult:
+        """Write one message and hand it over; the caller holds the append lock and says where the log ended before."""
         topic_name, sys_flag = message.topic, message.sys_flag
-        with self._append_lock:
-            topic = self._table.topics.get(topic_name)
-            queue = topic.queues.get(message.queue_id) if topic is not None else None
-            if queue is None or topic is None:
-                self._check_place(message)
-                queue = self._table.make(topic_name, message.queue_id)
-                topic = self._table.topics[topic_name]
-            store_ms = self._runtime.unix_ms()
-            # Never backwards, so that a recovery that goes by store times is right even if the clock was set back.
-            store_ms = max(store_ms, self._store_ms)
-            listed = not sys_flag or sys_flag & SYS_FLAG_TRANSACTION_MASK not in _NOT_IN_QUEUE
-            queue_offset = queue.offset_next if listed else 0
-            tags_code = message.tags_code
-            if topic_name == SCHEDULE_TOPIC:
-                tags_code = tags_code_of(topic_name, properties, store_ms)
-            inner: list[ConsumeQueue] = []
-            if message.inner_queues:
-                inner = [self._table.make(*place) for place in message.inner_queues]
-                message = self._numbered(message, inner)
-                if b"\0" in message.properties:
-                    message = replace(message, properties=with_zeros(message.properties))
-            log = self._log
-            end_before = log.end
-            start = log.append(message, topic.part, queue_offset, store_ms)
-            size = log.end - start
-            self._store_ms = store_ms
-            if listed:
-                queue.offset_next = queue_offset + 1
-            if inner:
-                # Not handed over: the dispatcher reads from the record which queues list it.
-                for each in inner:
-                    each.offset_next += 1
-            else:
-                handed = Handed(queue if listed else None, queue_offset, start, size, tags_code, store_ms)
-                self._dispatcher.hand(handed, end_before)
+        topic = self._table.topics.get(topic_name)
+        queue = topic.queues.get(message.queue_id) if topic is not None else None
+        if queue is None or topic is None:
+            self._check_place(message)
+            queue = self._table.make(topic_name, message.queue_id)
+            topic = self._table.topics[topic_name]
+        store_ms = self._runtime.unix_ms()
+        # Never backwards, so that a recovery that goes by store times is right even if the clock was set back.
+        store_ms = max(store_ms, self._store_ms)
+        listed = not sys_flag or sys_flag & SYS_FLAG_TRANSACTION_MASK not in _NOT_IN_QUEUE
+        queue_offset = queue.offset_next if listed else 0
+        tags_code = message.tags_code
+        if topic_name == SCHEDULE_TOPIC:
+            tags_code = tags_code_of(topic_name, message.properties, store_ms)
+        inner: list[ConsumeQueue] = []
+        if message.inner_queues:
+            inner = [self._table.make(*place) for place in message.inner_queues]
+            message = self._numbered(message, inner)
+            if b"\0" in message.properties:
+                message = replace(message, properties=with_zeros(message.properties))
+        log = self._log
+        start = log.append(message, topic.part, queue_offset, store_ms)
+        size = log.end - start
+        self._store_ms = store_ms
+        if listed:
+            queue.offset_next = queue_offset + 1
+        if inner:
+            # Not handed over: the dispatcher reads from the record which queues list it.
+            for each in inner:
+                each.offset_next += 1
+        else:
+            handed = Handed(queue if listed else None, queue_offset, start, size, tags_code, store_ms)
+            self._dispatcher.hand(handed, end_before)
         return PutResult(queue_offset, start, size, store_ms, message.store_host)
 
     @staticmethod
@@ -352,31 +379,13 @@ class MessageStore:
         return found.store_ms if isinstance(found, Record) else None
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """The queue offset stored nearest to `time_ms` (`getOffsetInQueueByTime`); 0 for a queue without messages.
-
-        A message stored at that very time wins; else the nearer of the two around it, the earlier on a tie; beyond the
-        last message the last one. Java first picks one file by its modification time; we search the whole queue.
-        """
+        """The queue offset stored nearest to `time_ms` (`nearest_offset`); 0 for a queue without messages."""
         queue = self._table.find(topic, queue_id)
         if queue is None:
             return 0
-        low, high = queue.offset_min, queue.offset_end - 1
-        left = right = -1
-        left_ms = right_ms = 0
-        while low <= high:
-            middle = (low + high) // 2
-            stored_ms = self.store_ms_of(topic, queue_id, middle)
-            if stored_ms is None:
-                low = middle + 1
-            elif stored_ms == time_ms:
-                return middle
-            elif stored_ms < time_ms:
-                left, left_ms, low = middle, stored_ms, middle + 1
-            else:
-                right, right_ms, high = middle, stored_ms, middle - 1
-        if left < 0 or right < 0:
-            return max(left, right, 0)
-        return right if time_ms - left_ms > right_ms - time_ms else left
+        return nearest_offset(
+            queue.offset_min, queue.offset_end - 1, lambda offset: self.store_ms_of(topic, queue_id, offset), time_ms
+        )
 
     # ------------------------------------------------------------------ index
 

@@ -1,0 +1,35 @@
+"""Which message of a queue was stored nearest to a time: 4.9's rule (`ConsumeQueue.getOffsetInQueueByTime`).
+
+A message stored at that very time wins; else the nearer of the two around it, the earlier on a tie; beyond the last
+message the last one. Java first picks one file by its modification time; we search the whole queue.
+
+Leaves out 5.x's rule (`core.time_search`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def nearest_offset(first: int, last: int, store_ms_of: Callable[[int], int | None], time_ms: int) -> int:
+    """The offset from `first` to `last` stored nearest to `time_ms`; 0 when there is none.
+
+    `store_ms_of` gives a message's store time, which grows with the offset; None for one that is gone.
+    """
+    low, high = first, last
+    left = right = -1
+    left_ms = right_ms = 0
+    while low <= high:
+        middle = (low + high) // 2
+        stored_ms = store_ms_of(middle)
+        if stored_ms is None:
+            low = middle + 1
+        elif stored_ms == time_ms:
+            return middle
+        elif stored_ms < time_ms:
+            left, left_ms, low = middle, stored_ms, middle + 1
+        else:
+            right, right_ms, high = middle, stored_ms, middle - 1
+    if left < 0 or right < 0:
+        return max(left, right, 0)
+    return right if time_ms - left_ms > right_ms - time_ms else left
