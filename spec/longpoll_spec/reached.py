@@ -115,6 +115,12 @@ def _of_aspects(model: Model) -> Iterable[Property]:
             for queue in state.queues
         ]
         yield _sometimes("log_is_cut", "A queue's log is cut back.", any_of(cut))
+        anew = [
+            action.guard & (queue.log_end > 0) & (_int_after(queue.log_end, action) <= 0)
+            for action in model.named("queue_deleted")
+            for queue in state.queues
+        ]
+        yield _sometimes("queue_begins_anew", "A queue with messages is deleted, and begins at 0.", any_of(anew))
     if model.bounds.has("limit") and model.policy.hold_limit != "none":
         full = any_of(each.is_("missed") & state.is_full for each in state.requests)
         yield _sometimes("table_is_full", "A pull that missed finds no room.", full)
