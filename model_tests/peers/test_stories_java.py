@@ -75,6 +75,24 @@ def test_a_group_goes_on_from_its_stored_offsets(name_server: str) -> None:
     assert sorted(first + second) == list(range(200))
 
 
+def test_topics_groups_and_offsets_can_be_asked(name_server: str) -> None:
+    """As `longpoll topics`, `groups` and `offsets` do."""
+    with stories.new_topic(name_server, 2) as topic, Admin(stories.RUNTIME, name_server) as admin:
+        stories.send_numbered(name_server, topic, 10)
+        with PullConsumer(stories.RUNTIME, name_server, ConsumerConfig("asked", start_at=StartAt.FIRST)) as consumer:
+            consumer.subscribe(topic)
+            consumer.start()
+            assert consumer.poll(stories.PATIENCE_S)
+            assert topic in admin.topic_names()
+            (group,) = [group for group in admin.groups() if group.name == "asked"]
+            assert len(group.members) == 1
+        assert sum(row.lag for row in admin.offsets("asked", [topic])) == 10
+        for queue in admin.topic(topic).readable:
+            admin.set_offset("asked", queue, StartAt.LAST)
+        assert sum(row.lag for row in admin.offsets("asked", [topic])) == 0
+        admin.delete_topic(topic)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_java_broker_registers_at_our_name_server(version: str, tmp_path: Path) -> None:
     """Its topics have routes beside our own broker's, clients are served by both, and it is forgotten when it ends."""
