@@ -68,6 +68,31 @@ def test_check_finds_the_race_of_rocketmq(engine: str) -> None:
     assert "its wakeup is lost" in " ".join(told.stdout.split())
 
 
+def test_check_goes_on_to_the_aspects() -> None:
+    """A property of an aspect is decided there: its row says where, and by which name the hazard is known."""
+    made = _json("check", "--policy", "rocketmq-5", "--bounds", "tiny", "--property", "commit_never_regresses", code=1)
+    (row,) = made["properties"]
+    alone = ("check", "--policy", "rocketmq-5", "--bounds", "tiny", "--requests", "1", "--aspect", "commits")
+    asked = _json(*alone, "--property", "commit_never_regresses", code=1)
+
+    assert (row["bounds"], row["verdict"], row["hazards"]) == ("commits", "violated", ["h"])
+    assert [each["bounds"] for each in made["explorations"]] == ["tiny", "commits"]
+    assert made["distinct_states"] == made["explorations"][0]["distinct_states"]
+    assert asked["bounds"] == "tiny+requests=1+commits"
+    assert [each["bounds"] for each in asked["explorations"]] == [asked["bounds"]]
+    assert breaks_its_property(replay(row["token"]))
+
+
+def test_check_finds_the_tight_bounds_on_answers() -> None:
+    """The whole table ends with how late an answer is, with a run for whoever doubts it."""
+    made = _json("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", code=1)
+    shown = _run("check", "--policy", "strict", "--bounds", "tiny").stdout
+
+    assert {name: each["ticks"] for name, each in made["bounds_found"].items()} == {"late": 1, "woken": 2}
+    assert replay(made["bounds_found"]["late"]["token"]).model.bounds.has("lateness")
+    assert "late: tight bound 0 ticks" in shown
+
+
 def test_strict_holds_over_many_states() -> None:
     """Strict holds in small, over at least 100,000 distinct states, and nothing in it is vacuous."""
     made = _json("check", "--policy", "strict", code=0)
@@ -270,7 +295,10 @@ def test_properties_lists_all() -> None:
         (("check", "--knob", "expiry=never"), "knob expiry does not take 'never'; it takes: scan, own_deadline"),
         (("check", "--bounds", "huge"), "unknown bounds 'huge'"),
         (("check", "--requests", "0"), "requests must be from 1 to 64"),
-        (("check", "--requests", "12"), "packed engine has one word of 64"),
+        (("check", "--queues", "9"), "queues must be from 1 to 8"),
+        (("check", "--tags", "0"), "tags must be from 1 to 3"),
+        (("check", "--aspect", "weather"), "unknown aspect 'weather'; known: buckets"),
+        (("check", "--queues", "2", "--property", "no_orphan"), "unknown property 'no_orphan'"),
         (("check", "--engine", "abacus"), "unknown engine 'abacus'"),
         (("prove", "--policy", "rabbit"), "unknown policy 'rabbit'"),
         (("prove", "--property", "append_fires"), "unknown property 'append_fires'"),

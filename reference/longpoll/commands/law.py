@@ -314,10 +314,11 @@ def properties(*, policy_name: str, knobs: Sequence[str], as_json: bool) -> None
     """
     policy = _policy(policy_name, knobs)
     worlds = [named("tiny", policy), *EXPLORATIONS.values()]
-    stated = {
-        item.name: item for bounds in reversed(worlds) for item in reversed(properties_of(law_of(policy, bounds)))
-    }
-    rows = [{"name": item.name, "kind": item.kind, "sentence": item.sentence} for item in reversed(stated.values())]
+    stated: dict[str, Property] = {}
+    for bounds in worlds:
+        for item in properties_of(law_of(policy, bounds)):
+            stated.setdefault(item.name, item)
+    rows = [{"name": item.name, "kind": item.kind, "sentence": item.sentence} for item in stated.values()]
     if as_json:
         emit_json({"policy": policy.name, "properties": rows})
         return
