@@ -12,7 +12,8 @@ import pytest
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import BrokerUserError, ConfigError, StoreUserError
 from longpoll_broker.runtime.real import RealRuntime
-from longpoll_broker.service.broker import Broker, ListenError
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.opening import ListenError
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
 from longpoll_broker.wire.codes import RequestCode

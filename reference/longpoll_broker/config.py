@@ -106,6 +106,8 @@ class BrokerConfig:
     """`pullMessageThreadPoolNums`; Java takes 16 + 2 x cores, of which one interpreter could use one."""
     pull_queue_capacity: int = field(default=100_000)
     """`pullThreadPoolQueueCapacity`."""
+    pull_wait_ms_max: int = field(default=5000)
+    """`waitTimeMillsInPullQueue`: a pull that waits longer for the pool is answered SYSTEM_BUSY."""
     hold_timeout_ms_max: int = field(default=60_000)
     """Longest hold that `strict` grants, whatever the request asks."""
     held_count_max: int = field(default=1_000_000)

@@ -65,6 +65,7 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "enablePropertyFilter": ("property_filter", _boolean),
     "pullMessageThreadPoolNums": ("pull_thread_count", _count),
     "pullThreadPoolQueueCapacity": ("pull_queue_capacity", _count),
+    "waitTimeMillsInPullQueue": ("pull_wait_ms_max", _count),
 }
 STORE_KEYS: Final[dict[str, Key]] = {
     "mappedFileSizeCommitLog": ("commit_log_file_size", _count),

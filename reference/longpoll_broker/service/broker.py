@@ -27,12 +27,11 @@ from longpoll_broker.core.queue_locks import QueueLocks
 from longpoll_broker.core.standing import MASTER_ID, Standing
 from longpoll_broker.core.statistics import Statistics
 from longpoll_broker.core.subscription import Clients
-from longpoll_broker.core.topics import PERM_READ, Groups, TopicConfig, Topics, name_problem
+from longpoll_broker.core.topics import PERM_READ, Groups, Topics
 from longpoll_broker.core.traits import traits_of
-from longpoll_broker.errors import BrokerUserError, ConfigError
+from longpoll_broker.errors import ConfigError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Listener, Runtime
-from longpoll_broker.service.access_control import AccessControl
 from longpoll_broker.service.admin import AdminService
 from longpoll_broker.service.append import Appender
 from longpoll_broker.service.channel import Channel, Limits, Outbox
@@ -49,6 +48,7 @@ from longpoll_broker.service.lock_service import LockService
 from longpoll_broker.service.metrics import RequestCounts
 from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.service.offset_moved import OffsetMovedTeller
+from longpoll_broker.service.opening import ANY_PORT, Address, adopt_topics, open_access_control, open_listener
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.service.query_service import QueryService
 from longpoll_broker.service.retention_service import RetentionService
@@ -58,7 +58,7 @@ from longpoll_broker.service.schedule_service import DelayOffsets, ScheduleServi
 from longpoll_broker.service.send import SendService
 from longpoll_broker.service.send_back import SendBackService
 from longpoll_broker.service.statistics_service import StatisticsService
-from longpoll_broker.service.transactions import OP_TOPIC, TransactionService
+from longpoll_broker.service.transactions import TransactionService
 from longpoll_broker.service.transport import IoLoop
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.record import host_bytes
@@ -69,13 +69,9 @@ from longpoll_spec.policy import STRICT, Policy
 
 log = logging.getLogger(__name__)
 
-Address = tuple[str, int]
-ANY_PORT: Final[Address] = ("127.0.0.1", 0)
+OVERLOAD: Final = "[OVERLOAD]system busy, try again later"
+TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})
-
-
-class ListenError(BrokerUserError):
-    """An address cannot be listened on."""
 
 
 class Broker:
@@ -115,10 +111,10 @@ class Broker:
             runtime, f"{directory}/config", self.topics, self.groups, self.offsets, self.delays
         )
         self._config_files.load()
-        self._access = _access_control(runtime, config)
+        self._access = open_access_control(runtime, config)
         self.request_counts = RequestCounts()
         self.topics.add_system_topics(config.broker_name, config.cluster_name)
-        self._adopt_topics()
+        adopt_topics(self.topics, self.store)
         self._wire()
         limits = Limits(
             config.frame_size_max, config.output_bytes_max, config.connection_count_max, config.channel_idle_ms_max
@@ -173,7 +169,7 @@ class Broker:
         if policy.visible_after == "flush":
             store_config = attrs.evolve(store_config, visible_when_durable=store_config.flush_disk_sync)
         with ExitStack() as undo:
-            listeners = (_listen(runtime, listen, undo), _listen(runtime, name_server, undo))
+            listeners = (open_listener(runtime, listen, undo), open_listener(runtime, name_server, undo))
             store = MessageStore.open(runtime, directory, store_config)
             undo.callback(store.close)
             recorder = None
@@ -257,8 +253,11 @@ class Broker:
         pool = self._pool
         if pool is None or command.code not in PULLS:
             serve(self._processors, channel, command, outbox)
-        elif not pool.offer(lambda worker_outbox: serve(self._processors, channel, command, worker_outbox)):
-            outbox.write(channel, answer(command, ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, try again later"))
+        elif not pool.offer(
+            lambda worker_outbox: serve(self._processors, channel, command, worker_outbox),
+            lambda worker_outbox: _refuse(channel, command, TOO_LATE, worker_outbox),
+        ):
+            _refuse(channel, command, OVERLOAD, outbox)
 
     def closed(self, channel: Channel) -> None:
         """Forget what is held for a closed connection, and its memberships."""
@@ -299,7 +298,12 @@ class Broker:
         self._pool = None
         if self.policy.notify == "dispatcher_poll":
             self._pool = PoolExecutor(
-                runtime, self.pull_service.run, config.pull_thread_count, config.pull_queue_capacity
+                runtime,
+                self.pull_service.run,
+                self.pull_service.refuse,
+                config.pull_thread_count,
+                config.pull_queue_capacity,
+                config.pull_wait_ms_max,
             )
         self.hold_service = HoldService(
             runtime,
@@ -468,31 +472,8 @@ class Broker:
         if self.policy.on_truncate == "wake":
             self.hold_service.topic_deleted(topic, outbox)
 
-    def _adopt_topics(self) -> None:
-        """A topic that has queues but no entry in `topics.json` (a crash came between) becomes known again."""
-        counts: dict[str, int] = {}
-        for topic, queue_id in self.store.queues():
-            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
-        for topic, count in counts.items():
-            if self.topics.get(topic) is None and name_problem(topic) is None and topic != OP_TOPIC:
-                log.warning("topic %s has queues but no configuration; it gets %d queues", topic, count)
-                self.topics.put(TopicConfig(topic, count, count))
 
-
-def _access_control(runtime: Runtime, config: BrokerConfig) -> AccessControl | None:
-    """The accounts, if there are any to ask; raises ConfigError."""
-    if config.acl_file is None:
-        if config.acl_enable:
-            raise ConfigError("aclEnable is true and no accounts are named: give their file, longpoll serve --acl FILE")
-        return None
-    return AccessControl(runtime, config.acl_file)
-
-
-def _listen(runtime: Runtime, address: Address, undo: ExitStack) -> Listener:
-    try:
-        listener = runtime.listen(*address)
-    except (OSError, OverflowError) as error:
-        host, port = address
-        raise ListenError(f"cannot listen on {host}:{port}: {error}; give another address") from None
-    undo.callback(listener.close)
-    return listener
+def _refuse(channel: Channel, command: Command, remark: str, outbox: Outbox) -> None:
+    """Answer a pull that the pool did not serve."""
+    if not command.is_one_way:
+        outbox.write(channel, answer(command, ResponseCode.SYSTEM_BUSY, remark))
