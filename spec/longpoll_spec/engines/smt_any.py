@@ -105,18 +105,25 @@ def prove_any(
     make = model_of or (lambda bounds: law_of(policy, bounds))
     read = statements_of(make, READ, world)
     needed = select(read.stated, names)
+    limits: dict[str, Any] = {"timeout_s": timeout_s, "depth_max": depth_max, "report": report}
+    # What two requests can break is broken for any number, and the rest need not wait for it.
+    few = prove_model(make(attrs.evolve(world, requests=REQUESTS_IN_RUNS)), names=names, **limits | {"depth_max": 0})
+    broken = list(_runs(make, world, [name for name in few.needed if few.verdict(name) != "proved"], **limits))
+    left = [item.name for item in needed if item.name not in {row.property_name for row in broken if row.token}]
     by_size: list[Mapping[tuple[str, StepName], Outcome]] = []
     cutoff, why_not = None, None
     try:
-        by_size, cutoff = _up_to_cutoff(make, read, [item.name for item in needed], timeout_s, report)
+        by_size, cutoff = _up_to_cutoff(make, read, left, timeout_s, report) if left else ([], None)
     except NotUniformError as error:
         why_not = str(error)
     rows = _joined(by_size)
-    open_names = [item.name for item in needed if not _is_proved(rows, item.name)]
-    if open_names:
-        rows += _runs(make, world, open_names, timeout_s=timeout_s, depth_max=depth_max, report=report)
+    open_names = {name for name in (item.name for item in needed) if not _is_proved(rows, name)}
+    rows += [row for row in broken if row.property_name in open_names]
+    untried = open_names - {row.property_name for row in broken}
+    rows += _runs(make, world, [item.name for item in needed if item.name in untried], **limits)
     shown = {row.property_name for row in rows}
-    given_up = {item.name: Outcome("unknown") for item in read.helping if item.name not in shown}
+    tried = read.helping if left else ()
+    given_up = {item.name: Outcome("unknown") for item in tried if item.name not in shown}
     seconds = time.perf_counter() - began
     proof = Proof(read.model, tuple(item.name for item in needed), seconds, tuple(rows), given_up)
     return AnyProof(proof, cutoff, why_not)
