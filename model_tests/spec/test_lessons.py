@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from _pytest.mark import ParameterSet
 from attrs import frozen
 from click.testing import CliRunner
 
@@ -98,12 +99,18 @@ def _run(command: Command, directory: Path) -> str:
     return ran.stdout
 
 
-CASES = [(page.name, command) for page in PAGES for command in commands(page.read_text("utf-8"))]
+SLOW: Final = ("longpoll prove", "longpoll judge")
+"""What takes a second and more is run at length only; what the lessons check is run each time."""
 
 
-@pytest.mark.parametrize(
-    ("page", "command"), CASES, ids=[f"{page[0]}-{number}" for number, (page, _) in enumerate(CASES)]
-)
+def _cases() -> Iterator[ParameterSet]:
+    for page in PAGES:
+        for number, command in enumerate(commands(page.read_text("utf-8")), start=1):
+            slow = command.line.startswith(SLOW)
+            yield pytest.param(page.name, command, id=f"{page.name[0]}-{number}", marks=[pytest.mark.long] * slow)
+
+
+@pytest.mark.parametrize(("page", "command"), list(_cases()))
 def test_a_command_prints_what_the_lesson_shows(
     page: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
