@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from longpoll_judge import exchange
 from longpoll_judge.batch import make_batch
-from longpoll_judge.exchange import SHARDS, WHOLE, decode, encode, joined, requests_of, split, unit_count
+from longpoll_judge.exchange import LOG, SHARDS, decode, encode, joined, requests_of, split, unit_count
 from longpoll_judge.schema import EVENT_SCHEMA, fill
 from longpoll_judge.survey import Context, SourceFacts
 from longpoll_judge.verdict import LOG_EVENTS, REQUEST_EVENTS, RESULT_SCHEMA, judge_shared, judge_table
@@ -106,11 +106,11 @@ def test_pieces_hold_the_judged_events(events: Events) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchange, "SPLIT_EVENTS", 3)
         pieces = list(split(table_of(events)))
-    back = joined(decode(encode(piece.table)) for piece in pieces).to_pylist()
+    back = fill(joined(decode(encode(piece.table)) for piece in pieces)).to_pylist()
     wanted = [event for event in table_of(events).to_pylist() if event["event"] in {*REQUEST_EVENTS, *LOG_EVENTS}]
     buckets: dict[tuple[Any, ...], set[int]] = {}
     for piece in pieces:
-        for row in joined([piece.table]).to_pylist():
+        for row in fill(joined([piece.table])).to_pylist():
             buckets.setdefault((row["broker"], row["topic"], row["queue"]), set()).add(piece.bucket)
 
     assert sorted(map(repr, back)) == sorted(map(repr, wanted))
@@ -121,11 +121,11 @@ def test_pieces_hold_the_judged_events(events: Events) -> None:
 def test_shares_are_judged_as_the_whole(events: Events, units: int) -> None:
     """However odd the events are: requests in shares beside the log get the findings that all of them together get."""
     table = table_of(events)
-    kinds = table["event"].to_pylist()
-    log = table.filter(pa.array([kind in LOG_EVENTS for kind in kinds], pa.bool_()))
-    requests = table.filter(pa.array([kind in REQUEST_EVENTS for kind in kinds], pa.bool_()))
-    shares = (requests_of(exchange.Piece(0, WHOLE, len(requests), requests), unit, units) for unit in range(units))
-    shared = judge_shared(log, (share for share in shares if len(share)), CONTEXT)
+    pieces = list(split(table))
+    log = joined(piece.table for piece in pieces if piece.shard == LOG)
+    requests = [piece for piece in pieces if piece.shard != LOG]
+    shares = (joined(requests_of(piece, unit, units) for piece in requests) for unit in range(units))
+    shared = judge_shared(log, shares, CONTEXT)
 
     assert told(shared) == told(judge_table(table, CONTEXT))
 

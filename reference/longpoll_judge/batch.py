@@ -16,7 +16,7 @@ import pyarrow as pa
 from attrs import define, field
 from numpy.typing import NDArray
 
-from longpoll_judge.schema import coded, event_dict
+from longpoll_judge.schema import DEFAULTS, coded, event_dict
 
 Integers = NDArray[np.int64]
 GROUP_KEY: Final = ("broker", "topic", "queue")
@@ -46,7 +46,10 @@ class Batch:
     def column(self, name: str) -> Any:
         """A column of numbers or flags, by row of the table."""
         if name not in self._columns:
-            self._columns[name] = self.table[name].to_numpy()
+            is_there = name in self.table.column_names
+            self._columns[name] = (
+                self.table[name].to_numpy() if is_there else np.broadcast_to(DEFAULTS[name], len(self.table))
+            )
         return self._columns[name]
 
     def codes(self, name: str) -> tuple[NDArray[np.int32], list[str]]:
@@ -59,6 +62,8 @@ class Batch:
     @cached_property
     def bodies(self) -> tuple[Integers, Integers]:
         """Bounds and values of the messages of every answer, by row: row r has values [bounds[r], bounds[r + 1])."""
+        if "offsets" not in self.table.column_names:
+            return np.zeros(len(self.table) + 1, dtype=np.int64), np.empty(0, dtype=np.int64)
         lists = self.table["offsets"].combine_chunks()
         return lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
 
@@ -90,8 +95,8 @@ class Batch:
         """The events of each queue."""
         for start, end in zip(self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True):
             row = int(self.order[start])
-            broker, topic, queue = (self.table[name][row].as_py() for name in GROUP_KEY)
-            yield (broker, topic, queue), Events(self, start, end)
+            broker, topic = (names[codes[row]] for codes, names in map(self.codes, ("broker", "topic")))
+            yield (broker, topic, int(self.column("queue")[row])), Events(self, start, end)
 
     def nothing(self) -> Events:
         """The events of a queue that has none here."""
@@ -204,7 +209,8 @@ def queue_numbers(table: pa.Table) -> tuple[NDArray[Any], Integers]:
     """
     brokers, broker_names = coded(table, "broker")
     topics, topic_names = coded(table, "topic")
-    queue = table["queue"].to_numpy()
+    has_queue = "queue" in table.column_names
+    queue = table["queue"].to_numpy() if has_queue else np.full(len(table), DEFAULTS["queue"], dtype=np.int64)
     least, most = int(queue.min(initial=0)), int(queue.max(initial=0))
     if len(broker_names) * len(topic_names) * (most - least + 1) > max(_SPARSE * len(queue), 1 << 20):
         _distinct, queue = np.unique(queue, return_inverse=True)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from longpoll_judge.arrow import compute
 from longpoll_judge.batch import Integers, queue_numbers
-from longpoll_judge.schema import DEFAULTS, EVENT_SCHEMA, NAMES, REQUIRED, coded, fill
+from longpoll_judge.schema import DEFAULTS, EVENT_SCHEMA, NAMES, REQUIRED, coded, fill_present
 from longpoll_judge.verdict import LOG_EVENTS, REQUEST_EVENTS
 
 BUCKETS: Final = 256
@@ -100,9 +100,10 @@ def request_shards(table: pa.Table) -> Integers:
     """Each event's shard by its request's identifier."""
     if not len(table):
         return np.empty(0, dtype=np.int64)
-    codes, _names = coded(table, "request")
-    chunk = table["request"].unify_dictionaries().chunk(0)
-    return (_text_hashes(chunk.dictionary) % np.uint64(SHARDS)).astype(np.int64)[codes]
+    codes, names = coded(table, "request")
+    texts = table["request"].unify_dictionaries().chunk(0).dictionary if "request" in table.column_names else None
+    hashes = _text_hashes(pa.array(names, pa.string()) if texts is None else texts)
+    return (hashes % np.uint64(SHARDS)).astype(np.int64)[codes]
 
 
 def _text_hashes(texts: pa.StringArray) -> NDArray[np.uint64]:
@@ -171,5 +172,5 @@ def unit_count(events: int, unit_events: int) -> int:
 
 
 def joined(tables: Iterable[pa.Table]) -> pa.Table:
-    """All the events in one table, with all columns."""
-    return fill(pa.concat_tables([_NO_EVENTS, *tables], promote_options="default"))
+    """All the events in one table, with the columns that any of them uses."""
+    return fill_present(pa.concat_tables([_NO_EVENTS, *tables], promote_options="default"))

@@ -17,6 +17,7 @@ from attrs import define, field, frozen
 
 from longpoll_judge.exchange import SHARDS, joined, unit_count
 from longpoll_judge.placing import place_answers
+from longpoll_judge.schema import EVENT_SCHEMA, fill
 from longpoll_judge.source import Slice, read_slice
 from longpoll_judge.spill import Spill, open_spill
 from longpoll_judge.survey import Context, Survey, survey_slice
@@ -78,7 +79,7 @@ class LocalReading:
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
         """See `job.Reading.verdicts`."""
         if not self._is_spilling:
-            table = joined(self._tables)
+            table = pa.concat_tables([EVENT_SCHEMA.empty_table(), *self._tables])
             self._tables.clear()
             return judge_table(place_answers(table) if unplaced else table, context)
         if unplaced:
@@ -91,11 +92,8 @@ class LocalReading:
         judged = [RESULT_SCHEMA.empty_table()]
         for bucket, events in spill.buckets().items():
             units = unit_count(events, self._engine.unit_events)
-            if units == 1:
-                judged.append(judge_table(spill.whole(bucket), context))
-            else:
-                shares = (spill.requests(bucket, unit, units) for unit in range(units))
-                judged.append(judge_shared(spill.log(bucket), shares, context))
+            shares = (spill.requests(bucket, unit, units) for unit in range(units))
+            judged.append(judge_shared(spill.log(bucket), shares, context))
         return pa.concat_tables(judged)
 
 
@@ -104,7 +102,7 @@ def _place_all(spill: Spill, placed: Spill) -> None:
     for bucket in spill.buckets():
         placed.put(spill.log(bucket))
     for unit in range(SHARDS):
-        placed.put(place_answers(joined(spill.requests(bucket, unit, SHARDS) for bucket in spill.buckets())))
+        placed.put(place_answers(fill(joined(spill.requests(bucket, unit, SHARDS) for bucket in spill.buckets()))))
 
 
 @frozen

@@ -43,16 +43,11 @@ WAKE_DELAY_MS: Final = 2_000
 
 
 def _pick_expired(recording: Recording) -> tuple[Event, Event]:
-    """An expired pull if there is one, else any held one, whose fate after its deadline the history would show."""
-    ends = {source: last_ns(recording, source) for source in {event.source for event in recording.events}}
-
-    def is_due(request: Event, answer: Event) -> bool:
-        return request.may_hold and deadline_ns(request) + 2 * ALLOWANCE_MS * MS < ends[answer.source]
-
+    """An expired pull if there is one, else any that may be held."""
     try:
-        return pick(recording, lambda request, answer: answer.cause == "expired" and is_due(request, answer))
+        return pick(recording, lambda request, answer: request.may_hold and answer.cause == "expired")
     except NoVictimError:
-        return pick(recording, is_due)
+        return pick(recording, lambda request, _answer: request.may_hold)
 
 
 def _answer_deleted(recording: Recording) -> None:

@@ -56,18 +56,27 @@ def fill(table: pa.Table) -> pa.Table:
     """
     columns = []
     for column in EVENT_SCHEMA:
-        if column.name not in table.column_names:
+        if column.name in table.column_names:
+            columns.append(_filled(table[column.name], column))
+        else:
             columns.append(_constant(DEFAULTS.get(column.name), column.type, len(table)))
-            continue
-        values = table[column.name]
-        if values.null_count and column.name == "offsets":
-            values = pa.chunked_array([_without_nulls(chunk) for chunk in values.chunks], values.type)
-        elif values.null_count and column.name in DEFAULTS and values.type == _NAME_TYPE:
-            values = _without_null_codes(values)
-        elif values.null_count and column.name in DEFAULTS:
-            values = values.cast(PLAIN_SCHEMA.field(column.name).type).fill_null(DEFAULTS[column.name])
-        columns.append(values if values.type == column.type else values.cast(column.type))
     return pa.table(columns, schema=EVENT_SCHEMA)
+
+
+def fill_present(table: pa.Table) -> pa.Table:
+    """The table with defaults in place of nulls; columns that it does not have stay away."""
+    fields = [EVENT_SCHEMA.field(name) for name in table.column_names]
+    return pa.table([_filled(table[field.name], field) for field in fields], schema=pa.schema(fields))
+
+
+def _filled(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
+    if values.null_count and column.name == "offsets":
+        values = pa.chunked_array([_without_nulls(chunk) for chunk in values.chunks], values.type)
+    elif values.null_count and column.name in DEFAULTS and values.type == _NAME_TYPE:
+        values = _without_null_codes(values)
+    elif values.null_count and column.name in DEFAULTS:
+        values = values.cast(PLAIN_SCHEMA.field(column.name).type).fill_null(DEFAULTS[column.name])
+    return values if values.type == column.type else values.cast(column.type)
 
 
 def _constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
@@ -96,7 +105,9 @@ def _without_nulls(lists: pa.ListArray) -> pa.ListArray:
 
 
 def coded(table: pa.Table, name: str) -> tuple[NDArray[np.int32], list[str]]:
-    """A dictionary column as each row's number among the distinct names, and these names."""
+    """A dictionary column as each row's number among the distinct names, and these names; it may be missing."""
+    if name not in table.column_names:
+        return np.zeros(len(table), dtype=np.int32), [str(DEFAULTS[name])]
     column = table[name].unify_dictionaries()
     if not column.num_chunks:
         return np.empty(0, dtype=np.int32), []

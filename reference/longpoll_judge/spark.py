@@ -33,10 +33,11 @@ from longpoll_judge.exchange import (
 )
 from longpoll_judge.local import read_and_survey
 from longpoll_judge.placing import place_answers
+from longpoll_judge.schema import fill
 from longpoll_judge.session import open_session, unclosed_sockets_ignored
 from longpoll_judge.source import Slice
 from longpoll_judge.survey import Context, Survey
-from longpoll_judge.verdict import RESULT_SCHEMA, judge_shared, judge_table
+from longpoll_judge.verdict import RESULT_SCHEMA, judge_shared
 
 _SHUFFLE_PARTITIONS_MIN: Final = 16
 _SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint"}
@@ -120,8 +121,6 @@ class SparkReading:
         def judge_unit(rows: pa.Table) -> pa.Table:
             unit, units = rows["unit"][0].as_py(), rows["units"][0].as_py()
             pieces = list(_pieces(rows))
-            if units == 1:
-                return judge_table(joined(piece.table for piece in pieces), context)
             log = joined(piece.table for piece in pieces if piece.shard == LOG)
             share = joined(requests_of(piece, unit, units) for piece in pieces if piece.shard != LOG)
             return judge_shared(log, [share], context, tells_logs=unit == 0)
@@ -173,7 +172,7 @@ def place_all(pieces: DataFrame) -> DataFrame:
 
     def place(rows: pa.Table) -> pa.Table:
         unit = rows["unit"][0].as_py()
-        placed = place_answers(joined(requests_of(piece, unit, SHARDS) for piece in _pieces(rows)))
+        placed = place_answers(fill(joined(requests_of(piece, unit, SHARDS) for piece in _pieces(rows))))
         return _rows(split(placed))
 
     is_log = F.col("shard") == LOG

@@ -55,10 +55,6 @@ class Spill:
         """How many events each bucket has."""
         return {bucket: sum(place.events for place in places) for bucket, places in sorted(self._places.items())}
 
-    def whole(self, bucket: int) -> pa.Table:
-        """All events of a bucket."""
-        return joined(self._read(bucket, place).table for place in self._places[bucket])
-
     def log(self, bucket: int) -> pa.Table:
         """The log events of a bucket."""
         return joined(self._read(bucket, place).table for place in self._places[bucket] if place.shard == LOG)
