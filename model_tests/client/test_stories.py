@@ -9,8 +9,13 @@ import pytest
 
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import puller
+from longpoll_broker.service.client import ConsumeStatus, orderly, puller
+from longpoll_broker.service.client.consumer import GroupMember
 from longpoll_broker.service.client.messages import decode_messages
+from longpoll_broker.service.client.orderly import OrderlyListening
+from longpoll_broker.service.client.process_queue import ProcessQueue
+from longpoll_broker.service.client.puller import Batch, Puller
+from longpoll_broker.service.client.workers import ask_listener
 from longpoll_broker.testing import client_scenarios as stories
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.client_scenarios import Log, explain
@@ -86,6 +91,44 @@ def test_planted_a_puller_that_skips_a_message_is_noticed(name_server: str, monk
     monkeypatch.setattr(stories, "PATIENCE_S", 3.0)
     with pytest.raises(AssertionError, match="500 messages"):
         stories.rebalance(name_server, 500)
+
+
+def test_planted_two_tasks_for_one_queue_are_noticed(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If every pull made a task of its own, two listeners would have one queue's messages at once."""
+
+    def deliver(self: OrderlyListening, batch: Batch, /) -> None:
+        with self._lock:
+            self._active.setdefault(batch.puller, orderly._Active())
+        for _task in range(3):
+            self._submit(batch.puller)
+
+    def consume(self: OrderlyListening, puller: Puller) -> None:
+        messages = puller.first(1)
+        if messages:
+            answer = ask_listener(self._listener, messages, "G")
+            if answer is ConsumeStatus.SUCCESS:
+                puller.done(messages)
+            self._submit(puller)
+
+    monkeypatch.setattr(OrderlyListening, "deliver", deliver)
+    monkeypatch.setattr(OrderlyListening, "_consume", consume)
+    assert stories.orderly(name_server, 400).at_once > 0
+
+
+def test_planted_flow_control_that_never_stops_is_noticed(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The story waits in vain for pulling to stop."""
+    monkeypatch.setattr(ProcessQueue, "stop", lambda _self, _limits: None)
+    monkeypatch.setattr(stories, "PATIENCE_S", 1.0)
+    with pytest.raises(AssertionError, match="flow control"):
+        stories.flow_control(name_server, 40, 10, cached_count_max=16, close_timeout_s=3.0)
+
+
+def test_planted_messages_that_are_not_sent_back_are_noticed(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without code 36 a message that was put off never comes again."""
+    monkeypatch.setattr(GroupMember, "send_back", lambda _self, _message, _queue, _level: None)
+    monkeypatch.setattr(stories, "PATIENCE_S", 2.5)
+    with pytest.raises(AssertionError, match="three tries"):
+        stories.retry(name_server, raises=False)
 
 
 @pytest.mark.parametrize(
