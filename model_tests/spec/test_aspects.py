@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import attrs
 import pytest
 
@@ -32,6 +34,8 @@ BROKEN_BY = {
     ("role", "scan_throw=abort_round"): {"round_is_whole"},
 }
 """(aspect, one knob of strict set otherwise) -> exactly what then breaks there."""
+
+PAIRS = tuple(combinations(sorted(set(ASPECTS) - {"lateness"}), 2))
 
 
 def _violated(model: Model) -> set[str]:
@@ -92,6 +96,26 @@ def test_aspects_go_together(name: str) -> None:
     assert found.distinct_states >= 3_000
     assert not broken & {"stays_in_range", "time_can_pass", "lists_have_owners", "answer_is_right"}
     assert not (broken and name.startswith("strict"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["strict", "strict-clone"])
+@pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+def test_no_two_aspects_break_strict(name: str, pair: tuple[str, str]) -> None:
+    """Every two aspects together, explored whole: strict keeps every property."""
+    bounds = Bounds("two", requests=1, messages=2, aspects=frozenset(pair))
+
+    assert _violated(law_of(preset(name), bounds)) == set()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["strict", "strict-clone"])
+@pytest.mark.parametrize("aspect", sorted(set(ASPECTS) - {"lateness"}))
+def test_no_aspect_breaks_strict_among_queues_and_tags(name: str, aspect: str) -> None:
+    """Each aspect with two queues and two tags, explored whole: strict keeps every property."""
+    bounds = Bounds("many", requests=1, messages=1, queues=2, tags=2, aspects=frozenset({aspect}))
+
+    assert _violated(law_of(preset(name), bounds)) == set()
 
 
 def test_a_world_without_aspects_has_none_of_their_variables() -> None:

@@ -40,7 +40,7 @@ def test_lists_are_shared_only_under_one_lock() -> None:
 
 
 def test_tags_are_compared_by_hash_and_sql_by_its_oracle() -> None:
-    """The third tag passes for the first and is not wanted; a message that passes the filter is wanted by who asks so."""
+    """The third tag passes for the first, not wanted; what the SQL filter lets through is wanted by who asks."""
     bounds = Bounds("tags", tags=3, aspects=frozenset({"sql"}))
     tags, (*_, sql) = tags_of(bounds), wishes_of(bounds)
 
