@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -163,3 +163,42 @@ def test_files_go_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert made
     assert all(name.startswith(str(tmp_path)) for name in made)
     assert names == []
+
+
+_WATCHED: Final = """
+import sys, threading
+from longpoll_spec.bounds import named
+from longpoll_spec.engines import explore
+from longpoll_spec.law import law_of
+from longpoll_spec.policy import preset
+peak, over = [0], threading.Event()
+def watch():
+    while not over.wait(0.01):
+        text = open("/proc/self/status").read()
+        peak[0] = max(peak[0], int(text.split("RssAnon:")[1].split()[0]) >> 10)
+threading.Thread(target=watch, daemon=True).start()
+model = law_of(preset("strict"), named("bench", preset("strict")))
+limit = int(sys.argv[1])
+found = explore(model, [], memory_mb=limit or None)
+over.set()
+print(peak[0], found.distinct_states, found.transitions, found.depth)
+"""
+
+
+@pytest.mark.long
+def test_a_search_that_takes_a_gigabyte_stays_within_its_limit() -> None:
+    """Bounds `bench` with a limit of 400 MB: less than that is used at any moment looked at, and more without it."""
+    told: list[list[int]] = []
+    for limit in (400, 0):
+        done = subprocess.run(
+            [sys.executable, "-c", _WATCHED, str(limit)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        told.append([int(word) for word in done.stdout.split()])
+    (limited, *counts), (unlimited, *same) = told
+
+    assert limited <= 400 < unlimited
+    assert counts == same
