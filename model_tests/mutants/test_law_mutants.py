@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 
@@ -80,6 +81,16 @@ def test_every_slip_in_every_action_is_caught(policy: str, bounds: str) -> None:
 
     assert _missed(found) == []
     assert len(found) >= AT_LEAST
+
+
+def test_who_catches_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each slip says who catches it, and the last line counts them."""
+    caught.main("strict", "tiny", "40")
+    *lines, last = capsys.readouterr().out.splitlines()
+
+    assert last == f"{len(lines)} slips, {len(lines)} caught"
+    assert all(re.fullmatch(r"\w+ (forgets|takes) .*: [\w ]+", line) for line in lines)
+    assert len(lines) >= 3
 
 
 def test_a_check_that_looks_at_nothing_catches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

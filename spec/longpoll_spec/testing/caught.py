@@ -1,7 +1,7 @@
 """Who catches which slip: every slip in every action is planted, and a property or the numbers must go red.
 
-`python -m longpoll_spec.testing.caught [PRESET [BOUNDS]]` prints a line for each slip. Leaves out slips that act
-otherwise in no state that is reached: they are no mistakes under those bounds.
+`python -m longpoll_spec.testing.caught [PRESET [BOUNDS [EVERY]]]` prints a line for each slip, or for one in so many.
+Leaves out slips that act otherwise in no state that is reached: they are no mistakes under those bounds.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def numbers(found: Exploration) -> tuple[int, int, int]:
     return found.distinct_states, found.transitions, found.depth
 
 
-def main(name: str = "strict", size: str = "tiny") -> None:
+def main(name: str = "strict", size: str = "tiny", every: str = "1") -> None:
     """Print who catches which slip of a preset under bounds."""
     policy = preset(name)
     found = Counter[str]()
-    for catch in catches(policy, named(size, policy)):
+    for catch in catches(policy, named(size, policy), int(every)):
         found[catch.by] += 1
         sys.stdout.write(f"{catch.slip.action} {catch.slip.what}: {catch.by or 'NOT CAUGHT'}\n")
     sys.stdout.write(f"{found.total()} slips, {found.total() - found[NOBODY]} caught\n")
