@@ -51,14 +51,17 @@ from longpoll_broker.service.group_commit import GroupCommit
 from longpoll_broker.service.inner_queues import InnerQueueService, SendRefusedError
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_broker.store.record import host_bytes
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_broker.wire.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.frame import EMPTY, Buffer
+from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
 from longpoll_broker.wire.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from longpoll_broker.wire.message import decode_batch, java_hash
+from longpoll_broker.wire.send_answer import encode_send_head
 
 REGION_FIELDS: Final = {TRACE: "true", REGION: "DefaultRegion"}
 """What every reply to a send carries, also a refusal."""
+_JSON: Final = Serialisation.JSON
+_RESPONSE: Final = CommandFlag.RESPONSE.value
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 DEFAULT_QUEUE_COUNT: Final = 4
 """What a client that names no count gets (`defaultTopicQueueNums` of the clients)."""
@@ -185,6 +188,10 @@ class SendService:
         elif self.inner_queues is not None and INNER_QUEUES in properties:
             message = self.inner_queues.named(message, properties)
         result = self.appender.append(message, tag)
+        is_plain = self.commits is None and self.recorder is None
+        if is_plain and command.serialisation is _JSON and not traits.returns_transaction_id:
+            flag = command.flag | _RESPONSE
+            return (encode_send_head(command.opaque, flag, queue_id, result.msg_id, result.queue_offset),)
         fields = REGION_FIELDS | {
             "queueId": str(queue_id),
             "msgId": result.msg_id,
@@ -192,7 +199,7 @@ class SendService:
         }
         if traits.returns_transaction_id:
             fields["transactionId"] = properties[UNIQUE_KEY]
-        if self.commits is None and self.recorder is None:
+        if is_plain:
             return answer(command, ResponseCode.SUCCESS, None, fields)
         waits = properties.get(WAIT, "true").lower() == "true"
         return self._acknowledge(channel, command, fields, [(message, tag, result)], number, outbox, waits=waits)

@@ -1,0 +1,37 @@
+"""The short way to a stored message's answer against the common one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.service.send import REGION_FIELDS
+from longpoll_broker.wire import send_answer
+from longpoll_broker.wire.codes import CommandFlag
+from longpoll_broker.wire.command import Command, encode_reply_head
+from longpoll_broker.wire.send_answer import encode_send_head
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+RESPONSE = int(CommandFlag.RESPONSE)
+
+
+def _commonly(request: Command, queue_id: int, msg_id: str, queue_offset: int) -> bytes:
+    fields = REGION_FIELDS | {"queueId": str(queue_id), "msgId": msg_id, "queueOffset": str(queue_offset)}
+    return encode_reply_head(request, 0, ext_fields=fields)
+
+
+@given(INT32, INT32, INT32, st.binary(min_size=16, max_size=28), st.integers(0, 2**63 - 1))
+def test_both_ways_write_the_same_bytes(opaque: int, flag: int, queue_id: int, identity: bytes, offset: int) -> None:
+    """Whatever the numbers are."""
+    msg_id = identity.hex().upper()
+    expected = _commonly(Command(310, opaque, flag), queue_id, msg_id, offset)
+
+    assert expected == encode_send_head(opaque, flag | RESPONSE, queue_id, msg_id, offset)
+
+
+def test_a_slip_in_the_template_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field under another name differs from the common way."""
+    monkeypatch.setattr(send_answer, "_HEADER", send_answer._HEADER.replace("queueOffset", "offset"))
+
+    assert _commonly(Command(310, 1), 2, "0A", 3) != encode_send_head(1, RESPONSE, 2, "0A", 3)
