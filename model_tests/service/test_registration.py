@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from longpoll_broker.core import routes
 from longpoll_broker.core.routes import RegisteredBroker, Routes
 from longpoll_broker.core.topics import TopicConfig
 from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.client import ConsumerConfig, Producer, PullConsumer, StartAt
 from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient
 from longpoll_broker.wire.codes import RequestCode
 
@@ -120,6 +123,32 @@ def test_a_right_checksum_is_no_hindrance(start_broker: StartBroker, connect: Co
     client = connect(start_broker().name_server_address)
     body = table("T")
     assert register(client, body, bodyCrc32=str(zlib.crc32(body) & 0x7FFFFFFF)) == 0
+
+
+def test_a_dead_broker_of_a_topic_keeps_nobody_from_the_living_one(
+    start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its route is still told: a group joins, shares and consumes at the other one, and the log says what is down."""
+    broker = start_broker()
+    name_server = "{}:{}".format(*broker.name_server_address)
+    with new_topic(name_server, 2) as topic, Producer(RealRuntime(), name_server) as producer:
+        for number in range(4):
+            producer.send(topic, b"%d" % number)
+        registrar = connect(broker.name_server_address)
+        assert register(registrar, table(topic), address="127.0.0.1:1") == 0
+        config = ConsumerConfig("G", start_at=StartAt.FIRST)
+        with PullConsumer(RealRuntime(), name_server, config) as consumer, caplog.at_level(logging.WARNING):
+            consumer.subscribe(topic)
+            consumer.start()
+            found: list[bytes] = []
+            while len(found) < 4:
+                messages = consumer.poll(10.0)
+                assert messages
+                found += [message.body for message in messages]
+            assert {queue.broker_name for queue in consumer.queues} == {"broker-a"}
+    assert sorted(found) == [b"0", b"1", b"2", b"3"]
+    assert "the other brokers have it" in caplog.text
+    assert "rebalance of" in caplog.text
 
 
 def registered(address: str, name: str = "b", broker_id: int = 0, heard_ms: int = 0) -> RegisteredBroker:

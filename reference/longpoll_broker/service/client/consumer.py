@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from longpoll_broker.core.topics import RETRY_PREFIX
-from longpoll_broker.errors import BrokerError, ConfigError, NoRouteError, RefusedError
+from longpoll_broker.errors import BrokerError, ClientError, ConfigError, NoRouteError, RefusedError
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.instance import ClientInstance, Route
@@ -239,7 +239,7 @@ class GroupMember:
                 ask(self._instance.client(address), RequestCode.CHECK_CLIENT_CONFIG, None, wanted.encode())
 
     def _heartbeat(self, routes: list[Route]) -> None:
-        """Tell every broker of the routes who we are; raises ClientError."""
+        """Tell every broker of the routes who we are; raises ClientError when one refuses or none is there."""
         group = ConsumerData(
             group_name=self.config.group,
             consume_type=ConsumeType.CONSUME_PASSIVELY if self._is_push else ConsumeType.CONSUME_ACTIVELY,
@@ -248,8 +248,19 @@ class GroupMember:
             subscription_data_set=list(self._subscriptions.values()),
         )
         body = HeartbeatData(client_id=self.client_id, consumer_data_set=[group]).encode()
-        for address in sorted({address for route in routes for address in route.addresses.values()}):
-            ask(self._instance.client(address), RequestCode.HEART_BEAT, None, body)
+        addresses = sorted({address for route in routes for address in route.addresses.values()})
+        failures: list[ClientError] = []
+        for address in addresses:
+            try:
+                ask(self._instance.client(address), RequestCode.HEART_BEAT, None, body)
+            except RefusedError:
+                raise
+            except ClientError as error:
+                failures.append(error)
+        if len(failures) == len(addresses):
+            raise failures[0]
+        for failure in failures:
+            log.warning("heartbeat of group %s: %s; the other brokers have it", self.config.group, failure)
 
     def _rebalance(self) -> None:
         """Take and give up queues so that this client has its share; what fails is tried again soon."""
@@ -275,8 +286,15 @@ class GroupMember:
             own = {queue for queue in self._pullers if queue.topic == topic}
         for queue in sorted(own - share):
             self._give_up(queue, stores=True)
+        failure: BrokerError | None = None
         for queue in sorted(self._lockable(share - own)):
-            self._begin(queue)
+            try:
+                self._begin(queue)
+            except BrokerError as error:
+                failure = error
+        if failure is not None:
+            # Told once for all queues of a broker that is down; the others have begun.
+            raise failure
 
     def _share(self, route: Route) -> tuple[MessageQueue, ...]:
         """The queues of a topic that are this client's."""
@@ -290,16 +308,21 @@ class GroupMember:
         return self.config.allocate(self.client_id, members, route.readable)
 
     def _members(self, route: Route) -> list[str]:
-        """The client ids of the group by one of the topic's brokers; none when the broker does not know the group."""
+        """The client ids of the group by the first of the topic's brokers that answers; none if it knows no group."""
         header = GetConsumerListByGroupRequestHeader(consumer_group=self.config.group)
-        client = self._instance.client(min(route.addresses.values()))
-        try:
-            answer = ask(client, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-        except RefusedError as error:
-            if error.code != ResponseCode.SYSTEM_ERROR:
-                raise
-            return []
-        return ConsumerList.decode(answer.body).consumer_id_list
+        failure: ClientError | None = None
+        for address in sorted(route.addresses.values()):
+            try:
+                answer = ask(self._instance.client(address), RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+                return ConsumerList.decode(answer.body).consumer_id_list
+            except RefusedError as error:
+                if error.code != ResponseCode.SYSTEM_ERROR:
+                    raise
+                return []
+            except ClientError as error:
+                failure = error
+        assert failure is not None
+        raise failure
 
     def _begin(self, queue: MessageQueue) -> None:
         offset = self._offsets.begin(queue, self.config.start_at, self.config.start_timestamp_ms)
@@ -330,7 +353,7 @@ class GroupMember:
         puller.drop()
         self._shared(queue, False)
         if stores:
-            self._offsets.store(queue, puller.offset_done)
+            self._store(queue, puller.offset_done)
         if not self._delivery.is_busy(puller):
             self.released(puller)
 
@@ -339,10 +362,13 @@ class GroupMember:
         with self._lock:
             offsets = {queue: puller.offset_done for queue, puller in self._pullers.items()}
         for queue, offset in offsets.items():
-            try:
-                self._offsets.store(queue, offset)
-            except BrokerError as error:
-                log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
+            self._store(queue, offset)
+
+    def _store(self, queue: MessageQueue, offset: int) -> None:
+        try:
+            self._offsets.store(queue, offset)
+        except BrokerError as error:
+            log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
 
     def _leave(self) -> None:
         header = UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=self.config.group)
