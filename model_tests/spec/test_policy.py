@@ -10,7 +10,6 @@ from longpoll_spec.errors import UnknownKnobError, UnknownPolicyError
 from longpoll_spec.law import law_of
 from longpoll_spec.policy import PRESETS, STRICT, STRICT_CLONE, Policy, knob_values, preset, with_knob
 
-
 SEEN_IN = {
     "notify_grain": "tags",
     "notify_only_if_tag_matches": "tags",
