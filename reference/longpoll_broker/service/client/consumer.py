@@ -1,23 +1,25 @@
-"""A member of a consumer group: says what it wants, shares the queues with the others, keeps their offsets.
+"""A member of a consumer group: shares the queues with the others, has them pulled, keeps their offsets.
 
 Everything that asks and waits runs on the timer's thread (or, at start and close, on the caller's).
-Leaves out pulling (`puller`), where offsets are kept (`offsets`) and what is done with the messages (`delivery`).
+Leaves out what it tells of itself (`membership`), pulling (`puller`), where offsets are kept (`offsets`) and what is
+done with the messages (`delivery`, `push`).
 
-Source: `MQClientInstance.sendHeartbeatToAllBrokerWithLock`, `RebalanceImpl.java`, `RebalancePushImpl.java`.
+Source: `RebalanceImpl.java`, `RebalancePushImpl.java`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Protocol
 
 from longpoll_broker.core.topics import RETRY_PREFIX
-from longpoll_broker.errors import BrokerError, ClientError, ConfigError, NoRouteError, RefusedError
+from longpoll_broker.errors import BrokerError, ConfigError, NoRouteError
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.instance import ClientInstance, Route
 from longpoll_broker.service.client.locks import LOCK_LIVE_S, LOCK_RENEWAL_S, BrokerLocks
+from longpoll_broker.service.client.membership import Membership
 from longpoll_broker.service.client.messages import ReceivedMessage
 from longpoll_broker.service.client.offsets import LocalOffsets, OffsetStore, RemoteOffsets, ask
 from longpoll_broker.service.client.process_queue import FlowLimits
@@ -25,28 +27,12 @@ from longpoll_broker.service.client.puller import RETRY_S, Batch, Puller, PullSe
 from longpoll_broker.service.client.settings import RECONSUME_COUNT_MAX, ConsumerConfig
 from longpoll_broker.service.client.statistics import Statistics
 from longpoll_broker.service.client.timer import Timer
-from longpoll_broker.wire.bodies import (
-    CheckClientData,
-    ConsumeFromWhere,
-    ConsumerData,
-    ConsumerList,
-    ConsumeType,
-    HeartbeatData,
-    MessageQueue,
-    SubscriptionData,
-)
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_broker.wire.bodies import ConsumeType, MessageQueue
+from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import (
-    ConsumerSendMsgBackRequestHeader,
-    GetConsumerListByGroupRequestHeader,
-    UnregisterClientRequestHeader,
-)
-from longpoll_broker.wire.message import java_hash
+from longpoll_broker.wire.headers import ConsumerSendMsgBackRequestHeader
 
 log = logging.getLogger(__name__)
-
-SUBSCRIPTION_COUNT_MAX: Final = 1000
 
 OnShare = Callable[[MessageQueue, bool], None]
 """Told that this client got a queue (true) or gave it up (false); on the timer's thread, so never wait or raise."""
@@ -94,7 +80,6 @@ class GroupMember:
         self._runtime = runtime
         self._lock = runtime.lock()
         self._rebalancing = runtime.lock()
-        self._subscriptions: dict[str, SubscriptionData] = {}
         self._pullers: dict[MessageQueue, Puller] = {}
         self._instance = ClientInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
         self._offsets: OffsetStore
@@ -102,6 +87,8 @@ class GroupMember:
             self._offsets = LocalOffsets(self._instance, runtime.files, config.offsets_file)
         else:
             self._offsets = RemoteOffsets(self._instance, config.group)
+        consume_type = ConsumeType.CONSUME_PASSIVELY if is_push else ConsumeType.CONSUME_ACTIVELY
+        self._membership = Membership(self._instance, config, consume_type)
         self._locks = BrokerLocks(self._instance, config.group)
         self._timer = Timer(runtime, f"consumer-{config.group}")
         limits = FlowLimits(
@@ -129,23 +116,21 @@ class GroupMember:
 
     def subscribe(self, topic: str, expression: str, expression_type: str = "TAG") -> None:
         """Want messages of a topic; before `start`. Raises ConfigError."""
-        if len(self._subscriptions) >= SUBSCRIPTION_COUNT_MAX:
-            raise ConfigError(f"{SUBSCRIPTION_COUNT_MAX} topics are subscribed already")
-        self._subscriptions[topic] = make_subscription(topic, expression, expression_type, self._runtime.unix_ms())
+        self._membership.subscribe(topic, expression, expression_type)
 
     def start(self) -> None:
         """Join the group and begin to pull.
 
         Raises a ClientError when name server, route or broker are not there, and when a broker will not filter so.
         """
-        if not self._subscriptions:
+        if not self._membership.subscriptions:
             raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start")
-        routes = [self._instance.route(topic) for topic in self._subscriptions]
-        self._check_filters(routes)
+        routes = {topic: self._instance.route(topic) for topic in self._membership.subscriptions}
+        self._membership.check_filters(routes)
         if self._is_push and not self.config.is_broadcasting:
             # The heartbeat makes this topic on every broker; its route is there once a name server has heard of it.
             self.subscribe(self.retry_topic, "*")
-        self._heartbeat(routes)
+        self._membership.heartbeat(list(routes.values()))
         self._rebalance()
         self._every(self.config.heartbeat_s, self._heartbeat_all)
         self._every(self.config.rebalance_s, self._rebalance)
@@ -164,7 +149,7 @@ class GroupMember:
         if self._is_orderly:
             idle = [puller.queue for puller in pullers if not self._delivery.is_busy(puller)]
             self._locks.unlock(idle, self._lock_failed)
-        self._leave()
+        self._membership.leave()
         self._instance.close()
 
     # ------------------------------------------------------------ for the delivery
@@ -221,51 +206,18 @@ class GroupMember:
 
     def _heartbeat_all(self) -> None:
         try:
-            self._heartbeat([self._instance.route(topic) for topic in self._own_topics()])
+            self._membership.heartbeat([self._instance.route(topic) for topic in self._own_topics()])
         except BrokerError as error:
             log.warning("heartbeat of group %s: %s", self.config.group, error)
 
     def _own_topics(self) -> list[str]:
         """The topics that the user asked for."""
-        return [topic for topic in self._subscriptions if topic != self.retry_topic]
-
-    def _check_filters(self, routes: list[Route]) -> None:
-        """Ask every broker whether it filters other than by tags as we want (`checkClientInBroker`)."""
-        for subscription, route in zip(self._subscriptions.values(), routes, strict=True):
-            if subscription.expression_type == "TAG":
-                continue
-            wanted = CheckClientData(client_id=self.client_id, group=self.config.group, subscription_data=subscription)
-            for address in sorted(route.addresses.values()):
-                ask(self._instance.client(address), RequestCode.CHECK_CLIENT_CONFIG, None, wanted.encode())
-
-    def _heartbeat(self, routes: list[Route]) -> None:
-        """Tell every broker of the routes who we are; raises ClientError when one refuses or none is there."""
-        group = ConsumerData(
-            group_name=self.config.group,
-            consume_type=ConsumeType.CONSUME_PASSIVELY if self._is_push else ConsumeType.CONSUME_ACTIVELY,
-            message_model=self.config.message_model,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-            subscription_data_set=list(self._subscriptions.values()),
-        )
-        body = HeartbeatData(client_id=self.client_id, consumer_data_set=[group]).encode()
-        addresses = sorted({address for route in routes for address in route.addresses.values()})
-        failures: list[ClientError] = []
-        for address in addresses:
-            try:
-                ask(self._instance.client(address), RequestCode.HEART_BEAT, None, body)
-            except RefusedError:
-                raise
-            except ClientError as error:
-                failures.append(error)
-        if len(failures) == len(addresses):
-            raise failures[0]
-        for failure in failures:
-            log.warning("heartbeat of group %s: %s; the other brokers have it", self.config.group, failure)
+        return [topic for topic in self._membership.subscriptions if topic != self.retry_topic]
 
     def _rebalance(self) -> None:
         """Take and give up queues so that this client has its share; what fails is tried again soon."""
         with self._rebalancing:
-            for topic in list(self._subscriptions):
+            for topic in list(self._membership.subscriptions):
                 try:
                     self._rebalance_topic(topic)
                 except NoRouteError as error:
@@ -300,29 +252,12 @@ class GroupMember:
         """The queues of a topic that are this client's."""
         if self.config.is_broadcasting:
             return route.readable
-        members = self._members(route)
+        members = self._membership.members(route)
         if self.client_id not in members:
             # The broker was restarted and has forgotten us: without this our queues would be given up.
-            self._heartbeat([route])
-            members = self._members(route)
+            self._membership.heartbeat([route])
+            members = self._membership.members(route)
         return self.config.allocate(self.client_id, members, route.readable)
-
-    def _members(self, route: Route) -> list[str]:
-        """The client ids of the group by the first of the topic's brokers that answers; none if it knows no group."""
-        header = GetConsumerListByGroupRequestHeader(consumer_group=self.config.group)
-        failure: ClientError | None = None
-        for address in sorted(route.addresses.values()):
-            try:
-                answer = ask(self._instance.client(address), RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-                return ConsumerList.decode(answer.body).consumer_id_list
-            except RefusedError as error:
-                if error.code != ResponseCode.SYSTEM_ERROR:
-                    raise
-                return []
-            except ClientError as error:
-                failure = error
-        assert failure is not None
-        raise failure
 
     def _begin(self, queue: MessageQueue) -> None:
         offset = self._offsets.begin(queue, self.config.start_at, self.config.start_timestamp_ms)
@@ -332,7 +267,7 @@ class GroupMember:
             statistics=self.statistics,
             settings=self._settings,
             queue=queue,
-            subscription=self._subscriptions[queue.topic],
+            subscription=self._membership.subscriptions[queue.topic],
             offset=offset,
             deliver=self._delivery.deliver,
         )
@@ -370,14 +305,6 @@ class GroupMember:
         except BrokerError as error:
             log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
 
-    def _leave(self) -> None:
-        header = UnregisterClientRequestHeader(client_id=self.client_id, consumer_group=self.config.group)
-        for address in self._instance.broker_addresses():
-            try:
-                ask(self._instance.client(address), RequestCode.UNREGISTER_CLIENT, header)
-            except BrokerError as error:
-                log.warning("leaving group %s: %s", self.config.group, error)
-
     # ------------------------------------------------------------ locks, on the timer's thread
 
     def _lock_end_ns(self) -> int:
@@ -413,21 +340,3 @@ class GroupMember:
 
     def _lock_failed(self, broker_name: str, error: BrokerError) -> None:
         log.warning("locks of group %s at %s: %s", self.config.group, broker_name, error)
-
-
-def make_subscription(topic: str, expression: str, expression_type: str, version: int) -> SubscriptionData:
-    """What a heartbeat says of one topic; raises ConfigError when a tag expression names no tag."""
-    if expression_type != "TAG" or expression in {"", "*"}:
-        text = expression or "*"
-        return SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type, sub_version=version)
-    tags = frozenset(tag for part in expression.split("||") if (tag := part.strip()))
-    if not tags:
-        raise ConfigError(f"tag expression {expression[:60]!r} names no tag: write a || b, or * for all")
-    return SubscriptionData(
-        topic=topic,
-        sub_string=expression,
-        expression_type=expression_type,
-        sub_version=version,
-        tags_set=tags,
-        code_set=frozenset(java_hash(tag) for tag in tags),
-    )
