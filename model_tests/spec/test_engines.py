@@ -168,7 +168,7 @@ def test_states_of_several_words_agree_with_the_python_engine(requests: int, opt
     policy = preset("strict-clone")
     model = law_of(policy, named("tiny", policy, requests=requests))
     judged = [item for item in properties_of(model) if item.kind == "always"]
-    limit = {6: 20_000, 12: 3_000}[requests]
+    limit = {6: 5_000, 12: 1_000}[requests]
     plain = explore(model, judged, engine="python", limit_states=limit)
     fast = explore(model, judged, limit_states=limit, **options)
 
