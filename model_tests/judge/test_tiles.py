@@ -116,7 +116,7 @@ def test_spark_writes_the_same_history(tmp_path: Path, spark_engine: SparkEngine
 @pytest.mark.xdist_group("spark")
 def test_120_histories_of_a_million_events_with_one_fault_each(tmp_path: Path, spark_engine: SparkEngine) -> None:
     """At least 40 kinds in 3 places: each found and rightly named by both engines alike; the clean one is valid."""
-    base = list(simulate(Load(events=10_000, queues=8)))
+    base = list(simulate(Load(events=10_000, queues=8, timeout_ms=60)))
     tile, count = make_tile(base), 100
     clean = written(tmp_path / "clean", [tile], count, {})
     results = [said(engine, clean) for engine in (LocalEngine(), spark_engine)]

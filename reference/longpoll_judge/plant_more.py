@@ -26,6 +26,7 @@ from longpoll_judge.result import (
 from longpoll_spec.history import Event
 
 FAR: Final = 1_000_000
+"""Further than any offset of a history that faults are planted into."""
 Suits = Callable[[Event, Event], bool]
 Change = Callable[[Event, Event], dict[str, object]]
 
@@ -267,7 +268,7 @@ MORE_FAULTS: Final[dict[str, Fault]] = {
     "bounds_crossed": _wrong(
         "One offset_min is above offset_max.",
         lambda _request, answer: answer.code == 19,
-        lambda _request, answer: {"offset_min": answer.offset_max + 1},
+        lambda _request, answer: {"offset_min": answer.offset_max + FAR},
     ),
     "nothing_with_messages": _wrong(
         "One 19 carries a message.",
