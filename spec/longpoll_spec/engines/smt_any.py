@@ -107,7 +107,8 @@ def prove_any(
     needed = select(read.stated, names)
     limits: dict[str, Any] = {"timeout_s": timeout_s, "depth_max": depth_max, "report": report}
     # What two requests can break is broken for any number, and the rest need not wait for it.
-    few = prove_model(make(attrs.evolve(world, requests=REQUESTS_IN_RUNS)), names=names, **limits | {"depth_max": 0})
+    two = make(attrs.evolve(world, requests=REQUESTS_IN_RUNS))
+    few = prove_model(two, names=names, timeout_s=timeout_s, depth_max=0, report=report)
     broken = list(_runs(make, world, [name for name in few.needed if few.verdict(name) != "proved"], **limits))
     left = [item.name for item in needed if item.name not in {row.property_name for row in broken if row.token}]
     by_size: list[Mapping[tuple[str, StepName], Outcome]] = []
