@@ -59,6 +59,7 @@ def test_every_schedule_of_one_pull_follows_the_law(policy: Policy) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_every_schedule_follows_the_law(policy: Policy) -> None:
     """Two pulls and one message, all of it."""
