@@ -2,8 +2,9 @@
 
 A history is a directory of part files (`part-*.ndjson`, one event a line, or `part-*.parquet`, one event a row) and one
 `meta.json`. An event's moment is the interval [after_ns, before_ns]: it happened after the one and before the other,
-so an observer that cannot see the exact moment stays honest. Times are nanoseconds of the source's clock plus the source's `offset_ns` of
-`meta.json`, which puts every source on Unix time; `uncertainty_ns` widens every interval of a source on both sides.
+so an observer that cannot see the exact moment stays honest. Times are nanoseconds of the source's clock plus the
+source's `offset_ns` of `meta.json`, which puts every source on Unix time; `uncertainty_ns` widens every interval of a
+source on both sides.
 
 Black-box events are what a proxy could see; white-box events carry the names of the law's actions and are what only
 the broker itself can see. Five rules make a history judgeable:

@@ -20,7 +20,7 @@ from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Kind, Property
 from longpoll_spec.moves import Move, moves_of
 from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values
-from longpoll_spec.render.conditions import PLAIN, condition_of, samples
+from longpoll_spec.render.conditions import PLAIN, changes_of, condition_of, samples
 from longpoll_spec.render.notation import stem
 from longpoll_spec.render.readable import bare, reader_of
 from longpoll_spec.render.spec_actions import actions_text, model_of, named_terms
@@ -205,8 +205,12 @@ def _stated() -> dict[str, Property]:
 
 @cache
 def _stating() -> tuple[tuple[Policy, Bounds], ...]:
-    """The samples of which properties are asked: to state them all takes longer than to build a state."""
-    return tuple(sample for sample in samples() if sample[1] is PLAIN or sample[0].name in PRESETS)
+    """The samples of which properties are asked: to state them all takes longer than to build a state.
+
+    With each aspect they are the presets, and our own with each knob set otherwise.
+    """
+    asked = {*PRESETS, *(policy.name for policy in changes_of(PRESETS["strict"]))}
+    return tuple(sample for sample in samples() if sample[1] is PLAIN or sample[0].name in asked)
 
 
 @cache
