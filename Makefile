@@ -7,7 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fresh
 LOCKS := $(wildcard requirements/*.lock)
-WORKERS ?= auto
+# Many tests wait for something: half as many workers again as there are cores keep those busy.
+WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 PART ?= all
 
 .PHONY: setup run test test-long test-peers bench check format lock clean help

@@ -188,7 +188,7 @@ def sound(home: Path) -> None:
         assert problems == []
 
 
-@pytest.mark.parametrize("first", ["java", "ours"])
+@pytest.mark.parametrize("first", [pytest.param("java", marks=pytest.mark.long), "ours"])
 def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, first: str) -> None:
     """Stopped by one and opened by the other, four times: each serves everything and goes on."""
     sent = Sent()
@@ -214,6 +214,7 @@ def queue_files(store: Path) -> dict[str, bytes]:
     return {str(path.relative_to(store)): path.read_bytes() for path in paths if any(path.read_bytes())}
 
 
+@pytest.mark.long
 def test_extended_queues_go_to_and_fro(class_paths: dict[str, str], tmp_path: Path) -> None:
     """With `enableConsumeQueueExt` each finds by tag what the other stored, and makes the same bytes of the log."""
     sent = Sent()
@@ -239,6 +240,7 @@ def test_extended_queues_go_to_and_fro(class_paths: dict[str, str], tmp_path: Pa
     sound(tmp_path / "1")
 
 
+@pytest.mark.long
 def test_a_killed_store_is_recovered_by_the_other(class_paths: dict[str, str], tmp_path: Path) -> None:
     """Killed in the middle of its work, Java's store is recovered by ours and ours by Java: every message is there."""
     sent = Sent()
@@ -267,6 +269,7 @@ def test_a_killed_store_is_recovered_by_the_other(class_paths: dict[str, str], t
     sound(tmp_path / "1")
 
 
+@pytest.mark.long
 def test_a_zeroed_tail_is_the_same_to_both_and_a_cut_file_only_to_ours(
     class_paths: dict[str, str], tmp_path: Path
 ) -> None:

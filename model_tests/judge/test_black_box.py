@@ -98,6 +98,7 @@ def test_the_strict_broker_is_valid_from_outside(strict_history: Path) -> None:
     assert result.latency["late_ms"].count >= 12
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_both_engines_say_the_same_of_it(strict_history: Path, spark_engine: SparkEngine, tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def test_a_directory_without_store_is_the_users_mistake(tmp_path: Path) -> None:
         ranges(tmp_path, "commitlog")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_reads_both_formats(java_store: Path, clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:

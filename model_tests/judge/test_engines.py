@@ -50,7 +50,7 @@ def test_neither_order_nor_parts_matter(clean: Path, tmp_path: Path, seed: int) 
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("partitions", [1, 7])
+@pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.long), 7])
 def test_spark_and_local_say_the_same_of_many_faults(
     clean: Path, tmp_path: Path, spark_engine: SparkEngine, partitions: int
 ) -> None:
@@ -63,6 +63,7 @@ def test_spark_and_local_say_the_same_of_many_faults(
     )
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_finds_the_faults_in_a_run_of_50_000_events(tmp_path: Path, spark_engine: SparkEngine) -> None:
@@ -81,6 +82,7 @@ def test_spark_finds_the_faults_in_a_run_of_50_000_events(tmp_path: Path, spark_
         assert bool(named) == bool(fault.properties), name
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_answers_that_name_no_queue_find_their_requests(clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:

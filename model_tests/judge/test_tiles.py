@@ -97,6 +97,7 @@ def test_a_seam_that_is_wrong_is_noticed(base: list[Event], tmp_path: Path) -> N
     assert judge([tmp_path], engine="local").verdict == "invalid"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_writes_the_same_history(tmp_path: Path, spark_engine: SparkEngine) -> None:

@@ -26,7 +26,8 @@ _SMALLER_WORLDS = [(queues, tags) for queues in (1, 2) for tags in (1, 2) if (qu
 @pytest.mark.parametrize(
     ("name", "world"),
     [
-        ("strict", WORLD),
+        ("strict", PLAIN),
+        pytest.param("strict", WORLD, marks=pytest.mark.long),
         pytest.param("strict-clone", WORLD, marks=pytest.mark.long),
         *(
             pytest.param(name, attrs.evolve(WORLD, queues=queues, tags=tags), marks=pytest.mark.long)

@@ -142,7 +142,9 @@ def test_an_unknown_engine_is_refused() -> None:
         explore(_model("strict"), engine="quantum")
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    "name", [name if name.startswith("strict") else pytest.param(name, marks=pytest.mark.long) for name in PRESETS]
+)
 @given(data=st.data())
 def test_packing_loses_nothing(name: str, data: st.DataObject) -> None:
     """A state comes back from its word, so equal words are equal states."""
@@ -161,7 +163,7 @@ def test_what_has_no_bound_is_refused() -> None:
         explore(law_of(policy, Bounds("proof", requests=2, messages=None)))
 
 
-@pytest.mark.parametrize("requests", [6, 12])
+@pytest.mark.parametrize("requests", [6, pytest.param(12, marks=pytest.mark.long)])
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"memory_mb": 2000}, {"symmetry": True}], ids=str)
 def test_states_of_several_words_agree_with_the_python_engine(requests: int, options: Mapping[str, Any]) -> None:
     """Bounds that need two or three words give the python engine's counts, verdicts and lengths as far as they go."""
@@ -192,7 +194,9 @@ def test_wide_columns_agree_with_narrow_ones() -> None:
     assert (plain.distinct_states, plain.transitions) == (fast.distinct_states, fast.transitions)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    "name", [name if name.startswith("strict") else pytest.param(name, marks=pytest.mark.long) for name in PRESETS]
+)
 @given(data=st.data())
 def test_compiled_questions_mean_what_terms_mean(name: str, data: st.DataObject) -> None:
     """The compiled form of every property agrees with the plain walk over its term."""

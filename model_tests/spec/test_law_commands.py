@@ -83,6 +83,7 @@ def test_check_goes_on_to_the_aspects() -> None:
     assert breaks_its_property(replay(row["token"]))
 
 
+@pytest.mark.long
 def test_check_finds_the_tight_bounds_on_answers() -> None:
     """The whole table ends with how late an answer is, with a run for whoever doubts it."""
     made = _json("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", code=1)

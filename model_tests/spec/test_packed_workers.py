@@ -32,7 +32,9 @@ def _nobody_is_left() -> Iterator[None]:
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize(
+    "workers", [2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("policy", PRESETS)
 @pytest.mark.parametrize("symmetry", [False, True], ids=["plain", "symmetry"])
 def test_workers_find_the_pinned_numbers(policy: str, workers: int, symmetry: bool) -> None:
@@ -45,6 +47,7 @@ def test_workers_find_the_pinned_numbers(policy: str, workers: int, symmetry: bo
             assert replay(verdict.token).depth == verdict.depth
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", PRESETS)
 def test_two_workers_find_the_pinned_numbers_at_small(policy: str) -> None:
     """At small a level is split between the workers."""

@@ -84,6 +84,7 @@ def test_guards_and_effects_mean_the_same(session: SparkSession, tmp_path: Path)
                 assert after == {name: int(row[f"{action.label} {name}"]) for name in after}
 
 
+@pytest.mark.long
 def test_legal_steps_are_told_from_others(session: SparkSession, tmp_path: Path) -> None:
     """Steps of runs are legal; the same steps with one variable changed, or skipping a state, are as the law says."""
     model = _model()

@@ -130,6 +130,7 @@ def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path:
     assert (tmp_path / "mine" / "level-0").is_dir()
 
 
+@pytest.mark.long
 def test_a_dropped_partition_is_seen(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were some of the successors lost, counts would be less: the agreement can fail."""
     honest = spark._Search._new
