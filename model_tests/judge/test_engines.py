@@ -48,9 +48,10 @@ def test_neither_order_nor_parts_matter(clean: Path, tmp_path: Path, seed: int) 
     assert in_order == shuffled, f"seed {seed}"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.long), 7])
+@pytest.mark.parametrize("partitions", [1, 7])
 def test_spark_and_local_say_the_same_of_many_faults(
     clean: Path, tmp_path: Path, spark_engine: SparkEngine, partitions: int
 ) -> None:

@@ -276,6 +276,7 @@ def _mutated(module: types.ModuleType, old: str, new: str) -> dict[str, object]:
     return names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_every_changed_judge_is_caught(
     planted: PlantOnce, clean: Path, vague: Path, mutant: str, monkeypatch: pytest.MonkeyPatch

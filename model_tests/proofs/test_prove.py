@@ -76,13 +76,8 @@ def _variants() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "setting"),
-    [
-        (name, setting) if name == "strict" else pytest.param(name, setting, marks=pytest.mark.long)
-        for name, setting in _variants()
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "setting"), _variants())
 def test_every_knob_is_decided(name: str, setting: str) -> None:
     """With any one knob of ours set otherwise, each property is proved or refuted, as exploring says it should be."""
     policy = with_knob(preset(name), setting)

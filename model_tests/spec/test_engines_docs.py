@@ -24,6 +24,7 @@ def _marks(command: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.long, pytest.mark.spark, pytest.mark.xdist_group("spark_alone")] if is_spark else []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [pytest.param(each, marks=_marks(each)) for each in COMMANDS])
 def test_every_command_of_the_page_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends as the page says: all holds, something is violated, or nothing was found."""

@@ -75,10 +75,14 @@ def _expected_exit(command: str) -> int:
     return int(any(re.search(part, command) for part in WORSE))
 
 
+def _takes_long(page: str, command: str) -> bool:
+    return bool(re.search(r"ablate|requests any", command)) or (page == "findings.md" and " prove " in command)
+
+
 def _cases() -> list[ParameterSet]:
     """Each command once; what tries every knob or every number takes long."""
     return [
-        pytest.param(page, command, marks=pytest.mark.long if re.search(r"ablate|requests any", command) else ())
+        pytest.param(page, command, marks=pytest.mark.long if _takes_long(page, command) else ())
         for page, command in dict.fromkeys(_commands())
     ]
 

@@ -40,7 +40,9 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "plan_of", lambda *_: TIGHT)
 
 
-@pytest.mark.parametrize("policy", PRESETS)
+@pytest.mark.parametrize(
+    "policy", ["strict", *(pytest.param(name, marks=pytest.mark.long) for name in PRESETS if name != "strict")]
+)
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"symmetry": True}], ids=["alone", "workers", "symmetry"])
 def test_disks_find_the_pinned_numbers(policy: str, options: Mapping[str, Any], tight: None) -> None:
     """States, transitions, depth and every verdict are pinned, and every token is the one found in memory."""

@@ -65,6 +65,7 @@ def _rows(frame: DataFrame, path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.long
 def test_guards_and_effects_mean_the_same(session: SparkSession, tmp_path: Path) -> None:
     """Every action's guard, and its effect where it is enabled, come out as a plain walk over the term says."""
     model = _model()
