@@ -347,7 +347,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     def make(self) -> SideBySide:
         """The pair; `run_machine` says of which policy."""
-        raise NotImplementedError
+        raise AssertionError("run this machine by run_machine, which says of which policy")
 
     @initialize()
     def begin(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn, ParamSpec
 import click
 import msgspec
 from rich.console import Console
+from rich.progress import Progress, ProgressColumn
 from rich.table import Table
 
 from longpoll_broker.errors import BrokerUserError
@@ -37,6 +38,11 @@ class Exit(enum.IntEnum):
     VIOLATED = 1
     USER = 2
     UNKNOWN = 3
+
+
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """A bar on stderr that is gone when it is done, and is not drawn where nobody sees it."""
+    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.output import Exit, emit_json, err, fail, json_option, out, table, user_mistakes
+from longpoll.output import Exit, emit_json, fail, json_option, out, progress_bar, table, user_mistakes
 from longpoll_spec.policy import PRESETS, preset
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _exit_of(rows: Sequence[Row]) -> Exit:
 def _bar(total: int) -> Iterator[Callable[[str], None]]:
     """A progress bar on stderr that is told of each change before it is tried; nothing where stderr is no terminal."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+    with progress_bar(*columns) as progress:
         task = progress.add_task("", total=total)
         begun = iter(range(total))
         yield lambda words: progress.update(task, description=words, completed=next(begun))

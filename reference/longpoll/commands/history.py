@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.output import emit_json, err, json_option, out, user_mistakes
+from longpoll.output import emit_json, json_option, out, progress_bar, user_mistakes
 from longpoll_judge.convert import FormatName
 from longpoll_judge.convert import convert as convert_history
 
@@ -40,14 +40,7 @@ def convert(source: Path, target: Path, into: FormatName, as_json: bool) -> None
       longpoll history convert /tmp/history /tmp/smaller              Parquet: a tenth of the size, judged faster
       longpoll history convert /tmp/smaller /tmp/again --to ndjson    one JSON object a line
     """
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=err,
-        transient=True,
-        disable=not err.is_terminal,
-    ) as progress:
+    with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:
         task = progress.add_task("converting", total=None)
         count = convert_history(
             source, target, into=into, say=lambda done, whole: progress.update(task, completed=done, total=whole)

@@ -11,9 +11,9 @@ from typing import Final, get_args
 
 import click
 import msgspec
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.output import Exit, emit_json, err, json_option, out, table, user_mistakes
+from longpoll.output import Exit, emit_json, json_option, out, progress_bar, table, user_mistakes
 from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.job import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.job import judge as judge_paths
@@ -90,14 +90,7 @@ def judge(  # noqa: PLR0917 - one argument an option
 
     Exit codes: 0 valid, 1 invalid, 2 a mistake in the call, 3 unknown (evidence is missing).
     """
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=err,
-        transient=True,
-        disable=not err.is_terminal,
-    ) as progress:
+    with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:
         task = progress.add_task("looking", total=_STAGES)
         result = judge_paths(
             paths,

@@ -15,11 +15,11 @@ from typing import Any, Final
 import attrs
 import click
 import msgspec
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.commands import law_shown
 from longpoll.commands.engine_options import engine_options, opened
-from longpoll.output import Exit, emit_json, err, fail, json_option, table, user_mistakes
+from longpoll.output import Exit, emit_json, fail, json_option, progress_bar, table, user_mistakes
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, REQUESTS_MAX, SIZES, named
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.engines.exploration import Exploration
@@ -352,7 +352,7 @@ def _exit_of(verdicts: set[str]) -> Exit:
 def _spinner(title: str) -> Iterator[Callable[[str], None]]:
     """A line on stderr that says what is being done; nothing where stderr is no terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+    with progress_bar(*columns) as progress:
         task = progress.add_task(title, total=None)
         yield lambda words: progress.update(task, description=f"{title}: {words}")
 

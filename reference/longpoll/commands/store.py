@@ -12,9 +12,9 @@ from typing import Any
 
 import attrs
 import click
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
-from longpoll.output import Exit, emit_json, err, json_option, out, table, user_mistakes
+from longpoll.output import Exit, emit_json, err, json_option, out, progress_bar, table, user_mistakes
 from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.store.inspect import (
     Blank,
@@ -227,7 +227,7 @@ def _progress(title: str, directory: str) -> Iterator[Any]:
         total = sum(len(file.view) for file in found.log)
         total += sum(len(file.view) for queue in found.queues for file in queue.files)
     columns = (TextColumn(title), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+    with progress_bar(*columns) as progress:
         task = progress.add_task(title, total=total)
 
         def advance(size: int) -> None:

@@ -9,24 +9,21 @@ Source: `DefaultLitePullConsumerImpl.poll`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from longpoll_broker.runtime import Queue, Runtime
 from longpoll_broker.service.client.consumer import GroupMember, OnShare
 from longpoll_broker.service.client.credentials import Credentials
+from longpoll_broker.service.client.member_consumer import MemberConsumer
 from longpoll_broker.service.client.messages import ReceivedMessage
 from longpoll_broker.service.client.puller import Batch, Puller
 from longpoll_broker.service.client.settings import ConsumerConfig
-from longpoll_broker.service.client.statistics import TopicStatistics
-from longpoll_broker.wire.bodies import MessageQueue
 
 DELIVERY_CAPACITY: Final = 2**20
 """Most batches that wait for the user. Flow control keeps it from ever being full: 1,000 messages a queue at most."""
 
 
-class PullConsumer:
+class PullConsumer(MemberConsumer):
     """Gives messages to whoever polls; for one thread.
 
     Messages that `poll` returned are consumed when it is called again, or with `commit`.
@@ -49,28 +46,6 @@ class PullConsumer:
         self._batch: Batch | None = None
         self._open: deque[ReceivedMessage] = deque()
         self._returned: list[ReceivedMessage] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def queues(self) -> tuple[MessageQueue, ...]:
-        """The queues that are this consumer's now."""
-        return self._member.queues
-
-    @property
-    def statistics(self) -> Mapping[str, TopicStatistics]:
-        """What was pulled, topic by topic."""
-        return self._member.statistics.snapshot()
-
-    def subscribe(self, topic: str, expression: str = "*", expression_type: str = "TAG") -> None:
-        """Want messages of a topic with these tags ("a || b", "*" for all); before `start`. Raises ConfigError."""
-        self._member.subscribe(topic, expression, expression_type)
 
     def start(self) -> None:
         """Join the group and begin to pull; raises a ClientError when name server, route or broker are not there."""
