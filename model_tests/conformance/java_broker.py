@@ -73,6 +73,7 @@ class JavaBroker:
     log_directory: Path
     process_id: int
     """The broker's."""
+    name_server_process_id: int
 
 
 def why_missing() -> str | None:
@@ -101,13 +102,19 @@ def resolve(directory: Path, version: str = VERSIONS[0]) -> str:
 
 
 @contextmanager
-def running(class_path: str, home: Path, *, heap: str = "512m", settings: str = "") -> Iterator[JavaBroker]:
+def running(
+    class_path: str, home: Path, *, heap: str = "512m", settings: str = "", before: JavaBroker | None = None
+) -> Iterator[JavaBroker]:
     """Name server and broker in `home`, both ended at the end of the block; `heap` is each one's `-Xmx`.
 
-    A store that is in `home` already is opened. `settings` are further lines of `broker.conf`, which win.
+    A store that is in `home` already is opened. `settings` are further lines of `broker.conf`, which win. One that ran
+    `before` gives its ports.
     """
-    name_server, broker = _free_port(()), _free_port((-2, 1))
-    (home / "conf").mkdir(parents=True)
+    if before is None:
+        name_server, broker = _free_port(()), _free_port((-2, 1))
+    else:
+        name_server, broker = before.name_server[1], before.address[1]
+    (home / "conf").mkdir(parents=True, exist_ok=True)
     for part in ("broker", "namesrv", "tools"):
         (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
     (home / "namesrv.conf").write_text(f"listenPort={name_server}\n")
@@ -119,10 +126,11 @@ def running(class_path: str, home: Path, *, heap: str = "512m", settings: str = 
     )
     java = ("java", f"-Xmx{heap}", *JVM, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}", "-cp", class_path)
     with (
-        _running(java, home, "namesrv.NamesrvStartup", "namesrv.conf", name_server),
+        _running(java, home, "namesrv.NamesrvStartup", "namesrv.conf", name_server) as name_server_process_id,
         _running(java, home, "broker.BrokerStartup", "broker.conf", broker) as process_id,
     ):
-        yield JavaBroker(("127.0.0.1", broker), ("127.0.0.1", name_server), home, process_id)
+        addresses = ("127.0.0.1", broker), ("127.0.0.1", name_server)
+        yield JavaBroker(*addresses, home, process_id, name_server_process_id)
 
 
 @contextmanager

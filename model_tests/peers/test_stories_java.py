@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
 
+from longpoll_broker.errors import ClientError, UnreachableError
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import Admin, ConsumerConfig, OutgoingMessage, Producer, PullConsumer, StartAt
+from longpoll_broker.service.client import (
+    Admin,
+    ConsumerConfig,
+    ConsumeStatus,
+    OutgoingMessage,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    StartAt,
+)
 from longpoll_broker.testing import client_scenarios as stories
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
+PART = 50
+"""Messages between two events of a restart."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -29,18 +47,24 @@ def java_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 @pytest.fixture
 def name_server(java_broker: JavaBroker) -> str:
     """Its name server, once it knows the broker."""
+    return _registered(java_broker)
+
+
+def _registered(java_broker: JavaBroker) -> str:
+    """The address of its name server, once that knows the broker."""
     address = "{}:{}".format(*java_broker.name_server)
     with Admin(stories.RUNTIME, address) as admin:
         stories.wait_for(lambda: bool(admin.masters()), "the broker is registered")
     return address
 
 
-def test_nothing_is_lost_while_members_come_and_go(name_server: str) -> None:
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_nothing_is_lost_while_members_come_and_go(name_server: str, count: int) -> None:
     """Every message comes, and one that comes twice comes after its queue changed hands."""
-    report = stories.rebalance(name_server, 5_000)
+    report = stories.rebalance(name_server, count)
     print(f"rebalance with the Java broker: {report}")  # noqa: T201 - the figure that the test is run for
     assert report.lost == ()
-    assert report.distinct == report.sent == 5_000
+    assert report.distinct == report.sent == count
     assert report.unexplained == ()
 
 
@@ -50,10 +74,19 @@ def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str) -> Non
     assert (report.count, report.out_of_order, report.at_once, report.put_off) == (800, 0, 0, 16)
 
 
-def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str) -> None:
-    """By the number of messages that wait."""
-    report = stories.flow_control(name_server, 80, 1_000, cached_count_max=16)
-    assert (report.stopped_by, report.consumed, report.stopped_after) == ("count", 80, None)
+@pytest.mark.parametrize(
+    ("limits", "name"),
+    [
+        ({"cached_count_max": 16}, "count"),
+        ({"cached_size_max": 20_000}, "size"),
+        ({"cached_span_max": 16}, "span"),
+    ],
+)
+def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, limits: dict[str, int], name: str) -> None:
+    """By the number of messages that wait, by their bytes, and by how far they are spread."""
+    report = stories.flow_control(name_server, 80, 1_000, **limits)
+    assert 0 < report.waiting < 80
+    assert (report.stopped_by, report.consumed, report.stopped_after) == (name, 80, None)
 
 
 def test_everyone_gets_what_is_broadcast_and_goes_on_from_a_file(name_server: str, tmp_path: Path) -> None:
@@ -112,6 +145,72 @@ def test_a_java_broker_registers_at_our_name_server(version: str, tmp_path: Path
                     assert len({result.queue for result in results}) == 16
                     assert _consumed(name_server, topic, 160) == {"broker-a": 80, "java-broker": 80}
             stories.wait_for(lambda: list(admin.masters()) == ["broker-a"], "the Java broker is forgotten")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_group_survives_a_restart_of_the_java_broker_and_then_the_loss_of_its_name_server(
+    version: str, tmp_path: Path
+) -> None:
+    """One producer and one group go on after both were gone, and with the broker alone; nothing is lost."""
+    try:
+        class_path = resolve(tmp_path, version)
+    except JavaUnavailableError as error:
+        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+    seen: Counter[bytes] = Counter()
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        seen.update(message.body for message in messages)
+        return ConsumeStatus.SUCCESS
+
+    def consumed(part: int) -> None:
+        stories.wait_for(lambda: sum(body.startswith(b"%d-" % part) for body in seen) == PART, f"part {part}")
+
+    home = tmp_path / "home"
+    with ExitStack() as clients:
+        with running(class_path, home) as java:
+            name_server = _registered(java)
+            topic = clients.enter_context(stories.new_topic(name_server, 4))
+            producer = clients.enter_context(Producer(stories.RUNTIME, name_server))
+            config = ConsumerConfig("survivors", start_at=StartAt.FIRST, thread_count=1, persist_s=0.5)
+            group = clients.enter_context(PushConsumer(stories.RUNTIME, name_server, config, listen))
+            group.subscribe(topic)
+            group.start()
+            _send_part(producer, topic, 0)
+            consumed(0)
+        with pytest.raises(UnreachableError):
+            producer.send(topic, b"to nobody", timeout_s=1.0)
+        with running(class_path, home, before=java) as java:
+            _registered(java)
+            _send_part(producer, topic, 1)
+            consumed(1)
+            os.kill(java.name_server_process_id, signal.SIGTERM)
+            stories.wait_for(lambda: not _answers(java.name_server), "the name server is gone")
+            _send_part(producer, topic, 2)
+            consumed(2)
+    print(f"restart: {len(seen)} messages, {seen.total() - len(seen)} of them again")  # noqa: T201 - a figure
+    assert set(seen) == {b"%d-%d" % (part, number) for part in range(3) for number in range(PART)}
+
+
+def _send_part(producer: Producer, topic: str, part: int) -> None:
+    """Send a part's messages, each until the broker has it."""
+    for number in range(PART):
+
+        def is_sent(number: int = number) -> bool:
+            try:
+                producer.send(topic, b"%d-%d" % (part, number))
+            except ClientError:
+                return False
+            return True
+
+        stories.wait_for(is_sent, f"message {number} of part {part} is sent")
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, 1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def _consumed(name_server: str, topic: str, count: int) -> dict[str, int]:
