@@ -13,6 +13,7 @@ Leaves out what any of the parts does. Source: `BrokerController.java`, `Namesrv
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
@@ -53,6 +54,7 @@ from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.service.query_service import QueryService
 from longpoll_broker.service.retention_service import RetentionService
 from longpoll_broker.service.role_service import RoleService
+from longpoll_broker.service.rpc_hooks import RpcHook, with_hooks
 from longpoll_broker.service.scan_service import ScanService
 from longpoll_broker.service.schedule_service import DelayOffsets, ScheduleService
 from longpoll_broker.service.send import SendService
@@ -88,6 +90,7 @@ class Broker:
         store_config: StoreConfig,
         listeners: tuple[Listener, Listener],
         recorder: HistoryRecorder | None,
+        hooks: Sequence[RpcHook],
     ) -> None:
         """Use `start`."""
         self.runtime = runtime
@@ -115,7 +118,7 @@ class Broker:
         self.request_counts = RequestCounts()
         self.topics.add_system_topics(config.broker_name, config.cluster_name)
         adopt_topics(self.topics, self.store)
-        self._wire()
+        self._wire(hooks)
         limits = Limits(
             config.frame_size_max, config.output_bytes_max, config.connection_count_max, config.channel_idle_ms_max
         )
@@ -153,8 +156,9 @@ class Broker:
         listen: Address = ANY_PORT,
         name_server: Address = ANY_PORT,
         record_directory: str | None = None,
+        hooks: Sequence[RpcHook] = (),
     ) -> Broker:
-        """Open the store in `directory` (absolute), listen, and serve.
+        """Open the store in `directory` (absolute), listen, and serve; `hooks` are called around every request.
 
         Raises ListenError, StoreUserError, ConfigError or RecordError with a text for the user; OSError when the
         store's directory cannot be used. Nothing is left running then.
@@ -185,6 +189,7 @@ class Broker:
                 store_config=store_config,
                 listeners=listeners,
                 recorder=recorder,
+                hooks=hooks,
             )
             undo.pop_all()
         broker._start_threads()
@@ -273,7 +278,7 @@ class Broker:
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
-    def _wire(self) -> None:
+    def _wire(self, hooks: Sequence[RpcHook]) -> None:
         config, runtime, recorder = self.config, self.runtime, self._recorder
         tables_lock = runtime.lock()
         standing = Standing(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
@@ -373,7 +378,7 @@ class Broker:
             self.pull_service.offset_moved = teller.tell
         transactions = TransactionService(runtime, appender, self.store, store_host, self.traits)
         locks = LockService(runtime, QueueLocks(), runtime.lock())
-        self._processors: dict[int, Processor] = {
+        processors: dict[int, Processor] = {
             RequestCode.SEND_MESSAGE: send.receive,
             RequestCode.SEND_MESSAGE_V2: send.receive,
             RequestCode.SEND_BATCH_MESSAGE: send.receive,
@@ -402,9 +407,10 @@ class Broker:
             RequestCode.VIEW_BROKER_STATS_DATA: StatisticsService(self.statistics).receive,
         }
         if self.traits.hears_of_members:
-            self._processors[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = self._roles.member_changed
+            processors[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = self._roles.member_changed
         if self.traits.serves_lite_pull:
-            self._processors[RequestCode.LITE_PULL_MESSAGE] = self.pull_service.receive
+            processors[RequestCode.LITE_PULL_MESSAGE] = self.pull_service.receive
+        self._processors = with_hooks(processors, hooks)
 
     def _inner_queues(self) -> InnerQueueService | None:
         settings = self._store_config
