@@ -98,6 +98,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """answer_sent to a pull: maxOffset."""
     offsets: list[int] = []
     """answer_sent to a pull: the queue offset of every message in the body, in order."""
+    actors: str = ""
+    """An action of the law, in a history that declares its law: who takes part, as the law's labels name them, for
+    instance `0` or `scanner,q1`; `?` for one that the observer does not know, empty for all of them unknown."""
     cause: str = ""
     """answer_sent to a pull: why it was sent now: immediate, woken, expired, busy, thrown, stopped or error."""
 
@@ -123,13 +126,29 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Half the width by which every interval of this source is widened."""
 
 
+class Law(msgspec.Struct, frozen=True, kw_only=True):
+    """Says that each source writes the steps of one run of the law, from its first state, and in which world."""
+
+    requests: int
+    """Request slots: most pulls that are under way at once."""
+    queues: int = 1
+    tags: int = 1
+    hold_ticks: int = 1
+    scan_ticks: int = 2
+    aspects: list[str] = []
+    hidden: list[str] = []
+    """Actions of the law that the sources do not write: any number of them may have happened between two events."""
+
+
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `meta.json`."""
 
     format_version: int
     sources: list[Source]
     policy: str = ""
-    """The broker's policy where it is known."""
+    """The broker's policy where it is known: a preset, and `+KNOB=VALUE` for each knob that is set otherwise."""
+    law: Law | None = None
+    """Given by histories of steps, which are judged against the law itself."""
 
 
 FIELD_TYPES: Final[dict[str, type]] = {
@@ -155,6 +174,7 @@ FIELD_TYPES: Final[dict[str, type]] = {
     "offset_min": int,
     "offset_max": int,
     "offsets": list,
+    "actors": str,
     "cause": str,
     "queue_offset": int,
     "tag": str,

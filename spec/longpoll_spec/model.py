@@ -5,6 +5,7 @@ Records only. The actions' text is in `actions`, the properties' in `properties`
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
@@ -139,6 +140,47 @@ class Trace:
             for variable, old, new in zip(self.model.variables, before, after, strict=True)
             if old != new
         ]
+
+
+@frozen
+class SeenStep:
+    """One step as an observer saw it: what it may have been, when, and what is known of the state after it."""
+
+    actions: tuple[str, ...]
+    """Labels; several where the observer does not know who acted, none where the law has no such action."""
+    after_ns: int
+    before_ns: int
+    """It happened at some moment from `after_ns` to `before_ns`."""
+    known: tuple[tuple[str, int], ...] = ()
+    """(variable, value) after the step."""
+
+
+@frozen
+class Order:
+    """The orders in which steps may have happened: of two steps one came first only if it ended before the other began.
+
+    Steps are numbered in the order of their ends, so what must come before a step is always a beginning of the row:
+    where the first n steps have happened and step n has not, `open_at[n]` are those that may come next, less the ones
+    that have happened already. Source: just-in-time linearization (Lowe, Testing for linearizability, 2017).
+    """
+
+    steps: tuple[SeenStep, ...]
+    open_at: tuple[tuple[int, ...], ...]
+
+
+def order_of(steps: Iterable[SeenStep]) -> Order:
+    """Put the steps of one run in order, however they come."""
+    ordered = tuple(sorted(steps, key=lambda step: (step.before_ns, step.after_ns)))
+    ends = [step.before_ns for step in ordered]
+    opens: list[list[int]] = [[] for _ in ordered]
+    for number, step in enumerate(ordered):
+        opens[bisect_left(ends, step.after_ns)].append(number)
+    found: list[tuple[int, ...]] = []
+    still: list[int] = []
+    for number, begun in enumerate(opens):
+        still = [*(each for each in still if each >= number), *begun]
+        found.append(tuple(sorted(still)))
+    return Order(ordered, tuple(found))
 
 
 ACTION_NAMES: Final = (

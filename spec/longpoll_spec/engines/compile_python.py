@@ -7,16 +7,17 @@ guards always do, since `tick` asks for them again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from longpoll_spec.model import Model
+from longpoll_spec.model import Action, Model
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import Bool, Term, nodes
 
 Packed: TypeAlias = tuple[int, ...]
 Successors: TypeAlias = Callable[[Packed], list[tuple[int, Packed]]]
 Question: TypeAlias = Callable[[Packed], bool]
+StepFunction: TypeAlias = Callable[[Packed], Packed | None]
 
 _SIGNS: Final = {"add": "+", "sub": "-", "lt": "<", "le": "<=", "eq": "=="}
 _LEAVES: Final = frozenset({"var", "const", "parameter", "true", "false"})
@@ -76,17 +77,36 @@ def _value(term: Term | None, variable: Variable, names: Mapping[int, str]) -> s
 
 def question(model: Model, term: Bool) -> Question:
     """The function that tells whether the term is true in a state."""
-    uses = Counter(id(arg) for node in nodes(term) for arg in node.args if isinstance(arg, Term))
     lines = ["def question(state):", _unpack(model.variables)]
     names: dict[int, str] = {}
-    for node in nodes(term):
-        if uses[id(node)] > 1 and node.op not in _LEAVES:
-            name = f"shared_{len(names)}"
-            lines.append(f"    {name} = {source(node, names)}")
-            names[id(node)] = name
+    lines += _shared([term], names)
     lines.append(f"    return {source(term, names)}")
     made: Question = _define("question", lines)
     return made
+
+
+def step_of(model: Model, action: Action) -> StepFunction:
+    """The function that gives the state after the action, None where it is not enabled."""
+    lines = ["def step(state):", _unpack(model.variables)]
+    names: dict[int, str] = {}
+    lines += _shared([action.guard], names)
+    lines.append(f"    if not {source(action.guard, names)}:")
+    lines.append("        return None")
+    lines += _shared(list(action.effect.values()), names)
+    after = ", ".join(_value(action.effect.get(each.name), each, names) for each in model.variables)
+    lines.append(f"    return ({after},)")
+    made: StepFunction = _define("step", lines)
+    return made
+
+
+def _shared(terms: Sequence[Term], names: dict[int, str]) -> Iterator[str]:
+    """A local for every node that is used more than once and has none yet."""
+    uses = Counter(id(arg) for node in nodes(*terms) for arg in node.args if isinstance(arg, Term))
+    for node in nodes(*terms):
+        if uses[id(node)] > 1 and node.op not in _LEAVES and id(node) not in names:
+            name = f"shared_{len(names)}"
+            yield f"    {name} = {source(node, names)}"
+            names[id(node)] = name
 
 
 def _unpack(variables: Sequence[Variable]) -> str:

@@ -1,0 +1,180 @@
+"""Whether the steps that an observer saw are a run of the law: a set of possible states, one where nothing is in doubt.
+
+A step's moment is an interval. Where no two intervals overlap one state follows upon the other; where some do, every
+order is tried at once, and orders that come to the same are one. Actions that the observer cannot see may happen
+anywhere between. The steps are a run if one order of them is; if none is, what was possible last is kept, since it
+tells what is wrong.
+
+Leaves out where the steps come from. TLC judges the same by `render.tla_traces`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from attrs import define, field, frozen
+
+from longpoll_spec.engines.compile_python import Packed, StepFunction, step_of
+from longpoll_spec.engines.evaluate import evaluate, values_of
+from longpoll_spec.model import Action, Model, Order, SeenStep, order_of
+from longpoll_spec.terms import Bool
+
+POSSIBLE_MAX: Final = 100_000
+"""Most possibilities that are followed at once."""
+
+
+@frozen
+class Possibility:
+    """Where the run may be: the first `count` steps have happened, and of those after them the ones in `ahead`."""
+
+    count: int
+    ahead: int
+    """Bit n stands for step `count + n`; bit 0 is never set."""
+    state: Packed
+
+
+@frozen
+class Refusal:
+    """Why one step cannot come next in one possible state."""
+
+    step: int
+    """Its number in the order."""
+    action: str
+    """The label of the action that it would be; empty where the law has no such action."""
+    state: Packed
+    false: tuple[Bool, ...] = ()
+    """The parts of the guard that are false in the state."""
+    contradicted: tuple[tuple[str, int, int], ...] = ()
+    """(variable, its value after the step, what the observer saw instead)."""
+
+
+@frozen
+class Conformance:
+    """What came of a run."""
+
+    order: Order
+    placed: int
+    """Most steps that any order of the law can begin with; all of them where the run is one of the law."""
+    certain: int
+    """After so many steps there was, last, one possibility alone: what is wrong lies between it and `placed`."""
+    possible: tuple[Possibility, ...]
+    """Where the run may be after `placed` steps, before anything unseen."""
+    refusals: tuple[Refusal, ...] = ()
+    """Each step that could come next by its moment, and why it cannot; none where the run is one of the law."""
+    undecided: bool = False
+    """More was possible at once than is followed, so nothing is said of the steps from `placed` on."""
+
+    @property
+    def conforms(self) -> bool:
+        """Whether the steps are a run of the law."""
+        return self.placed == len(self.order.steps) and not self.undecided
+
+
+Level: TypeAlias = Mapping[Possibility, None]
+"""A set in the order in which it was found, so that equal input gives equal output."""
+
+
+@define
+class Checker:
+    """The law, ready to follow runs. Invariant: `_functions` has the actions that were asked for."""
+
+    model: Model
+    hidden: frozenset[str] = field(default=frozenset(), converter=frozenset)
+    """Names of actions that may happen unseen."""
+    possible_max: int = POSSIBLE_MAX
+    _actions: dict[str, Action] = field(init=False)
+    _unseen: tuple[str, ...] = field(init=False)
+    _places: dict[str, int] = field(init=False)
+    _functions: dict[str, StepFunction] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        """Look the actions and variables up."""
+        self._actions = {action.label: action for action in self.model.actions}
+        self._unseen = tuple(action.label for action in self.model.actions if action.name in self.hidden)
+        self._places = {variable.name: place for place, variable in enumerate(self.model.variables)}
+
+    def check(self, steps: Iterable[SeenStep]) -> Conformance:
+        """Follow one run, whose steps may come in any order."""
+        order = order_of(steps)
+        level: Level = {Possibility(0, 0, self.model.initial): None}
+        certain = 0
+        for placed in range(len(order.steps)):
+            if len(level) == 1 and not next(iter(level)).ahead:
+                certain = placed
+            reached = self._with_unseen(level)
+            following = {after: None for here in reached for after in self._successors(order, here)}
+            if len(following) > self.possible_max or len(reached) > self.possible_max:
+                return Conformance(order, placed, certain, tuple(level), undecided=True)
+            if not following:
+                refusals = {refusal: None for here in reached for refusal in self._refusals(order, here)}
+                return Conformance(order, placed, certain, tuple(level), tuple(refusals))
+            level = following
+        return Conformance(order, len(order.steps), certain, tuple(level))
+
+    def _with_unseen(self, level: Level) -> Level:
+        """What may be after any number of hidden actions."""
+        if not self._unseen:
+            return level
+        reached = dict(level)
+        pending = list(level)
+        while pending and len(reached) <= self.possible_max:
+            here = pending.pop()
+            for label in self._unseen:
+                after = self._function(label)(here.state)
+                if after is not None:
+                    moved = Possibility(here.count, here.ahead, after)
+                    if moved not in reached:
+                        reached[moved] = None
+                        pending.append(moved)
+        return reached
+
+    def _successors(self, order: Order, here: Possibility) -> Iterator[Possibility]:
+        for number in _next(order, here):
+            step = order.steps[number]
+            for label in step.actions:
+                after = self._function(label)(here.state)
+                if after is not None and not self._contradictions(step, after):
+                    yield _placed(here, number, after)
+
+    def _refusals(self, order: Order, here: Possibility) -> Iterator[Refusal]:
+        for number in _next(order, here):
+            step = order.steps[number]
+            if not step.actions:
+                yield Refusal(number, "", here.state)
+            for label in step.actions:
+                after = self._function(label)(here.state)
+                if after is None:
+                    false = false_parts(self.model, self._actions[label], here.state)
+                    yield Refusal(number, label, here.state, false=false)
+                else:
+                    yield Refusal(number, label, here.state, contradicted=tuple(self._contradictions(step, after)))
+
+    def _contradictions(self, step: SeenStep, after: Packed) -> Sequence[tuple[str, int, int]]:
+        """What was seen after the step and is not so."""
+        known = ((name, after[self._places[name]], value) for name, value in step.known)
+        return [(name, value, seen) for name, value, seen in known if value != seen]
+
+    def _function(self, label: str) -> StepFunction:
+        if label not in self._functions:
+            self._functions[label] = step_of(self.model, self._actions[label])
+        return self._functions[label]
+
+
+def _next(order: Order, here: Possibility) -> Iterator[int]:
+    """The steps that may come next by their moments."""
+    return (number for number in order.open_at[here.count] if not here.ahead >> (number - here.count) & 1)
+
+
+def _placed(here: Possibility, number: int, after: Packed) -> Possibility:
+    count, ahead = here.count, here.ahead | 1 << (number - here.count)
+    while ahead & 1:
+        count, ahead = count + 1, ahead >> 1
+    return Possibility(count, ahead, after)
+
+
+def false_parts(model: Model, action: Action, state: Packed) -> tuple[Bool, ...]:
+    """The parts of the action's guard that are false in the state."""
+    values = values_of(model, state)
+    parts = action.guard.args if action.guard.op == "and" else (action.guard,)
+    return tuple(part for part in parts if not evaluate(part, values))
