@@ -1,0 +1,138 @@
+"""What is logged, as text for people or as one JSON object a line for machines, and never without end.
+
+Every record is one of `logging`'s. Those that somebody may want to count or to search for say what happened besides,
+with a name and fields:
+
+    log.info("%s is gone", channel, extra=event("connection_closed", peer=channel.peer))
+
+| key of a JSON line | what |
+|---|---|
+| `time` | RFC 3339, UTC, to the millisecond |
+| `level`, `logger`, `message` | as `logging` has them |
+| `event` and its fields | what happened; not in every line |
+| `left_out` | how many lines of the same place in the code were left out before this one |
+| `error` | the traceback, when there is one |
+
+Strangers cause lines (connections, refusals), so each place in the code may write only so many a second, and what a
+stranger sent cannot begin a line of its own. Leaves out files and their rotation: a service manager keeps stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Literal, TextIO
+
+import msgspec
+from attrs import define
+
+Format = Literal["text", "json"]
+LINES_PER_SECOND_MAX: Final = 20
+"""Lines of one place in the code within a second; the next one after it says how many were left out."""
+_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+_FIELDS: Final = "longpoll_fields"
+_LEFT_OUT: Final = "longpoll_left_out"
+_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    0x2028: "\\u2028",
+    0x2029: "\\u2029",
+}
+"""What would end a line or steer a terminal, and how it is written instead."""
+
+
+def event(name: str, **fields: Any) -> dict[str, dict[str, Any]]:
+    """The `extra` of a record that says what happened; fields are what JSON has, anything else is written as text."""
+    return {_FIELDS: {"event": name, **fields}}
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people; a traceback follows on lines of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
+        """The line, without what a stranger's text could do to it."""
+        left_out = getattr(record, _LEFT_OUT, 0)
+        note = f" ({left_out} such lines were left out before it)" if left_out else ""
+        return super().formatMessage(record).translate(_CONTROLS) + note
+
+    def formatException(self, ei: _Raised) -> str:  # noqa: N802 - the name is logging's
+        """The traceback, indented, so that no line of it looks like a record."""
+        lines = super().formatException(ei).splitlines()
+        return "\n".join("    " + line.translate(_CONTROLS) for line in lines)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The object; a field of the record's event never hides what every line has."""
+        told: dict[str, Any] = dict(getattr(record, _FIELDS, {}))
+        told |= {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        left_out = getattr(record, _LEFT_OUT, 0)
+        if left_out:
+            told["left_out"] = left_out
+        if record.exc_info:
+            told["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(_writable(told), enc_hook=str).decode()
+
+
+def _writable(value: Any) -> Any:
+    """A value whose texts can all be written as UTF-8: peers send halves of surrogate pairs."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {str(key): _writable(inner) for key, inner in value.items()}
+    return value
+
+
+@define
+class _Place:
+    """One place in the code that logs."""
+
+    second: int
+    written: int = 0
+    left_out: int = 0
+
+
+class LimitedHandler(logging.StreamHandler[TextIO]):
+    """Writes to a stream, from one place in the code only so much within a second.
+
+    Invariant: `_places` changes only in `emit`, which `logging` calls with the handler's lock held. There are as many
+    as statements that log, however many strangers cause them.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._places: dict[tuple[str, int], _Place] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record, or count it."""
+        second = int(record.created)
+        place = self._places.setdefault((record.pathname, record.lineno), _Place(second))
+        if place.second != second:
+            place.second, place.written = second, 0
+        if place.written >= LINES_PER_SECOND_MAX:
+            place.left_out += 1
+            return
+        place.written += 1
+        if place.left_out:
+            setattr(record, _LEFT_OUT, place.left_out)
+            place.left_out = 0
+        super().emit(record)
+
+
+def log_to(stream: TextIO, kind: Format, level: str) -> LimitedHandler:
+    """Have everything from `level` on written to a stream; the handler, for whoever takes it away again."""
+    handler = LimitedHandler(stream)
+    handler.setFormatter(JsonFormatter() if kind == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    return handler
