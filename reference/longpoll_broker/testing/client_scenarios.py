@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.errors import ClientError, NoRouteError
+from longpoll_broker.errors import ClientError, NoRouteError, RefusedError
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.client import (
     Admin,
@@ -31,9 +31,11 @@ from longpoll_broker.service.client import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    SendResult,
     StartAt,
 )
 from longpoll_broker.service.client.workers import Answer
+from longpoll_broker.wire.codes import ResponseCode
 
 RUNTIME: Final = RealRuntime()
 PATIENCE_S = 60.0
@@ -74,8 +76,25 @@ def send_numbered(name_server: str, topic: str, count: int) -> list[str]:
         for start in range(0, count, BATCH_SIZE):
             numbers = range(start, min(start + BATCH_SIZE, count))
             messages = [OutgoingMessage(b"%d" % number, tags="t", keys=f"k{number}") for number in numbers]
-            ids += [result.msg_id for result in producer.send_batch(topic, messages)]
+            ids += [result.msg_id for result in _send_patiently(producer, topic, messages)]
     return ids
+
+
+def _send_patiently(producer: Producer, topic: str, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
+    """Send a batch, again while the broker is too busy to take it: Java's answers so, and nothing is stored then."""
+    results: list[SendResult] = []
+
+    def is_sent() -> bool:
+        try:
+            results.extend(producer.send_batch(topic, messages))
+        except RefusedError as error:
+            if error.code != ResponseCode.SYSTEM_BUSY:
+                raise
+            return False
+        return True
+
+    wait_for(is_sent, "the broker takes a batch")
+    return results
 
 
 # ---------------------------------------------------------------- rebalance
