@@ -7,18 +7,36 @@ pull). Leaves out which processor serves which code (`service.broker`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Self
 
 from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.errors import HeaderError
+from longpoll_broker.logs import event
 from longpoll_broker.service.channel import Channel, Outbox, Parts
-from longpoll_broker.wire.codes import ResponseCode
+from longpoll_broker.wire.codes import CommandFlag, ResponseCode
 from longpoll_broker.wire.command import Command, encode_reply_head
 from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
 
 log = logging.getLogger(__name__)
 
+_RESPONSE: Final = CommandFlag.RESPONSE.value
+_ONE_WAY: Final = CommandFlag.ONE_WAY.value
+
 Processor = Callable[[Channel, Command, Outbox], Parts | None]
+
+
+class Refusal(tuple[Buffer, ...]):  # noqa: SLOT001 - what is as long as a tuple cannot have slots
+    """The buffers of a reply that is no success, and what it says, for the log."""
+
+    code: int
+    remark: str | None
+
+    def __new__(cls, parts: Iterable[Buffer], code: int, remark: str | None) -> Self:
+        """The reply's buffers with its code and text."""
+        made = super().__new__(cls, parts)
+        made.code, made.remark = code, remark
+        return made
 
 
 def answer(
@@ -30,12 +48,15 @@ def answer(
 ) -> Parts:
     """The reply to a command."""
     head = encode_reply_head(command, code, remark=remark, ext_fields=fields, body_size=len(body))
+    if code != ResponseCode.SUCCESS:
+        return Refusal((head, body) if len(body) else (head,), code, remark)
     return (head, body) if len(body) else (head,)
 
 
 def serve(processors: Mapping[int, Processor], channel: Channel, command: Command, outbox: Outbox) -> None:
     """Have a command processed and its reply queued; a failure becomes code 1 and costs nobody else anything."""
-    if command.is_response:
+    flag = command.flag
+    if flag & _RESPONSE:
         return
     processor = processors.get(command.code)
     parts: Parts | None
@@ -43,8 +64,25 @@ def serve(processors: Mapping[int, Processor], channel: Channel, command: Comman
         parts = answer(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
     else:
         parts = call(processor, channel, command, outbox)
-    if parts is not None and not command.is_one_way:
+    if type(parts) is Refusal:
+        tell_refused(channel, command, parts)
+    if parts is not None and not flag & _ONE_WAY:
         outbox.write(channel, parts)
+
+
+def tell_refused(channel: Channel, command: Command, refusal: Parts) -> None:
+    """Note in the log that a request was answered with no success, and why."""
+    if type(refusal) is Refusal:
+        log.info(
+            "%s request %d is answered %d: %s",
+            channel,
+            command.code,
+            refusal.code,
+            refusal.remark,
+            extra=event(
+                "request_refused", peer=channel.peer, code=command.code, answer=refusal.code, reason=refusal.remark
+            ),
+        )
 
 
 def call(processor: Processor, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
@@ -56,4 +94,6 @@ def call(processor: Processor, channel: Channel, command: Command, outbox: Outbo
     except FAULTS as error:
         log.exception("request %d of %s failed", command.code, channel)
         remark = f"{type(error).__name__}: {error}"
-    return (encode_reply_head(command, ResponseCode.SYSTEM_ERROR, remark=remark, serialisation=Serialisation.JSON),)
+    code = ResponseCode.SYSTEM_ERROR
+    head = encode_reply_head(command, code, remark=remark, serialisation=Serialisation.JSON)
+    return Refusal((head,), code, remark)

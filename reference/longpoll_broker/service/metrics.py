@@ -28,8 +28,11 @@ class RequestCounts(dict[int, int]):
 
     def add(self, code: int) -> None:
         """Count one; only on the loops' threads, where a lost count in a race is no harm."""
-        key = code if code in _NAMES else -1
-        self[key] = self.get(key, 0) + 1
+        try:
+            self[code] += 1
+        except KeyError:
+            key = code if code in _NAMES else -1
+            self[key] = self.get(key, 0) + 1
 
 
 @define(eq=False)

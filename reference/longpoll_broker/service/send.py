@@ -86,6 +86,12 @@ class SendService:
     """Who says which further queues a message may name; None when multi-dispatch is off."""
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
     _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
+    _added_properties: bytes = field(init=False)
+    """The stored properties of a message that came without any."""
+
+    def __attrs_post_init__(self) -> None:
+        added = {CLUSTER: self.config.cluster_name}
+        self._added_properties = write_properties(added, self.traits.properties_form)
 
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         """Serve a send request; None when its answer waits for the disk."""
@@ -135,16 +141,17 @@ class SendService:
         topic = self.topics.get(header.topic)
         if topic is None or header.topic in NOT_FOR_SENDING:
             topic = self._make_topic(header)
-        if header.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
+        queue_id = header.queue_id
+        if queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
             raise SendRefusedError(
                 self.traits.bad_parameter_code,
-                f"request queueId[{header.queue_id}] is illegal, {topic.topic_name} Producer: {channel}",
+                f"request queueId[{queue_id}] is illegal, {topic.topic_name} Producer: {channel}",
             )
         if not channel.host_bytes:
             channel.host_bytes = host_bytes(*channel.peer_host)
-        if header.queue_id < 0:
+        if queue_id < 0:
             return next(self._next_queue) % max(topic.write_queue_nums, 1)
-        return header.queue_id
+        return queue_id
 
     def _make_topic(self, header: SendMessageRequestHeader) -> TopicConfig:
         """The topic of a first send; raises SendRefusedError when there must be none."""
@@ -177,9 +184,13 @@ class SendService:
         traits = self.traits
         properties = self._properties(header)
         tag = properties.get(TAGS, "")
-        # A message that only goes through another topic first keeps WAIT, as in Java.
-        without = "" if traits.stores_wait else WAIT
-        stored = write_properties(properties, traits.properties_form, without=without)
+        if len(properties) == 1:
+            # What the broker adds, and nothing else.
+            stored = self._added_properties
+        else:
+            # A message that only goes through another topic first keeps WAIT, as in Java.
+            without = "" if traits.stores_wait else WAIT
+            stored = write_properties(properties, traits.properties_form, without=without)
         message = self._message(channel, header, queue_id, command.body, stored, tag, header.flag)
         if header.topic.startswith(RETRY_PREFIX):
             message = self._dead_if_tried_out(message, header, properties)

@@ -12,12 +12,14 @@ from longpoll_broker.runtime import Lock
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.index import Index
 from longpoll_broker.store.messages import QueryResult
-from longpoll_broker.store.record import MAGIC_BLANK, SIZE_AND_MAGIC, Record
+from longpoll_broker.store.record import BLANK_SIZE_MIN, MAGIC_BLANK, SIZE_AND_MAGIC, Record
 
 QUERY_COUNT_MAX: Final = 64
 """`maxMsgsNumBatch`: most messages that one query finds."""
 CATCH_UP_COUNT_MAX: Final = 20_000
 """Most records that a query indexes before it looks: 0.2 s at worst; the flush thread does the rest."""
+STRETCH_SIZE: Final = 16 * 1024
+"""Bytes of the log looked at for keys at once: some microseconds."""
 _KEY: Final = b"KEY"
 """In the name of both properties that hold keys, so a record without it need not be decoded."""
 
@@ -42,34 +44,61 @@ class Indexer:
         self.cursor = max(index.go_on(), log.start)
 
     def build(self, end: int, count_max: int) -> bool:
-        """Index up to `count_max` records before `end`; whether that was all. Raises OSError, and can be repeated.
+        """Index about `count_max` records before `end`; whether that was all. Raises OSError, and can be repeated.
 
         `end` is behind a whole record, or a blank.
         """
         with self._lock:
-            for _ in range(count_max):
-                if self.cursor >= end:
-                    break
-                self.cursor = self._after(max(self.cursor, self._log.start))
+            count = 0
+            while count < count_max and self.cursor < end:
+                self.cursor = max(self.cursor, self._log.start)
+                count += self._pass_keyless(end) or self._pass_one()
             return self.cursor >= end
 
-    def _after(self, cursor: int) -> int:
-        """Index the record at the cursor, and give the next one's place."""
+    def _pass_keyless(self, end: int) -> int:
+        """Pass over a stretch of the log in which nothing looks like a key, with one look at its bytes.
+
+        Returns how many records that counts for; 0, and nothing is passed, when the first record has to be looked at.
+        """
+        segment = self._log.segments.find(self.cursor)
+        if segment is None:
+            return 0
+        position = self.cursor - segment.start
+        stop = min(end - segment.start, segment.size, position + STRETCH_SIZE)
+        key_at = bytes(segment.view[position:stop]).find(_KEY)
+        if key_at >= 0:
+            stop = position + key_at
+        passed = position
+        count = 0
+        while passed + BLANK_SIZE_MIN <= stop:
+            size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, passed)
+            if magic == MAGIC_BLANK or passed + size > stop:
+                break
+            assert size > 0
+            passed += size
+            count += 1
+        self.cursor = segment.start + passed
+        return count
+
+    def _pass_one(self) -> int:
+        """Index the record at the cursor, and pass it; 1, for it counts for one."""
+        cursor = self.cursor
         segment = self._log.segments.find(cursor)
         if segment is None:
             # Removed since we looked where the log starts.
-            return self._log.start
-        position = cursor - segment.start
+            self.cursor = self._log.start
+            return 1
         size: int
-        size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, position)
+        size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, cursor - segment.start)
         if magic == MAGIC_BLANK:
-            return segment.stop
+            self.cursor = segment.stop
+            return 1
         assert size > 0
-        if _KEY in bytes(segment.view[position : position + size]):
-            record = self._log.read(cursor)
-            if isinstance(record, Record):
-                self._index.put(record)
-        return cursor + size
+        record = self._log.read(cursor)
+        if isinstance(record, Record):
+            self._index.put(record)
+        self.cursor = cursor + size
+        return 1
 
     def query(self, topic: str, key: str, count_max: int, stored_ms: tuple[int, int], log_end: int) -> QueryResult:
         """The newest messages with a key of that topic, stored from the first to the second time."""

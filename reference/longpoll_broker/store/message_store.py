@@ -59,6 +59,7 @@ class MessageStore:
         self._runtime = runtime
         self._directory = directory
         self._config = config if config.memory_size else evolve(config, memory_size=runtime.memory_size())
+        self._message_size_max = config.message_size_max
         self._unlock = unlock
         self._append_lock = runtime.lock()
         self._dispatch_lock = runtime.lock()
@@ -145,7 +146,9 @@ class MessageStore:
         Raises MessageRefusedError when a limit is broken and OSError when the disk is full; nothing of the message is
         left then.
         """
-        message = self._checked(message)
+        properties = message.properties
+        if len(message.body) > self._message_size_max or len(properties) > PROPERTIES_SIZE_MAX or b"\0" in properties:
+            message = self._checked(message)
         with self._append_lock:
             return self._append(message, self._log.end)
 
@@ -170,7 +173,7 @@ class MessageStore:
     def _checked(self, message: MessageToStore) -> MessageToStore:
         """The message in the form that is stored; raises MessageRefusedError when a limit is broken."""
         properties = message.properties
-        if len(message.body) > self._config.message_size_max or len(properties) > PROPERTIES_SIZE_MAX:
+        if len(message.body) > self._message_size_max or len(properties) > PROPERTIES_SIZE_MAX:
             raise MessageRefusedError(self._why_refused(message))
         if b"\0" in properties:
             message = replace(message, properties=with_zeros(properties))
@@ -185,9 +188,8 @@ class MessageStore:
             self._check_place(message)
             queue = self._table.make(topic_name, message.queue_id)
             topic = self._table.topics[topic_name]
-        store_ms = self._runtime.unix_ms()
         # Never backwards, so that a recovery that goes by store times is right even if the clock was set back.
-        store_ms = max(store_ms, self._store_ms)
+        store_ms = max(self._runtime.unix_ms(), self._store_ms)
         listed = not sys_flag or sys_flag & SYS_FLAG_TRANSACTION_MASK not in _NOT_IN_QUEUE
         queue_offset = queue.offset_next if listed else 0
         tags_code = message.tags_code

@@ -6,6 +6,7 @@ The hot ones are `msgspec.Struct`s: one is made for every message sent. Leaves o
 from __future__ import annotations
 
 import enum
+from functools import lru_cache
 
 import msgspec
 from attrs import frozen
@@ -35,6 +36,12 @@ class MessageToStore(msgspec.Struct, frozen=True, gc=False):
     """Further queues that list it, by topic and id, in the order of its property `INNER_MULTI_DISPATCH`."""
 
 
+@lru_cache(maxsize=64)
+def _host_text(store_host: bytes) -> str:
+    """A host in upper-case hexadecimal; a store has very few."""
+    return store_host.hex().upper()
+
+
 class PutResult(msgspec.Struct, frozen=True, gc=False):
     """Where an appended message stands (`AppendMessageResult.java`)."""
 
@@ -48,7 +55,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
     @property
     def msg_id(self) -> str:
         """The broker's message id: store host and physical offset in upper-case hexadecimal (32 or 56 characters)."""
-        return f"{self.store_host.hex().upper()}{self.physical_offset:016X}"
+        return f"{_host_text(self.store_host)}{self.physical_offset:016X}"
 
     @property
     def log_end(self) -> int:
