@@ -80,7 +80,7 @@ class Checker:
     """The law, ready to follow runs. Invariant: `_functions` has the actions that were asked for."""
 
     model: Model
-    hidden: frozenset[str] = field(default=frozenset(), converter=frozenset)
+    hidden: frozenset[str] = frozenset()
     """Names of actions that may happen unseen."""
     possible_max: int = POSSIBLE_MAX
     _actions: dict[str, Action] = field(init=False)

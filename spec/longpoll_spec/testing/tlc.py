@@ -1,7 +1,7 @@
 """TLC on an exported law: run it, and read its counts and the first invariant that it finds violated.
 
 A peer for tests: no package registry has TLC, so the environment variable `TLA2TOOLS` names its jar or class path.
-Leaves out the export itself (`render.tla`) and what the numbers must be (`engines.manifest`).
+Leaves out the export itself (`render.tla`, `render.tla_traces`) and what the numbers must be (`engines.manifest`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,16 @@ from typing import Final
 
 from attrs import frozen
 
+from longpoll_spec.model import Model, Order
+from longpoll_spec.render.notation import name_of
+from longpoll_spec.render.tla import tla_of
+from longpoll_spec.render.tla_traces import TOLD, tla_traces_configuration_of, tla_traces_of, traces_name_of
+
 CLASS_PATH: Final = "TLA2TOOLS"
 TLC_START_STATES: Final = 1
 """TLC generates its initial state as well, so it has one state more than the law has transitions, and it counts its
 depth in states, so that is one more than the law's."""
+COMPLETE: Final = r"^(Model checking completed\. No error has been found\.)"
 NO_STATISTICS: Final = "NO_STATISTICS\n"
 """TLC's own switch, in a file below its home directory, to send nothing anywhere."""
 
@@ -53,12 +59,24 @@ def run_tlc(name: str, module: str, configuration: str, directory: Path) -> TlcR
 
     Raises `RuntimeError` with the last that TLC said if it did not come to a result.
     """
-    home = directory / "home"
-    (home / ".tlaplus").mkdir(parents=True, exist_ok=True)
-    (home / ".tlaplus" / "esc.txt").write_text(NO_STATISTICS)
     (directory / f"{name}.tla").write_text(module)
     (directory / f"{name}.cfg").write_text(configuration)
-    return _read(_tlc(name, directory, home))
+    return _read(_tlc(name, directory))
+
+
+def placed_by_tlc(model: Model, runs: Sequence[Order], hidden: Iterable[str], directory: Path) -> list[int]:
+    """How many steps of each of the runs the law can take, by TLC; one start for all of them.
+
+    Raises `RuntimeError` as `run_tlc` does.
+    """
+    (directory / f"{name_of(model)}.tla").write_text(tla_of(model, ()))
+    name = traces_name_of(model)
+    (directory / f"{name}.tla").write_text(tla_traces_of(model, runs, hidden))
+    (directory / f"{name}.cfg").write_text(tla_traces_configuration_of(model))
+    said = _tlc(name, directory)
+    _found(COMPLETE, said)
+    (told,) = _found(rf'^<<\s*"{TOLD}",\s*<<([\d,\s]*)>>\s*>>', said)
+    return [int(number) for number in told.split(",")]
 
 
 def only_invariants(configuration: str, names: Iterable[str]) -> str:
@@ -67,7 +85,10 @@ def only_invariants(configuration: str, names: Iterable[str]) -> str:
     return "\n".join([*kept, *(f"INVARIANT {name}" for name in names), ""])
 
 
-def _tlc(name: str, directory: Path, home: Path) -> str:
+def _tlc(name: str, directory: Path) -> str:
+    home = directory / "home"
+    (home / ".tlaplus").mkdir(parents=True, exist_ok=True)
+    (home / ".tlaplus" / "esc.txt").write_text(NO_STATISTICS)
     options: Sequence[str] = ("-workers", "1", "-noGenerateSpecTE", "-metadir", "states", name)
     java = ("java", f"-Duser.home={home}", "-XX:+UseParallelGC", "-cp", _class_path(os.environ))
     done = subprocess.run(  # noqa: S603 - the user names the class path
@@ -86,7 +107,7 @@ def _read(said: str) -> TlcRun | TlcViolation:
     if violated is not None:
         shown = 1 if violated[2] else len(re.findall(r"^State \d+: ", said, re.MULTILINE))
         return TlcViolation(violated[1], shown - 1)
-    _found(r"^(Model checking completed\. No error has been found\.)", said)
+    _found(COMPLETE, said)
     generated, distinct = _found(r"^(\d+) states generated, (\d+) distinct states found, 0 states left", said)
     (depth,) = _found(r"^The depth of the complete state graph search is (\d+)\.", said)
     return TlcRun(int(distinct), int(generated) - TLC_START_STATES, int(depth) - TLC_START_STATES)
