@@ -20,6 +20,8 @@ stranger sent cannot begin a line of its own. Leaves out files and their rotatio
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Literal, TextIO
@@ -128,11 +130,17 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
-def log_to(stream: TextIO, kind: Format, level: str) -> LimitedHandler:
-    """Have everything from `level` on written to a stream; the handler, for whoever takes it away again."""
+@contextmanager
+def logging_to(stream: TextIO, kind: Format, level: str) -> Iterator[None]:
+    """Have everything from `level` on written to a stream within the block."""
     handler = LimitedHandler(stream)
     handler.setFormatter(JsonFormatter() if kind == "json" else TextFormatter())
     root = logging.getLogger()
+    before = root.level
     root.addHandler(handler)
     root.setLevel(level.upper())
-    return handler
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)

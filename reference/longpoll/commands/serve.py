@@ -5,7 +5,6 @@ Leaves out what a broker does (`longpoll_broker.service.broker`) and the keys of
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from longpoll.commands.broker_conf import read_broker_conf
 from longpoll.output import emit_json, err, user_mistakes
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.errors import BrokerUserError, ConfigError
+from longpoll_broker.logs import Format, logging_to
 from longpoll_broker.runtime.collector import rare_collections
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.runtime.tls import server_context
@@ -52,6 +52,10 @@ def address(text: str) -> tuple[str, int]:
 @click.option("--tls-certificate", type=click.Path(path_type=Path), help="PEM certificate: clients may then use TLS.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="PEM key of the certificate.")
 @click.option("--metrics", metavar="HOST:PORT", help="Tell Prometheus metrics there, over HTTP.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True
+)
 @click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
 @user_mistakes
 def serve(
@@ -67,6 +71,8 @@ def serve(
     tls_certificate: Path | None,
     tls_key: Path | None,
     metrics: str | None,
+    log_format: Format,
+    log_level: str,
     as_json: bool,
 ) -> None:
     """Run the broker and its name server until Ctrl-C or SIGTERM.
@@ -76,12 +82,9 @@ def serve(
       longpoll serve --store /tmp/store
       longpoll serve --policy rocketmq-4.9 --listen 127.0.0.1:0 --name-server 127.0.0.1:0
       longpoll serve --knob recheck_after_hold=none --record /tmp/history
-      longpoll serve --metrics 127.0.0.1:9090
+      longpoll serve --metrics 127.0.0.1:9090 --log-format json --log-level info
       longpoll serve --acl /etc/rocketmq/plain_acl.yml --tls-certificate server.pem --tls-key server.key
     """
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
     policy = preset(policy_name)
     for knob in knobs:
         policy = with_knob(policy, knob)
@@ -101,6 +104,7 @@ def serve(
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with ExitStack() as stack:
+            stack.enter_context(logging_to(sys.stderr, log_format, log_level))
             if store_directory is None:
                 store_directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="longpoll-store-")))
             directory = str(store_directory.absolute())

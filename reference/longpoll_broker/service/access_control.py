@@ -22,6 +22,7 @@ from longpoll_broker.core.access import RIGHTS, Account, Claim, Right, Rules, Wa
 from longpoll_broker.core.addresses import address_match
 from longpoll_broker.core.topics import RETRY_PREFIX
 from longpoll_broker.errors import ConfigError, HeaderError
+from longpoll_broker.logs import event
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.channel import Channel, Parts
 from longpoll_broker.service.exchange import answer
@@ -113,7 +114,13 @@ class AccessControl:
             reason = str(error)
         if reason is None:
             return None
-        log.info("%s request %d is refused: %s", channel, command.code, reason)
+        log.warning(
+            "%s request %d is refused: %s",
+            channel,
+            command.code,
+            reason,
+            extra=event("access_refused", peer=channel.peer, code=command.code, reason=reason),
+        )
         return answer(command, ResponseCode.SYSTEM_ERROR, f"{JAVA_ERROR}: {reason}")
 
     def _look(self) -> None:
@@ -127,11 +134,16 @@ class AccessControl:
             if content != self._content:
                 self._content = content
                 self._rules = read_rules(content, self.path)
-                log.warning("%s is read again: %d accounts", self.path, len(self._rules.accounts))
+                count = len(self._rules.accounts)
+                log.warning(
+                    "%s is read again: %d accounts", self.path, count, extra=event("accounts_read", accounts=count)
+                )
             self._told = ""
         except ConfigError as error:
             if str(error) != self._told:
-                log.warning("%s; the accounts before it stay", error)
+                log.warning(
+                    "%s; the accounts before it stay", error, extra=event("accounts_unusable", reason=str(error))
+                )
             self._told = str(error)
 
     def _read(self) -> bytes:

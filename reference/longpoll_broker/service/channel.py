@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from attrs import frozen
 
+from longpoll_broker.logs import event
 from longpoll_broker.runtime import PARTS_MAX, Buffer, Lock, Poller, Socket
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.connection import Connection
@@ -143,7 +144,12 @@ class Channel:
                 self._watches_write = bool(pending)
                 self._loop.poller.modify(self._socket, read=True, write=self._watches_write, data=self)
             if pending and sum(map(len, pending)) > self._output_bytes_max:
-                log.warning("%s does not read: closing it with over %d bytes unsent", self, self._output_bytes_max)
+                log.warning(
+                    "%s does not read: closing it with over %d bytes unsent",
+                    self,
+                    self._output_bytes_max,
+                    extra=event("connection_unread", peer=self.peer, bytes_max=self._output_bytes_max),
+                )
                 self._break()
 
     def stop_reading(self) -> None:

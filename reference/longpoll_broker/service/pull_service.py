@@ -39,6 +39,7 @@ from longpoll_broker.core.traits import Traits
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.channel import Channel, Outbox, Parts
+from longpoll_broker.service.exchange import Refusal
 from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.wire.codes import CommandFlag, ResponseCode
@@ -260,7 +261,7 @@ class PullService:
             )
             if self.recorder is not None:
                 self._record_answer(pull, decision.code, None, cause, outbox)
-            return (head,)
+            return Refusal((head,), decision.code, decision.remark)
         read = decision.read
         found = isinstance(decision, Found)
         body_size = read.size_bytes if found else 0

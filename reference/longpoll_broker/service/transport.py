@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from attrs import define
 
 from longpoll_broker.errors import RemoteProtocolError
+from longpoll_broker.logs import event
 from longpoll_broker.runtime import Listener, Poller, Runtime, Socket, Thread
 from longpoll_broker.service.channel import Channel, Handler, Limits, Outbox
 from longpoll_broker.wire.command import Command
@@ -33,6 +34,7 @@ ACCEPT_PAUSE_S: Final = 1.0
 """How long nothing is accepted after the operating system refused a connection."""
 IDLE_CHECK_S: Final = 10.0
 """How often a loop looks for channels that have said nothing for too long, and the longest that it sleeps."""
+STOPPING: Final = "the broker stops"
 
 
 class Clock(Protocol):
@@ -143,7 +145,7 @@ class IoLoop:
                 clock.run(self.outbox)
             self.outbox.flush()
             while self._to_close:
-                self._close(self._to_close.popleft())
+                self._close(self._to_close.popleft(), "it does not take what is sent")
         self._linger()
         self._close_all()
 
@@ -174,23 +176,22 @@ class IoLoop:
             size = channel.receive_into(self._buffer)
         except BlockingIOError:
             return
-        except OSError:
-            self._close(channel)
+        except OSError as error:
+            self._close(channel, f"the connection failed: {error.strerror}")
             return
         if size == 0:
-            self._close(channel)
+            self._close(channel, "the peer closed it")
             return
         connection = channel.connection
         connection.receive_data(bytes(self._view[:size]))
         received = channel.handler.received
         try:
-            while isinstance(event := connection.next_event(), Command):
-                received(channel, event, self.outbox)
+            while isinstance(command := connection.next_event(), Command):
+                received(channel, command, self.outbox)
         except RemoteProtocolError as error:
             # What came before the bad frame was answered in this pass; the bad frame costs its sender the connection.
-            log.info("%s sent what cannot be read: %s", channel, error)
             channel.flush()
-            self._close(channel)
+            self._close(channel, f"it sent what cannot be read: {error}")
 
     def _accept(self, door: _Door) -> None:
         for _ in range(ACCEPTS_MAX):
@@ -200,7 +201,12 @@ class IoLoop:
                 return
             except OSError as error:
                 # Out of descriptors, mostly: asking again at once would only turn in circles.
-                log.warning("a connection could not be accepted: %s; trying again in %.0f s", error, ACCEPT_PAUSE_S)
+                log.warning(
+                    "a connection could not be accepted: %s; trying again in %.0f s",
+                    error,
+                    ACCEPT_PAUSE_S,
+                    extra=event("connection_refused", reason=str(error)),
+                )
                 self._paused.append(door)
                 self._resume_ns = self._runtime.monotonic_ns() + int(ACCEPT_PAUSE_S * 1e9)
                 self.poller.modify(door.listener, read=False, write=False, data=door)
@@ -224,27 +230,40 @@ class IoLoop:
 
     def _adopt(self, sock: Socket, peer: tuple[str, int], handler: Handler, number: int) -> None:
         if len(self._channels) >= self._limits.connection_count_max:
-            log.warning("over %d connections: closing %s:%d", self._limits.connection_count_max, *peer)
+            limit = self._limits.connection_count_max
+            log.warning(
+                "over %d connections: closing %s:%d",
+                limit,
+                *peer,
+                extra=event("connection_refused", peer=f"{peer[0]}:{peer[1]}", reason=f"over {limit} connections"),
+            )
             sock.close()
             return
         channel = Channel(self, sock, peer, number, handler, self._limits, self._runtime.lock())
         channel.received_ns = self._runtime.monotonic_ns()
         self._channels[channel] = None
+        log.info("%s is connected", channel, extra=event("connection_opened", peer=channel.peer, connection=number))
         handler.opened(channel)
         self.poller.register(sock, read=True, write=False, data=channel)
 
-    def _close(self, channel: Channel) -> None:
+    def _close(self, channel: Channel, reason: str) -> None:
         if channel.closed:
             return
         channel.close()
         self._channels.pop(channel, None)
+        log.info(
+            "%s is closed: %s",
+            channel,
+            reason,
+            extra=event("connection_closed", peer=channel.peer, connection=channel.number, reason=reason),
+        )
         channel.handler.closed(channel)
 
     def _close_idle(self, now_ns: int) -> None:
         """Close the channels that have said nothing for too long (`serverChannelMaxIdleTimeSeconds`)."""
         limit_ns = self._limits.idle_ms_max * 1_000_000
         for channel in [channel for channel in self._channels if now_ns - channel.received_ns > limit_ns]:
-            self._close(channel)
+            self._close(channel, f"nothing came for {self._limits.idle_ms_max / 1000:g} s")
 
     def _linger(self) -> None:
         """Give peers a moment to take what was written to them before the end."""
@@ -254,7 +273,7 @@ class IoLoop:
             if channel.unsent():
                 channel.stop_reading()
             else:
-                self._close(channel)
+                self._close(channel, STOPPING)
         deadline_ns = self._runtime.monotonic_ns() + int(LINGER_S * 1e9)
         while any(channel.unsent() for channel in self._channels):
             left_s = (deadline_ns - self._runtime.monotonic_ns()) / 1e9
@@ -269,4 +288,4 @@ class IoLoop:
             self.poller.unregister(door.listener)
             door.listener.close()
         for channel in list(self._channels):
-            self._close(channel)
+            self._close(channel, STOPPING)
