@@ -39,7 +39,7 @@ from longpoll_broker.service.channel import Channel, Limits, Outbox
 from longpoll_broker.service.clients import ClientService
 from longpoll_broker.service.config_files import ConfigFiles
 from longpoll_broker.service.dispatch_service import DispatchService
-from longpoll_broker.service.exchange import Processor, answer, serve
+from longpoll_broker.service.exchange import Processor, answer, serve, tell_refused
 from longpoll_broker.service.executors import InlineExecutor, PoolExecutor
 from longpoll_broker.service.flush_service import FlushService
 from longpoll_broker.service.group_commit import GroupCommit
@@ -251,6 +251,8 @@ class Broker:
         refusal = None if self._access is None else self._access.refusal(channel, command)
         if refusal is None and self._is_slave:
             refusal = self._roles.refusal(command)
+            if refusal is not None:
+                tell_refused(channel, command, refusal)
         if refusal is not None:
             if not command.is_one_way:
                 outbox.write(channel, refusal)
@@ -481,5 +483,7 @@ class Broker:
 
 def _refuse(channel: Channel, command: Command, remark: str, outbox: Outbox) -> None:
     """Answer a pull that the pool did not serve."""
+    refusal = answer(command, ResponseCode.SYSTEM_BUSY, remark)
+    tell_refused(channel, command, refusal)
     if not command.is_one_way:
-        outbox.write(channel, answer(command, ResponseCode.SYSTEM_BUSY, remark))
+        outbox.write(channel, refusal)
