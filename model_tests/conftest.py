@@ -33,6 +33,21 @@ settings.register_profile(
 settings.load_profile(os.environ.get("LONGPOLL_PROFILE", "quick"))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse a run whose groups are not kept together: each worker would start a Spark of its own.
+
+    pytest-xdist tells its scheduler of a group by `@name` at the end of a test's id.
+    """
+    if not getattr(config.option, "loadgroup", False):
+        return
+    alone = [item.nodeid for item in items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
+    if alone:
+        raise pytest.UsageError(
+            f"pytest-xdist groups nothing with this pytest: use the versions of the lock ({alone[0]})"
+        )
+
+
 @pytest.fixture(scope="session")
 def spark_engine() -> Iterator[SparkEngine]:
     """The one Spark session; tests that use it belong to the xdist group `spark`."""
