@@ -218,7 +218,7 @@ def test_planted_missing_dispatch_is_seen(tmp_path: pathlib.Path, monkeypatch: p
         recovered = recover(log, queues, checkpoint)
         return recovery.Recovered(log.end, recovered.store_ms)
 
-    monkeypatch.setattr("longpoll_broker.store.message_store.recover_crashed", skipping)
+    monkeypatch.setattr("longpoll_broker.store.recovery.recover_crashed", skipping)
     open_store(copy).close()
     with pytest.raises(AssertionError):
         assert_sound(copy, 18)

@@ -42,7 +42,7 @@ from longpoll_broker.store.record import (
     tags_code_of,
     with_zeros,
 )
-from longpoll_broker.store.recovery import recover_clean, recover_crashed, safe_start
+from longpoll_broker.store.recovery import recover, safe_start
 from longpoll_broker.store.retention import count_expired
 from longpoll_broker.store.selection import PropertiesMatch, TagsMatch, nothing, read_queue
 
@@ -112,10 +112,7 @@ class MessageStore:
         self._table.load()
         self._finish_deletions()
         queues = self._table.all()
-        if self._crashed:
-            recovered = recover_crashed(self._log, queues, self._checkpoint)
-        else:
-            recovered = recover_clean(self._log, queues, self._checkpoint.logics_ms if self._had_queues else -1)
+        recovered = recover(self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues)
         self._store_ms = recovered.store_ms
         self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, self._inner_of, recovered.cursor)
         while self._dispatcher.cursor < self._log.end:

@@ -11,16 +11,20 @@ Leaves out the index (`indexer`), and repairing damage before the tail: `verify`
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Final
 
 from attrs import frozen
 
+from longpoll_broker.logs import event
 from longpoll_broker.store.checkpoint import Checkpoint
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.record import Damage, Record
 from longpoll_broker.store.segment import Segment
+
+_lines = logging.getLogger(__name__)
 
 FILES_WALKED: Final = 3
 """How many of the newest files a normal recovery walks."""
@@ -34,6 +38,28 @@ class Recovered:
     """Physical offset where dispatching begins; every record before it is in its queue."""
     store_ms: int
     """Store time of the log's last walked record; 0 when none was walked."""
+
+
+def recover(
+    log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint, *, crashed: bool, had_queues: bool
+) -> Recovered:
+    """Recover as the store was left, and say so; raises OSError. Without queues all of the log is dispatched again."""
+    if crashed:
+        found = recover_crashed(log, queues, checkpoint)
+    else:
+        found = recover_clean(log, queues, checkpoint.logics_ms if had_queues else -1)
+    _lines.log(
+        logging.WARNING if crashed else logging.INFO,
+        "the store was %s: its log is whole from %d to %d, and what stands from %d is made visible again",
+        "left open by a crash" if crashed else "closed",
+        log.start,
+        log.end,
+        found.cursor,
+        extra=event(
+            "store_recovered", crashed=crashed, log_start=log.start, log_end=log.end, dispatched_from=found.cursor
+        ),
+    )
+    return found
 
 
 def recover_clean(log: CommitLog, queues: Iterable[ConsumeQueue], dispatched_ms: int) -> Recovered:
