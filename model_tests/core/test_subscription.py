@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longpoll_broker.core.filter import SqlFilter
+from longpoll_broker.core.filter import java_hash
 from longpoll_broker.core.subscription import Clients, Subscription, subscription_of
 
 
@@ -28,7 +28,7 @@ def test_members_are_told_of_a_new_member_or_topic_and_of_nothing_else() -> None
     assert not beat(clients, "c1", [subscription_of("T", "b", "TAG", 2)])
     group = clients.group("G")
     assert group is not None
-    assert group.subscriptions["T"].filter.expression == "b"
+    assert group.subscriptions["T"].tags.expression == "b"
     assert beat(clients, "c1", [subscription_of("U", "*", "TAG", 3)])
     assert list(group.subscriptions) == ["U"]
 
@@ -40,7 +40,7 @@ def test_an_older_version_does_not_replace_a_newer_one() -> None:
     beat(clients, "c2", [subscription_of("T", "old", "TAG", 4)])
     group = clients.group("G")
     assert group is not None
-    assert group.subscriptions["T"].filter.expression == "new"
+    assert group.subscriptions["T"].tags.expression == "new"
 
 
 def test_a_group_goes_with_its_last_member() -> None:
@@ -66,13 +66,32 @@ def test_two_channels_of_one_client_are_one_id() -> None:
 
 def test_a_subscription_that_cannot_be_parsed_matches_nothing() -> None:
     """A heartbeat has no error for it."""
-    assert not subscription_of("T", "||", "TAG", 1).filter.matches(1)
+    assert not subscription_of("T", "||", "TAG", 1).tags.matches(1)
 
 
-def test_an_sql_subscription_that_cannot_be_parsed_is_known_as_such() -> None:
-    """So that its pulls can be refused with 27."""
-    parsed, broken = (subscription_of("T", text, "SQL92", 1).filter for text in ("a > 1", "a >"))
-    assert isinstance(parsed, SqlFilter)
-    assert isinstance(broken, SqlFilter)
-    assert parsed.condition is not None
-    assert broken.condition is None
+def test_tags_are_parsed_or_believed() -> None:
+    """The hashes that a heartbeat names count where they are given, with the two types that are read as tags."""
+    for kind in ("TAG", ""):
+        parsed = subscription_of("T", "a||b", kind, 1).tags
+        assert parsed.codes == {java_hash("a"), java_hash("b")}
+        assert subscription_of("T", "a", kind, 1, code_set=frozenset({7})).tags.codes == {7}
+    assert subscription_of("T", "*", "TAG", 1, code_set=frozenset()).tags.all_tags
+    assert subscription_of("T", "", "TAG", 1).tags.all_tags
+
+
+def test_a_filter_server_lets_everything_through() -> None:
+    """There is none any more, and the broker leaves the choice to it."""
+    assert subscription_of("T", "a", "TAG", 1, code_set=frozenset(), class_filter=True).tags.all_tags
+    by_sql = subscription_of("T", "a > 1", "SQL92", 1, class_filter=True)
+    assert (by_sql.is_by_tag, by_sql.tags.all_tags, by_sql.class_filter) == (False, True, True)
+
+
+def test_a_filter_is_registered_beside_its_subscription() -> None:
+    """And goes with the topic, or with the group."""
+    clients = Clients()
+    beat(clients, "c1", [subscription_of("T", "a > 1", "SQL92", 1), subscription_of("U", "a > 2", "SQL92", 1)])
+    assert clients.filters.get("T", "G") is not None
+    beat(clients, "c1", [subscription_of("T", "a > 1", "SQL92", 1)])
+    assert clients.filters.get("U", "G") is None
+    clients.close("c1")
+    assert clients.filters.get("T", "G") is None

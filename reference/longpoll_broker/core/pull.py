@@ -37,6 +37,7 @@ SUBSCRIPTION_NOT_EXIST: Final = 24
 SUBSCRIPTION_NOT_LATEST: Final = 25
 SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
 FILTER_DATA_NOT_EXIST: Final = 27
+FILTER_DATA_NOT_LATEST: Final = 28
 
 FORBIDDEN_BROKER: Final = 1
 FORBIDDEN_GROUP: Final = 2
@@ -311,9 +312,13 @@ def _wanted(  # noqa: PLR0911 - one return a check, in order
         return Refused(SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist {FAQ}")
     if subscription.sub_version < pull.sub_version:
         return Refused(SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-    known = subscription.filter
-    if isinstance(known, SqlFilter) and known.condition is None:
+    if subscription.is_by_tag:
+        return subscription.tags
+    known = desk.clients.filters.get(pull.topic, pull.group)
+    if known is None:
         return Refused(
             FILTER_DATA_NOT_EXIST, "The broker's consumer filter data is not exist!Your expression may be wrong!"
         )
-    return known
+    if known.version < pull.sub_version:
+        return Refused(FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
+    return subscription.tags if subscription.class_filter else known.filter

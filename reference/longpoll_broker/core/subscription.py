@@ -11,7 +11,8 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.core.filter import ExpressionError, Filter, TagFilter, filter_of
+from longpoll_broker.core.filter import SUBSCRIBE_ALL, TAG, ExpressionError, TagFilter, is_tag_type, tag_filter
+from longpoll_broker.core.filter_data import FilterTable
 
 BROADCASTING: Final = "BROADCASTING"
 MEMBER_COUNT_MAX: Final = 100_000
@@ -23,8 +24,16 @@ class Subscription:
     """What a group wants of one topic."""
 
     topic: str
-    filter: Filter
+    tags: TagFilter
+    """What it lets through by tag: everything where the expression is of another type, or classes filter."""
     sub_version: int
+    class_filter: bool = False
+    """`classFilterMode`: a filter server, which there is none of any more, was to look at the messages."""
+
+    @property
+    def is_by_tag(self) -> bool:
+        """Whether the expression is one of tags; others have a filter in `Clients.filters`."""
+        return is_tag_type(self.tags.expression_type)
 
 
 @define(slots=True, eq=False)
@@ -49,6 +58,8 @@ class Clients:
     Invariant: a group is here exactly while it has a member; `_groups_of` is the inverse of `Group.members`.
     """
 
+    filters: FilterTable = field(factory=FilterTable)
+    """The filters of subscriptions that are not by tag."""
     _groups: dict[str, Group] = field(factory=dict, init=False)
     _groups_of: dict[Hashable, set[str]] = field(factory=dict, init=False)
 
@@ -112,6 +123,7 @@ class Clients:
             return False
         if not group.members:
             del self._groups[name]
+            self.filters.group_gone(name, group.subscriptions)
         names = self._groups_of[channel]
         names.discard(name)
         if not names:
@@ -122,27 +134,44 @@ class Clients:
         """A channel is gone: the groups that lost a member by it."""
         return [name for name in list(self._groups_of.get(channel, ())) if self.unregister(channel, name)]
 
-    @staticmethod
-    def _subscribe(group: Group, wanted: list[Subscription]) -> bool:
+    def _subscribe(self, group: Group, wanted: list[Subscription]) -> bool:
         """Take over newer subscriptions, forget topics no longer named; true when the set of topics changed."""
         before = set(group.subscriptions)
         for subscription in wanted:
             known = group.subscriptions.get(subscription.topic)
             if known is None or subscription.sub_version > known.sub_version:
                 group.subscriptions[subscription.topic] = subscription
+            if not subscription.is_by_tag:
+                tags = subscription.tags
+                self.filters.register(
+                    subscription.topic, group.name, tags.expression, tags.expression_type, subscription.sub_version
+                )
         for topic in before - {subscription.topic for subscription in wanted}:
             del group.subscriptions[topic]
+            self.filters.unsubscribed(topic, group.name)
         return before != set(group.subscriptions)
 
 
-NOTHING: Final = TagFilter("", "TAG", frozenset(), all_tags=False)
-"""The filter of an expression that cannot be parsed: it matches nothing."""
+def subscription_of(
+    topic: str,
+    expression: str,
+    expression_type: str,
+    sub_version: int,
+    *,
+    code_set: frozenset[int] | None = None,
+    class_filter: bool = False,
+) -> Subscription:
+    """A heartbeat's subscription, for which a heartbeat has no error: tags that cannot be parsed match nothing.
 
-
-def subscription_of(topic: str, expression: str | None, expression_type: str | None, sub_version: int) -> Subscription:
-    """A heartbeat's subscription; one that cannot be parsed matches nothing, for a heartbeat has no error for it."""
-    try:
-        parsed: Filter = filter_of(expression, expression_type)
-    except ExpressionError:
-        parsed = NOTHING
-    return Subscription(topic, parsed, sub_version)
+    `code_set` are the hashes that the heartbeat names; None has the expression parsed.
+    """
+    if class_filter or not is_tag_type(expression_type):
+        tags = TagFilter(expression, expression_type, frozenset(), all_tags=True)
+    elif code_set is not None:
+        tags = TagFilter(expression, TAG, code_set, all_tags=expression == SUBSCRIBE_ALL)
+    else:
+        try:
+            tags = tag_filter(expression, TAG)
+        except ExpressionError:
+            tags = TagFilter(expression, TAG, frozenset(), all_tags=False)
+    return Subscription(topic, tags, sub_version, class_filter)

@@ -99,6 +99,10 @@ class Traits:
     """A search for a time finds the first message at or after it, or, for UPPER, the last at or before it."""
     heartbeat_fields: bool = False
     """A heartbeat is answered with what the broker supports."""
+    believes_tag_hashes: bool = False
+    """A heartbeat's tags are the hashes that it names, also none, and not its expression's."""
+    filters_outlive_groups: bool = False
+    """The SQL92 filters of a group stay when its last member leaves, and count before older ones of later members."""
     registers_unknown_groups: bool = True
     """A heartbeat of a group that must not be made registers its members all the same."""
 
@@ -114,6 +118,8 @@ TRAITS_4_9: Final = Traits(
     slave_notifies=False,
     hears_of_members=False,
     name_server_is_silent=True,
+    believes_tag_hashes=True,
+    filters_outlive_groups=True,
 )
 TRAITS_5: Final = attrs.evolve(
     TRAITS_4_9,

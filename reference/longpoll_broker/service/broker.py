@@ -22,6 +22,7 @@ import attrs
 from msgspec import structs
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.core.filter_data import FilterTable
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.pull import Desk
 from longpoll_broker.core.queue_locks import QueueLocks
@@ -109,7 +110,7 @@ class Broker:
         self.offsets = Offsets(guard=runtime.lock())
         self.delays = DelayOffsets()
         self.statistics = Statistics(runtime.lock())
-        self.clients = Clients()
+        self.clients = Clients(FilterTable(self.traits.filters_outlive_groups))
         self._config_files = ConfigFiles(
             runtime, f"{directory}/config", self.topics, self.groups, self.offsets, self.delays
         )

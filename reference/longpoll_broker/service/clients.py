@@ -115,7 +115,14 @@ class ClientService:
             subscriptions=None
             if data.without_sub
             else [
-                subscription_of(item.topic, item.sub_string, item.expression_type, item.sub_version)
+                subscription_of(
+                    item.topic,
+                    item.sub_string,
+                    item.expression_type,
+                    item.sub_version,
+                    code_set=item.code_set if self.traits.believes_tag_hashes else None,
+                    class_filter=item.class_filter_mode,
+                )
                 for item in consumer.subscription_data_set
             ],
         )

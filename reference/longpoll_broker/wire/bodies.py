@@ -89,12 +89,13 @@ class SubscriptionData(Body, frozen=True, kw_only=True):
     """What a group wants of one topic."""
 
     topic: str
-    sub_string: str = "*"
-    """The expression."""
+    sub_string: str = ""
+    """The expression; an absent one of tags wants every message."""
     expression_type: str = "TAG"
     sub_version: Int64 = 0
     """The client's clock when it subscribed, ms; a later one replaces an earlier one. Text from C++ clients."""
     class_filter_mode: bool = False
+    """Whether a filter server was to filter; brokers then let everything through."""
     tags_set: frozenset[str] = frozenset()
     """The tags of the expression; C++ clients leave it out, so read the expression instead."""
     code_set: frozenset[int] = frozenset()

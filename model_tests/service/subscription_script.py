@@ -1,0 +1,153 @@
+"""Heartbeats and the pulls that live by them, as the Java brokers 4.9.7 and 5.5.0 were seen to answer, both alike.
+
+Each topic has four messages with the bodies 0 to 3, which is also their property `idx`; their tags are a, b, a, b. The
+group of a topic has its name. Java is asked the same in `model_tests/conformance/test_java_subscriptions.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from attrs import frozen
+
+from longpoll_broker.testing.brokers import wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
+from longpoll_broker.wire.codes import RequestCode
+
+A: Final = 97
+B: Final = 98
+"""Java's hashes of the two tags."""
+OMITTED: Final = "omitted"
+CLASS_FILTER: Final = 8
+LITE: Final = 16
+
+
+@frozen
+class Beat:
+    """One heartbeat of a topic's group; the fields of its one subscription."""
+
+    topic: str
+    version: int
+    expression: str = ""
+    type: str | None = "SQL92"
+    codes: Any = ()
+    class_filter: bool = False
+
+    def body(self) -> bytes:
+        """As JSON."""
+        subscription = {
+            "topic": self.topic,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "expressionType": self.type,
+            "classFilterMode": self.class_filter,
+            "tagsSet": [],
+            "codeSet": self.codes,
+        }
+        consumer = {
+            "groupName": self.topic,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "subscriptionDataSet": [{key: value for key, value in subscription.items() if value != OMITTED}],
+        }
+        return json.dumps({"clientID": "c", "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
+
+
+@frozen
+class Ask:
+    """One pull from offset 0 by the group's heartbeat, and what comes: a code, or the bodies."""
+
+    topic: str
+    version: int
+    expected: int | str
+    strict: int | str | None = None
+    """What strict answers, where that is something else."""
+    flag: int = 0
+
+
+@frozen
+class Leave:
+    """The group's only member leaves it."""
+
+    topic: str
+
+
+SCRIPT: Final[tuple[Beat | Ask | Leave, ...]] = (
+    # An empty expression leaves the filter as it is, but not the subscription.
+    Beat("empty", 1, "idx > 1"), Ask("empty", 1, "23"),
+    Beat("empty", 2), Ask("empty", 1, "23"), Ask("empty", 2, 28), Ask("empty", 3, 25),
+    Beat("empty", 3, "idx > 2"), Ask("empty", 3, "3"),
+    Beat("empty", 4, OMITTED), Ask("empty", 4, 28),
+    # From tags to SQL92.
+    Beat("turns", 5, "a", "TAG", [A]), Ask("turns", 5, "02"),
+    Beat("turns", 6, "idx > 2"), Ask("turns", 6, "3"),
+    # A filter server was to filter; the bit of the pull says nothing to a broker.
+    Beat("class", 1, "a", "TAG", [A], class_filter=True), Ask("class", 1, "0123"),
+    Ask("class", 1, "0123", flag=CLASS_FILTER),
+    Beat("class-sql", 1, "idx > 2", class_filter=True), Ask("class-sql", 1, "0123"),
+    Beat("flags", 1, "a", "TAG", [A]), Ask("flags", 1, "02", flag=CLASS_FILTER), Ask("flags", 1, "02", flag=LITE),
+    # RocketMQ believes the hashes that a heartbeat names; strict parses the tags.
+    Beat("codes", 1, "a", "TAG", OMITTED), Ask("codes", 1, 20, strict="02"),
+    Beat("codes", 2, "*", "TAG", OMITTED), Ask("codes", 2, "0123"),
+    Beat("codes", 3, "a", "TAG", [B]), Ask("codes", 3, "13", strict="02"),
+    Beat("codes", 4, "a", "", [A]), Ask("codes", 4, "02"),
+    Beat("codes", 5, "a", None, [A]), Ask("codes", 5, "02"),
+    Beat("codes", 6, "||", "TAG"), Ask("codes", 6, 20),
+    # Without members RocketMQ's filter stays, and a later version wins however long ago.
+    Beat("leaves", 9, "idx > 2"), Ask("leaves", 9, "3"),
+    Leave("leaves"), Beat("leaves", 5, "idx > 0"), Ask("leaves", 5, "3", strict="123"),
+    # What does not compile takes the filter away; of another type it never was one.
+    Beat("breaks", 1, "idx >"), Ask("breaks", 1, 27),
+    Beat("breaks", 2, "idx > 1"), Ask("breaks", 2, "23"),
+    Beat("breaks", 3, "idx >"), Ask("breaks", 3, 27), Ask("breaks", 2, 27),
+    Beat("breaks", 4, "idx > 1", "FOO"), Ask("breaks", 4, 27),
+)  # fmt: skip
+
+
+def play(client: RawClient) -> list[str]:
+    """Play the script; what is not answered as expected by the brokers that were seen, one line each."""
+    return _play(client, strict=False)
+
+
+def play_strict(client: RawClient) -> list[str]:
+    """The same with what strict answers."""
+    return _play(client, strict=True)
+
+
+def _play(client: RawClient, *, strict: bool) -> list[str]:
+    for topic in dict.fromkeys(step.topic for step in SCRIPT):
+        fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        more = {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+        assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields | more).code == 0
+        for number in range(4):
+            properties = f"idx\x01{number}\x02TAGS\x01{'ab'[number % 2]}\x02"
+            send_message(client, topic, b"%d" % number, properties=properties)
+        wait_until(lambda topic=topic: _visible_end(client, topic) == 4)  # type: ignore[misc] # bound at once
+    differing = []
+    for number, step in enumerate(SCRIPT):
+        if isinstance(step, Beat):
+            assert client.call(RequestCode.HEART_BEAT, {}, step.body()).code == 0
+        elif isinstance(step, Leave):
+            fields = {"clientID": "c", "consumerGroup": step.topic}
+            assert client.call(RequestCode.UNREGISTER_CLIENT, fields).code == 0
+        else:
+            said = _ask(client, step)
+            expected = step.strict if strict and step.strict is not None else step.expected
+            if said != expected:
+                differing.append(f"step {number}, {step}: {said!r}")
+    return differing
+
+
+def _visible_end(client: RawClient, topic: str) -> int:
+    reply = client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
+    return int((reply.ext_fields or {})["offset"])
+
+
+def _ask(client: RawClient, step: Ask) -> int | str:
+    fields = pull_fields(step.topic, 0, group=step.topic)
+    del fields["subscription"], fields["expressionType"]
+    fields |= {"sysFlag": str(step.flag), "subVersion": str(step.version)}
+    reply = client.call(RequestCode.PULL_MESSAGE, fields)
+    return reply.code or "".join(bytes(record.body).decode() for record in records_of(reply))
