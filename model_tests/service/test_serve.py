@@ -64,10 +64,11 @@ def test_it_says_ready_serves_and_stops_cleanly(
 
 
 def test_the_ready_line_can_be_json_and_unknown_keys_are_named(serve: Serve, tmp_path: Path) -> None:
-    """A broker.conf of the Java broker is taken; what we have no setting for is named once."""
+    """A broker.conf of the Java broker is taken; what we have no setting for is named once. So can the log be JSON."""
     conf = tmp_path / "broker.conf"
     conf.write_text("# comment\nbrokerName = other\nautoCreateTopicEnable=false\nhaListenPort=1\n")
-    process = serve(*ANY, "--store", str(tmp_path / "store"), "--config", str(conf), "--json")
+    logs = ("--log-format", "json", "--log-level", "info")
+    process = serve(*ANY, "--store", str(tmp_path / "store"), "--config", str(conf), "--json", *logs)
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
     assert ready["ready"] is True
@@ -76,6 +77,8 @@ def test_the_ready_line_can_be_json_and_unknown_keys_are_named(serve: Serve, tmp
     _out, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "not used: haListenPort" in err.replace("\n", " ")
+    told = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    assert [line["event"] for line in told] == ["store_recovered"]
 
 
 def test_a_users_mistake_is_one_line_and_exit_2(serve: Serve, tmp_path: Path) -> None:

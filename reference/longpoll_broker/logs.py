@@ -23,7 +23,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Final, Literal, TextIO
 
 import msgspec
@@ -32,37 +31,29 @@ from attrs import define
 Format = Literal["text", "json"]
 LINES_PER_SECOND_MAX: Final = 20
 """Lines of one place in the code within a second; the next one after it says how many were left out."""
-_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 _FIELDS: Final = "longpoll_fields"
 _LEFT_OUT: Final = "longpoll_left_out"
-_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
-    0x2028: "\\u2028",
-    0x2029: "\\u2029",
-}
-"""What would end a line or steer a terminal, and how it is written instead."""
+_CONTROLS: Final = {code: f"\\u{code:04x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+"""What would end a line or steer a terminal, and how it is written instead, in JSON too."""
 
 
-def event(name: str, **fields: Any) -> dict[str, dict[str, Any]]:
+def event(name: str, /, **fields: Any) -> dict[str, dict[str, Any]]:
     """The `extra` of a record that says what happened; fields are what JSON has, anything else is written as text."""
     return {_FIELDS: {"event": name, **fields}}
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people; a traceback follows on lines of its own."""
+    """One line for people; a traceback follows, indented, so that no line of it looks like a record."""
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
+    def format(self, record: logging.LogRecord) -> str:
         """The line, without what a stranger's text could do to it."""
         left_out = getattr(record, _LEFT_OUT, 0)
         note = f" ({left_out} such lines were left out before it)" if left_out else ""
-        return super().formatMessage(record).translate(_CONTROLS) + note
-
-    def formatException(self, ei: _Raised) -> str:  # noqa: N802 - the name is logging's
-        """The traceback, indented, so that no line of it looks like a record."""
-        lines = super().formatException(ei).splitlines()
-        return "\n".join("    " + line.translate(_CONTROLS) for line in lines)
+        line = f"{self.formatTime(record)} {record.levelname} {record.name} {record.getMessage()}{note}"
+        lines = [line.translate(_CONTROLS)]
+        if record.exc_info:
+            lines += ["    " + line.translate(_CONTROLS) for line in self.formatException(record.exc_info).splitlines()]
+        return "\n".join(lines)
 
 
 class JsonFormatter(logging.Formatter):
@@ -82,7 +73,7 @@ class JsonFormatter(logging.Formatter):
             told["left_out"] = left_out
         if record.exc_info:
             told["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(_writable(told), enc_hook=str).decode()
+        return msgspec.json.encode(_writable(told), enc_hook=str).decode().translate(_CONTROLS)
 
 
 def _writable(value: Any) -> Any:
