@@ -49,3 +49,14 @@ def test_forgetting_a_topic_leaves_the_others() -> None:
     offsets.commit("T2", "G", 0, 1)
     offsets.forget_topic("T")
     assert list(offsets.by_pair) == ["T2@G"]
+
+
+def test_a_light_group_has_one_queue() -> None:
+    """With `enableLmq` only, and by the group's name, not the topic's."""
+    offsets = Offsets(light=True)
+    offsets.commit("T", "%LMQ%g", 4, 9)
+    offsets.commit("%LMQ%t", "G", 4, 3)
+    assert offsets.by_pair == {"T@%LMQ%g": {0: 9}, "%LMQ%t@G": {4: 3}}
+    assert offsets.query("T", "%LMQ%g", 2) == 9
+    assert [offsets.is_light(pair) for pair in offsets.by_pair] == [True, False]
+    assert not Offsets().is_light("T@%LMQ%g")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import attrs
+import msgspec
 import pytest
 
 from longpoll_broker.core.properties import read_properties
@@ -130,3 +131,67 @@ def test_what_became_visible_before_a_failure_is_announced(
     monkeypatch.undo()
     wait_until(lambda: broker.store.visible_end("%LMQ%b", 0) == 1)
     assert broker.store.visible_end("%LMQ%a", 0) == 1
+
+
+def committed(client: RawClient, group: str, queue_id: int) -> int | None:
+    """A stored offset of T; None where there is none."""
+    fields = {"consumerGroup": group, "topic": "T", "queueId": str(queue_id), "setZeroIfNotFound": "false"}
+    reply = client.call(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+    return int((reply.ext_fields or {})["offset"]) if reply.code == 0 else None
+
+
+def commit(client: RawClient, group: str, queue_id: int, offset: int) -> None:
+    """Store an offset of T."""
+    fields = {"consumerGroup": group, "topic": "T", "queueId": str(queue_id), "commitOffset": str(offset)}
+    assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
+
+
+def test_a_light_group_has_one_offset_a_topic(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """Whatever queue it names; both tables stand in the file as Java writes them, and are there after a restart."""
+    broker = start_broker(store_config=LIGHT)
+    client = connect(broker.address)
+    commit(client, "%LMQ%g", 3, 8)
+    commit(client, "G", 3, 5)
+    assert [committed(client, "%LMQ%g", queue_id) for queue_id in (0, 3, 7)] == [8, 8, 8]
+    broker.stop()
+    config = tmp_path / "store" / "config"
+    assert msgspec.json.decode((config / "lmqConsumerOffset.json").read_bytes()) == {
+        "lmqOffsetTable": {"T@%LMQ%g": 8},
+        "offsetTable": {"T@G": {"3": 5}},
+    }
+    assert not (config / "consumerOffset.json").exists()
+    client = connect(start_broker(store_config=LIGHT).address)
+    assert committed(client, "%LMQ%g", 1) == 8
+    assert committed(client, "G", 3) == 5
+
+
+def test_without_light_queues_the_name_means_nothing(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """Each queue has its offset, in the one file; a broker that comes to have light queues takes them over."""
+    broker = start_broker()
+    client = connect(broker.address)
+    send_message(client, "T")
+    commit(client, "%LMQ%g", 0, 8)
+    commit(client, "%LMQ%g", 3, 5)
+    assert [committed(client, "%LMQ%g", queue_id) for queue_id in (0, 3)] == [8, 5]
+    broker.stop()
+    config = tmp_path / "store" / "config"
+    assert msgspec.json.decode((config / "consumerOffset.json").read_bytes()) == {
+        "offsetTable": {"T@%LMQ%g": {"0": 8, "3": 5}}
+    }
+    assert committed(connect(start_broker(store_config=LIGHT).address), "%LMQ%g", 3) == 8
+
+
+def test_javas_file_of_offsets_is_read(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """Also from its .bak, with fastjson's unquoted keys; the other file does not count any more."""
+    config = tmp_path / "store" / "config"
+    config.mkdir(parents=True)
+    (config / "lmqConsumerOffset.json").write_text("")
+    (config / "lmqConsumerOffset.json.bak").write_text(
+        '{\n\t"lmqOffsetTable":{"T@%LMQ%g":8\n\t},\n\t"offsetTable":{"T@G":{0:12,1:7}}\n}'
+    )
+    (config / "consumerOffset.json").write_text('{"offsetTable":{"T@G":{0:1},"T@H":{0:1}}}')
+    client = connect(start_broker(store_config=LIGHT).address)
+    assert [committed(client, group, 1) for group in ("%LMQ%g", "G")] == [8, 7]
+    assert committed(client, "H", 0) == 0

@@ -1,6 +1,7 @@
 """How far each group has consumed each queue, as the groups themselves say.
 
-Any offset is stored, also a lower one or one of an unknown queue, as RocketMQ 4.9 does; limits bound the memory.
+Any offset is stored, also a lower one or one of an unknown queue, as RocketMQ 4.9 does; limits bound the memory. With
+light queues a group named `%LMQ%...` has one offset a topic, whatever queue it names (`LmqConsumerOffsetManager.java`).
 May be shared between threads with a lock as `guard`; reading needs none. Leaves out persistence
 (`service.config_files`). Source: `ConsumerOffsetManager.java`.
 """
@@ -11,6 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from attrs import define, field
+
+from longpoll_broker.core.topics import LMQ_PREFIX
 
 SEPARATOR: Final = "@"
 OFFSET_COUNT_MAX: Final = 1_000_000
@@ -25,6 +28,8 @@ class Offsets:
 
     by_pair: dict[str, dict[int, int]] = field(factory=dict)
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
+    light: bool = False
+    """`enableLmq`: a light group has one queue of each topic, number 0."""
     changed: bool = field(default=False, init=False)
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int, *, forward_only: bool = False) -> bool:
@@ -34,6 +39,8 @@ class Offsets:
         its consumer has said since. A consumer's own word counts whatever it is.
         """
         pair = f"{topic}{SEPARATOR}{group}"
+        if self.light and group.startswith(LMQ_PREFIX):
+            queue_id = 0
         # Looking whether an offset goes forward and storing it are one: another thread's may come between.
         with self.guard:
             queues = self.by_pair.get(pair)
@@ -51,7 +58,13 @@ class Offsets:
 
     def query(self, topic: str, group: str, queue_id: int) -> int | None:
         """The stored offset; None when there is none."""
+        if self.light and group.startswith(LMQ_PREFIX):
+            queue_id = 0
         return self.by_pair.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id)
+
+    def is_light(self, pair: str) -> bool:
+        """Whether a pair's group is a light one."""
+        return self.light and pair.partition(SEPARATOR)[2].startswith(LMQ_PREFIX)
 
     def forget_topic(self, topic: str) -> None:
         """Drop every group's offsets of one topic."""

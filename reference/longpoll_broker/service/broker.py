@@ -107,7 +107,7 @@ class Broker:
         light = store_config.light_queues
         self.topics = Topics(config.auto_create_topic, config.default_topic_queue_count, light)
         self.groups = Groups(config.auto_create_subscription_group, light)
-        self.offsets = Offsets(guard=runtime.lock())
+        self.offsets = Offsets(guard=runtime.lock(), light=light)
         self.delays = DelayOffsets()
         self.statistics = Statistics(runtime.lock())
         self.clients = Clients(FilterTable(self.traits.filters_outlive_groups))

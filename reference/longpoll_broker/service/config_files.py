@@ -1,7 +1,10 @@
 """Topics, groups and offsets on disk: `config/*.json` in RocketMQ's shape, each with a `.bak` of the one before.
 
+With light queues all offsets are in `lmqConsumerOffset.json`, those of light groups as one number each, and
+`consumerOffset.json` is only looked at as long as there is no such file; RocketMQ begins without any offset then.
+
 Leaves out when they are saved (`service.flush_service`). Source: `ConfigManager.java`, `TopicConfigManager.java`,
-`SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`.
+`SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`, `LmqConsumerOffsetManager.java`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ log = logging.getLogger(__name__)
 TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"
 OFFSETS: Final = "consumerOffset.json"
+LIGHT_OFFSETS: Final = "lmqConsumerOffset.json"
 DELAYS: Final = "delayOffset.json"
 
 
@@ -47,8 +51,7 @@ class ConfigFiles:
                 self.topics.put(topic)
         for _name, row in self._table(GROUPS, "subscriptionGroupTable"):
             self.groups.put(_convert(row, GroupConfig, GROUPS))
-        for pair, row in self._table(OFFSETS, "offsetTable"):
-            self.offsets.by_pair[pair] = _convert(row, dict[int, int], OFFSETS)
+        self._load_offsets()
         for level, offset in self._table(DELAYS, "offsetTable"):
             self.delays.by_level[_convert(level, int, DELAYS)] = _convert(offset, int, DELAYS)
         self.topics.changed = self.groups.changed = self.offsets.changed = self.delays.changed = False
@@ -58,24 +61,45 @@ class ConfigFiles:
         # Each flag is lowered before the copy is made, so a change meanwhile is saved the next time.
         if self.topics.changed:
             self.topics.changed = False
-            self._write(TOPICS, "topicConfigTable", self.topics.by_name.copy(), versioned=True)
+            self._write(TOPICS, {"topicConfigTable": self.topics.by_name.copy(), "dataVersion": self._version()})
         if self.groups.changed:
             self.groups.changed = False
-            self._write(GROUPS, "subscriptionGroupTable", self.groups.by_name.copy(), versioned=True)
+            self._write(GROUPS, {"subscriptionGroupTable": self.groups.by_name.copy(), "dataVersion": self._version()})
         if self.offsets.changed:
             self.offsets.changed = False
-            table = {pair: queues.copy() for pair, queues in self.offsets.by_pair.copy().items()}
-            self._write(OFFSETS, "offsetTable", table, versioned=False)
+            self._save_offsets()
         if self.delays.changed:
             self.delays.changed = False
             levels = {str(level): offset for level, offset in self.delays.by_level.copy().items()}
-            self._write(DELAYS, "offsetTable", levels, versioned=False)
+            self._write(DELAYS, {"offsetTable": levels})
 
-    def _write(self, name: str, key: str, table: dict[str, Any], *, versioned: bool) -> None:
+    def _load_offsets(self) -> None:
+        light = self.offsets.light and self._is_there(LIGHT_OFFSETS)
+        name = LIGHT_OFFSETS if light else OFFSETS
+        for pair, row in self._table(name, "offsetTable"):
+            self.offsets.by_pair[pair] = _convert(row, dict[int, int], name)
+        if light:
+            for pair, row in self._table(name, "lmqOffsetTable"):
+                self.offsets.by_pair[pair] = {0: _convert(row, int, name)}
+
+    def _save_offsets(self) -> None:
+        offsets = self.offsets
+        table = {pair: queues.copy() for pair, queues in offsets.by_pair.copy().items()}
+        if not offsets.light:
+            self._write(OFFSETS, {"offsetTable": table})
+            return
+        light = {pair: queues[0] for pair, queues in table.items() if offsets.is_light(pair) and 0 in queues}
+        rest = {pair: queues for pair, queues in table.items() if pair not in light}
+        self._write(LIGHT_OFFSETS, {"lmqOffsetTable": light, "offsetTable": rest})
+
+    def _version(self) -> dict[str, int]:
         self._counter += 1
-        content: dict[str, Any] = {key: table}
-        if versioned:
-            content["dataVersion"] = {"counter": self._counter, "timestamp": self.runtime.unix_ms()}
+        return {"counter": self._counter, "timestamp": self.runtime.unix_ms()}
+
+    def _is_there(self, name: str) -> bool:
+        return any(self.runtime.files.exists(f"{self.directory}/{each}") for each in (name, f"{name}.bak"))
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
         files = self.runtime.files
         path = f"{self.directory}/{name}"
         files.make_directory(self.directory)
