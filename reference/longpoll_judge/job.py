@@ -17,6 +17,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
+from longpoll_judge.conformance import judge_conformance
 from longpoll_judge.latency import histogram, percentiles
 from longpoll_judge.local import LocalEngine
 from longpoll_judge.rate import rate
@@ -100,7 +101,8 @@ def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float
         context, gaps = context_and_gaps(history, survey, wake_ms=wake_ms, late_ms=late_ms)
         say(f"judging {survey.event_count} events")
         rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
-    result = _add_up(rows, gaps)
+    findings, unknown_laws = judge_conformance(history, context) if history.laws else ([], [])
+    result = _add_up(rows, findings, gaps + unknown_laws)
     return msgspec.structs.replace(
         result,
         events=survey.event_count,
@@ -109,8 +111,8 @@ def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float
     )
 
 
-def _add_up(rows: pa.Table, gaps: list[Gap]) -> Result:
-    """One result from the rows of all queues, whatever their order."""
+def _add_up(rows: pa.Table, others: list[Finding], gaps: list[Gap]) -> Result:
+    """One result from the rows of all queues, whatever their order, and findings that are no queue's own."""
     counts: Counter[tuple[str, str]] = Counter()
     buckets: dict[str, Counter[int]] = {"wake": Counter(), "late": Counter()}
     highest = {"wake_max": 0, "late_max": 0}
@@ -126,7 +128,7 @@ def _add_up(rows: pa.Table, gaps: list[Gap]) -> Result:
             highest[kind] = max(highest[kind], count)
         else:
             counts[kind, row["text"]] += count
-    findings = [one.finding for group in found.values() for one in _first_ones(group)]
+    findings = others + [one.finding for group in found.values() for one in _first_ones(group)]
     counts.update({("left_out", name): max(len(group) - FINDINGS_MAX, 0) for name, group in found.items()})
     notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
     gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]

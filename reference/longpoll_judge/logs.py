@@ -26,21 +26,21 @@ def judge_log(events: Events, context: Context) -> list[Suspects]:
     """Judge the log of one queue; members are rows of `events`, as are those of the explanations."""
     found = []
     for kind in WORDS:
-        for rows in _by_source(events, kind):
+        for rows in _by_source(events, kind, context):
             found += _given_twice(events, kind, rows)
-    for rows in _by_source(events, "append"):
+    for rows in _by_source(events, "append", context):
         found += _fallen(events, rows, "queue_offset", OFFSETS_IN_ORDER, "was appended after offset")
         found += _left_out(events, rows, context)
-    for rows in _by_source(events, "make_visible"):
+    for rows in _by_source(events, "make_visible", context):
         found += _fallen(events, rows, "visible_end", VISIBLE_IS_MONOTONE, "is the visible end, after it was")
     return found
 
 
-def _by_source(events: Events, kind: str) -> list[Integers]:
-    """The rows of an event, apart for each source."""
+def _by_source(events: Events, kind: str, context: Context) -> list[Integers]:
+    """The rows of an event, apart for each source that declares no law: a law may take a queue's end back."""
     rows = events.rows(kind)
-    sources, _names = events.codes("source", rows)
-    return [rows[sources == source] for source in np.unique(sources)]
+    sources, names = events.codes("source", rows)
+    return [rows[sources == source] for source in np.unique(sources) if names[source] not in context.lawful]
 
 
 def _given_twice(events: Events, kind: str, rows: Integers) -> list[Suspects]:

@@ -23,6 +23,7 @@ ANSWER_IS_RIGHT: Final = "answer_is_right"
 ANSWERED_ON_STOP: Final = "answered_on_stop"
 OFFSETS_IN_ORDER: Final = "offsets_in_order"
 VISIBLE_IS_MONOTONE: Final = "visible_is_monotone"
+FOLLOWS_THE_LAW: Final = "follows_the_law"
 PROPERTIES: Final = (
     NO_LOST_WAKEUP,
     ANSWERED_BY_DEADLINE,
@@ -31,6 +32,7 @@ PROPERTIES: Final = (
     ANSWER_IS_RIGHT,
     OFFSETS_IN_ORDER,
     VISIBLE_IS_MONOTONE,
+    FOLLOWS_THE_LAW,
 )
 
 

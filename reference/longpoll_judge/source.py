@@ -27,6 +27,7 @@ from longpoll_spec.history import (
     PARQUET_SUFFIX,
     PART_FILES,
     PART_SUFFIXES,
+    Law,
     Meta,
 )
 
@@ -56,6 +57,8 @@ class History:
     """Missing, damaged and foreign meta files."""
     declared_sources: frozenset[str]
     policies: frozenset[str]
+    laws: dict[str, tuple[str, Law]]
+    """By source: the policy and the law that its history declares."""
 
 
 def find(paths: Iterable[Path]) -> History:
@@ -68,6 +71,7 @@ def find(paths: Iterable[Path]) -> History:
         metas[directory] = _read_meta(directory, damages)
     slices: list[Slice] = []
     declared: set[str] = set()
+    laws: dict[str, tuple[str, Law]] = {}
     for number, directory in enumerate(directories):
         meta = metas[directory]
         if meta is not None and meta.format_version != FORMAT_VERSION:
@@ -78,11 +82,13 @@ def find(paths: Iterable[Path]) -> History:
         }
         rename = {name: f"{name}#{number}" for name in names if name in others}
         declared |= {rename.get(name, name) for name in names}
+        if meta is not None and meta.law is not None:
+            laws |= {rename.get(name, name): (meta.policy, meta.law) for name in names}
         clocks = {source.name: (source.offset_ns, source.uncertainty_ns) for source in meta.sources} if meta else {}
         for part in sorted(directory.glob(PART_FILES)):
             slices += _cut(part, rename, clocks, damages)
     policies = frozenset(meta.policy for meta in metas.values() if meta and meta.policy)
-    return History(slices=slices, damages=damages, declared_sources=frozenset(declared), policies=policies)
+    return History(slices=slices, damages=damages, declared_sources=frozenset(declared), policies=policies, laws=laws)
 
 
 def _check_is_history(directory: Path) -> None:

@@ -24,9 +24,10 @@ from longpoll_judge.schema import coded
 from longpoll_judge.source import History
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.history import BLACK_BOX, WHITE_BOX
-from longpoll_spec.policy import preset, with_knob
+from longpoll_spec.model import ACTION_NAMES
+from longpoll_spec.policy import policy_named
 
-KNOWN_EVENTS: Final = frozenset((*BLACK_BOX, *WHITE_BOX))
+KNOWN_EVENTS: Final = frozenset((*BLACK_BOX, *WHITE_BOX, *ACTION_NAMES))
 Integers = NDArray[np.int64]
 Run = tuple[int, int]
 """Sequence numbers first to last, both included."""
@@ -95,6 +96,8 @@ class Context:
     sources: dict[str, SourceFacts]
     closes: dict[tuple[str, str], Run]
     """By source and connection: [after_ns, before_ns] of its close."""
+    lawful: frozenset[str] = frozenset()
+    """Sources that declare a law: their logs are judged by it, and by nothing else."""
 
 
 def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
@@ -235,6 +238,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         answers_on_stop=_answers_on_stop(history.policies),
         sources=facts,
         closes={(source, connection): (after, before) for source, connection, after, before in sorted(survey.closes)},
+        lawful=frozenset(history.laws),
     )
     return context, gaps
 
@@ -267,11 +271,8 @@ def _answers_on_stop(policies: Iterable[str]) -> bool:
     """Whether every policy named by the meta files is known to answer on stop."""
     known = []
     for text in policies:
-        name, *knobs = text.split("+")
         try:
-            policy = preset(name)
-            for knob in knobs:
-                policy = with_knob(policy, knob)
+            policy = policy_named(text)
         except SpecUserError:
             return False
         known.append(policy.on_stop == "answer")

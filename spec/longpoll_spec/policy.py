@@ -225,6 +225,18 @@ def preset(name: str) -> Policy:
     return PRESETS[name]
 
 
+def policy_named(text: str) -> Policy:
+    """The policy that bears this name: a preset, and `+KNOB=VALUE` for each knob that is set otherwise.
+
+    Raises `UnknownPolicyError` and `UnknownKnobError`.
+    """
+    name, *settings = text.split("+")
+    policy = preset(name)
+    for setting in settings:
+        policy = with_knob(policy, setting)
+    return policy
+
+
 def knob_values() -> dict[str, tuple[Any, ...]]:
     """Each knob's name with the values it takes, in the order of the class."""
     hints = get_type_hints(Policy)

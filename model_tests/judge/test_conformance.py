@@ -1,0 +1,175 @@
+"""Histories of steps are judged by the law itself: what it forbids is found and explained, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import msgspec
+import pytest
+
+from longpoll_judge import law_steps
+from longpoll_judge.conformance import judge_run
+from longpoll_judge.convert import convert
+from longpoll_judge.generate import START_NS, write
+from longpoll_judge.generate_steps import FAULTS, STEP_NS, Fault, StepLoad, meta_of, observed, run_of
+from longpoll_judge.job import judge
+from longpoll_judge.law_steps import model_of
+from longpoll_judge.result import FOLLOWS_THE_LAW, Finding, Result
+from longpoll_judge.schema import DEFAULTS
+from longpoll_spec.engines.conform import Checker
+from longpoll_spec.history import Event, Law
+from longpoll_spec.policy import PRESETS
+
+LAW: Final = Law(requests=2, queues=2, aspects=["commits", "channels"])
+LOAD: Final = StepLoad(LAW)
+SEEDS: Final = range(3)
+
+
+def as_dicts(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Events as the pipeline hands them on."""
+    return [{**DEFAULTS, **msgspec.structs.asdict(event)} for event in events]
+
+
+def found(load: StepLoad, *, is_whole: bool = True) -> list[Finding]:
+    """What is found in a run."""
+    checker = Checker(model_of(load.policy, load.law), frozenset(load.law.hidden))
+    return judge_run(checker, as_dicts(run_of(load).events), is_whole=is_whole)
+
+
+def judged(directory: Path, load: StepLoad, events: Iterable[Event] | None = None) -> Result:
+    """The result on a history of steps that was written down."""
+    write(directory, observed(load) if events is None else events, meta_of(load), events_per_part=50)
+    return judge([directory], engine="local")
+
+
+@pytest.mark.parametrize("policy", PRESETS)
+def test_runs_of_the_law_follow_it(policy: str) -> None:
+    """Random runs of every preset, some moments of which are not seen exactly, have no finding."""
+    assert [found(attrs.evolve(LOAD, policy=policy, seed=seed)) for seed in SEEDS] == [[], [], []]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("policy", ["strict-clone", "rocketmq-5"])
+def test_a_fault_is_found_where_the_run_leaves_the_law(policy: str, fault: Fault) -> None:
+    """Where all moments are exact the window is the one step that the true run cannot take, and says why."""
+    for seed in SEEDS:
+        load = attrs.evolve(LOAD, policy=policy, fault=fault, seed=seed, overlapping=0.0)
+        wrong_at = run_of(load).wrong_at
+        (finding,) = found(load)
+
+        assert wrong_at is not None
+        assert (finding.property, finding.verdict) == (FOLLOWS_THE_LAW, "violated")
+        moment_ns = START_NS + wrong_at * STEP_NS
+        assert [event["after_ns"] for event in finding.evidence] == [moment_ns]
+        assert f"after {wrong_at} steps of {policy} this is no step of the law" in finding.why
+        assert " needs " in finding.why or "was seen" in finding.why
+
+
+def test_a_run_of_another_policy_is_none_of_this_one() -> None:
+    """What 4.9 does is no run of the strict law: the verdict hangs on the policy that is declared."""
+    as_it_was = attrs.evolve(LOAD, policy="rocketmq-4.9", law=Law(requests=2))
+    checker = Checker(model_of("strict", as_it_was.law))
+
+    assert found(as_it_was) == []
+    assert judge_run(checker, as_dicts(run_of(as_it_was).events), is_whole=True)
+
+
+def test_the_whole_pipeline_judges_histories_of_steps(tmp_path: Path) -> None:
+    """From files a run is valid and one with a fault is not, with the same finding from NDJSON and from Parquet."""
+    faulty = attrs.evolve(LOAD, fault="disabled_step", overlapping=0.0)
+    result = judged(tmp_path / "wrong", faulty)
+    convert(tmp_path / "wrong", tmp_path / "parquet", into="parquet", say=lambda _done, _all: None)
+
+    assert judged(tmp_path / "right", LOAD).verdict == "valid"
+    assert result.verdict == "invalid"
+    assert [finding.property for finding in result.findings] == [FOLLOWS_THE_LAW]
+    assert judge([tmp_path / "parquet"], engine="local").findings == result.findings
+
+
+def test_a_queue_that_is_cut_back_is_the_law_s_own_affair(tmp_path: Path) -> None:
+    """Where the law lets a queue shrink, and a crash begin it anew, the visible end may move back."""
+    load = attrs.evolve(LOAD, law=Law(requests=2, aspects=["truncate", "crash"]), steps=300)
+
+    assert judged(tmp_path / "history", load).verdict == "valid"
+
+
+def test_what_was_lost_cannot_convict(tmp_path: Path) -> None:
+    """A run that lacks steps is unknown where the observer says so, and where the numbers show it."""
+    load = attrs.evolve(LOAD, overlapping=0.0)
+    events = list(observed(load))
+    lost = next(at for at, event in enumerate(events) if event.event == "pull_read")
+    declared = msgspec.structs.replace(events[lost], event="lost", lost_count=1, actors="")
+
+    for number, rest in enumerate(
+        (events[:lost] + events[lost + 1 :], [*events[:lost], declared, *events[lost + 1 :]])
+    ):
+        result = judged(tmp_path / str(number), load, rest)
+        assert (result.verdict, [finding.verdict for finding in result.findings]) == ("unknown", ["unknown"])
+
+
+def test_actions_that_are_not_recorded_may_have_happened() -> None:
+    """A history without time and pulls follows the law if it says that these are hidden, and not if it does not."""
+    hidden = ["tick", "next_pull"]
+    events = as_dicts(event for event in run_of(LOAD).events if event.event not in hidden)
+
+    assert not judge_run(Checker(model_of("strict", LAW), frozenset(hidden)), events, is_whole=True)
+    assert judge_run(Checker(model_of("strict", LAW)), events, is_whole=True)
+
+
+def test_who_acted_may_be_left_out() -> None:
+    """Runs whose actors are half known, or not at all, still follow the law, and one with a fault still does not."""
+    for rewritten in ("", "?"):
+        for fault in ("", "disabled_step"):
+            events = as_dicts(run_of(attrs.evolve(LOAD, law=Law(requests=2), fault=fault, overlapping=0.0)).events)
+            for event in events:
+                if event["event"] == "pull_read":
+                    event["actors"] = rewritten
+            assert bool(judge_run(Checker(model_of("strict", Law(requests=2))), events, is_whole=True)) == bool(fault)
+
+
+@pytest.mark.parametrize(
+    ("policy", "law"),
+    [("no-such", LAW), ("strict+expiry=never", LAW), ("strict", Law(requests=0)), ("", LAW)],
+)
+def test_a_law_that_there_is_not_is_a_gap(tmp_path: Path, policy: str, law: Law) -> None:
+    """A policy or bounds that nobody knows leave the history unjudged, which is named and never valid."""
+    declared = attrs.evolve(LOAD, policy=policy, law=law)
+    write(tmp_path / "history", observed(LOAD), meta_of(declared))
+    result = judge([tmp_path / "history"], engine="local")
+
+    assert result.verdict == "unknown"
+    assert [gap["kind"] for gap in result.gaps] == ["unknown law"]
+
+
+@pytest.mark.parametrize("actors", ["7", "0,q9,t0", "q" + "9" * 5000, "²", ",,,"])
+def test_actors_that_there_are_not_are_no_step(actors: str) -> None:
+    """An event about nobody is told as such."""
+    events = as_dicts([Event(event="hold", after_ns=1, before_ns=1, source="a", sequence=0, actors=actors)])
+    (finding,) = judge_run(Checker(model_of("strict", LAW)), events, is_whole=True)
+
+    assert "there is no such action" in finding.why
+
+
+def test_too_many_possibilities_are_unknown() -> None:
+    """Where more is possible at once than is followed nothing is violated."""
+    checker = Checker(model_of("strict", LAW), frozenset({"tick", "next_pull"}), possible_max=3)
+    (finding,) = judge_run(checker, as_dicts(run_of(LOAD).events), is_whole=True)
+
+    assert finding.verdict == "unknown"
+    assert "3 possibilities" in finding.why
+
+
+def test_planted_a_reader_that_forgets_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the observed values a wrong offset after a read goes unnoticed, so they are needed."""
+    load = attrs.evolve(LOAD, law=Law(requests=1), overlapping=0.0)
+    events = as_dicts(run_of(load).events)
+    read = next(event for event in events if event["event"] == "pull_read")
+    read["offset"] += 1
+    checker = Checker(model_of("strict", load.law))
+
+    assert judge_run(checker, events, is_whole=True)
+    monkeypatch.setattr(law_steps.StepReader, "_known", lambda *_: [])
+    assert not judge_run(checker, events, is_whole=True)

@@ -1,0 +1,105 @@
+"""Events of a history of steps as steps of the law: which actions each may have been, and what it tells of the state.
+
+| field           | of                     | says of the state after the step                          |
+|-----------------|------------------------|-----------------------------------------------------------|
+| `actors`        | every step             | nothing: who took part; `?` for one that is not known     |
+| `queue`         | a step with a queue    | nothing: which queue, where `actors` does not say         |
+| `queue_offset`  | `append`               | the log of the queue ends after this offset               |
+| `visible_end`   | any step               | the visible end of the queue                              |
+| `offset`        | a step with a request  | the next offset that the request's consumer reads         |
+
+Leaves out whether the steps are a run (`longpoll_spec.engines.conform`) and what is said of it (`conformance`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from attrs import frozen
+
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.history import Law
+from longpoll_spec.law import law_of
+from longpoll_spec.model import ACTION_NAMES, Action, Actor, Model, SeenStep
+from longpoll_spec.policy import policy_named
+from longpoll_spec.state.variables import of_queue
+
+ANYBODY: Final = "?"
+_NUMBER: Final = re.compile(r"[0-9]{1,3}")
+_QUEUE: Final = re.compile(r"q([0-9]{1,3})")
+
+
+def model_of(policy: str, law: Law) -> Model:
+    """The law that a history declares, with an open log; raises a `SpecUserError` where there is none such."""
+    bounds = Bounds(
+        "declared",
+        requests=law.requests,
+        messages=None,
+        hold_ticks=law.hold_ticks,
+        scan_ticks=law.scan_ticks,
+        queues=law.queues,
+        tags=law.tags,
+        aspects=frozenset(law.aspects),
+    )
+    return law_of(policy_named(policy), bounds)
+
+
+def is_step(event: Mapping[str, Any]) -> bool:
+    """Whether the event is named after an action; the others tell of observers and connections."""
+    return event["event"] in ACTION_NAMES
+
+
+@frozen
+class StepReader:
+    """Reads events as steps of one model."""
+
+    model: Model
+    by_name: Mapping[str, tuple[Action, ...]]
+
+    def step(self, event: Mapping[str, Any]) -> SeenStep:
+        """The step that an event tells of; one without actions where the law has none that fits."""
+        actors = event["actors"].split(",") if event["actors"] else []
+        fitting = [action for action in self.by_name.get(event["event"], ()) if _fits(action, actors, event["queue"])]
+        known = tuple(self._known(event, actors))
+        names = {variable.name for variable in self.model.variables}
+        is_known = all(name in names for name, _value in known)
+        return SeenStep(
+            tuple(action.label for action in fitting) if is_known else (), event["after_ns"], event["before_ns"], known
+        )
+
+    def _known(self, event: Mapping[str, Any], actors: list[str]) -> list[tuple[str, int]]:
+        named = [queue for actor in actors if (queue := _queue_of(actor)) is not None]
+        queue = named[0] if named else max(event["queue"], 0)
+        bounds = self.model.bounds
+        known = []
+        if event["queue_offset"] >= 0:
+            known.append((of_queue("log_end", queue, bounds), event["queue_offset"] + 1))
+        if event["visible_end"] >= 0:
+            known.append((of_queue("visible_end", queue, bounds), event["visible_end"]))
+        if event["offset"] >= 0 and actors and _NUMBER.fullmatch(actors[0]):
+            known.append((f"offset_{actors[0]}", event["offset"]))
+        return known
+
+
+def reader_of(model: Model) -> StepReader:
+    """The reader of a model's steps."""
+    by_name: dict[str, tuple[Action, ...]] = {}
+    for action in model.actions:
+        by_name[action.name] = (*by_name.get(action.name, ()), action)
+    return StepReader(model, by_name)
+
+
+def _fits(action: Action, actors: list[str], queue: int) -> bool:
+    """Whether the action may be the one that was seen with these actors, of this queue if it is known."""
+    if not actors:
+        return queue < 0 or all(_queue_of(actor) in {None, queue} for actor in action.actors)
+    pairs = zip(actors, action.actors, strict=False)
+    return len(actors) == len(action.actors) and all(seen in {ANYBODY, str(actor)} for seen, actor in pairs)
+
+
+def _queue_of(actor: Actor) -> int | None:
+    """The number of the queue that an actor is; None for another one."""
+    found = _QUEUE.fullmatch(str(actor))
+    return None if found is None else int(found[1])
