@@ -36,6 +36,9 @@ fi
 if ! install --requirement requirements/peers.lock 2>/dev/null; then
     say "note: the real RocketMQ client (extra 'peers') does not install here; its scenarios will be skipped"
 fi
+if ! install --requirement requirements/fuzz.lock 2>/dev/null; then
+    say "note: the coverage-guided fuzzer (extra 'fuzz') does not install here; the long test with it will be skipped"
+fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 touch "$venv/.fresh"
 say "ready"
