@@ -1,4 +1,4 @@
-"""The coverage-guided fuzzer, where it is installed (`pip install .[fuzz]`)."""
+"""The coverage-guided fuzzer, where it is installed (`make setup` installs it where it can)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INSTALLED: Final = importlib.util.find_spec("atheris") is not None
 def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Fuzz in a process of its own; what it finds is left in the directory."""
     if not INSTALLED:
-        pytest.skip("no coverage-guided fuzzing: atheris is not installed (pip install .[fuzz])")
+        pytest.skip("no coverage-guided fuzzing: atheris is not installed: make setup")
     (directory / "corpus").mkdir()
     paths = os.pathsep.join(str(ROOT / part) for part in (".", "spec", "reference"))
     words = ["corpus" if word == "CORPUS" else word for word in options]
