@@ -60,8 +60,28 @@ def test_a_slave_of_5_whose_master_lives_holds_nobody() -> None:
     standing = Standing("SLAVE", 1, slave_read=True, least_broker_id=0)
     assert standing.code(19, "OFFSET_OVERFLOW_ONE", TRAITS_5, suggests_slave=False) == 20
     assert standing.code(0, "FOUND", TRAITS_5, suggests_slave=False) == 0
-    assert standing.suggested_broker(GROUP, 19, TRAITS_5, suggests_slave=False) == 0
+    for code in (19, 20, 21):
+        assert standing.suggested_broker(GROUP, code, TRAITS_5, suggests_slave=False) == 0
+    assert standing.suggested_broker(GROUP, 21, TRAITS_4_9, suggests_slave=False) == 3
     assert standing.code(19, "OFFSET_OVERFLOW_ONE", TRAITS_5, suggests_slave=True) == 19
     assert standing.code(19, "OFFSET_OVERFLOW_ONE", TRAITS_4_9, suggests_slave=False) == 19
     alone = Standing("SLAVE", 1, slave_read=True, least_broker_id=1)
     assert alone.code(19, "OFFSET_OVERFLOW_ONE", TRAITS_5, suggests_slave=False) == 19
+
+
+@ALL
+@pytest.mark.parametrize("code", [0, 19, 20])
+def test_a_slave_that_must_not_be_read_names_the_master(code: int, traits: Traits) -> None:
+    """4.9 sets 20 and then overwrites it by the read's code (upstream issue #1828); the name is what remains."""
+    standing = Standing("SLAVE", 1)
+    assert standing.code(code, "FOUND" if code == 0 else "OFFSET_FOUND_NULL", traits, suggests_slave=False) == code
+    assert standing.suggested_broker(GROUP, code, traits, suggests_slave=True) == 0
+
+
+@ALL
+def test_a_slave_keeps_the_codes_that_are_no_corrections(traits: Traits) -> None:
+    """Removed and unmatched messages are passed by, also there."""
+    standing = Standing("SLAVE", 1, slave_read=True)
+    for status in ("NO_MATCHED_MESSAGE", "MESSAGE_WAS_REMOVING"):
+        assert standing.code(20, status, traits, suggests_slave=True) == 20
+        assert standing.offset_next(5, 9, status) == 9

@@ -82,9 +82,11 @@ class Standing:
     def suggested_broker(self, group: GroupConfig | None, code: int, traits: Traits, *, suggests_slave: bool) -> int:
         """`suggestWhichBrokerId`; `code` is that of a lone master."""
         group = group or GroupConfig("")
+        if self._sends_to_master(traits, suggests_slave=suggests_slave):
+            return MASTER_ID
         if code == _OFFSET_MOVED and not self.corrects_offsets:
             return group.broker_id
-        if self._sends_to_master(traits, suggests_slave=suggests_slave) or not self.slave_read:
+        if not self.slave_read:
             return MASTER_ID
         return group.which_broker_when_consume_slowly if suggests_slave else group.broker_id
 
