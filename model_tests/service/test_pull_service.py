@@ -5,14 +5,20 @@ from __future__ import annotations
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.hold import Pull
+from longpoll_broker.core.statistics import GROUP_GET_NUMS
+from longpoll_broker.core.topics import GroupConfig
 from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.pull_service import PullService, RowKey
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.frame import Serialisation
+from longpoll_broker.wire.message import BatchMessage, encode_batch
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE
 
 PULL = RequestCode.PULL_MESSAGE
@@ -178,6 +184,61 @@ def test_one_message_wakes_every_pull_of_its_queue(start_broker: StartBroker, co
         for opaque in asked:
             assert fields(puller.reply(opaque))["nextBeginOffset"] == "2"
     assert len(broker.hold_service) == 0
+
+
+def answers_of_rows(broker: Broker, connect: Connect) -> list[tuple[int, list[bytes]]]:
+    """Code and bodies of held pulls that one batch wakes, and of one that the next batch wakes, in another queue.
+
+    Every other one asks the same, and those between differ in one thing: a count, a filter, a group that may not
+    consume any more, and the queue.
+    """
+    sender, puller = connect(broker.address), connect(broker.address)
+    for queue_id in range(2):
+        send_message(sender, "T", queue_id=queue_id)
+    opaques = []
+    for other in ({"maxMsgNums": "1"}, {"subscription": "a"}, {"consumerGroup": "H"}, {"queueId": "1"}):
+        opaques += [hold(puller, broker, "T", 1), hold(puller, broker, "T", 1, **other)]
+    broker.groups.put(GroupConfig("H", consume_enable=False))
+    for queue_id, bodies in enumerate(((b"1", b"2"), (b"3", b"4"))):
+        batch = encode_batch(
+            BatchMessage(body, f"TAGS\x01{tag}\x02") for body, tag in zip(bodies, ("a", "b"), strict=True)
+        )
+        reply = sender.call(RequestCode.SEND_BATCH_MESSAGE, send_fields("T", queue_id) | {"m": "true"}, batch)
+        assert reply.code == 0, reply.remark
+    found = []
+    for opaque in opaques:
+        answer = puller.reply(opaque)
+        assert answer is not None
+        found.append((answer.code, [bytes(record.body) for record in records_of(answer)]))
+    return found
+
+
+BOTH = (0, [b"1", b"2"])
+ROWS = [BOTH, (0, [b"1"]), BOTH, (0, [b"1"]), BOTH, (16, []), BOTH, (0, [b"3", b"4"])]
+
+
+def test_woken_pulls_in_a_row_get_what_each_asked_for(start_broker: StartBroker, connect: Connect) -> None:
+    """Only pulls that ask the same share an answer, and each is counted."""
+    broker = start_broker()
+
+    assert answers_of_rows(broker, connect) == ROWS
+    assert broker.statistics._items[GROUP_GET_NUMS, ("T", "G")].value == 12
+
+
+@pytest.mark.parametrize("part", ["queue_id", "count_max", "filter", "group"])
+def test_planted_a_row_that_overlooks_a_difference(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """A key without one of its parts gives some pull another one's answer."""
+    key_of = PullService._row_key
+
+    def without(service: PullService, pull: Pull) -> RowKey | None:
+        key = key_of(service, pull)
+        return None if key is None else replace(key, **{part: None})
+
+    monkeypatch.setattr(PullService, "_row_key", without)
+
+    assert answers_of_rows(start_broker(), connect) != ROWS
 
 
 def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Connect) -> None:

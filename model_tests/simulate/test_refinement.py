@@ -5,7 +5,7 @@ Every schedule is tried where the world is tiny, and random ones where it is lar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -13,7 +13,7 @@ import attrs
 import pytest
 from model_tests.simulate.world import explore, run, wander
 
-from longpoll_broker.core.hold import QUEUED, HoldTable
+from longpoll_broker.core.hold import QUEUED, HoldTable, Pull
 from longpoll_broker.core.notifier import Walk
 from longpoll_broker.service import hold_service
 from longpoll_broker.testing.scheduled import ScheduledRuntime, Scheduler
@@ -101,7 +101,12 @@ def test_planted_a_walk_that_queues_what_it_keeps(monkeypatch: pytest.MonkeyPatc
 
 def test_planted_a_pull_that_is_queued_before_it_is_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bucket still holds it: the table is not tidy."""
-    monkeypatch.setattr(HoldTable, "_remove", lambda _table, pull: setattr(pull, "phase", QUEUED))
+
+    def only_mark(_table: HoldTable, pulls: Sequence[Pull]) -> None:
+        for pull in pulls:
+            pull.phase = QUEUED
+
+    monkeypatch.setattr(HoldTable, "_remove", only_mark)
     with pytest.raises(AssertionError):
         red(STRICT)
 

@@ -11,7 +11,7 @@ from longpoll_broker.store.messages import GetStatus
 from longpoll_broker.wire import pull_answer
 from longpoll_broker.wire.command import Command, encode_head
 from longpoll_broker.wire.frame import FRAME_SIZE_MAX
-from longpoll_broker.wire.pull_answer import encode_pull_head
+from longpoll_broker.wire.pull_answer import encode_pull_head, pull_heads
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -35,6 +35,21 @@ def test_both_ways_write_the_same_bytes(
     assert expected == encode_pull_head(*numbers, status.name, *offsets, body_size)
 
 
+@given(
+    st.tuples(INT32, INT32), st.lists(INT32), st.sampled_from(GetStatus), st.tuples(INT64, INT64, INT64),
+    st.integers(0, 2**20),
+)  # fmt: skip
+def test_heads_of_a_row_are_those_made_one_by_one(
+    numbers: tuple[int, int], opaques: list[int], status: GetStatus, offsets: tuple[int, int, int], body_size: int
+) -> None:
+    """Whatever the opaques are."""
+    code, flag = numbers
+    heads = pull_heads(code, flag, status.name, *offsets, body_size)
+    expected = [encode_pull_head(code, opaque, flag, status.name, *offsets, body_size) for opaque in opaques]
+
+    assert expected == [heads.head(opaque) for opaque in opaques]
+
+
 def test_a_slip_in_the_template_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two fields swapped differ from the common way."""
     swapped = pull_answer._HEADER.replace("minOffset", "?").replace("maxOffset", "minOffset").replace("?", "maxOffset")
@@ -47,3 +62,5 @@ def test_a_frame_that_the_peer_would_refuse_is_not_made() -> None:
     """As by the common way."""
     with pytest.raises(LocalProtocolError, match="over the limit"):
         encode_pull_head(0, 1, 1, "FOUND", 1, 0, 1, FRAME_SIZE_MAX)
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        pull_heads(0, 1, "FOUND", 1, 0, 1, FRAME_SIZE_MAX)

@@ -13,7 +13,7 @@ Sources: `PullRequestHoldService.java`, `ManyPullRequest.java`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -108,10 +108,10 @@ class Room:
             self.used += 1
             return True
 
-    def give(self) -> None:
-        """A pull has left."""
+    def give(self, count: int) -> None:
+        """So many pulls have left."""
         with self.guard:
-            self.used -= 1
+            self.used -= count
 
 
 class Bucket:
@@ -249,7 +249,7 @@ class HoldTable:
         """A notifier decides to wake a pull it has taken; false if its channel has closed meanwhile."""
         if pull.phase is not TAKEN:
             return False
-        self._forget(pull)
+        self._forget([pull])
         pull.phase = QUEUED
         return True
 
@@ -269,8 +269,7 @@ class HoldTable:
                     woken.append(pull)
             except FAULTS:
                 thrown.append(pull)
-        for pull in (*woken, *thrown):
-            self._remove(pull)
+        self._remove([*woken, *thrown])
         return woken, thrown
 
     # -- recheck, expire, drop, stop --------------------------------------------------------------------------------
@@ -282,7 +281,7 @@ class HoldTable:
         """
         if pull.phase is not HELD:
             return False
-        self._remove(pull)
+        self._remove([pull])
         return True
 
     def expire(self, now_ms: int) -> list[Pull]:
@@ -290,21 +289,19 @@ class HoldTable:
         late: list[Pull] = []
         for pull in self._deadlines.pop_due(now_ms):
             if pull.phase is HELD:
-                self._remove(pull)
                 late.append(pull)
             else:
                 assert pull.phase is TAKEN
                 pull.spent = True
+        self._remove(late)
         return late
 
     def drop_channel(self, channel: Hashable) -> list[Pull]:
         """Forget every pull of a closed channel, also those that a notifier has taken."""
         dropped = list(self._channels.get(channel, ()))
+        self._remove([pull for pull in dropped if pull.phase is HELD])
+        self._forget([pull for pull in dropped if pull.phase is TAKEN])
         for pull in dropped:
-            if pull.phase is HELD:
-                self._remove(pull)
-            else:
-                self._forget(pull)
             pull.phase = ANSWERED
         return dropped
 
@@ -316,8 +313,7 @@ class HoldTable:
         held = [
             pull for key, bucket in self._buckets.items() if topic is None or key[0] == topic for pull in bucket.pulls
         ]
-        for pull in held:
-            self._remove(pull)
+        self._remove(held)
         return held
 
     def assert_tidy(self) -> None:
@@ -340,24 +336,28 @@ class HoldTable:
 
     # -- the parts --------------------------------------------------------------------------------------------------
 
-    def _remove(self, pull: Pull) -> None:
-        del pull.bucket.pulls[pull]
-        self._forget(pull)
-        pull.phase = QUEUED
+    def _remove(self, pulls: Sequence[Pull]) -> None:
+        """Take held pulls out to run them."""
+        for pull in pulls:
+            del pull.bucket.pulls[pull]
+            pull.phase = QUEUED
+        self._forget(pulls)
 
-    def _forget(self, pull: Pull) -> None:
-        """Let go of a pull that is held or taken: of its place, its channel and its deadline."""
-        bucket = pull.bucket
-        pull.bucket = None
-        bucket.known -= 1
-        if not bucket.known and not self.keeps_empty:
-            del self._buckets[bucket.key]
-        channel = self._channels[pull.channel]
-        del channel[pull]
-        if not channel:
-            del self._channels[pull.channel]
-        self._held -= 1
+    def _forget(self, pulls: Sequence[Pull]) -> None:
+        """Let go of pulls that were held or taken: of their places, their channels and their deadlines."""
+        channels, own_deadlines, disarm = self._channels, self.own_deadlines, self._deadlines.remove
+        for pull in pulls:
+            bucket = pull.bucket
+            pull.bucket = None
+            bucket.known -= 1
+            if not bucket.known and not self.keeps_empty:
+                del self._buckets[bucket.key]
+            channel = channels[pull.channel]
+            del channel[pull]
+            if not channel:
+                del channels[pull.channel]
+            if own_deadlines:
+                disarm(pull, pull.deadline_ms)
+        self._held -= len(pulls)
         if self.room is not None:
-            self.room.give()
-        if self.own_deadlines:
-            self._deadlines.remove(pull, pull.deadline_ms)
+            self.room.give(len(pulls))

@@ -97,18 +97,16 @@ class Walk:
         return None
 
     @property
-    def unseen(self) -> int:
-        """How many pulls `each` still has to look at or hand out."""
-        return len(self._waiting) + len(self._ready) + len(self._thrown)
+    def unseen(self) -> bool:
+        """Whether `each` still has a pull to look at or hand out."""
+        return bool(self._ready or self._waiting or self._thrown)
 
     def end(self) -> list[Pull]:
         """Put the rest back; returns the pulls that were kept."""
         return self.table.keep(self._kept)
 
     def _wakes(self, pull: Pull) -> bool:
-        if self._has_news(pull):
-            return True
-        return self.now_ms >= pull.deadline_ms
+        return self._has_news(pull) or self.now_ms >= pull.deadline_ms
 
     def _has_news(self, pull: Pull) -> bool:
         newest = self.visible_end

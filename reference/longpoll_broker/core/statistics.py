@@ -77,14 +77,31 @@ class Statistics:
 
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
     _items: dict[tuple[str, Hashable], Item] = field(factory=dict, init=False)
+    _last_place: tuple[str, str, int] = field(default=("", "", -1), init=False)
+    _last_items: tuple[Item, Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item(), Item()), init=False)
+    """Those of `_last_place`."""
 
     def count_get(self, topic: str, group: str, queue_id: int, *, messages: int, size: int, latency_ms: int) -> None:
         """A group got messages of a queue."""
         with self.guard:
-            self._add(GROUP_GET_NUMS, (topic, group), messages)
-            self._add(GROUP_GET_SIZE, (topic, group), size)
-            self._add(GROUP_GET_LATENCY, (queue_id, topic, group), latency_ms)
-            self._add(BROKER_GET_NUMS, (), messages)
+            # One message may wake a thousand pulls of one group: their sums are looked up once.
+            if self._last_place != (topic, group, queue_id):
+                self._last_items = (
+                    self._item(GROUP_GET_NUMS, (topic, group)),
+                    self._item(GROUP_GET_SIZE, (topic, group)),
+                    self._item(GROUP_GET_LATENCY, (queue_id, topic, group)),
+                    self._item(BROKER_GET_NUMS, ()),
+                )
+                self._last_place = (topic, group, queue_id)
+            nums, sizes, latencies, broker = self._last_items
+            nums.value += messages
+            nums.times += 1
+            sizes.value += size
+            sizes.times += 1
+            latencies.value += latency_ms
+            latencies.times += 1
+            broker.value += messages
+            broker.times += 1
 
     def sample(self, now_ms: int) -> None:
         """Sample every item; more often than every ten seconds does no more."""
@@ -101,11 +118,11 @@ class Statistics:
                     return item.snapshots()
         return None
 
-    def _add(self, name: str, parts: tuple[Hashable, ...], value: int) -> None:
+    def _item(self, name: str, parts: tuple[Hashable, ...]) -> Item:
+        """The item, made if need be; over the limit one that nobody asks for."""
         item = self._items.get((name, parts))
         if item is None:
-            if len(self._items) >= ITEM_COUNT_MAX:
-                return
-            item = self._items[name, parts] = Item()
-        item.value += value
-        item.times += 1
+            item = Item()
+            if len(self._items) < ITEM_COUNT_MAX:
+                self._items[name, parts] = item
+        return item

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from attrs import define, field
+import msgspec
+from attrs import define, field, frozen
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.faults import FAULTS
@@ -20,6 +21,7 @@ from longpoll_broker.core.hold import ANSWERED, Pull
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.pull import (
     FLAG_COMMIT_OFFSET,
+    FLAG_SUBSCRIPTION,
     FLAG_SUSPEND,
     PULL_OFFSET_MOVED,
     SYSTEM_ERROR,
@@ -35,6 +37,7 @@ from longpoll_broker.core.pull import (
     look,
 )
 from longpoll_broker.core.statistics import Statistics
+from longpoll_broker.core.topics import GroupConfig, TopicConfig
 from longpoll_broker.core.traits import Traits
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
@@ -46,7 +49,7 @@ from longpoll_broker.wire.codes import CommandFlag, ResponseCode
 from longpoll_broker.wire.command import Command, encode_head
 from longpoll_broker.wire.frame import Buffer, Serialisation
 from longpoll_broker.wire.headers import PullMessageRequestHeader
-from longpoll_broker.wire.pull_answer import encode_pull_head
+from longpoll_broker.wire.pull_answer import PullHeads, encode_pull_head, pull_heads
 from longpoll_spec.policy import Policy
 
 log = logging.getLogger(__name__)
@@ -58,6 +61,33 @@ ONE_WAY: Final = CommandFlag.ONE_WAY.value
 JSON: Final = Serialisation.JSON
 _KINDS: Final = (Serialisation.JSON, Serialisation.ROCKETMQ)
 """By their numbers: looking a member up in its enum costs more."""
+
+
+class RowKey(msgspec.Struct, frozen=True, gc=False):
+    """Everything that the answer to a woken pull depends on but its opaque."""
+
+    topic: TopicConfig | None
+    """With its name, as the group."""
+    queue_id: int
+    offset: int
+    group: GroupConfig | None
+    count_max: int
+    filter: Filter | None
+    flag: int
+    ends: tuple[int, int]
+    """Of the queue."""
+    log_start: int
+
+
+@frozen
+class RowAnswer:
+    """The answer to one woken pull, for those after it that have the same key."""
+
+    key: RowKey
+    heads: PullHeads
+    records: tuple[Buffer, ...]
+    message_count: int
+    size_bytes: int
 
 
 @define(slots=True, eq=False)
@@ -76,11 +106,14 @@ class PullService:
     """Told of every pull answered 21, and where it is to go on; None where nobody is told."""
     hold_service: HoldService | None = None
     traits: Traits = field(init=False)
-    _last: tuple[tuple[object, ...], Found | Miss | OffsetMoved] | None = field(default=None, init=False)
-    """The last read: its key and what came out. One assignment, so threads see the old pair or the new one."""
+    _has_rows: bool = field(init=False)
+    """Whether many answers differ in their opaque only: in JSON, from a lone master that records nothing."""
+    _last: RowAnswer | None = field(default=None, init=False)
+    """What the last woken pull got. One assignment, so threads see the old one or the new one."""
 
     def __attrs_post_init__(self) -> None:
         self.traits = self.desk.traits
+        self._has_rows = self.recorder is None and self.desk.standing.is_plain and not self.traits.explains_refusals
 
     # -- the first pass ----------------------------------------------------------------------------------------------
 
@@ -144,30 +177,42 @@ class PullService:
         decision = look(pull, wanted, self.store)
         return decision if self.desk.standing.is_plain else as_placed(decision, self.desk)
 
-    def _look_in_row(self, pull: Pull, wanted: Filter) -> Decision:
-        """Read for a woken pull; a row of them with one offset, as one message wakes them, is read once.
+    def _row_key(self, pull: Pull) -> RowKey | None:
+        """What a woken pull has in common with those that get the same answer; None when that is not known so easily.
 
-        The last read counts as long as the queue's two ends and the log's start are what they were before it: what lies
-        between them does not change.
+        One message wakes a row of pulls with equal keys. What lies between a queue's two ends does not change as long
+        as they and the log's start do not; a group, a topic and a filter are replaced, never changed.
         """
-        store = self.store
-        key = (
-            pull.offset,
-            pull.queue_id,
-            pull.topic,
-            pull.count_max,
-            wanted,
-            store.visible_end(pull.topic, pull.queue_id),
-            store.visible_start(pull.topic, pull.queue_id),
-            store.log_start,
+        if not self._has_rows or not pull.sys_flag & FLAG_SUBSCRIPTION or pull.flag & ONE_WAY or pull.serialize:
+            return None
+        desk, store = self.desk, self.store
+        return RowKey(
+            desk.topics.get(pull.topic), pull.queue_id, pull.offset, desk.groups.find(pull.group),
+            pull.count_max, pull.filter, pull.flag, store.ends(pull.topic, pull.queue_id), store.log_start,
+        )  # fmt: skip
+
+    def _remember(self, key: RowKey, pull: Pull, found: Found) -> None:
+        """Keep an answer for the rest of its row."""
+        read = found.read
+        heads = pull_heads(
+            found.code, pull.flag | RESPONSE, read.status.name,
+            read.offset_next, read.offset_min, read.offset_max, read.size_bytes,
+        )  # fmt: skip
+        self._last = RowAnswer(key, heads, tuple(read.records), len(read.offsets), read.size_bytes)
+
+    def _answer_in_row(self, pull: Pull, row: RowAnswer, outbox: Outbox) -> None:
+        """Answer a pull as the last one was."""
+        channel = pull.channel
+        assert isinstance(channel, Channel)
+        pull.phase = ANSWERED
+        self.statistics.count_get(
+            pull.topic, pull.group, pull.queue_id, messages=row.message_count, size=row.size_bytes, latency_ms=0
         )
-        last = self._last
-        if last is None or last[0] != key:
-            last = self._last = (key, look(pull, wanted, store))
-        return last[1] if self.desk.standing.is_plain else as_placed(last[1], self.desk)
+        outbox.write(channel, (row.heads.head(pull.opaque), *row.records))
+        outbox.flush_many()
 
     def forget_last(self) -> None:
-        """Let go of the last read's slices of the log; before the store closes."""
+        """Let go of the last answer's slices of the log; before the store closes."""
         self._last = None
 
     def _decode(self, channel: Channel, command: Command) -> Pull:
@@ -208,14 +253,19 @@ class PullService:
     def run(self, pull: Pull, cause: str, outbox: Outbox) -> None:
         """Decide a pull once more, from its first check on, and answer it whatever comes out."""
         after_ns = self.recorder.now_ns() if self.recorder is not None else 0
-        begun_ns = self.runtime.monotonic_ns()
         self.runtime.step("run")
+        key = self._row_key(pull) if cause == "woken" else None
+        row = self._last
+        if key is not None and row is not None and row.key == key:
+            self._answer_in_row(pull, row, outbox)
+            return
+        begun_ns = self.runtime.monotonic_ns()
         try:
             wanted = check(pull, self.desk)
             if isinstance(wanted, Refused):
                 decision: Decision = wanted
             else:
-                decision = (self._look_in_row if cause == "woken" else self._look)(pull, wanted)
+                decision = self._look(pull, wanted)
         except FAULTS as error:
             if self.policy.on_throw != "answer_and_go_on":
                 raise
@@ -224,6 +274,8 @@ class PullService:
             cause = "thrown"
         if self.recorder is not None:
             self.recorder.put("run", after_ns, **self._place(pull))
+        if key is not None and isinstance(decision, Found):
+            self._remember(key, pull, decision)
         self._count(pull, decision, begun_ns)
         self._answer(pull, decision, cause, outbox)
 

@@ -315,8 +315,12 @@ class MessageStore:
 
     def visible_start(self, topic: str, queue_id: int) -> int:
         """The least queue offset that can be read (`getMinOffsetInQueue`); 0 for a queue that is not there."""
+        return self.ends(topic, queue_id)[0]
+
+    def ends(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """`visible_start` and `visible_end` with one look."""
         queue = self._table.find(topic, queue_id)
-        return queue.offset_min if queue is not None else 0
+        return (queue.offset_min, queue.offset_end) if queue is not None else (0, 0)
 
     def get(
         self,

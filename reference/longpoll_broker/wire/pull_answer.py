@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from attrs import frozen
+
 from longpoll_broker.errors import LocalProtocolError
 from longpoll_broker.wire.codes import VERSION
 from longpoll_broker.wire.frame import FRAME_SIZE_MAX, HEAD
 
+_OPAQUE: Final = '"opaque":'
 _HEADER: Final = (
     '{"code":%d,"language":"JAVA","version":' + str(VERSION) + ',"opaque":%d,"flag":%d,'
     '"serializeTypeCurrentRPC":"JSON","remark":"%s","extFields":{"suggestWhichBrokerId":"0",'
@@ -34,3 +37,36 @@ def encode_pull_head(  # noqa: PLR0917 - positional, for it is called once an an
     if length > FRAME_SIZE_MAX:
         raise LocalProtocolError(f"frame of {length} bytes is over the limit of {FRAME_SIZE_MAX}: send less at once")
     return _pack(length, header_size) + header
+
+
+@frozen
+class PullHeads:
+    """Heads that differ in their opaque only, as of many pulls that one message wakes."""
+
+    _before: bytes
+    """The header up to the opaque."""
+    _after: bytes
+    _size: int
+    """Of both."""
+    _body_size: int
+
+    def head(self, opaque: int) -> bytes:
+        """The head of one of them, a body of their common size follows."""
+        digits = b"%d" % opaque
+        header_size = self._size + len(digits)
+        return b"".join((_pack(4 + header_size + self._body_size, header_size), self._before, digits, self._after))
+
+
+def pull_heads(  # noqa: PLR0917 - as `encode_pull_head`
+    code: int, flag: int, status: str, offset_next: int, offset_min: int, offset_max: int, body_size: int
+) -> PullHeads:
+    """The heads that `encode_pull_head` makes of these and any opaque.
+
+    Raises LocalProtocolError when the longest would be refused by the peer.
+    """
+    longest = encode_pull_head(code, -(2**31), flag, status, offset_next, offset_min, offset_max, body_size)
+    mark = f"{_OPAQUE}{-(2**31)}".encode()
+    before, found, after = longest[HEAD.size :].partition(mark)
+    assert found
+    before += _OPAQUE.encode()
+    return PullHeads(before, after, len(before) + len(after), body_size)
