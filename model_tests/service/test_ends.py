@@ -1,0 +1,91 @@
+"""What becomes of a held pull when its topic, its broker's standing or the broker itself ends, under every preset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from operator import attrgetter
+from typing import Final
+
+import pytest
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.channel import Outbox
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_spec.policy import PRESETS, Policy
+
+LONG_MS: Final = 30_000
+SLAVE: Final = BrokerConfig(
+    role="SLAVE", broker_id=1, slave_read=True, slave_acting_master=True, scan_period_ms=600_000
+)
+"""The scanner sleeps: one that is at work just then makes 5.x give its round up when the role changes."""
+OURS: Final = {"strict", "strict-clone"}
+WITHOUT_905: Final = {"rocketmq-4.9"}
+BY_NAME: Final[Callable[[Policy], str]] = attrgetter("name")
+
+
+def hold(broker: Broker, client: RawClient, topic: str) -> int:
+    """Have one pull at the end of an empty queue held; its opaque."""
+    opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields(topic, 0, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    return opaque
+
+
+def scan_late(broker: Broker) -> None:
+    """Bring every held pull's deadline forward to now, and scan."""
+    for shard in broker.hold_service._shards:
+        with shard.lock:
+            buckets = [shard.table.held(key) for key in list(shard.table.keys())]
+            for pull in chain.from_iterable(buckets):
+                pull.deadline_ms = 0
+    outbox = Outbox()
+    broker.hold_service.scan(outbox)
+    outbox.flush()
+
+
+def said(client: RawClient, opaque: int) -> tuple[int, str | None]:
+    """The code of an answer that must come, and where it says to go on."""
+    reply = client.reply(opaque)
+    assert reply is not None
+    return reply.code, (reply.ext_fields or {}).get("nextBeginOffset")
+
+
+@pytest.mark.parametrize("policy", PRESETS.values(), ids=BY_NAME)
+def test_every_end_is_told_as_the_policy_says(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+    """Ours tell at once. RocketMQ tells of a topic at a scan and of a stop never, and 4.9 of no change of role."""
+    broker = start_broker(policy=policy, config=SLAVE)
+    puller, other = connect(broker.address), connect(broker.address)
+    for topic in "TU":
+        fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        assert other.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields | {"topicFilterType": "SINGLE_TAG"}).code == 0
+
+    opaque = hold(broker, puller, "T")
+    assert other.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    if policy.name not in OURS:
+        assert len(broker.hold_service) == 1
+        scan_late(broker)
+    assert said(puller, opaque) == (17, None)
+
+    opaque = hold(broker, puller, "U")
+    told = other.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"})
+    if policy.name in WITHOUT_905:
+        assert told.code == 3
+        assert len(broker.hold_service) == 1
+        scan_late(broker)
+        assert said(puller, opaque) == (19, "0")
+    else:
+        assert told.code == 0
+        assert said(puller, opaque) == (19 if policy.name in OURS else 20, "0")
+        assert other.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "1"}).code == 0
+    assert len(broker.hold_service) == 0
+
+    opaque = hold(broker, puller, "U")
+    broker.stop()
+    if policy.name in OURS:
+        assert said(puller, opaque) == (19, "0")
+    else:
+        assert puller.reply(opaque) is None
+    assert puller.wait_closed()
