@@ -4,7 +4,7 @@ A request is let in when its address is white for everybody or for its account, 
 its account may use every topic and group that the request names. More than 4.9.7 checks: the topics of batches (320)
 and lite pulls (361), and the groups of locks (41, 42) and of queries of offsets (14), which 4.9.7 lets pass.
 
-Leaves out reading the file (`service.access_control`) and changing accounts over the wire (codes 50 to 54).
+Leaves out reading the file (`service.access_control`) and changing it (`service.access_admin`).
 
 Source: `PlainPermissionManager.java`, `PlainAccessValidator.java`, `Permission.java` of 4.9.7.
 """
@@ -39,8 +39,11 @@ RIGHTS: Final = {
 }
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 """A request that publishes to it is not checked further: it tells of messages, and every client may."""
-ADMIN_CODES: Final = frozenset({17, 25, 200, 207, 215})
-"""Requests of administrators only: making and removing topics and groups, and the broker's settings."""
+ADMIN_CODES: Final = frozenset({17, 25, 50, 51, 52, 53, 54, 200, 207, 215})
+"""Requests of administrators only: making and removing topics and groups, the broker's settings, and its accounts.
+
+4.9.7 lets every right signature have the last, 50 to 54, and so make itself an administrator.
+"""
 
 
 @frozen

@@ -160,10 +160,17 @@ class RealFiles:
             return file.read()
 
     def write_atomic(self, path: str, content: bytes) -> None:
-        """Replace the file durably: new bytes to a neighbour, sync, rename, sync the directory."""
+        """Replace the file durably: new bytes to a neighbour, sync, rename, sync the directory.
+
+        Who may read the file is as before: it may hold secrets.
+        """
         temporary = f"{path}.tmp"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else None
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o644 if mode is None else 0o600)
         try:
+            if mode is not None:
+                os.fchmod(descriptor, mode)
             rest = memoryview(content)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]

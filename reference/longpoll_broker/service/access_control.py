@@ -9,11 +9,11 @@ Source: `PlainAccessValidator.parse`, `PlainPermissionManager.load` and `watch` 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
-import yaml
 from attrs import define, field
 from msgspec import Meta, Struct
 
@@ -23,10 +23,11 @@ from longpoll_broker.core.addresses import address_match
 from longpoll_broker.core.topics import RETRY_PREFIX
 from longpoll_broker.errors import ConfigError, HeaderError
 from longpoll_broker.logs import event
-from longpoll_broker.runtime import Runtime
+from longpoll_broker.runtime import Lock, Runtime
+from longpoll_broker.service.account_file import AccountFile
 from longpoll_broker.service.channel import Channel, Parts
 from longpoll_broker.service.exchange import answer
-from longpoll_broker.wire.bodies import HeartbeatData, LockBatchRequest
+from longpoll_broker.wire.bodies import ClusterAclConfig, HeartbeatData, LockBatchRequest, PlainAccessConfig
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.signature import ACCESS_KEY, SIGNATURE, sign
@@ -84,22 +85,32 @@ class _File(Struct, frozen=True, rename="camel"):
 class AccessControl:
     """The accounts of one file; for the threads that serve connections.
 
-    Invariant: `_rules` were made from `_content`, or from what was there before it if that cannot be used.
+    Invariant: `_rules` were made from `_content`, which can be used; `_seen` is what the file had at the last look.
     """
 
     runtime: Runtime
     path: str
     """Absolute."""
     _content: bytes = field(default=b"", init=False)
+    _seen: bytes = field(default=b"", init=False)
     _rules: Rules = field(init=False)
+    _read_ms: int = field(default=0, init=False)
+    """When the content was read, by the wall clock."""
+    _guard: Lock = field(init=False)
+    """Held while file, content and rules are made to agree."""
     _look_ns: int = field(default=0, init=False)
     _told: str = field(default="", init=False)
     """What is wrong with the file since it was last right."""
 
     def __attrs_post_init__(self) -> None:
         """Read the file; raises ConfigError."""
-        self._content = self._read()
-        self._rules = read_rules(self._content, self.path)
+        self._guard = self.runtime.lock()
+        content = self._read()
+        self._take(content, read_rules(content, self.path))
+
+    def _take(self, content: bytes, rules: Rules) -> None:
+        self._content = self._seen = content
+        self._rules, self._read_ms = rules, self.runtime.unix_ms()
 
     def refusal(self, channel: Channel, command: Command) -> Parts | None:
         """The answer to a request that is not let in (code 1, as Java's); None when it is."""
@@ -129,11 +140,15 @@ class AccessControl:
         if now_ns < self._look_ns:
             return
         self._look_ns = now_ns + int(LOOK_S * 1e9)
+        with self._guard:
+            self._read_again()
+
+    def _read_again(self) -> None:
         try:
             content = self._read()
-            if content != self._content:
-                self._content = content
-                self._rules = read_rules(content, self.path)
+            if content != self._seen:
+                self._seen = content
+                self._take(content, read_rules(content, self.path))
                 count = len(self._rules.accounts)
                 log.warning(
                     "%s is read again: %d accounts", self.path, count, extra=event("accounts_read", accounts=count)
@@ -145,6 +160,39 @@ class AccessControl:
                     "%s; the accounts before it stay", error, extra=event("accounts_unusable", reason=str(error))
                 )
             self._told = str(error)
+
+    # -- for administrators --------------------------------------------------------------------------------------------
+
+    def change(self, edit: Callable[[AccountFile], bool]) -> bool:
+        """Change the file and count by it at once; False when `edit` finds nothing to change.
+
+        Raises ConfigError when the file cannot be used, before or after the change, and OSError when it cannot be
+        written; then everything is as it was.
+        """
+        with self._guard:
+            file = AccountFile.parse(self._read())
+            if not edit(file):
+                return False
+            file.count_change(self.runtime.unix_ms())
+            content = file.text()
+            if len(content) > FILE_SIZE_MAX:
+                raise ConfigError(f"they would have {len(content)} bytes, over the limit of {FILE_SIZE_MAX}")
+            rules = read_rules(content, self.path)
+            self.runtime.files.write_atomic(self.path, content)
+            self._take(content, rules)
+            return True
+
+    def version(self) -> tuple[int, int]:
+        """How often tools have changed the file, and when the last time in ms; (0, when it was read) if never."""
+        return AccountFile.parse(self._content).version or (0, self._read_ms)
+
+    def listed(self) -> ClusterAclConfig:
+        """All accounts as the file has them."""
+        file = _read_file(self._content)
+        return ClusterAclConfig(
+            global_white_addrs=file.global_white_remote_addresses or [],
+            plain_access_configs=[_listed(account) for account in file.accounts or []],
+        )
 
     def _read(self) -> bytes:
         try:
@@ -159,12 +207,10 @@ class AccessControl:
 def read_rules(content: bytes, path: str) -> Rules:
     """The accounts of a file; raises ConfigError, which says what is wrong and where."""
     try:
-        # Every scalar as its text: a key may be a number, and 0123 must not become 83.
-        loaded = yaml.load(content, Loader=yaml.BaseLoader)  # noqa: S506 - makes text, lists and dicts only
-        file = msgspec.convert(_tidied(loaded) or {}, _File, strict=False)
+        file = _read_file(content)
         accounts = [_account(entry) for entry in file.accounts or []]
         white = tuple(address_match(pattern) for pattern in file.global_white_remote_addresses or [])
-    except (yaml.YAMLError, msgspec.ValidationError, ValueError, RecursionError, ConfigError) as error:
+    except (msgspec.ValidationError, ValueError, RecursionError, ConfigError) as error:
         said = " ".join(str(error).split())
         raise ConfigError(f"accounts {path} cannot be used: {said}") from None
     by_key = {account.access_key: account for account in accounts}
@@ -173,13 +219,24 @@ def read_rules(content: bytes, path: str) -> Rules:
     return Rules(white, by_key)
 
 
+def _read_file(content: bytes) -> _File:
+    """What stands in a file; raises ConfigError, ValidationError or RecursionError."""
+    return msgspec.convert(_tidied(AccountFile.parse(content).values()), _File, strict=False)
+
+
 def _tidied(value: Any) -> Any:
-    """Without the entries that have no value."""
+    """Without the entries that are empty."""
     if isinstance(value, list):
         return [_tidied(item) for item in value]
     if isinstance(value, dict):
-        return {name: _tidied(item) for name, item in value.items() if item not in ("", None)}
+        return {name: _tidied(item) for name, item in value.items() if item != ""}
     return value
+
+
+def _listed(entry: _Account) -> PlainAccessConfig:
+    """An account as administrators are told of it: what is not set is left out."""
+    names = [name for name in PlainAccessConfig.__struct_fields__ if getattr(entry, name) is not None]
+    return PlainAccessConfig(**{name: getattr(entry, name) for name in names})
 
 
 def _account(entry: _Account) -> Account:

@@ -34,6 +34,7 @@ from longpoll_broker.core.traits import traits_of
 from longpoll_broker.errors import ConfigError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Listener, Runtime
+from longpoll_broker.service.access_admin import AccessAdmin
 from longpoll_broker.service.admin import AdminService
 from longpoll_broker.service.append import Appender
 from longpoll_broker.service.channel import Channel, Limits, Outbox
@@ -413,6 +414,8 @@ class Broker:
             processors[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = self._roles.member_changed
         if self.traits.serves_lite_pull:
             processors[RequestCode.LITE_PULL_MESSAGE] = self.pull_service.receive
+        if self._access is not None:
+            processors |= AccessAdmin(self._access, config, "{}:{}".format(*self.address)).processors
         self._processors = with_hooks(processors, hooks)
 
     def _inner_queues(self) -> InnerQueueService | None:

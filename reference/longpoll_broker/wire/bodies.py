@@ -246,6 +246,26 @@ class LockBatchResponse(Body, frozen=True, kw_only=True):
     lock_ok_mq_set: Items[MessageQueue] = field(default_factory=list, name="lockOKMQSet")
 
 
+class PlainAccessConfig(Body, frozen=True, kw_only=True):
+    """One account, as in `plain_acl.yml`."""
+
+    access_key: str
+    secret_key: str
+    white_remote_address: str | UnsetType = UNSET
+    admin: bool = False
+    default_topic_perm: str | UnsetType = UNSET
+    default_group_perm: str | UnsetType = UNSET
+    topic_perms: list[str] | UnsetType = UNSET
+    group_perms: list[str] | UnsetType = UNSET
+
+
+class ClusterAclConfig(Body, frozen=True, kw_only=True):
+    """The reply to 54: all accounts of a broker, with their secrets (`GetBrokerClusterAclConfigResponseBody`)."""
+
+    global_white_addrs: list[str] = field(default_factory=list)
+    plain_access_configs: list[PlainAccessConfig] = field(default_factory=list)
+
+
 # A string, to be passed over, or a key without quotes.
 _STRING_OR_BARE_KEY: Final = re.compile(rb'("(?>[^"\\]+|\\.)*+")|([{,]\s*+)(-?[0-9]{1,20})(\s*+:)', re.DOTALL)
 

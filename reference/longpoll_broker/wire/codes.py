@@ -35,6 +35,11 @@ class RequestCode(enum.IntEnum):
     LOCK_BATCH_MQ = 41
     UNLOCK_BATCH_MQ = 42
     CHECK_CLIENT_CONFIG = 46
+    UPDATE_AND_CREATE_ACL_CONFIG = 50
+    DELETE_ACL_CONFIG = 51
+    GET_BROKER_CLUSTER_ACL_INFO = 52
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = 53
+    GET_BROKER_CLUSTER_ACL_CONFIG = 54
     REGISTER_BROKER = 103
     UNREGISTER_BROKER = 104
     GET_ROUTEINFO_BY_TOPIC = 105
@@ -83,6 +88,14 @@ class ResponseCode(enum.IntEnum):
     POLLING_TIMEOUT = 210
     FLOW_CONTROL = 215
     GO_AWAY = 1500
+
+
+class AccountsResponseCode(enum.IntEnum):
+    """How a change of a broker's accounts failed; 4.9 gives these numbers that meaning, 5.x another."""
+
+    UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
+    DELETE_ACL_CONFIG_FAILED = 210
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
 
 
 SEND_SUCCESS_CODES: Final = frozenset(

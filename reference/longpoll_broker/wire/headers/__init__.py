@@ -1,10 +1,16 @@
 """Extension fields with a type: one frozen class per request and reply, named as in RocketMQ.
 
-`base` reads and writes any of them; `send`, `pull`, `offset`, `client`, `admin` and `name_server` list them by what
-they are for.
+`base` reads and writes any of them; `send`, `pull`, `offset`, `client`, `admin`, `access` and `name_server` list them
+by what they are for.
 Leaves out bodies (`wire.bodies`, `wire.message`).
 """
 
+from longpoll_broker.wire.headers.access import (
+    CreateAccessConfigRequestHeader,
+    DeleteAccessConfigRequestHeader,
+    GetBrokerAclConfigResponseHeader,
+    UpdateGlobalWhiteAddrsConfigRequestHeader,
+)
 from longpoll_broker.wire.headers.admin import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
@@ -53,11 +59,14 @@ from longpoll_broker.wire.headers.send import (
 
 __all__ = [
     "ConsumerSendMsgBackRequestHeader",
+    "CreateAccessConfigRequestHeader",
     "CreateTopicRequestHeader",
+    "DeleteAccessConfigRequestHeader",
     "DeleteSubscriptionGroupRequestHeader",
     "DeleteTopicRequestHeader",
     "EmptyHeader",
     "EndTransactionRequestHeader",
+    "GetBrokerAclConfigResponseHeader",
     "GetConsumerListByGroupRequestHeader",
     "GetEarliestMsgStoretimeRequestHeader",
     "GetEarliestMsgStoretimeResponseHeader",
@@ -84,6 +93,7 @@ __all__ = [
     "UnRegisterBrokerRequestHeader",
     "UnregisterClientRequestHeader",
     "UpdateConsumerOffsetRequestHeader",
+    "UpdateGlobalWhiteAddrsConfigRequestHeader",
     "ViewBrokerStatsDataRequestHeader",
     "ViewMessageRequestHeader",
 ]
