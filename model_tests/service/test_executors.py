@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 
+import attrs
 import pytest
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.runtime.real import RealRuntime
-from longpoll_broker.service.channel import Outbox
+from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.executors import PoolExecutor
-from longpoll_broker.testing.brokers import Connect, StartBroker
-from longpoll_broker.testing.raw_client import pull_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_spec.policy import ROCKETMQ_4_9
+from longpoll_broker.service.pull_service import PullService
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_message
+from longpoll_broker.wire.codes import CommandFlag, RequestCode
+from longpoll_broker.wire.command import Command
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
 
 def pull() -> Pull:
@@ -59,3 +62,83 @@ def test_a_pull_that_waits_too_long_is_told_that_the_system_is_busy(
     send_message(client, "T")
     reply = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=5000))
     assert reply.code == code
+
+
+def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_stop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The worker goes on; after the stop nothing is taken any more."""
+    begun, may_end = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    def run(each: Pull, cause: str, _outbox: Outbox) -> None:
+        begun.set()
+        assert may_end.wait(10)
+        ran.append(cause)
+        if cause == "fails":
+            raise LookupError("planted")
+        assert each is not None
+
+    pool = PoolExecutor(RealRuntime(), run, lambda *_refused: None, 1, 10, 60_000)
+    pool.start()
+    assert pool.submit(pull(), "fails", Outbox())
+    assert begun.wait(10)
+    assert pool.submit(pull(), "queued", Outbox())
+    may_end.set()
+    pool.stop()
+    assert ran == ["fails", "queued"]
+    assert "planted" in caplog.text
+    assert not pool.submit(pull(), "late", Outbox())
+
+
+def test_a_pull_that_finds_the_pool_full_is_told_at_once(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 [OVERLOAD], without waiting for the two before it, which are served; a one-way pull is told nothing."""
+    begun, may_end = threading.Event(), threading.Event()
+    receive = PullService.receive
+
+    def slowly(service: PullService, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        begun.set()
+        assert may_end.wait(10)
+        return receive(service, channel, command, outbox)
+
+    monkeypatch.setattr(PullService, "receive", slowly)
+    config = BrokerConfig(pull_thread_count=1, pull_queue_capacity=1)
+    broker = start_broker(policy=ROCKETMQ_4_9, config=config)
+    client = connect(broker.address)
+    send_message(client, "T")
+    fields = pull_fields("T", 0)
+    first = client.send(RequestCode.PULL_MESSAGE, fields)
+    assert begun.wait(10)
+    second = client.send(RequestCode.PULL_MESSAGE, fields)
+    silent = client.send(RequestCode.PULL_MESSAGE, fields, flag=CommandFlag.ONE_WAY.value)
+    refused = client.call(RequestCode.PULL_MESSAGE, fields)
+    assert (refused.code, (refused.remark or "")[:10]) == (2, "[OVERLOAD]")
+    may_end.set()
+    for opaque in (first, second):
+        reply = client.reply(opaque)
+        assert reply is not None
+        assert reply.code in {0, 19}
+    assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+    assert client.reply(silent, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "code"), [(ROCKETMQ_4_9, None), (attrs.evolve(STRICT, notify="dispatcher_poll"), 2)], ids=["4.9", "ours"]
+)
+def test_a_woken_pull_that_finds_the_pool_full(
+    policy: Policy, code: int | None, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocketMQ drops it, ours tells it to come again; neither leaves it in the table."""
+    broker = start_broker(policy=policy)
+    puller, sender = connect(broker.address), connect(broker.address)
+    send_message(sender, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=30_000))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    monkeypatch.setattr(PoolExecutor, "offer", lambda *_task: False)
+    send_message(sender, "T")
+    wait_until(lambda: len(broker.hold_service) == 0)
+    reply = puller.reply(opaque, 0.1 if code is None else PATIENCE_S)
+    assert (None if reply is None else reply.code) == code
