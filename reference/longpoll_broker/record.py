@@ -69,6 +69,7 @@ class HistoryRecorder:
     ) -> None:
         """`uncertainty_ns` is what this observer cannot know of its moments; `wait_s` is how long it may be delayed."""
         self._runtime = runtime
+        self._monotonic_ns = runtime.monotonic_ns
         self._directory = directory
         self._broker = broker
         self._wait_s = wait_s
@@ -109,16 +110,23 @@ class HistoryRecorder:
 
     def put(self, event: str, after_ns: int, *, before_ns: int = 0, **fields: Any) -> None:
         """Accept an event that happened after `after_ns` and before now (or before `before_ns`, if given)."""
-        moment_ns = before_ns or self._runtime.monotonic_ns()
+        moment_ns = before_ns or self._monotonic_ns()
+        fields["event"] = event
+        fields["after_ns"] = after_ns
+        fields["before_ns"] = moment_ns
+        fields["source"] = self.source
+        fields["broker"] = self._broker
         with self._changed:
             if len(self._waiting) >= WAITING_SIZE_MAX and not self._wait_for_room():
                 self._lost += 1
                 return
             if self._lost:
-                self._append("lost", moment_ns, moment_ns, lost_count=self._lost)
-                self._lost = 0
-            self._append(event, after_ns, moment_ns, **fields)
-            if len(self._waiting) >= BATCH_SIZE and not self._told:
+                self._tell_lost(moment_ns)
+            waiting = self._waiting
+            self._encode_into(Event(sequence=self._sequence, **fields), waiting, -1)
+            waiting += b"\n"
+            self._sequence += 1
+            if len(waiting) >= BATCH_SIZE and not self._told:
                 self._told = True
                 self._changed.notify_all()
 
@@ -140,19 +148,21 @@ class HistoryRecorder:
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
-    def _append(self, event: str, after_ns: int, before_ns: int, **fields: Any) -> None:
-        made = Event(
-            event=event,
-            after_ns=after_ns,
-            before_ns=before_ns,
+    def _tell_lost(self, moment_ns: int) -> None:
+        """Declare what was dropped before the event that is accepted now."""
+        lost = Event(
+            event="lost",
+            after_ns=moment_ns,
+            before_ns=moment_ns,
             source=self.source,
             sequence=self._sequence,
             broker=self._broker,
-            **fields,
+            lost_count=self._lost,
         )
-        self._encode_into(made, self._waiting, -1)
+        self._encode_into(lost, self._waiting, -1)
         self._waiting += b"\n"
         self._sequence += 1
+        self._lost = 0
 
     def _wait_for_room(self) -> bool:
         if self._failed or not self._wait_s:

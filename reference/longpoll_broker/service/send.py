@@ -199,8 +199,9 @@ class SendService:
         elif self.inner_queues is not None and INNER_QUEUES in properties:
             message = self.inner_queues.named(message, properties)
         result = self.appender.append(message, tag)
-        is_plain = self.commits is None and self.recorder is None
-        if is_plain and command.serialisation is _JSON and not traits.returns_transaction_id:
+        if self.commits is None and command.serialisation is _JSON and not traits.returns_transaction_id:
+            if self.recorder is not None and not command.is_one_way:
+                self._record_acknowledged(channel, message, result, tag, number, outbox)
             flag = command.flag | _RESPONSE
             return (encode_send_head(command.opaque, flag, queue_id, result.msg_id, result.queue_offset),)
         fields = REGION_FIELDS | {
@@ -210,8 +211,6 @@ class SendService:
         }
         if traits.returns_transaction_id:
             fields["transactionId"] = properties[UNIQUE_KEY]
-        if is_plain:
-            return answer(command, ResponseCode.SUCCESS, None, fields)
         waits = properties.get(WAIT, "true").lower() == "true"
         return self._acknowledge(channel, command, fields, [(message, tag, result)], number, outbox, waits=waits)
 
