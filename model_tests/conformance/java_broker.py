@@ -44,20 +44,16 @@ POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
   <artifactId>java-broker</artifactId>
   <version>1</version>
   <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.rocketmq</groupId>
-      <artifactId>rocketmq-namesrv</artifactId>
-      <version>{version}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.rocketmq</groupId>
-      <artifactId>rocketmq-broker</artifactId>
-      <version>{version}</version>
-    </dependency>
+  <dependencies>{dependencies}
   </dependencies>
 </project>
 """
+DEPENDENCY: Final = """
+    <dependency>
+      <groupId>org.apache.rocketmq</groupId>
+      <artifactId>rocketmq-{artifact}</artifactId>
+      <version>{version}</version>
+    </dependency>"""
 
 
 class JavaUnavailableError(Exception):
@@ -82,12 +78,13 @@ def why_missing() -> str | None:
     return f"no {' and no '.join(missing)} on PATH" if missing else None
 
 
-def resolve(directory: Path, version: str = VERSIONS[0]) -> str:
-    """The class path of name server and broker, resolved by Maven; raises JavaUnavailableError."""
+def resolve(directory: Path, version: str = VERSIONS[0], artifacts: Sequence[str] = ("namesrv", "broker")) -> str:
+    """The class path of name server and broker, or more, resolved by Maven; raises JavaUnavailableError."""
     missing = why_missing()
     if missing is not None:
         raise JavaUnavailableError(missing)
-    (directory / "pom.xml").write_text(POM.format(version=version))
+    dependencies = "".join(DEPENDENCY.format(artifact=artifact, version=version) for artifact in artifacts)
+    (directory / "pom.xml").write_text(POM.format(dependencies=dependencies))
     found = directory / "class-path.txt"
     command = ["mvn", "-q", "-B", "-f", str(directory / "pom.xml"), "dependency:build-classpath"]
     try:
