@@ -56,6 +56,19 @@ def test_every_schedule_of_one_pull_follows_the_law(policy: Policy) -> None:
 
     assert found.places > 100
     assert set(found.lost) == (set() if policy in SAFE else {"by hold", "by keep"})
+    assert found.late_ms == (0 if policy in SAFE else TINIEST.scan_ticks - 1)
+
+
+@pytest.mark.parametrize(
+    "policy", [STRICT, *(pytest.param(each, marks=pytest.mark.long) for each in (STRICT_CLONE, *FAITHFUL))], ids=BY_NAME
+)
+def test_every_schedule_with_a_full_executor_follows_the_law(policy: Policy) -> None:
+    """It may become full and be emptied at any time; where the law says so a pull is dropped, and nowhere else."""
+    found = explore(policy, TINIEST, rejects=True)
+
+    assert found.moves["fill"] > 100
+    assert "executor_rejects" in found.law
+    assert (found.dropped is not None) == (policy not in SAFE)
 
 
 @pytest.mark.long
@@ -123,6 +136,21 @@ def test_planted_a_hold_without_its_recheck_loses_a_wakeup() -> None:
     policy = attrs.evolve(STRICT, recheck_after_hold="none")
 
     assert set(explore(policy, TINIEST).lost) == {"by hold"}
+
+
+def test_planted_a_deadline_that_is_not_watched_is_seen() -> None:
+    """Strict with a scan instead of its own deadlines: pulls are late by a tick less than the scan's period."""
+    policy = attrs.evolve(STRICT, expiry="scan", heap_entry="one_shot")
+
+    assert explore(policy, TINIEST).late_ms == TINIEST.scan_ticks - 1
+
+
+@pytest.mark.long
+def test_planted_a_refusal_that_is_not_answered_drops_a_pull() -> None:
+    """Strict that drops instead: the law of that policy allows it, and the drop is seen."""
+    policy = attrs.evolve(STRICT, on_reject="drop")
+
+    assert explore(policy, TINIEST, rejects=True).dropped is not None
 
 
 def test_a_lock_that_is_never_given_back_is_seen() -> None:

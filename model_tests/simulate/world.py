@@ -5,8 +5,8 @@ Between two step points one of them runs, and the variables of the law, read off
 where some of that actor's own actions lead the law; none at all is allowed too. The code is coarser than the law
 where a walk is in place, and where it passes over an empty bucket without a step.
 
-`explore` tries every schedule, `wander` random ones. Left out are the stop, a refusal of the executor and a filter
-that throws, which `machines/test_core.py` has.
+`explore` tries every schedule, `wander` random ones. The executor may be made full and be emptied again, at any time.
+Left out are the stop and a filter that throws, which `machines/test_core.py` has.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class Slot:
     pull: Pull | None = None
     thread: str = ""
     """The actor that serves the pull."""
+    dropped: bool = False
+    """The executor was full, and nobody has the pull any more: its consumer waits for ever."""
 
 
 @define(eq=False)
@@ -67,6 +69,9 @@ class World:
 
     model: Model
     law: Successors
+    rejects: bool = False
+    """Whether the executor may become full."""
+    full: bool = False
     scheduler: Scheduler = field(factory=Scheduler)
     queues: MemoryQueues = field(factory=MemoryQueues)
     executor: list[Pull] = field(factory=list)
@@ -142,12 +147,18 @@ class World:
         """The executor takes a pull that left the table; `copies` in `observe` counts them by their phase."""
         assert pull.phase is QUEUED, cause
         assert pull not in self.executor, "queued twice"
+        if self.full:
+            self.slots[self.slot_of(pull)].dropped = True
+            return False
         self.executor.append(pull)
         return True
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
-        """Nobody is refused here."""
-        raise AssertionError(f"refused: {cause}")
+        """Tell a consumer that the executor is full; it asks again from the same offset."""
+        assert cause == "busy"
+        slot = self.slots[self.slot_of(pull)]
+        slot.dropped = False
+        self.answer(pull, slot.offset)
 
     def answer(self, pull: Pull, offset_next: int) -> None:
         """Answer a pull; once."""
@@ -174,6 +185,8 @@ class World:
         if "expire" in names:
             found.append(("expire", -1))
         found += [("run", self.slot_of(pull)) for pull in self.executor]
+        if self.rejects:
+            found.append(("empty" if self.full else "fill", -1))
         return found + [("go", self.number_of(name)) for name, actor in self.scheduler.actors.items() if actor.can_go]
 
     def do(self, move: Move) -> None:
@@ -188,7 +201,7 @@ class World:
         else:
             own = {kind}
             getattr(self, f"do_{kind}")(number)
-        self.follow(move, own)
+        self.follow(move, own | {"executor_rejects"} if self.rejects else own)
         for slot in self.slots:
             pull = slot.pull
             if pull is not None and pull.phase is HELD:
@@ -229,6 +242,14 @@ class World:
         """The clock's thread lets everybody go who is late."""
         self.service.wait_s()
         self.service.run(Outbox())
+
+    def do_fill(self, _number: int) -> None:
+        """The executor takes nothing from now on; no step of the law."""
+        self.full = True
+
+    def do_empty(self, _number: int) -> None:
+        """It takes pulls again."""
+        self.full = False
 
     def do_run(self, number: int) -> None:
         """The executor reads again and answers."""
@@ -294,12 +315,12 @@ class World:
             "scanner": self.counter("scanner"),
         }
         for number, slot in enumerate(self.slots):
-            pull = slot.pull
+            pull = None if slot.dropped else slot.pull
             seen[f"phase_{number}"] = self.model.state.phases[self.phase_of(pull)]
             seen[f"offset_{number}"] = slot.offset
             seen[f"deadline_{number}"] = 0 if pull is None else max(pull.deadline_ms - self.runtime.now_ms, 0)
             seen[f"copies_{number}"] = int(pull is not None and pull.phase is QUEUED)
-            seen[f"open_{number}"] = int(pull is not None)
+            seen[f"open_{number}"] = int(slot.pull is not None)
             seen[f"recheck_due_{number}"] = int(self.rechecks(slot))
         return tuple(seen[variable.name] for variable in self.model.variables)
 
@@ -341,7 +362,15 @@ class World:
         actors = self.scheduler.actors.items()
         standing = sorted((serves.get(name, name), actor.at or "") for name, actor in actors)
         ways = tuple(self.held_by.get(slot.pull, "") if slot.pull is not None else "" for slot in self.slots)
-        return (self.state, tuple(standing), ways)
+        late = tuple(self.late_ms(slot) for slot in self.slots)
+        return (self.state, tuple(standing), ways, late, self.full)
+
+    def late_ms(self, slot: Slot) -> int:
+        """How long after its deadline a pull is still in the table or in a list."""
+        pull = slot.pull
+        if pull is None or pull.phase not in {HELD, TAKEN}:
+            return 0
+        return max(self.runtime.now_ms - pull.deadline_ms, 0)
 
     def ways_lost(self) -> set[str]:
         """How pulls came to have something to read with nobody coming for them but time: by their hold, or a keep."""
@@ -361,15 +390,22 @@ class Explored:
     """The law's actions that were done."""
     lost: dict[str, tuple[Move, ...]] = field(factory=dict)
     """How a wakeup was lost -> the shortest schedule seen that loses one so."""
+    late_ms: int = 0
+    """The longest that a pull was still held after its deadline."""
+    dropped: tuple[Move, ...] | None = None
+    """The shortest schedule seen in which a full executor drops a pull."""
 
     def note(self, world: World, path: tuple[Move, ...]) -> None:
         """Note what is lost here."""
         for way in world.ways_lost():
             if way not in self.lost or len(path) < len(self.lost[way]):
                 self.lost[way] = path
+        self.late_ms = max(self.late_ms, *map(world.late_ms, world.slots))
+        if any(slot.dropped for slot in world.slots) and (self.dropped is None or len(path) < len(self.dropped)):
+            self.dropped = path
 
 
-def explore(policy: Policy, bounds: Bounds) -> Explored:
+def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False) -> Explored:
     """Try every schedule; two that lead to one place are gone on with once."""
     model = law_of(policy, bounds)
     law = successors(model)
@@ -378,7 +414,7 @@ def explore(policy: Policy, bounds: Bounds) -> Explored:
     waiting: list[tuple[Move, ...]] = [()]
     while waiting:
         path = waiting.pop()
-        with run(model, law) as world:
+        with run(model, law, rejects=rejects) as world:
             for move in path:
                 world.do(move)
             while (place := world.place()) not in seen:
@@ -418,9 +454,9 @@ def wander(policy: Policy, bounds: Bounds, *, seed: int, runs: int, moves: int) 
 
 
 @contextmanager
-def run(model: Model, law: Successors) -> Iterator[World]:
+def run(model: Model, law: Successors, *, rejects: bool = False) -> Iterator[World]:
     """A world whose threads end with it."""
-    world = World(model, law)
+    world = World(model, law, rejects)
     try:
         yield world
     finally:
