@@ -16,7 +16,7 @@ from longpoll_judge.errors import HistoryNotFoundError, JudgeUserError
 from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
 
 MS: Final = 1_000_000
-_PULLS: Final = (11, 361)
+PULLS: Final = (11, 361)
 
 
 class NoVictimError(JudgeUserError):
@@ -37,7 +37,7 @@ class Recording:
         requests = {
             (event.source, event.request): event
             for event in self.events
-            if event.event == "request_received" and event.code in _PULLS
+            if event.event == "request_received" and event.code in PULLS
         }
         for event in self.events:
             request = requests.get((event.source, event.request))

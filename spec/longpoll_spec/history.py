@@ -53,7 +53,7 @@ BLACK_BOX: Final[tuple[str, ...]] = get_args(BlackBox)
 WHITE_BOX: Final[tuple[str, ...]] = get_args(WhiteBox)
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One event. A field that an event does not have is left at its default and not written.
 
     `after_ns`, `before_ns`: int64 nanoseconds, after_ns <= before_ns. `sequence`: int64, 0, 1, 2, ... per source, so
@@ -137,7 +137,8 @@ class Law(msgspec.Struct, frozen=True, kw_only=True):
     scan_ticks: int = 2
     aspects: list[str] = []
     hidden: list[str] = []
-    """Actions of the law that the sources do not write: any number of them may have happened between two events."""
+    """Actions of the law, or instances such as `recheck(scanner)`, that the sources do not always write: any number of
+    them may have happened between two events."""
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,7 +81,7 @@ class Checker:
 
     model: Model
     hidden: frozenset[str] = frozenset()
-    """Names of actions that may happen unseen."""
+    """Names of actions, or labels of instances, that may happen unseen."""
     possible_max: int = POSSIBLE_MAX
     _actions: dict[str, Action] = field(init=False)
     _unseen: tuple[str, ...] = field(init=False)
@@ -91,7 +91,9 @@ class Checker:
     def __attrs_post_init__(self) -> None:
         """Look the actions and variables up."""
         self._actions = {action.label: action for action in self.model.actions}
-        self._unseen = tuple(action.label for action in self.model.actions if action.name in self.hidden)
+        self._unseen = tuple(
+            action.label for action in self.model.actions if not self.hidden.isdisjoint((action.name, action.label))
+        )
         self._places = {variable.name: place for place, variable in enumerate(self.model.variables)}
 
     def check(self, steps: Iterable[SeenStep]) -> Conformance:

@@ -26,7 +26,7 @@ def traces_name_of(model: Model) -> str:
 
 
 def tla_traces_of(model: Model, runs: Sequence[Order], hidden: Iterable[str] = ()) -> str:
-    """The module. `hidden` are names of actions that nobody sees."""
+    """The module. `hidden` are actions, or instances by their labels, that nobody sees."""
     name = traces_name_of(model)
     return "\n".join(
         (
@@ -87,7 +87,9 @@ def _dispatch(model: Model) -> Iterator[str]:
 
 
 def _next(model: Model, hidden: set[str]) -> Iterator[str]:
-    unseen = [identifier(action.label) for action in model.actions if action.name in hidden]
+    unseen = [
+        identifier(action.label) for action in model.actions if not hidden.isdisjoint((action.name, action.label))
+    ]
     yield from (
         "Placed(number) ==",
         "  LET done == ahead \\cup {number}",
