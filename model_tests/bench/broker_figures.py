@@ -64,6 +64,7 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "raced": Figure("racing deliveries", "", of_rounds=total),
     "raced_late": Figure("over 500 ms late, a million", "", Bar("ours", 0.0)),
     "raced_unexplained": Figure("over 100 ms late with no stall of the machine", "", Bar("ours", 0.0), total),
+    "new_queues": Figure("64 new queues' first messages, longest wake just after", "ms", Bar("ratio", 1.0), max),
     "fan_first": Figure("1,000 pulls woken by one message, first", "ms", Bar("ratio", 1.0)),
     "fan_last": Figure("1,000 pulls woken by one message, last", "ms", Bar("ratio", 1.0)),
     "send_1": Figure("sends of 128 B, 64 in flight, 1 connection", "/s", Bar("ratio", 1.0, "least"), max),

@@ -16,7 +16,14 @@ from model_tests.bench.broker_sides import Side
 from rich.progress import Progress
 
 from longpoll_broker.testing.harness.held import HeldPlan, hold
-from longpoll_broker.testing.harness.latency import fan_outs, overshoots, percentile, round_trips, wakes
+from longpoll_broker.testing.harness.latency import (
+    fan_outs,
+    overshoots,
+    percentile,
+    round_trips,
+    wakes,
+    wakes_beside_new_queues,
+)
 from longpoll_broker.testing.harness.throughput import Stored, fill, pulls, send_rate, sends
 from longpoll_broker.testing.harness.topics import make_topic, send_each
 from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
@@ -28,6 +35,7 @@ OVERSHOOT_MS: Final = (1_000, 4_000)
 FAN_OUT: Final = (1_000, 10)
 """Pulls, and the connections that they come from."""
 RACE_QUEUES: Final = 64
+NEW_QUEUES: Final = 64
 PULL_DEPTH: Final = 8
 STORED: Final = Stored(200_000, BODY_SIZE // 32)
 """What the trivial server seems to hold."""
@@ -79,6 +87,14 @@ class Bench:
         """Pulls without news at their deadlines."""
         late = overshoots(side.address, self.topic(), self.scale.count(50), OVERSHOOT_MS)
         self.put(side.name, overshoot_p50=percentile(late, 0.5), overshoot_p99=percentile(late, 0.99))
+
+    def new_queues(self, side: Side) -> None:
+        """Wakes while queues get their first messages."""
+        new_topics = [self.topic() for _ in range(self.scale.count(2))]
+        for topic in new_topics:
+            make_topic(side.address, topic, NEW_QUEUES)
+        taken = wakes_beside_new_queues(side.address, self.topic(), new_topics, NEW_QUEUES)
+        self.put(side.name, new_queues=taken[-1])
 
     def racing(self, side: Side) -> None:
         """Messages that race the pulls that want them."""
@@ -174,7 +190,8 @@ def measure(
     # What the later work would disturb comes first, what leaves the largest heaps last.
     works = [bench.ceiling, bench.idle]
     works += [
-        bench.wake, bench.overshoot, bench.racing, bench.fan_out, bench.send, bench.send_many, bench.pull,
+        bench.wake, bench.overshoot, bench.new_queues, bench.racing, bench.fan_out,
+        bench.send, bench.send_many, bench.pull,
     ] * scale.rounds  # fmt: skip
     works += [bench.held, bench.moment]
     steps: list[tuple[str, Callable[[], None]]] = []

@@ -24,6 +24,7 @@ from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, GetStatus
 from longpoll_broker.store.record import Record
+from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_log, read_queues, read_record
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
@@ -485,3 +486,45 @@ def test_handed_over_or_read_is_the_same(
         store.close()
         arrivals.append(seen)
     assert arrivals[0] == arrivals[1]
+
+
+def first_messages(directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Make the first message of each of 64 queues visible while no sync ever returns; how many are visible."""
+
+    def stand_still(*_: object) -> None:
+        raise AssertionError("who waits for a sync keeps every other queue waiting")
+
+    store = open_store(directory)
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "sync_directory", stand_still)
+        patch.setattr(RealFiles, "write_atomic", stand_still)
+        patch.setattr(RealMappedFile, "sync", stand_still)
+        for queue_id in range(64):
+            store.put(message("NEW", queue_id))
+        store.dispatch(64)
+    visible = sum(store.visible_end("NEW", queue_id) for queue_id in range(64))
+    store.close()
+    return visible
+
+
+def test_the_first_message_of_a_queue_waits_for_no_sync(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making a queue's files costs a few system calls, none of which waits for the disk to write."""
+    assert first_messages(tmp_path, monkeypatch) == 64
+
+
+def test_planted_a_queue_whose_files_are_made_durable_at_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync as each file is made is seen."""
+    append = SegmentList.append
+
+    def synced(segments: SegmentList, start: int) -> Segment:
+        made = append(segments, start)
+        segments._files.sync_directory(segments.directory)
+        return made
+
+    monkeypatch.setattr(SegmentList, "append", synced)
+    with pytest.raises(AssertionError, match="keeps every other queue waiting"):
+        first_messages(tmp_path, monkeypatch)

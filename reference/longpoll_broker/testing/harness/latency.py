@@ -78,6 +78,36 @@ def wakes(address: Address, topic: str, rounds: int, *, seed: int = 0) -> list[f
     return sorted(taken)
 
 
+def wakes_beside_new_queues(address: Address, topic: str, new_topics: Sequence[str], queue_count: int) -> list[float]:
+    """The same, each time just after every queue of a new topic was sent its first message on another connection.
+
+    A first message makes its queue's files. Milliseconds from the first write to the held pull's answer, ascending.
+    """
+    sender, puller, other = Line(address), Line(address), Line(address)
+    template, frame = PullTemplate(topic), send_frame(topic, 0, BODY)
+    send_first(sender, topic)
+    taken = []
+    for number, new_topic in enumerate(new_topics):
+        firsts = b"".join(send_frame(new_topic, queue, BODY) for queue in range(queue_count))
+        puller.write(template.frame(0, number + 1, number, HOLD_MS) + template.frame(0, 0, PROBE))
+        assert _next(puller).opaque == PROBE
+        # A probe may overtake the pull in Java's pull threads.
+        time.sleep(PAUSE_S[1])
+        begun_ns = monotonic_ns()
+        other.write(firsts)
+        sender.write(frame)
+        found = _next(puller)
+        taken.append((monotonic_ns() - begun_ns) / 1e6)
+        expect_success(found, "a pull")
+        expect_success(_next(sender), "a send")
+        left = queue_count
+        while left:
+            left -= other.read_count()[0]
+    for line in (sender, puller, other):
+        line.close()
+    return sorted(taken)
+
+
 def overshoots(
     address: Address, topic: str, pull_count: int, span_ms: tuple[int, int], *, seed: int = 0
 ) -> list[float]:
