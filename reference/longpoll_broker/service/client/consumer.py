@@ -80,6 +80,7 @@ class GroupMember:
         self._runtime = runtime
         self._lock = runtime.lock()
         self._rebalancing = runtime.lock()
+        self._tries_soon = False
         self._pullers: dict[MessageQueue, Puller] = {}
         self._instance = ClientInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
         self._offsets: OffsetStore
@@ -228,8 +229,18 @@ class GroupMember:
 
     def _rebalance_failed(self, topic: str, error: BrokerError) -> None:
         log.warning("rebalance of %s for group %s: %s", topic, self.config.group, error)
-        self._timer.after(RETRY_S, self._heartbeat_all)
-        self._timer.after(RETRY_S, self._rebalance)
+        self._try_soon()
+
+    def _try_soon(self) -> None:
+        """Join and share again, once, however much failed by then: else what fails for long is tried ever more."""
+        if not self._tries_soon:
+            self._tries_soon = True
+            self._timer.after(RETRY_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._tries_soon = False
+        self._heartbeat_all()
+        self._rebalance()
 
     def _rebalance_topic(self, topic: str) -> None:
         route = self._instance.route(topic)
@@ -238,6 +249,8 @@ class GroupMember:
             own = {queue for queue in self._pullers if queue.topic == topic}
         for queue in sorted(own - share):
             self._give_up(queue, stores=True)
+        if not route.readable and topic != self.retry_topic:
+            raise NoRouteError(f"topic {topic!r} cannot be read: its permission has no R")
         failure: BrokerError | None = None
         for queue in sorted(self._lockable(share - own)):
             try:
@@ -316,7 +329,7 @@ class GroupMember:
             return queues
         got, _refused = self._locks.lock(queues, self._lock_failed)
         if got != queues:
-            self._timer.after(RETRY_S, self._rebalance)
+            self._try_soon()
         return got
 
     def _renew_locks(self) -> None:
@@ -336,7 +349,7 @@ class GroupMember:
                 "%s queue %d: another member of group %s has it", queue.topic, queue.queue_id, self.config.group
             )
             self._give_up(queue, stores=False)
-            self._timer.after(RETRY_S, self._rebalance)
+            self._try_soon()
 
     def _lock_failed(self, broker_name: str, error: BrokerError) -> None:
         log.warning("locks of group %s at %s: %s", self.config.group, broker_name, error)
