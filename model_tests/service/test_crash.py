@@ -36,6 +36,8 @@ maxIndexNum=1000
 """
 QUEUES = 4
 IN_FLIGHT = 16
+ANSWER_S = 60.0
+"""So long even a machine whose disk stands still for others does not take."""
 READY = re.compile(r"ready broker=(\S+):(\d+) ")
 
 
@@ -47,7 +49,9 @@ def run_and_kill(directory: Path, conf: Path, names: list[str], chance: random.R
     said = directory.parent / "said.txt"
     with (
         said.open("w") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | {"PYTHONFAULTHANDLER": "1"}
+        ) as process,
     ):
         try:
             assert process.stdout is not None
@@ -64,8 +68,12 @@ def run_and_kill(directory: Path, conf: Path, names: list[str], chance: random.R
                     waiting.append((client.send(RequestCode.SEND_MESSAGE_V2, fields, body), name))
                     if len(waiting) >= IN_FLIGHT:
                         opaque, sent = waiting.pop(0)
-                        reply = client.reply(opaque)
-                        assert reply is not None, f"no answer; the broker said {said.read_text()[-2000:]!r}"
+                        reply = client.reply(opaque, ANSWER_S)
+                        if reply is None:
+                            # Where does each of its threads stand? `faulthandler` tells before it ends.
+                            os.kill(process.pid, signal.SIGABRT)
+                            process.wait()
+                        assert reply is not None, f"no answer; the broker said {said.read_text()[-8000:]}"
                         assert reply.code == ResponseCode.SUCCESS, reply.remark
                         told = reply.ext_fields or {}
                         acknowledged.append((int(told["queueId"]), int(told["queueOffset"]), sent))

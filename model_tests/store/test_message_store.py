@@ -488,6 +488,30 @@ def test_handed_over_or_read_is_the_same(
     assert arrivals[0] == arrivals[1]
 
 
+def test_names_that_could_not_be_made_durable_are_tried_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a flush that failed at a directory the next one syncs it; else a power cut could take the whole file."""
+    store = open_store(tmp_path)
+    store.put(message())
+    synced: list[str] = []
+    sync = RealFiles.sync_directory
+
+    def failing(files: RealFiles, path: str) -> None:
+        synced.append(path)
+        if len(synced) == 1:
+            raise OSError(errno.EIO, "the disk failed")
+        sync(files, path)
+
+    monkeypatch.setattr(RealFiles, "sync_directory", failing)
+    with pytest.raises(OSError, match="the disk failed"):
+        store.flush()
+    assert store.flushed_end == 0
+    assert store.flush() == store.log_end
+    assert synced == [synced[0], f"{tmp_path}/commitlog", str(tmp_path), str(tmp_path.parent)]
+    store.close()
+
+
 def first_messages(directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Make the first message of each of 64 queues visible while no sync ever returns; how many are visible."""
 

@@ -154,8 +154,12 @@ class SegmentList:
                 segment.mapped.sync(max(0, start - segment.start), min(self.size, stop - segment.start))
         # Taken first: a segment made while a directory is being synced must be seen the next time.
         changed, self._changed_directories = self._changed_directories, ()
-        for directory in changed:
-            self._files.sync_directory(directory)
+        try:
+            for directory in changed:
+                self._files.sync_directory(directory)
+        except OSError:
+            self._changed_directories = (*changed, *self._changed_directories)
+            raise
 
     def remove(self, count: int | None = None) -> None:
         """Remove so many of the oldest files, or all. Slices handed out, and readers at work, keep their maps."""
