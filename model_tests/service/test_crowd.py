@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.errors import BrokerError
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.channel import Channel, Parts
 from longpoll_broker.service.client import ConsumerConfig, Producer, PullConsumer, StartAt
+from longpoll_broker.service.exchange import answer
 from longpoll_broker.service.transport import IoLoop
-from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient, send_fields
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command, encode
 
 RUNTIME = RealRuntime()
@@ -33,22 +39,55 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         yield started
 
 
+@define
+class Bystander:
+    """A producer and a group of its own, whose messages go round and round on a thread."""
+
+    round_trips_ms: list[float] = field(factory=list)
+    """From each message's sending to its being consumed."""
+    stopped: threading.Event = field(factory=threading.Event)
+    failure: BaseException | None = None
+
+    def run(self, producer: Producer, consumer: PullConsumer, topic: str) -> None:
+        """Send a message and consume it, until stopped or not served."""
+        try:
+            while not self.stopped.is_set():
+                body = b"%d" % len(self.round_trips_ms)
+                begun_s = time.monotonic()
+                producer.send(topic, body, timeout_s=PATIENCE_S)
+                (message,) = consumer.poll(PATIENCE_S)
+                assert message.body == body
+                self.round_trips_ms.append((time.monotonic() - begun_s) * 1e3)
+        except (AssertionError, ValueError, BrokerError) as error:
+            self.failure = error
+
+    def is_served(self, count: int) -> None:
+        """Wait for so many more messages to go round; fails when they do not."""
+        wanted = len(self.round_trips_ms) + count
+        wait_until(lambda: len(self.round_trips_ms) >= wanted or self.failure is not None)
+        assert self.failure is None, self.failure
+
+
 @contextmanager
-def being_served(broker: Broker) -> Iterator[None]:
-    """Before, during and after the block a client sends a message and a group receives it."""
+def being_served(broker: Broker) -> Iterator[Bystander]:
+    """A bystander, whose messages go round before, during and after the block."""
     name_server = "{}:{}".format(*broker.name_server_address)
+    bystander = Bystander()
     with ExitStack() as stack:
         topic = stack.enter_context(new_topic(name_server, 1))
         producer = stack.enter_context(Producer(RUNTIME, name_server))
         consumer = stack.enter_context(PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)))
         consumer.subscribe(topic)
         consumer.start()
-        for text in (b"before", b"during", b"after"):
-            producer.send(topic, text)
-            (message,) = consumer.poll(PATIENCE_S)
-            assert message.body == text
-            if text == b"before":
-                yield
+        thread = threading.Thread(target=bystander.run, args=(producer, consumer, topic), daemon=True)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(bystander.stopped.set)
+        bystander.is_served(5)
+        yield bystander
+        bystander.is_served(5)
+    times_ms = sorted(bystander.round_trips_ms)
+    print(f"{len(times_ms)} messages went round, median {times_ms[len(times_ms) // 2]:.1f} ms, longest {times_ms[-1]:.0f}")  # noqa: E501, T201 - the figure  # fmt: skip
 
 
 def scan(address: tuple[str, int]) -> None:
@@ -60,21 +99,23 @@ def scan(address: tuple[str, int]) -> None:
 
 
 def test_a_port_scan_leaves_others_served(broker: Broker) -> None:
-    """Of both ports, while a group consumes."""
-    with being_served(broker):
-        scan(broker.address)
-        scan(broker.name_server_address)
+    """Of both ports, for as long as twenty messages take, and 600 connections at least."""
+    with being_served(broker) as bystander:
+        wanted = len(bystander.round_trips_ms) + 20
+        while len(bystander.round_trips_ms) < wanted and bystander.failure is None:
+            scan(broker.address)
+            scan(broker.name_server_address)
 
 
 def test_a_thousand_slow_connections_leave_others_served(broker: Broker) -> None:
-    """Each of them is in the middle of a frame that it never ends."""
+    """Each of them is in the middle of a frame that it never ends, while a hundred messages go round."""
     whole = b"".join(encode(Command(RequestCode.GET_MAX_OFFSET, 1, ext_fields={"topic": "T", "queueId": "0"})))
-    with being_served(broker), ExitStack() as stack:
+    with being_served(broker) as bystander, ExitStack() as stack:
         for number in range(SLOW_COUNT):
             slow = stack.enter_context(socket.create_connection(broker.address, PATIENCE_S))
             slow.sendall(whole[: 1 + number % (len(whole) - 1)])
-        with RawClient(broker.address) as client:
-            assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+        wait_until(lambda: broker.connection_count >= SLOW_COUNT)
+        bystander.is_served(100)
 
 
 def is_closed_after(client: RawClient, content: bytes) -> bool:
@@ -89,7 +130,7 @@ def is_closed_after(client: RawClient, content: bytes) -> bool:
 def test_everything_oversized_leaves_others_served(broker: Broker) -> None:
     """Frame, header, body, properties, topic, group and subscription, each answered or its connection closed."""
     huge = "x" * 1_000_000
-    with being_served(broker):
+    with being_served(broker) as bystander:
         for frame in (
             struct.pack(">iI", 2**31 - 1, 4),
             struct.pack(">iI", 1_000, 2**24 - 1),
@@ -107,6 +148,7 @@ def test_everything_oversized_leaves_others_served(broker: Broker) -> None:
             heartbeat = b'{"clientID":"%b","consumerDataSet":[{"groupName":"%b","subscriptionDataSet":[]}]}'
             assert client.call(RequestCode.HEART_BEAT, None, heartbeat % (b"x", b"g" * 5_000_000)).code == 1
             assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+            bystander.is_served(5)
 
 
 def test_a_connection_that_says_nothing_is_closed_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,3 +183,23 @@ def test_planted_a_loop_that_waits_for_whole_frames_is_noticed(broker: Broker, m
         with RawClient(broker.address) as client:
             opaque = client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
             assert client.reply(opaque, 0.5) is None
+
+
+def test_planted_a_broker_that_refuses_everybody_is_noticed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bystander says that it is not served any more."""
+
+    def refuse_all() -> None:
+        with being_served(broker) as bystander:
+            monkeypatch.setattr(broker, "_access", Refusing())
+            bystander.is_served(2)
+
+    with pytest.raises(AssertionError, match="the broker says 2"):
+        refuse_all()
+
+
+class Refusing:
+    """Accounts that let nobody in."""
+
+    def refusal(self, _channel: Channel, command: Command) -> Parts:
+        """The answer to every request."""
+        return answer(command, ResponseCode.SYSTEM_BUSY, "nobody is served")
