@@ -42,6 +42,8 @@ class ConfigFiles:
     offsets: Offsets
     delays: DelayOffsets
     _counter: int = field(default=0, init=False)
+    _damaged: set[str] = field(factory=set, init=False)
+    """Files that could not be read, so that only their `.bak` has the table until they are written anew."""
 
     def load(self) -> None:
         """Read what is there; raises ConfigError for a file of which neither it nor its `.bak` can be read."""
@@ -54,7 +56,11 @@ class ConfigFiles:
         self._load_offsets()
         for level, offset in self._table(DELAYS, "offsetTable"):
             self.delays.by_level[_convert(level, int, DELAYS)] = _convert(offset, int, DELAYS)
-        self.topics.changed = self.groups.changed = self.offsets.changed = self.delays.changed = False
+        # What only a `.bak` had is written anew with the first save, changed or not.
+        self.topics.changed = TOPICS in self._damaged
+        self.groups.changed = GROUPS in self._damaged
+        self.offsets.changed = bool(self._damaged & {OFFSETS, LIGHT_OFFSETS})
+        self.delays.changed = DELAYS in self._damaged
 
     def save(self) -> None:
         """Write every table that has changed; raises OSError."""
@@ -103,9 +109,10 @@ class ConfigFiles:
         files = self.runtime.files
         path = f"{self.directory}/{name}"
         files.make_directory(self.directory)
-        if files.exists(path):
+        if name not in self._damaged and files.exists(path):
             files.write_atomic(f"{path}.bak", files.read(path))
         files.write_atomic(path, msgspec.json.format(msgspec.json.encode(content), indent=1))
+        self._damaged.discard(name)
 
     def _table(self, name: str, key: str) -> list[tuple[str, Any]]:
         problem = ""
@@ -113,13 +120,14 @@ class ConfigFiles:
             if not self.runtime.files.exists(path):
                 continue
             try:
-                content = load_json(self.runtime.files.read(path))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                problem = f"{path} is not JSON ({error})"
+                content = msgspec.convert(load_json(self.runtime.files.read(path)), dict[str, Any])
+                table = msgspec.convert(content.get(key), dict[str, Any] | None) or {}
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                problem = f"{path} cannot be read ({error})"
                 log.warning("%s; trying the one before", problem)
+                self._damaged.add(name)
                 continue
-            table = content.get(key) if isinstance(content, dict) else None
-            return list(table.items()) if isinstance(table, dict) else []
+            return list(table.items())
         if problem:
             raise ConfigError(f"{problem}; repair it, or move it and its .bak away to start without")
         return []
