@@ -32,6 +32,25 @@ def test_what_a_group_got_is_told(start_broker: StartBroker, connect: Connect) -
     assert "T@H" in (unknown.remark or "")
 
 
+def test_what_the_broker_gave_is_told_by_its_clusters_name(start_broker: StartBroker, connect: Connect) -> None:
+    """And by no other; the latency by queue, topic and group."""
+    client = connect(start_broker().address)
+    send_message(client, "T")
+    client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    codes = [
+        client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key}).code
+        for name, key in (
+            ("BROKER_GET_NUMS", "DefaultCluster"),
+            ("BROKER_GET_NUMS", "T@G"),
+            ("GROUP_GET_SIZE", "T@G"),
+            ("GROUP_GET_LATENCY", "0@T@G"),
+            ("GROUP_GET_LATENCY", "T@G"),
+            ("NO_SUCH_NUMS", "T@G"),
+        )
+    ]
+    assert codes == [0, 1, 0, 0, 1, 1]
+
+
 def test_4_9_stores_an_event_of_a_moved_offset(start_broker: StartBroker, connect: Connect) -> None:
     """Who, where, and from which offset to which; tagged with the group."""
     broker = start_broker(policy=ROCKETMQ_4_9)

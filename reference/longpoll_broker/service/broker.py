@@ -312,7 +312,7 @@ class Broker:
                 self.pull_service.refuse,
                 config.pull_thread_count,
                 config.pull_queue_capacity,
-                config.pull_wait_ms_max,
+                config.pull_wait_ms_max if config.fast_failure else None,
             )
         self.hold_service = HoldService(
             runtime,
@@ -408,7 +408,7 @@ class Broker:
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: admin.delete_group,
             RequestCode.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
-            RequestCode.VIEW_BROKER_STATS_DATA: StatisticsService(self.statistics).receive,
+            RequestCode.VIEW_BROKER_STATS_DATA: StatisticsService(self.statistics, config.cluster_name).receive,
         }
         if self.traits.hears_of_members:
             processors[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = self._roles.member_changed

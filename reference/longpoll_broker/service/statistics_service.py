@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from attrs import define
 
-from longpoll_broker.core.statistics import Statistics
+from longpoll_broker.core.statistics import BROKER_GET_NUMS, Statistics
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.wire.codes import ResponseCode
@@ -21,11 +21,14 @@ class StatisticsService:
     """The processor of code 315."""
 
     statistics: Statistics
+    cluster_name: str
+    """The one key of what the broker counts as a whole."""
 
     def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """315: one statistic; code 1 when nothing of that name and key was counted."""
         header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)
-        found = self.statistics.snapshots(header.stats_name, header.stats_key)
+        is_asked_of_other = header.stats_name == BROKER_GET_NUMS and header.stats_key != self.cluster_name
+        found = None if is_asked_of_other else self.statistics.snapshots(header.stats_name, header.stats_key)
         if found is None:
             return answer(
                 command,
