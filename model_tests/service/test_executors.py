@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import attrs
 import pytest
@@ -62,6 +63,69 @@ def test_a_pull_that_waits_too_long_is_told_that_the_system_is_busy(
     send_message(client, "T")
     reply = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=5000))
     assert reply.code == code
+
+
+def codes_behind_a_pull_that_stands_still(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, *, fast_failure: bool, early_s: float
+) -> tuple[int | None, int]:
+    """The only worker stands still for as long as a pull may wait: what the next pull is told meanwhile, and at all."""
+    runtime = RealRuntime()
+    passed_ns = [0]
+    runtime.monotonic_ns = lambda: time.monotonic_ns() + passed_ns[0]
+    begun, may_end = threading.Event(), threading.Event()
+    receive = PullService.receive
+
+    def slowly(service: PullService, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        begun.set()
+        assert may_end.wait(PATIENCE_S)
+        return receive(service, channel, command, outbox)
+
+    monkeypatch.setattr(PullService, "receive", slowly)
+    config = BrokerConfig(pull_thread_count=1, fast_failure=fast_failure)
+    broker = start_broker(policy=ROCKETMQ_4_9, config=config, runtime=runtime)
+    client = connect(broker.address)
+    send_message(client, "T")
+    client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    assert begun.wait(PATIENCE_S)
+    behind = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+    pool = broker._pool
+    assert pool is not None
+    wait_until(lambda: len(pool._tasks) == 1)
+    passed_ns[0] = config.pull_wait_ms_max * 1_000_000
+    early = client.reply(behind, early_s)
+    may_end.set()
+    late = early or client.reply(behind)
+    assert late is not None
+    return early.code if early is not None else None, late.code
+
+
+def test_a_late_pull_is_refused_while_every_worker_stands_still(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2, as from `BrokerFastFailure`."""
+    assert codes_behind_a_pull_that_stands_still(
+        start_broker, connect, monkeypatch, fast_failure=True, early_s=PATIENCE_S
+    ) == (2, 2)
+
+
+def test_without_fast_failure_a_late_pull_waits_and_is_served(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`brokerFastFailureEnable=false`."""
+    assert codes_behind_a_pull_that_stands_still(
+        start_broker, connect, monkeypatch, fast_failure=False, early_s=0.2
+    ) == (None, 0)
+
+
+def test_planted_only_workers_look_for_late_pulls(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the pull behind hears nothing as long as the worker stands still."""
+    monkeypatch.setattr(PoolExecutor, "_watch", lambda _pool: None)
+
+    assert codes_behind_a_pull_that_stands_still(
+        start_broker, connect, monkeypatch, fast_failure=True, early_s=0.2
+    ) == (None, 2)
 
 
 def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_stop(

@@ -108,6 +108,8 @@ class BrokerConfig:
     """`pullThreadPoolQueueCapacity`."""
     pull_wait_ms_max: int = field(default=5000)
     """`waitTimeMillsInPullQueue`: a pull that waits longer for the pool is answered SYSTEM_BUSY."""
+    fast_failure: bool = field(default=True)
+    """`brokerFastFailureEnable`: what waits too long for the pool is refused; otherwise it is served however late."""
     hold_timeout_ms_max: int = field(default=60_000)
     """Longest hold that `strict` grants, whatever the request asks."""
     held_count_max: int = field(default=1_000_000)

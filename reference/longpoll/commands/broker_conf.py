@@ -66,6 +66,7 @@ BROKER_KEYS: Final[dict[str, Key]] = {
     "pullMessageThreadPoolNums": ("pull_thread_count", _count),
     "pullThreadPoolQueueCapacity": ("pull_queue_capacity", _count),
     "waitTimeMillsInPullQueue": ("pull_wait_ms_max", _count),
+    "brokerFastFailureEnable": ("fast_failure", _boolean),
 }
 STORE_KEYS: Final[dict[str, Key]] = {
     "mappedFileSizeCommitLog": ("commit_log_file_size", _count),

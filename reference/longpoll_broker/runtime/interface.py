@@ -77,6 +77,10 @@ class Queue(Protocol[T]):
         """The first item, waited for up to `timeout` seconds; None when none came."""
         ...
 
+    def take_if(self, wanted: Callable[[T], bool]) -> T | None:
+        """The first item if it is wanted; None, at once, when it is not or there is none."""
+        ...
+
     def __len__(self) -> int: ...
 
 

@@ -48,6 +48,11 @@ class RealQueue(Generic[T]):
                 return None
             return self._items.popleft()
 
+    def take_if(self, wanted: Callable[[T], bool]) -> T | None:
+        """The first item if it is wanted; None, at once, when it is not or there is none."""
+        with self._changed:
+            return self._items.popleft() if self._items and wanted(self._items[0]) else None
+
     def __len__(self) -> int:
         return len(self._items)
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.core.hold import Pull
-from longpoll_broker.runtime import Queue, Runtime, Thread
+from longpoll_broker.runtime import Event, Queue, Runtime, Thread
 from longpoll_broker.service.channel import Outbox
 
 log = logging.getLogger(__name__)
@@ -21,8 +22,10 @@ log = logging.getLogger(__name__)
 Run = Callable[[Pull, str, Outbox], None]
 Task = Callable[[Outbox], None]
 Refuse = Callable[[Pull, str, Outbox], None]
-TAKE_S = 0.5
+TAKE_S: Final = 0.5
 """How long a worker waits before it looks whether the pool stops."""
+LOOK_S: Final = 0.01
+"""How often it is looked for tasks that have waited too long (`BrokerFastFailure.start`)."""
 
 
 @define(slots=True, eq=False)
@@ -40,12 +43,21 @@ class InlineExecutor:
         return True
 
 
+@frozen(eq=False)
+class _Queued:
+    """A task with the moment it was queued, and what to do instead when it is late."""
+
+    queued_ns: int
+    task: Task
+    too_late: Task
+
+
 @define(slots=True, eq=False)
 class PoolExecutor:
     """Threads behind a bounded queue, as Java's; what a task raises is logged and its pull gets no answer.
 
-    A task that has waited too long is not run: its second part says why, in the order of the queue. Java looks for
-    such tasks every 10 ms, here the worker does that comes to it.
+    A task that has waited too long is not run: its second part says why, in the order of the queue. A thread of its own
+    looks for such tasks every 10 ms, so they hear of it even while every worker stands still.
     """
 
     runtime: Runtime
@@ -53,14 +65,17 @@ class PoolExecutor:
     refuse: Refuse
     thread_count: int
     capacity: int
-    wait_ms_max: int
-    """`waitTimeMillsInPullQueue`."""
-    _tasks: Queue[tuple[int, Task, Task]] = field(init=False)
+    wait_ms_max: int | None
+    """`waitTimeMillsInPullQueue`; None lets a task wait as long as it has to (`brokerFastFailureEnable=false`)."""
+    _tasks: Queue[_Queued] = field(init=False)
+    _ended: Event = field(init=False)
     _threads: list[Thread] = field(factory=list, init=False)
+    _watcher: Thread | None = field(default=None, init=False)
     _stopping: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._tasks = self.runtime.queue(self.capacity)
+        self._ended = self.runtime.event()
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:  # noqa: ARG002 - a worker has its own outbox
         """Queue the pull; false when the queue is full or the pool stops."""
@@ -71,19 +86,24 @@ class PoolExecutor:
 
     def offer(self, task: Task, too_late: Task) -> bool:
         """Queue any task, and what to do instead when it waits too long; false when the queue is full or stops."""
-        return not self._stopping and self._tasks.offer((self.runtime.monotonic_ns(), task, too_late))
+        return not self._stopping and self._tasks.offer(_Queued(self.runtime.monotonic_ns(), task, too_late))
 
     def start(self) -> None:
-        """Start the workers."""
+        """Start the workers, and who looks for late tasks."""
         self._threads = [self.runtime.spawn(f"pull-{number}", self._work) for number in range(self.thread_count)]
+        if self.wait_ms_max is not None:
+            self._watcher = self.runtime.spawn("pull-watcher", self._watch)
 
     def stop(self) -> None:
         """Run what is queued, then end the workers."""
         self._stopping = True
         for _ in self._threads:
-            self._tasks.offer((self.runtime.monotonic_ns(), _nothing, _nothing))
+            self._tasks.offer(_Queued(self.runtime.monotonic_ns(), _nothing, _nothing))
         for thread in self._threads:
             thread.join()
+        self._ended.set()
+        if self._watcher is not None:
+            self._watcher.join()
 
     def _work(self) -> None:
         outbox = Outbox()
@@ -93,13 +113,26 @@ class PoolExecutor:
                 if self._stopping:
                     return
                 continue
-            queued_ns, task, too_late = taken
-            waited_ms = (self.runtime.monotonic_ns() - queued_ns) / 1e6
-            try:
-                (task if waited_ms < self.wait_ms_max else too_late)(outbox)
-            except FAULTS:
-                log.exception("a pull failed and gets no answer")
-            outbox.flush()
+            _do(taken.too_late if self._is_late(taken) else taken.task, outbox)
+
+    def _watch(self) -> None:
+        """Refuse the first of the queue as long as it is late; those behind it have waited less."""
+        outbox = Outbox()
+        while not self._ended.wait(LOOK_S):
+            while (late := self._tasks.take_if(self._is_late)) is not None:
+                _do(late.too_late, outbox)
+
+    def _is_late(self, queued: _Queued) -> bool:
+        limit_ms = self.wait_ms_max
+        return limit_ms is not None and self.runtime.monotonic_ns() - queued.queued_ns >= limit_ms * 1_000_000
+
+
+def _do(task: Task, outbox: Outbox) -> None:
+    try:
+        task(outbox)
+    except FAULTS:
+        log.exception("a pull failed and gets no answer")
+    outbox.flush()
 
 
 def _nothing(_outbox: Outbox) -> None:
