@@ -4,8 +4,8 @@
         broker.address, broker.name_server_address
 
 Threads: `io` (one or more; serve connections, and under `strict` do everything up to the answer), `flusher`; under
-`notify=dispatcher_poll` also `dispatcher` and the pull pool with `pull-watcher`, under `expiry=scan` also `scanner`; under `SYNC_FLUSH`
-also `committer` and `commit-watcher`; while recording `history-writer`. `docs/broker.md` draws them.
+`notify=dispatcher_poll` also `dispatcher`, the pull pool and `pull-watcher`, under `expiry=scan` also `scanner`; under
+`SYNC_FLUSH` also `committer` and `commit-watcher`; while recording `history-writer`. `docs/broker.md` draws them.
 
 Leaves out what any of the parts does. Source: `BrokerController.java`, `NamesrvController.java`.
 """
