@@ -45,6 +45,7 @@ def left_over(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("*/*") if not path.name.startswith("hsperfdata"))
 
 
+@pytest.mark.long
 def test_the_command_says_nothing_but_its_verdict_and_leaves_nothing(clean: Path, tmp_path: Path) -> None:
     """Nothing of Spark's chatter reaches stdout or stderr, and no file stays."""
     process = start(clean, tmp_path)

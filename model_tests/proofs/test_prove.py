@@ -18,6 +18,7 @@ from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.policy import knob_values, preset, with_knob
 from longpoll_spec.state import State
 from longpoll_spec.terms import FALSE, Effect
+from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.slips import Change, dropping_conjunct, forgetting, slipped, with_effect
 from longpoll_spec.testing.traces import breaks_its_property
 
@@ -44,12 +45,29 @@ def test_our_policies_are_proved(name: str, requests: int) -> None:
     ("base", "setting", "broken"),
     [
         ("strict", "recheck_after_hold=none", {"no_lost_wakeup": 6, "lost_by_hold": 6, "woken_within": 7}),
-        ("strict", "recheck_after_hold=before_lock", {"no_lost_wakeup": 7, "lost_by_hold": 7, "woken_within": 8}),
+        pytest.param(
+            "strict",
+            "recheck_after_hold=before_lock",
+            {"no_lost_wakeup": 7, "lost_by_hold": 7, "woken_within": 8},
+            marks=pytest.mark.long,
+        ),
         ("strict", "expiry=scan", {"queued_by_deadline": 6, "answered_by_deadline": 6}),
         ("strict", "on_reject=drop", {"nothing_dropped": 7, "dropped_by_reject": 7}),
-        ("strict", "on_throw=drop_rest", {"nothing_dropped": 7, "dropped_by_throw": 7}),
-        ("strict-clone", "on_throw=keep_rest", {"no_lost_wakeup": 8, "lost_by_keep": 8, "woken_within": 9}),
-        ("strict-clone", "recheck_after_keep=false", {"no_lost_wakeup": 12, "lost_by_keep": 12, "woken_within": 13}),
+        pytest.param(
+            "strict", "on_throw=drop_rest", {"nothing_dropped": 7, "dropped_by_throw": 7}, marks=pytest.mark.long
+        ),
+        pytest.param(
+            "strict-clone",
+            "on_throw=keep_rest",
+            {"no_lost_wakeup": 8, "lost_by_keep": 8, "woken_within": 9},
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "strict-clone",
+            "recheck_after_keep=false",
+            {"no_lost_wakeup": 12, "lost_by_keep": 12, "woken_within": 13},
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_removed_remedy_is_refuted_by_a_run_that_replays(base: str, setting: str, broken: dict[str, int]) -> None:
@@ -106,14 +124,14 @@ def test_z3_and_exploring_find_runs_of_one_length() -> None:
 @pytest.mark.parametrize(
     ("name", "setting", "left_out"),
     [
-        ("strict", None, "in_range"),
+        pytest.param("strict", None, "in_range", marks=pytest.mark.long),
         ("strict", None, "ends_in_order"),
-        ("strict", None, "queued_is_in_executor"),
-        ("strict", None, "standing_is_open"),
+        pytest.param("strict", None, "queued_is_in_executor", marks=pytest.mark.long),
+        pytest.param("strict", None, "standing_is_open", marks=pytest.mark.long),
         ("strict", None, "kept_is_watched"),
-        ("strict-clone", "on_throw=drop_rest", "held_is_watched"),
-        ("rocketmq-4.9", "recheck_after_hold=in_lock", "rechecked_is_watched"),
-        ("strict", "heap_entry=one_shot", "spent_is_taken"),
+        pytest.param("strict-clone", "on_throw=drop_rest", "held_is_watched", marks=pytest.mark.long),
+        pytest.param("rocketmq-4.9", "recheck_after_hold=in_lock", "rechecked_is_watched", marks=pytest.mark.long),
+        pytest.param("strict", "heap_entry=one_shot", "spent_is_taken", marks=pytest.mark.long),
         ("strict-clone", "heap_entry=one_shot", "kept_has_time"),
     ],
 )
@@ -154,7 +172,7 @@ SLIPS: dict[str, tuple[str, Change]] = {
 }
 
 
-@pytest.mark.parametrize("slip", SLIPS)
+@pytest.mark.parametrize("slip", quick_if(SLIPS, lambda slip: slip.startswith(("hold", "pulls"))))
 def test_a_slip_in_an_action_is_not_proved(slip: str) -> None:
     """A planted slip in one action's text is refuted by a run of the law with that slip."""
     name, change = SLIPS[slip]

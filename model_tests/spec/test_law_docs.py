@@ -76,7 +76,9 @@ def _expected_exit(command: str) -> int:
 
 
 def _takes_long(page: str, command: str) -> bool:
-    return bool(re.search(r"ablate|requests any", command)) or (page == "findings.md" and " prove " in command)
+    return bool(re.search(r"ablate|requests any|prove .*--knob", command)) or (
+        page == "findings.md" and bool(re.search(r" prove |check --policy rocketmq-4.9$", command))
+    )
 
 
 def _cases() -> list[ParameterSet]:

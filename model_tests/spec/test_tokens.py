@@ -12,12 +12,13 @@ from longpoll_spec.engines.tokens import LENGTH_MAX, PREFIX, parse, replay, toke
 from longpoll_spec.errors import TokenError
 from longpoll_spec.law import law_of
 from longpoll_spec.policy import PRESETS, preset, with_knob
+from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.strategies import runs
 
 MODELS = {name: law_of(policy, named("tiny", policy)) for name, policy in PRESETS.items()}
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
 @given(data=st.data())
 def test_a_run_comes_back_from_its_token(name: str, data: st.DataObject) -> None:
     """A token is short and safe in a URL, and replays to the same actions and the same last state."""
@@ -44,7 +45,7 @@ def test_a_token_names_its_knobs_and_bounds() -> None:
     assert (named_.bounds.hold_ticks, named_.bounds.scan_ticks) == (5, 6)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict"))
 @given(data=st.data())
 def test_a_damaged_token_is_refused(name: str, data: st.DataObject) -> None:
     """One character changed, or the end cut off, is noticed."""
