@@ -23,7 +23,7 @@ from longpoll_broker.service.exchange import answer
 from longpoll_broker.service.transport import IoLoop
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
-from longpoll_broker.testing.raw_client import RawClient, send_fields
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command, encode
 
@@ -145,6 +145,12 @@ def test_everything_oversized_leaves_others_served(broker: Broker) -> None:
                 (send_fields(huge, 0), b"x"),
             ):
                 assert client.call(RequestCode.SEND_MESSAGE_V2, fields, body).code != 0
+            pull = pull_fields("TBW102", 0) | {"subscription": huge, "sysFlag": "4"}
+            assert client.call(RequestCode.PULL_MESSAGE, pull).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+            wants = b'{"clientID":"x","consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"T",%b}]}]}'
+            tags = b",".join(b'"%d"' % number for number in range(10_001))
+            for part in (b'"subString":"%b"' % huge.encode(), b'"tagsSet":[%b]' % tags):
+                assert client.call(RequestCode.HEART_BEAT, None, wants % part).code == 1
             heartbeat = b'{"clientID":"%b","consumerDataSet":[{"groupName":"%b","subscriptionDataSet":[]}]}'
             assert client.call(RequestCode.HEART_BEAT, None, heartbeat % (b"x", b"g" * 5_000_000)).code == 1
             assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0

@@ -26,6 +26,8 @@ ITEM_COUNT_MAX: Final = 10_000
 """Most groups, subscriptions or queues in one list of a body; a real client has a few hundred at most."""
 BODY_SIZE_MAX: Final = 4 * MIB
 """Longest JSON body, bytes: 10,000 queues of 400 bytes each."""
+EXPRESSION_SIZE_MAX: Final = 64 * 1024
+"""Longest expression of a subscription, characters, as a pull's may be (`core.pull`): a member's is kept."""
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -89,16 +91,16 @@ class SubscriptionData(Body, frozen=True, kw_only=True):
     """What a group wants of one topic."""
 
     topic: str
-    sub_string: str = ""
+    sub_string: Annotated[str, Meta(max_length=EXPRESSION_SIZE_MAX)] = ""
     """The expression; an absent one of tags wants every message."""
     expression_type: str = "TAG"
     sub_version: Int64 = 0
     """The client's clock when it subscribed, ms; a later one replaces an earlier one. Text from C++ clients."""
     class_filter_mode: bool = False
     """Whether a filter server was to filter; brokers then let everything through."""
-    tags_set: frozenset[str] = frozenset()
+    tags_set: Annotated[frozenset[str], Meta(max_length=ITEM_COUNT_MAX)] = frozenset()
     """The tags of the expression; C++ clients leave it out, so read the expression instead."""
-    code_set: frozenset[int] = frozenset()
+    code_set: Annotated[frozenset[int], Meta(max_length=ITEM_COUNT_MAX)] = frozenset()
     """Their hashes; left out likewise."""
 
 
