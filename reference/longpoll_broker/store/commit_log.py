@@ -30,6 +30,7 @@ from longpoll_broker.store.segment import Segment, SegmentList
 
 HOST_V4_SIZE: Final = 8
 HOST_V6_SIZE: Final = 20
+HOST_BITS: Final = SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 
 _HEADS: Final = {
     (born, store): struct.Struct(f">iIiiiqqiq{born}sq{store}siqi")
@@ -82,7 +83,10 @@ class CommitLog:
         MessageRefusedError when no file can hold it; the log is then as before, but for a blank that may end a file.
         """
         body, properties = message.body, message.properties
-        born_host, store_host, sys_flag = message.born_host, message.store_host, message.sys_flag
+        born_host, store_host = message.born_host, message.store_host
+        # A sender may claim any bit, but these two must be true of the hosts, or nobody can read the record and what
+        # comes after it. RocketMQ believes them.
+        sys_flag = message.sys_flag & ~HOST_BITS
         body_size, topic_part_size, properties_size = len(body), len(topic_part), len(properties)
         if len(born_host) == HOST_V4_SIZE == len(store_host):
             head = _HEAD_V4
