@@ -2,6 +2,7 @@
 
     register(spark)
     spark.read.format("longpoll-history").load("/tmp/history")
+    spark.readStream.format("longpoll-history").load("/tmp/history")
     spark.read.format("rocketmq-store").option("part", "consumequeue").load("/tmp/store")
 
 A partition is a slice of a history, or a range of a file; both must lie where every worker can read them. What could
@@ -17,13 +18,14 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from longpoll_judge.damage import Damage
 from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.rocketmq_store import SCHEMAS, FileRange, Part, ranges, read_records, read_units
 from longpoll_judge.schema import DEFAULTS, PLAIN_SCHEMA
 from longpoll_judge.source import Slice, find, read_slice
+from longpoll_judge.stream import HistoryStream
 
 DAMAGE: Final = "damage"
 _SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint", pa.bool_(): "boolean", pa.binary(): "binary"}
@@ -58,6 +60,10 @@ class HistorySource(DataSource):
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
         """The reader of one directory."""
         return _HistoryReader(_path(dict(self.options)))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
+        """The reader of a directory that grows."""
+        return HistoryStream(_path(dict(self.options)))
 
 
 class _HistoryReader(DataSourceReader):

@@ -75,20 +75,21 @@ def judge(
     history = find(paths)
     say("starting Spark" if engine == "spark" else "reading the history")
     begun = time.monotonic()
-    with _open_engine(engine, master) as running:
+    with open_engine(engine, master) as running:
         start_seconds = time.monotonic() - begun
         result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say)
     return msgspec.structs.replace(result, engine=engine, start_seconds=round(start_seconds, 3))
 
 
 @contextmanager
-def _open_engine(engine: EngineName, master: str | None) -> Iterator[Engine]:
+def open_engine(engine: EngineName, master: str | None) -> Iterator[Engine]:
+    """The engine of this name, which ends with the block; raises `SparkUnavailableError`."""
     if engine == "local":
         yield LocalEngine(threads=os.cpu_count() or 1)
         return
-    from longpoll_judge.spark import open_engine  # noqa: PLC0415 - Spark takes a second to import
+    from longpoll_judge import spark  # noqa: PLC0415 - Spark takes a second to import
 
-    with open_engine(master) as running:
+    with spark.open_engine(master) as running:
         yield running
 
 

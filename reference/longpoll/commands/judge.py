@@ -5,7 +5,11 @@ Leaves out the judging (`longpoll_judge.job`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, get_args
 
@@ -13,8 +17,9 @@ import click
 import msgspec
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.output import Exit, emit_json, json_option, out, progress_bar, table, user_mistakes
+from longpoll.output import Exit, emit_json, err, json_option, out, progress_bar, table, user_mistakes
 from longpoll_judge.errors import ReportNotWrittenError
+from longpoll_judge.follow import follow
 from longpoll_judge.job import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.job import judge as judge_paths
 from longpoll_judge.report import render_html
@@ -66,6 +71,12 @@ _STAGES: Final = 3
     show_default=True,
     help=("How long after its deadline a pull may be answered."),
 )
+@click.option(
+    "--follow",
+    "follows",
+    is_flag=True,
+    help="Judge a history while it is written, until Ctrl-C, and say at once what is found.",
+)
 @json_option
 @user_mistakes
 def judge(  # noqa: PLR0917 - one argument an option
@@ -76,6 +87,7 @@ def judge(  # noqa: PLR0917 - one argument an option
     windows: Path | None,
     wake_ms: float,
     late_ms: float,
+    follows: bool,
     as_json: bool,
 ) -> None:
     """Judge recorded histories (directories of part files and a meta.json), all of them together.
@@ -87,19 +99,14 @@ def judge(  # noqa: PLR0917 - one argument an option
       longpoll judge /tmp/history --engine local     the same verdict without Spark
       longpoll judge a b --report verdict.html       two histories together, and a page
       longpoll judge a --report verdict.xml --windows findings    JUnit, and each finding for ShiViz and ITF
+      longpoll judge a --follow                      while it is written: each finding within seconds
 
     Exit codes: 0 valid, 1 invalid, 2 a mistake in the call, 3 unknown (evidence is missing).
     """
-    with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:
-        task = progress.add_task("looking", total=_STAGES)
-        result = judge_paths(
-            paths,
-            engine=engine,
-            master=master,
-            wake_ms=wake_ms,
-            late_ms=late_ms,
-            say=lambda stage: progress.update(task, description=stage, advance=1),
-        )
+    if follows:
+        result = _followed(paths, engine, master, wake_ms, late_ms)
+    else:
+        result = _judged(paths, engine, master, wake_ms, late_ms)
     for report in reports:
         _write_report(report, result)
     if windows is not None:
@@ -109,6 +116,63 @@ def judge(  # noqa: PLR0917 - one argument an option
     else:
         show(result)
     raise SystemExit(EXIT_CODES[result.verdict])
+
+
+def _judged(paths: tuple[Path, ...], engine: EngineName, master: str | None, wake_ms: float, late_ms: float) -> Result:
+    with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:
+        task = progress.add_task("looking", total=_STAGES)
+        return judge_paths(
+            paths,
+            engine=engine,
+            master=master,
+            wake_ms=wake_ms,
+            late_ms=late_ms,
+            say=lambda stage: progress.update(task, description=stage, advance=1),
+        )
+
+
+def _followed(
+    paths: tuple[Path, ...], engine: EngineName, master: str | None, wake_ms: float, late_ms: float
+) -> Result:
+    """Follow until Ctrl-C or SIGTERM, with a line on stderr for each finding when it is new."""
+    told: set[tuple[str, str, int, str, float]] = set()
+
+    def tell(result: Result) -> None:
+        for each in result.findings:
+            place = (each.property, each.topic, each.queue, each.request, each.window_start_ms)
+            if each.verdict == "violated" and place not in told:
+                told.add(place)
+                line = f"{each.property} {each.topic}/{each.queue} {each.request}: {each.why}"
+                err.print(line, markup=False, soft_wrap=True)
+        err.print(f"{result.events} events so far: {result.verdict}", markup=False)
+
+    with _interruptible() as stops:
+        return follow(paths, engine=engine, master=master, wake_ms=wake_ms, late_ms=late_ms, tell=tell, stops=stops)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[float], bool]]:
+    """A wait of so many seconds, which Ctrl-C and SIGTERM end, and then is true; a second one ends the program.
+
+    A handler may only do what no lock stands in the way of: it writes a byte, for which the wait selects.
+    """
+    read, write = os.pipe()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def end(_number: int, _frame: object) -> None:
+        os.write(write, b".")
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield lambda seconds: bool(select.select([read], [], [], seconds)[0])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(read)
+        os.close(write)
 
 
 def _write_report(file: Path, result: Result) -> None:
