@@ -270,6 +270,11 @@ class SendService:
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
             )
+        properties = read_properties(header.properties)
+        if header.sys_flag & TRANSACTION_MASK or self._level(properties) > 0:
+            raise SendRefusedError(
+                ResponseCode.MESSAGE_ILLEGAL, "a batch as a whole can be neither part of a transaction nor delayed"
+            )
         parts = decode_batch(command.body)
         if not parts:
             # Java fails on it, and so its reply lacks the fields of a refusal.
@@ -278,7 +283,7 @@ class SendService:
         # Each message's own properties stay as they came; the request's, and with them CLUSTER, follow in 4.9.
         shared: dict[str, str] = {}
         if self.traits.merges_batch_properties:
-            shared = read_properties(header.properties)
+            shared = properties
             shared[CLUSTER] = self.config.cluster_name
         shared_text = write_properties(shared, without=WAIT)
         for part in parts:
@@ -331,10 +336,16 @@ class SendService:
                 properties[TRANSACTION_ID] = properties[UNIQUE_KEY]
             half = moved(message, properties, HALF_TOPIC, 0, form)
             return replace(half, sys_flag=half.sys_flag & ~TRANSACTION_MASK)
+        level = self._level(properties)
+        return delayed(message, properties, level, form) if level > 0 else message
+
+    @staticmethod
+    def _level(properties: dict[str, str]) -> int:
+        """The delay level that is asked for, 0 for none; raises SendRefusedError for one that is no number."""
         level = properties.get(DELAY, "0")
         if not _LEVEL.fullmatch(level):
             raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"the delay level {level[:40]!r} is not a whole number")
-        return delayed(message, properties, int(level), form) if int(level) > 0 else message
+        return int(level)
 
     def _message(  # noqa: PLR0917 - the parts of one message
         self,

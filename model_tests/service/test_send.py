@@ -1,0 +1,36 @@
+"""Sends that RocketMQ refuses for what they ask of a batch as a whole, as both Java versions were seen to."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import send_fields
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
+
+BATCH = struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"m" + struct.pack(">h", 0)
+POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+
+
+@POLICIES
+def test_a_batch_is_no_part_of_a_transaction_and_not_delayed(
+    policy: Policy, start_broker: StartBroker, connect: Connect
+) -> None:
+    """13 for each type of transaction and any level above 0, 1 for a level that is no number; nothing is stored."""
+    broker = start_broker(policy=policy)
+    client = connect(broker.address)
+
+    def code(sys_flag: int, properties: str = "") -> int:
+        fields = send_fields("T", properties=properties) | {"m": "true", "f": str(sys_flag)}
+        return client.call(RequestCode.SEND_BATCH_MESSAGE, fields, BATCH).code
+
+    assert [code(flag) for flag in (4, 8, 12, 31, -1)] == [13] * 5
+    assert code(0, "DELAY\x013\x02") == 13
+    assert code(0, "DELAY\x01x\x02") == 1
+    assert broker.store.log_end == 0
+    assert [code(flag) for flag in (0, 1, 2, 16, 64)] == [0] * 5
+    assert code(0, "DELAY\x010\x02") == 0
+    wait_until(lambda: broker.store.visible_end("T", 0) == 6)
