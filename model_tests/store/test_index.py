@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.runtime.files import RealMappedFile
-from longpoll_broker.store import index, index_file
+from longpoll_broker.store import index, index_file, indexer
 from longpoll_broker.store.index import keys_of
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.record import Record, decode
@@ -268,6 +268,6 @@ def test_planted_faults_are_seen(
     elif planted == "previous":
         monkeypatch.setattr(index_file.IndexFile, "_newest", lambda *_: 0)
     else:
-        monkeypatch.setattr(index, "keys_of", lambda record: keys_of(record)[::-1])
+        monkeypatch.setattr(indexer, "keys_of", lambda *record: keys_of(*record)[::-1])
     with pytest.raises(AssertionError):
         test_files_are_java_s_byte_for_byte(java_store, java_config, 1)

@@ -18,6 +18,7 @@ from longpoll_broker.store.record import (
     encode_properties,
     host_bytes,
     host_text,
+    keyed_part,
     lookup_in,
     property_of,
     tags_code_of,
@@ -128,6 +129,19 @@ def test_a_lookup_finds_properties_without_decoding(tmp_path: object) -> None:
         lookup = lookup_in(memoryview(content))
         assert (lookup("TAGS"), lookup("TAG"), lookup("AGS")) == ("a", None, None)
         assert not any(lookup_in(memoryview(content)[:size])("TAGS") for size in range(len(content) - 2))
+
+
+def test_what_the_index_needs_is_read_without_decoding(tmp_path: object) -> None:
+    """As decoding gives it; of a record with an IPv6 host not at all; one that is cut or changed raises nothing."""
+    content, wide_host = one_record(f"{tmp_path}/a", sys_flag=8), one_record(f"{tmp_path}/b", store_host=HOST_V6)
+    found = decode(memoryview(content), 0, len(content), 0)
+    assert isinstance(found, Record)
+    assert keyed_part(content) == (8, found.store_ms, found.topic, found.properties)
+    assert keyed_part(wide_host) is None
+    for index in range(len(content)):
+        keyed_part(content[:index])
+        for bit in range(8):
+            keyed_part(content[:index] + bytes((content[index] ^ 1 << bit,)) + content[index + 1 :])
 
 
 def test_every_cut_is_damage(tmp_path: object) -> None:

@@ -14,6 +14,7 @@ Leaves out the layout (`index_file`), reading records and locks (`message_store`
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import Final
 
 from longpoll_broker.errors import StoreUserError
@@ -22,7 +23,6 @@ from longpoll_broker.store.index_file import IndexFile, index_file_size, key_has
 from longpoll_broker.store.record import (
     SYS_FLAG_TRANSACTION_MASK,
     SYS_FLAG_TRANSACTION_ROLLBACK,
-    Record,
     property_of,
 )
 
@@ -31,12 +31,14 @@ KEYS: Final = "KEYS"
 UNIQUE_KEY: Final = "UNIQ_KEY"
 
 
-def keys_of(record: Record) -> list[str]:
+def keys_of(sys_flag: int, properties: bytes) -> list[str]:
     """The keys that a record is found by, the unique one first; a rolled-back message has none (`buildIndex`)."""
-    if record.sys_flag & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_ROLLBACK:
+    if sys_flag & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_ROLLBACK:
         return []
-    unique = property_of(record.properties, UNIQUE_KEY)
-    own = property_of(record.properties, KEYS) or ""
+    unique = property_of(properties, UNIQUE_KEY)
+    own = property_of(properties, KEYS)
+    if own is None:
+        return [unique] if unique else []
     return [key for key in (unique, *own.split(" ")) if key]
 
 
@@ -135,13 +137,12 @@ class Index:
         # A file without entries may be one that a crash left, or say nothing yet.
         return next((file for file in reversed(files) if file.header.entry_next > 1), None)
 
-    def put(self, record: Record) -> None:
+    def put(self, physical_offset: int, topic: str, keys: Sequence[str], store_ms: int) -> None:
         """Index a record by each of its keys; raises OSError, and goes on where it stopped when called again."""
-        physical_offset = record.physical_offset
         done = self._begun[1] if self._begun[0] == physical_offset else 0
-        for key in keys_of(record)[done:]:
+        for key in keys[done:]:
             self._begun = (physical_offset, done)
-            self._writable().put(key_hash(record.topic, key), physical_offset, record.store_ms)
+            self._writable().put(key_hash(topic, key), physical_offset, store_ms)
             done += 1
 
     def _writable(self) -> IndexFile:

@@ -138,7 +138,10 @@ class IndexFile:
 
     def _reserve(self, position: int, size: int) -> None:
         """Take disk blocks for a piece of the file before its first write."""
-        for piece in {position >> _PIECE_BITS, position + size - 1 >> _PIECE_BITS} - self._reserved:
+        first, last = position >> _PIECE_BITS, position + size - 1 >> _PIECE_BITS
+        if first in self._reserved and last in self._reserved:
+            return
+        for piece in {first, last} - self._reserved:
             start = piece << _PIECE_BITS
             self._mapped.reserve(start, min(start + (1 << _PIECE_BITS), self._size))
             self._reserved.add(piece)

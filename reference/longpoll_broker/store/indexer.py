@@ -10,9 +10,9 @@ from typing import Final
 
 from longpoll_broker.runtime import Lock
 from longpoll_broker.store.commit_log import CommitLog
-from longpoll_broker.store.index import Index
+from longpoll_broker.store.index import Index, keys_of
 from longpoll_broker.store.messages import QueryResult
-from longpoll_broker.store.record import BLANK_SIZE_MIN, MAGIC_BLANK, SIZE_AND_MAGIC, Record
+from longpoll_broker.store.record import BLANK_SIZE_MIN, MAGIC_BLANK, SIZE_AND_MAGIC, Record, keyed_part
 
 QUERY_COUNT_MAX: Final = 64
 """`maxMsgsNumBatch`: most messages that one query finds."""
@@ -64,6 +64,10 @@ class Indexer:
         if segment is None:
             return 0
         position = self.cursor - segment.start
+        size: int
+        size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, position)
+        if magic == MAGIC_BLANK or _KEY in bytes(segment.view[position : position + size]):
+            return 0
         stop = min(end - segment.start, segment.size, position + STRETCH_SIZE)
         key_at = bytes(segment.view[position:stop]).find(_KEY)
         if key_at >= 0:
@@ -94,9 +98,15 @@ class Indexer:
             self.cursor = segment.stop
             return 1
         assert size > 0
-        record = self._log.read(cursor)
-        if isinstance(record, Record):
-            self._index.put(record)
+        position = cursor - segment.start
+        part = keyed_part(bytes(segment.view[position : position + size]))
+        if part is None:
+            record = self._log.read(cursor)
+            if isinstance(record, Record):
+                part = record.sys_flag, record.store_ms, record.topic, record.properties
+        if part is not None:
+            sys_flag, store_ms, topic, properties = part
+            self._index.put(cursor, topic, keys_of(sys_flag, properties), store_ms)
         self.cursor = cursor + size
         return 1
 

@@ -81,6 +81,8 @@ Lookup: TypeAlias = Callable[[str], str | None]
 """A message's property by its name; None when it has none, or an empty one."""
 _AFTER_HOSTS: Final = struct.Struct(">iqi")
 _LONG: Final = struct.Struct(">q")
+_PLAIN: Final = struct.Struct(">4xI28xi16xq20xi")
+"""Of a V1 record between IPv4 hosts: magic, system flag, store timestamp and body length."""
 _SHORT: Final = struct.Struct(">h")
 _PORT: Final = struct.Struct(">i")
 
@@ -241,7 +243,12 @@ def with_zeros(encoded: bytes) -> bytes:
 def property_of(encoded: bytes, name: str) -> str | None:
     """One property without decoding the others; None when it is not there or empty."""
     key = name.encode() + b"\x01"
-    found = encoded.rfind(b"\x02" + key)
+    # The last one counts. Found by looking forward again and again, for looking backward is many times slower.
+    mark = b"\x02" + key
+    found = following = encoded.find(mark)
+    while following >= 0:
+        found = following
+        following = encoded.find(mark, following + 1)
     if found >= 0:
         start = found + 1 + len(key)
     elif encoded.startswith(key):
@@ -261,6 +268,23 @@ def lookup_in(record: memoryview) -> Lookup:
     except (struct.error, IndexError):
         encoded = b""
     return functools.partial(property_of, encoded)
+
+
+def keyed_part(record: bytes) -> tuple[int, int, str, bytes] | None:
+    """(system flag, store timestamp, topic, properties) of a whole record's bytes, which are not checked again.
+
+    None for one that is not V1 between IPv4 hosts, or not whole: those are to be decoded.
+    """
+    try:
+        magic, sys_flag, store_ms, body_size = _PLAIN.unpack_from(record)
+        topic_start = _PLAIN.size + body_size + 1
+        properties_start = topic_start + record[topic_start - 1] + 2
+        topic = record[topic_start : properties_start - 2].decode()
+    except (struct.error, IndexError, UnicodeDecodeError):
+        return None
+    if magic != MAGIC_V1 or sys_flag & (SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6):
+        return None
+    return sys_flag, store_ms, topic, record[properties_start:]
 
 
 def _properties_start(record: memoryview) -> int:
