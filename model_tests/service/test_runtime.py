@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from longpoll_broker.runtime.collector import rare_collections
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.runtime.threads import RealQueue
+from longpoll_broker.runtime.turns import TURN_S, short_turns
 
 
 def test_a_full_queue_refuses_and_keeps_its_order() -> None:
@@ -95,3 +97,14 @@ def test_collections_are_rare_inside_and_as_before_outside() -> None:
     assert inside == 0
     assert gc.get_stats()[0]["collections"] > started
     assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
+
+
+def test_turns_are_short_until_the_end_of_the_block() -> None:
+    """And the process's own again after it."""
+    before = sys.getswitchinterval()
+    with short_turns():
+        inside = sys.getswitchinterval()
+
+    assert inside == pytest.approx(TURN_S)
+    assert inside < before
+    assert sys.getswitchinterval() == pytest.approx(before)

@@ -25,6 +25,7 @@ from longpoll_broker.logs import Format, logging_to
 from longpoll_broker.runtime.collector import rare_collections
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.runtime.tls import server_context
+from longpoll_broker.runtime.turns import short_turns
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.metrics import BrokerCollector
 from longpoll_spec.policy import preset, with_knob
@@ -123,6 +124,7 @@ def serve(
                 raise BrokerUserError(f"cannot open the store {directory}: {error}; name another --store") from None
             stack.enter_context(broker)
             stack.enter_context(rare_collections())
+            stack.enter_context(short_turns())
             metrics_address = None if metrics is None else _tell_metrics(broker, address(metrics), stack)
             _say_ready(broker, directory, metrics_address, as_json=as_json)
             stopped.wait()
