@@ -123,6 +123,12 @@ class BrokerConfig:
     """`serverChannelMaxIdleTimeSeconds`."""
     output_bytes_max: int = field(default=64 * MIB)
     """Most bytes queued to one connection that does not read; over this it is closed."""
+    transaction_timeout_ms: int = field(default=6_000)
+    """`transactionTimeOut`: a prepared message this old is asked about."""
+    transaction_check_interval_ms: int = field(default=60_000)
+    """`transactionCheckInterval`: how often they are looked at."""
+    transaction_check_count_max: int = field(default=15)
+    """`transactionCheckMax`: one asked about so often is given up."""
     acl_enable: bool = field(default=False)
     """`aclEnable`: every request needs a key or a white address; then `acl_file` must be there."""
     acl_file: str | None = field(default=None)

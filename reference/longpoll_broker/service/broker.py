@@ -62,6 +62,7 @@ from longpoll_broker.service.schedule_service import DelayOffsets, ScheduleServi
 from longpoll_broker.service.send import SendService
 from longpoll_broker.service.send_back import SendBackService
 from longpoll_broker.service.statistics_service import StatisticsService
+from longpoll_broker.service.transaction_check import TransactionChecks
 from longpoll_broker.service.transactions import TransactionService
 from longpoll_broker.service.transport import IoLoop
 from longpoll_broker.store.message_store import MessageStore
@@ -381,6 +382,9 @@ class Broker:
             teller = OffsetMovedTeller(runtime, appender, config.broker_name, store_host)
             self.pull_service.offset_moved = teller.tell
         transactions = TransactionService(runtime, appender, self.store, store_host, self.traits)
+        self._transaction_checks = TransactionChecks(
+            transactions, config, self._store_config.file_reserved_hours, self.offsets, self._client_service.producer_of
+        )
         locks = LockService(runtime, QueueLocks(), runtime.lock())
         processors: dict[int, Processor] = {
             RequestCode.SEND_MESSAGE: send.receive,
@@ -475,6 +479,7 @@ class Broker:
 
     def _each_round(self) -> None:
         self.statistics.sample(self.runtime.monotonic_ns() // 1_000_000)
+        self._transaction_checks.run_if_due()
         self._dispatch_waiting()
         self._retention.run_if_due()
 

@@ -10,6 +10,7 @@ import itertools
 from attrs import define, field
 
 from longpoll_broker.core.filter import is_tag_type, not_supported, sql_filter
+from longpoll_broker.core.producers import Producers
 from longpoll_broker.core.subscription import Clients, subscription_of
 from longpoll_broker.core.topics import RETRY_PREFIX, Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
@@ -38,11 +39,15 @@ class ClientService:
     property_filter: bool = False
     """`enablePropertyFilter`."""
     traits: Traits = STRICT_TRAITS
+    producers: Producers = field(factory=Producers, init=False)
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
     def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """34: register the client in its groups; members are told when a group changed."""
         data = HeartbeatData.decode(command.body)
+        with self.lock:
+            for producer in data.producer_data_set:
+                self.producers.register(channel, producer.group_name)
         wants_subscriptions = False
         for consumer in data.consumer_data_set:
             group = self.groups.find(consumer.group_name)
@@ -70,6 +75,9 @@ class ClientService:
     def unregister(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """35: the client leaves a group."""
         header = UnregisterClientRequestHeader.decode(command.ext_fields)
+        if header.producer_group:
+            with self.lock:
+                self.producers.unregister(channel, header.producer_group)
         if header.consumer_group:
             with self.lock:
                 changed = self.clients.unregister(channel, header.consumer_group)
@@ -101,9 +109,17 @@ class ClientService:
     def closed(self, channel: Channel, outbox: Outbox) -> None:
         """A channel is gone, and with it a member of its groups."""
         with self.lock:
+            self.producers.close(channel)
             groups = self.clients.close(channel)
         for group in groups:
             self._tell_members(group, outbox)
+
+    def producer_of(self, group: str) -> Channel | None:
+        """A connection of a producer group, another one each time; None when nobody is there."""
+        with self.lock:
+            channel = self.producers.pick(group)
+        assert channel is None or isinstance(channel, Channel)
+        return channel
 
     def _register(self, channel: Channel, data: HeartbeatData, consumer: ConsumerData) -> bool:
         return self.clients.heartbeat(

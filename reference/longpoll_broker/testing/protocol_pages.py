@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 from attrs import define, field, frozen
 
-from longpoll_broker.service import access_admin, broker, clients, name_server
+from longpoll_broker.service import access_admin, broker, clients, name_server, transaction_check
 from longpoll_broker.wire import bodies, headers
 from longpoll_broker.wire.bodies import Body
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
@@ -81,7 +81,7 @@ def pages() -> list[Page]:
     tables = {
         "served by the broker": served_by(broker) | served_by(access_admin),
         "served by the name server": served_by(name_server),
-        "sent to clients by the broker": sent_by(clients),
+        "sent to clients by the broker": sent_by(clients) | sent_by(transaction_check),
     }
     found = []
     every = list(shapes())

@@ -50,6 +50,7 @@ from longpoll_broker.wire.headers.pull import (
     ViewMessageRequestHeader,
 )
 from longpoll_broker.wire.headers.send import (
+    CheckTransactionStateRequestHeader,
     ConsumerSendMsgBackRequestHeader,
     EndTransactionRequestHeader,
     SendMessageRequestHeader,
@@ -58,6 +59,7 @@ from longpoll_broker.wire.headers.send import (
 )
 
 __all__ = [
+    "CheckTransactionStateRequestHeader",
     "ConsumerSendMsgBackRequestHeader",
     "CreateAccessConfigRequestHeader",
     "CreateTopicRequestHeader",

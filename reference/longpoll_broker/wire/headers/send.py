@@ -90,6 +90,17 @@ class ConsumerSendMsgBackRequestHeader(Header, frozen=True, kw_only=True):
     max_reconsume_times: Int32 | None = None
 
 
+class CheckTransactionStateRequestHeader(Header, frozen=True, kw_only=True):
+    """39 CHECK_TRANSACTION_STATE: how did this transaction end; the body is the prepared message as a record."""
+
+    tran_state_table_offset: Int64
+    """Queue offset in the half topic, for the 37 that answers."""
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
 class EndTransactionRequestHeader(Header, frozen=True, kw_only=True):
     """37 END_TRANSACTION: commit or roll back a prepared message."""
 

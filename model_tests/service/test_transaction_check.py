@@ -1,0 +1,233 @@
+"""Transactions that nobody ended: who is asked, with what, how often, and that an answer is taken."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Hashable, Iterator
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core import producers
+from longpoll_broker.core.producers import Producers
+from longpoll_broker.core.properties import read_properties
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.append import HALF_TOPIC
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.client.messages import ReceivedMessage, decode_messages
+from longpoll_broker.service.transaction_check import GIVEN_UP_TOPIC, GROUP, TransactionChecks
+from longpoll_broker.service.transactions import OP_TOPIC
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.command import Command
+
+HALF = "TRAN_MSG\x01true\x02PGROUP\x01{group}\x02TAGS\x01t\x02UNIQ_KEY\x01unique\x02"
+StartBroker = Callable[..., Broker]
+QUICK = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=1, transaction_check_count_max=2)
+STORE = evolve(SMALL_STORE, flush_interval_ms=20)
+"""A round is made with each flush."""
+COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"
+
+
+def prepare(client: RawClient, body: bytes, group: str = "PG") -> None:
+    """Begin a transaction."""
+    fields = send_fields("T", 0, HALF.format(group=group)) | {"g": str(RealRuntime().unix_ms())}
+    assert client.call(RequestCode.SEND_MESSAGE_V2, fields, body).code == 0
+
+
+def join(client: RawClient, group: str = "PG") -> None:
+    """Say that this connection has a producer of the group."""
+    heartbeat = {"clientID": "c", "producerDataSet": [{"groupName": group}]}
+    assert client.call(RequestCode.HEART_BEAT, None, json.dumps(heartbeat).encode()).code == 0
+
+
+def end(client: RawClient, question: Command, answer: str) -> None:
+    """Answer a question as a producer does."""
+    asked = question.ext_fields or {}
+    fields = {
+        "producerGroup": "PG",
+        "tranStateTableOffset": asked["tranStateTableOffset"],
+        "commitLogOffset": asked["commitLogOffset"],
+        "commitOrRollback": answer,
+        "fromTransactionCheck": "true",
+        "msgId": asked["msgId"],
+    }
+    assert client.call(RequestCode.END_TRANSACTION, fields).code == 0
+
+
+def told(question: Command) -> ReceivedMessage:
+    """The message that is asked about."""
+    (message,) = decode_messages(question.body)
+    return message
+
+
+def bodies(client: RawClient, topic: str) -> list[bytes]:
+    """What a consumer of the topic gets."""
+    return [bytes(record.body) for record in records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0)))]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker that asks at once, and twice at most."""
+    with Broker.start(RealRuntime(), str(tmp_path / "store"), config=QUICK, store_config=STORE) as started:
+        yield started
+
+
+def test_a_producer_is_asked_and_its_answer_counts(broker: Broker, connect: Connect) -> None:
+    """With the message as it will be in its own topic; the commit delivers it once, and nothing is asked any more."""
+    client = connect(broker.address)
+    prepare(client, b"kept")
+    join(client)
+    question = client.wait_push()
+    message = told(question)
+    assert question.code == RequestCode.CHECK_TRANSACTION_STATE
+    assert (message.topic, message.queue_id, message.body, message.tags) == ("T", 0, b"kept", "t")
+    assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
+    assert (question.ext_fields or {})["transactionId"] == "unique"
+    end(client, question, COMMIT)
+    assert bodies(client, "T") == [b"kept"]
+    half_end = broker.store.visible_end(HALF_TOPIC, 0)
+    wait_until(lambda: broker.offsets.query(HALF_TOPIC, GROUP, 0) == half_end)
+    wait_until(lambda: broker.offsets.query(OP_TOPIC, GROUP, 0) == 1)
+    assert broker.store.visible_end(HALF_TOPIC, 0) == half_end
+
+
+def test_a_rollback_drops_the_message_and_not_knowing_asks_again_until_it_is_given_up(
+    broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After its last question it stands in the topic for such messages, and one line tells of it."""
+    client = connect(broker.address)
+    join(client)
+    with caplog.at_level(logging.WARNING):
+        prepare(client, b"doubtful")
+        for times in ("1", "2"):
+            question = client.wait_push()
+            assert told(question).properties["TRANSACTION_CHECK_TIMES"] == times
+            end(client, question, UNKNOWN)
+        wait_until(lambda: broker.store.visible_end(GIVEN_UP_TOPIC, 0) == 1)
+    assert "is given up after 2 questions" in caplog.text
+    prepare(client, b"dropped")
+    end(client, client.wait_push(), ROLLBACK)
+    ended = broker.store.visible_end(HALF_TOPIC, 0)
+    wait_until(lambda: broker.offsets.query(HALF_TOPIC, GROUP, 0) == ended)
+    assert bodies(client, "T") == []
+
+
+def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, connect: Connect) -> None:
+    """Neither what is too young; both offsets pass over what was ended, however many and in whatever order."""
+    config = BrokerConfig(transaction_timeout_ms=3_600_000, transaction_check_interval_ms=1)
+    with Broker.start(RealRuntime(), str(tmp_path / "store"), config=config, store_config=STORE) as broker:
+        client = connect(broker.address)
+        join(client)
+        for number in range(4):
+            prepare(client, b"%d" % number)
+        halves = [broker.store.unit(HALF_TOPIC, 0, offset) for offset in range(4)]
+        for number in (1, 0, 3):
+            unit = halves[number]
+            assert unit is not None
+            fields = {"tranStateTableOffset": str(number), "commitLogOffset": str(unit[0]), "msgId": "unique"}
+            end(client, Command(RequestCode.CHECK_TRANSACTION_STATE, 1, ext_fields=fields), COMMIT)
+        wait_until(lambda: broker.offsets.query(HALF_TOPIC, GROUP, 0) == 2)
+        wait_until(lambda: broker.offsets.query(OP_TOPIC, GROUP, 0) == 2)
+        assert client.pushes == []
+        assert bodies(client, "T") == [b"1", b"0", b"3"]
+
+
+def test_what_the_log_is_about_to_lose_is_given_up_unasked(
+    broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Older than files are kept, by the time that its producer gave it."""
+    client = connect(broker.address)
+    join(client)
+    with caplog.at_level(logging.WARNING):
+        fields = send_fields("T", 0, HALF.format(group="PG"))
+        assert client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == 0
+        wait_until(lambda: broker.store.visible_end(GIVEN_UP_TOPIC, 0) == 1)
+    assert "after 0 questions" in caplog.text
+    assert client.pushes == []
+
+
+def test_another_producer_of_the_group_is_asked_when_one_has_gone(broker: Broker, connect: Connect) -> None:
+    """Nobody of another group is; what was asked of nobody is asked again later."""
+    stranger, first, second = connect(broker.address), connect(broker.address), connect(broker.address)
+    join(stranger, "other")
+    join(first)
+    join(second)
+    first.close()
+    wait_until(lambda: broker.connection_count == 2)
+    prepare(stranger, b"x")
+    assert told(second.wait_push()).body == b"x"
+    assert second.call(RequestCode.UNREGISTER_CLIENT, {"clientID": "c", "producerGroup": "PG"}).code == 0
+    prepare(stranger, b"y")
+    wait_until(lambda: broker.store.visible_end(GIVEN_UP_TOPIC, 0) == 2)
+    assert all(told(push).body == b"x" for push in second.pushes)
+    assert stranger.pushes == []
+
+
+def test_a_restart_goes_on_where_it_was(tmp_path: Path, connect: Connect) -> None:
+    """The offsets are kept like a group's: what was ended before is not asked about after it."""
+    store = str(tmp_path / "store")
+    with Broker.start(RealRuntime(), store, config=QUICK, store_config=STORE) as broker:
+        client = connect(broker.address)
+        join(client)
+        prepare(client, b"x")
+        end(client, client.wait_push(), COMMIT)
+        half_end = broker.store.visible_end(HALF_TOPIC, 0)
+        wait_until(lambda: broker.offsets.query(HALF_TOPIC, GROUP, 0) == half_end)
+    with Broker.start(RealRuntime(), store, config=QUICK, store_config=STORE) as broker:
+        assert broker.offsets.query(HALF_TOPIC, GROUP, 0) == half_end
+        client = connect(broker.address)
+        join(client)
+        prepare(client, b"y")
+        assert told(client.wait_push()).body == b"y"
+
+
+def test_planted_a_check_that_does_not_know_the_ends_is_noticed(
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would ask about a message that was committed, which is then delivered twice."""
+    monkeypatch.setattr(TransactionChecks, "_ended", lambda _self, _first, _end: {})
+    client = connect(broker.address)
+    join(client)
+    prepare(client, b"x")
+    end(client, client.wait_push(), COMMIT)
+    end(client, client.wait_push(), COMMIT)
+    assert bodies(client, "T") == [b"x", b"x"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["in", "out", "gone"]), st.integers(0, 3), st.sampled_from("ab"))))
+def test_the_table_of_producers_is_that_of_a_plain_set(steps: list[tuple[str, int, str]]) -> None:
+    """Whoever is picked is a member, each gets its turn, and the count is theirs."""
+    table = Producers()
+    plain: set[tuple[Hashable, str]] = set()
+    for step, channel, group in steps:
+        if step == "in":
+            table.register(channel, group)
+            plain.add((channel, group))
+        elif step == "out":
+            table.unregister(channel, group)
+            plain.discard((channel, group))
+        else:
+            table.close(channel)
+            plain = {pair for pair in plain if pair[0] != channel}
+        for name in "ab":
+            members = {member for member, of in plain if of == name}
+            picked = {table.pick(name) for _turn in range(max(len(members), 1))}
+            assert picked == (members or {None})
+        assert table._count == len(plain)
+
+
+def test_there_is_an_end_to_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One over the limit is not noted."""
+    monkeypatch.setattr(producers, "PRODUCER_COUNT_MAX", 1)
+    table = Producers()
+    table.register("a", "g")
+    table.register("b", "g")
+    assert [table.pick("g"), table.pick("g")] == ["a", "a"]
+    assert read_properties(HALF.format(group="PG"))["PGROUP"] == "PG"

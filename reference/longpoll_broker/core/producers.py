@@ -1,0 +1,62 @@
+"""Which connections have a producer of each group: whom to ask how a transaction ended.
+
+Not thread-safe; whoever shares it has a lock. Leaves out what is asked (`service.transaction_check`).
+
+Source: `ProducerManager.java` 4.9: `registerProducer`, `getAvailableChannel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+from attrs import define, field
+
+PRODUCER_COUNT_MAX: Final = 100_000
+"""Most pairs of a group and a connection; one more is not noted, and so never asked."""
+
+
+@define(slots=True, eq=False)
+class Producers:
+    """Invariant: `_groups` and `_groups_of` say the same from both sides, `_count` pairs, and no entry is empty."""
+
+    _groups: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
+    _groups_of: dict[Hashable, set[str]] = field(factory=dict, init=False)
+    _count: int = field(default=0, init=False)
+
+    def register(self, channel: Hashable, group: str) -> None:
+        """A connection has a producer of the group."""
+        members = self._groups.get(group, {})
+        if channel in members or self._count >= PRODUCER_COUNT_MAX:
+            return
+        self._groups.setdefault(group, {})[channel] = None
+        self._groups_of.setdefault(channel, set()).add(group)
+        self._count += 1
+
+    def unregister(self, channel: Hashable, group: str) -> None:
+        """It has none any more."""
+        members = self._groups.get(group, {})
+        if channel not in members:
+            return
+        del members[channel]
+        if not members:
+            del self._groups[group]
+        groups = self._groups_of[channel]
+        groups.discard(group)
+        if not groups:
+            del self._groups_of[channel]
+        self._count -= 1
+
+    def close(self, channel: Hashable) -> None:
+        """The connection is gone."""
+        for group in list(self._groups_of.get(channel, ())):
+            self.unregister(channel, group)
+
+    def pick(self, group: str) -> Hashable | None:
+        """One of the group's connections, each in its turn; None when there is none."""
+        members = self._groups.get(group)
+        if not members:
+            return None
+        channel = next(iter(members))
+        members[channel] = members.pop(channel)
+        return channel
