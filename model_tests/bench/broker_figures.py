@@ -68,6 +68,7 @@ FIGURES: Final[Mapping[str, Figure]] = {
     "fan_first": Figure("1,000 pulls woken by one message, first", "ms", Bar("ratio", 1.0)),
     "fan_last": Figure("1,000 pulls woken by one message, last", "ms", Bar("ratio", 1.0)),
     "send_1": Figure("sends of 128 B, 64 in flight, 1 connection", "/s", Bar("ratio", 1.0, "least"), max),
+    "send_us": Figure("processor time of such a send, all threads", "us", of_rounds=min),
     "send_8": Figure("sends of 128 B, 64 in flight, 8 connections", "/s", Bar("ratio", 0.5, "least"), max),
     "pull_1": Figure("messages pulled, 32 a pull, 1 in flight", "/s", Bar("ratio", 1.0, "least"), max),
     "pull_8": Figure("messages pulled, 32 a pull, 8 in flight", "/s", Bar("ratio", 0.5, "least"), max),

@@ -27,7 +27,7 @@ from longpoll_broker.testing.harness.latency import (
 from longpoll_broker.testing.harness.throughput import Stored, fill, pulls, send_rate, sends
 from longpoll_broker.testing.harness.topics import make_topic, send_each
 from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
-from longpoll_broker.testing.harness.workers import busy_share
+from longpoll_broker.testing.harness.workers import busy_share, processor_seconds
 from longpoll_broker.testing.racing import RacePlan, race
 
 OVERSHOOT_MS: Final = (1_000, 4_000)
@@ -117,8 +117,10 @@ class Bench:
 
     def send(self, side: Side) -> None:
         """Pipelined sends on one connection."""
+        used_s = processor_seconds(side.process_id)
         rate = sends(side.address, self.topic(), 1, seconds=self.scale.seconds / 2)
-        self.put(side.name, send_1=rate.per_second)
+        used_s = processor_seconds(side.process_id) - used_s
+        self.put(side.name, send_1=rate.per_second, send_us=1e6 * used_s / rate.count)
 
     def send_many(self, side: Side) -> None:
         """Pipelined sends on eight."""
