@@ -52,3 +52,23 @@ def test_a_group_name_without_end_is_not_made() -> None:
     groups = Groups()
     assert groups.find("g" * 255) is not None
     assert groups.find("g" * 256) is None
+
+
+def test_a_broker_has_the_topics_that_javas_have() -> None:
+    """Read and write queues and permission, as 4.9.7 was seen to make them; others may not change or delete them."""
+    topics = Topics()
+    topics.add_system_topics("broker-a", "DefaultCluster")
+    assert {topic.topic_name: (topic.read_queue_nums, topic.write_queue_nums, topic.perm) for topic in topics} == {
+        "TBW102": (8, 8, 7),
+        "SELF_TEST_TOPIC": (1, 1, 6),
+        "BenchmarkTest": (1024, 1024, 6),
+        "DefaultCluster": (16, 16, 7),
+        "broker-a": (1, 1, 7),
+        "OFFSET_MOVED_EVENT": (1, 1, 6),
+        "SCHEDULE_TOPIC_XXXX": (18, 18, 6),
+        "DefaultCluster_REPLY_TOPIC": (1, 1, 6),
+        "RMQ_SYS_TRANS_HALF_TOPIC": (1, 1, 6),
+    }
+    assert all(topics.is_system(topic.topic_name) for topic in topics)
+    assert topics.is_system("rmq_sys_anything")
+    assert not topics.is_system("T")

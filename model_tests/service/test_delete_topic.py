@@ -12,7 +12,7 @@ from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, send_message
 from longpoll_broker.wire.codes import RequestCode
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
 
 DELETE = RequestCode.DELETE_TOPIC_IN_BROKER
 PULL = RequestCode.PULL_MESSAGE
@@ -91,8 +91,26 @@ def test_it_stays_gone_after_a_restart(
     assert send_message(connect(broker.address), "T") == 0
 
 
-def test_system_topics_stay(start_broker: StartBroker, connect: Connect) -> None:
-    """Deleting the topic of delayed messages would lose them."""
-    broker = start_broker()
-    assert connect(broker.address).call(DELETE, {"topic": "SCHEDULE_TOPIC_XXXX"}).code == 1
-    assert broker.topics.get("SCHEDULE_TOPIC_XXXX") is not None
+@pytest.mark.parametrize(
+    ("policy", "codes"), [(STRICT, (1, 1, 1, 1)), (ROCKETMQ_4_9, (1, 1, 1, 1)), (ROCKETMQ_5, (29, 29, 0, 1))],
+    ids=["strict", "4.9", "5"],
+)  # fmt: skip
+def test_system_topics_stay_as_they_are(
+    policy: Policy, codes: tuple[int, int, int, int], start_broker: StartBroker, connect: Connect
+) -> None:
+    """Deleting the topic of delayed messages would lose them, and changing its queues too; as both versions answer."""
+    broker = start_broker(policy=policy)
+    client = connect(broker.address)
+    conflict, blank, odd, kind = codes
+    own = ("SCHEDULE_TOPIC_XXXX", "TBW102", "BenchmarkTest", "broker-a", "DefaultCluster", "rmq_sys_x")
+    counts = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+    before = dict(broker.topics.by_name)
+    for name in own:
+        assert client.call(DELETE, {"topic": name}).code == conflict
+        assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, counts | {"topic": name}).code == conflict
+    assert client.call(DELETE, {"topic": " "}).code == blank
+    assert client.call(DELETE, {"topic": "../x"}).code == odd
+    assert (
+        client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, counts | {"topic": "U", "topicFilterType": "3"}).code == kind
+    )
+    assert broker.topics.by_name == before

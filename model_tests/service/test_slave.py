@@ -83,6 +83,26 @@ def test_a_slave_takes_no_message(policy: Policy, start_slave: StartSlave, conne
     assert broker.store.visible_end("T", 0) == 3
 
 
+@POLICIES
+def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
+    """4.9 leaves that to the master, 5.x does as it is told."""
+    broker = start_slave(policy, slave_read=True)
+    client = connect(broker.address)
+    topic = {"topic": "U", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+    codes = [
+        client.call(code, fields, body).code
+        for code, fields, body in (
+            (RequestCode.UPDATE_AND_CREATE_TOPIC, topic, b""),
+            (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}, b""),
+            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"H"}'),
+            (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "H"}, b""),
+        )
+    ]
+    changes = policy is ROCKETMQ_5
+    assert codes == [0 if changes else 1] * 4
+    assert (broker.topics.get("U") is not None, broker.topics.get("T") is None) == (changes, changes)
+
+
 def test_a_slave_that_must_not_be_read_refuses_pulls_in_5_only(start_slave: StartSlave, connect: Connect) -> None:
     """4.9 sets a code for it and then overwrites it (upstream issue #1828)."""
     assert ask(connect(start_slave(ROCKETMQ_5).address), 0).code == 2

@@ -38,7 +38,7 @@ LMQ_PREFIX: Final = "%LMQ%"
 """Begins the names of light topics and groups (`MixAll.LMQ_PREFIX`), which exist without being made."""
 SYSTEM_TOPICS: Final = (
     "SELF_TEST_TOPIC",
-    "RMQ_SYS_BENCHMARK_TOPIC",
+    "BenchmarkTest",
     "OFFSET_MOVED_EVENT",
     "SCHEDULE_TOPIC_XXXX",
     "RMQ_SYS_TRANS_HALF_TOPIC",
@@ -48,6 +48,13 @@ NOT_FOR_SENDING: Final = frozenset(
      "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
 )  # fmt: skip
 """`TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET`."""
+SYSTEM_NAMES: Final = frozenset({*SYSTEM_TOPICS, *NOT_FOR_SENDING, DEFAULT_TOPIC, "RMQ_SYS_TRACE_TOPIC"})
+"""`TopicValidator.SYSTEM_TOPIC_SET`, to which each broker adds those of its own and its cluster's name."""
+SYSTEM_PREFIX: Final = "rmq_sys_"
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+"""Ends the name of a cluster's topic for answers between clients."""
+FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
+"""`TopicFilterType`."""
 
 
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
@@ -108,6 +115,12 @@ class Topics:
     """`enableLmq`: every topic whose name begins so is there, with one queue."""
     by_name: dict[str, TopicConfig] = field(factory=dict, init=False)
     changed: bool = field(default=False, init=False)
+    _own: set[str] = field(factory=set, init=False)
+    """The names that this broker has made system topics of."""
+
+    def is_system(self, name: str) -> bool:
+        """Whether a topic is the broker's, so that nobody else may change or delete it."""
+        return name in SYSTEM_NAMES or name in self._own or name.startswith(SYSTEM_PREFIX)
 
     def get(self, name: str) -> TopicConfig | None:
         """The topic, or None when there is none of this name."""
@@ -141,11 +154,17 @@ class Topics:
             count = self.default_queue_count
             self._add(TopicConfig(DEFAULT_TOPIC, count, count, PERM_READ_WRITE | PERM_INHERIT))
         for name in SYSTEM_TOPICS:
-            count = {"SCHEDULE_TOPIC_XXXX": 18, "RMQ_SYS_BENCHMARK_TOPIC": 1024}.get(name, 1)
+            count = {"SCHEDULE_TOPIC_XXXX": 18, "BenchmarkTest": 1024}.get(name, 1)
             self._add(TopicConfig(name, count, count))
-        for name, perm in ((cluster_name, PERM_READ_WRITE | PERM_INHERIT), (broker_name, PERM_READ_WRITE)):
-            if name_problem(name) is None:
-                self._add(TopicConfig(name, 1, 1, perm))
+        inherited = PERM_READ_WRITE | PERM_INHERIT
+        for own in (
+            TopicConfig(cluster_name, perm=inherited),
+            TopicConfig(broker_name, 1, 1, inherited),
+            TopicConfig(cluster_name + REPLY_SUFFIX, 1, 1),
+        ):
+            if name_problem(own.topic_name) is None:
+                self._add(own)
+                self._own.add(own.topic_name)
 
     def make_for_send(self, name: str, default_topic: str, asked_queue_count: int) -> TopicConfig | None:
         """The topic a message is sent to, made from the default topic if need be (`createTopicInSendMessageMethod`).

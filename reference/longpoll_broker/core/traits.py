@@ -49,6 +49,8 @@ class Traits:
     """A slave whose master is alive answers at once that the master should be asked."""
     rejects_as_slave: bool = False
     """A slave answers sends, and pulls unless it may be read from, with SYSTEM_BUSY."""
+    changes_as_slave: bool = False
+    """A slave's topics and groups can be changed there."""
     commits_as_slave: bool = False
     """A slave stores the offsets that pulls carry along."""
     slave_notifies: bool = True
@@ -61,6 +63,8 @@ class Traits:
     """Every answer's header is JSON, whatever the request was written in."""
     bad_parameter_code: int = _SYSTEM_ERROR
     """The code for a queue that is not there and for a topic's name that must not be."""
+    checks_deleted_names: bool = True
+    """Deleting a topic whose name must not be is an error, and not a topic that is gone already."""
     name_server_is_silent: bool = False
     """A name server does not answer what it does not know."""
     acting_master_fields: bool = False
@@ -130,11 +134,13 @@ TRAITS_5: Final = attrs.evolve(
     stores_moved_offsets=False,
     redirects_to_master=True,
     rejects_as_slave=True,
+    changes_as_slave=True,
     commits_as_slave=True,
     slave_notifies=True,
     hears_of_members=True,
     answers_in_json=True,
     bad_parameter_code=_INVALID_PARAMETER,
+    checks_deleted_names=False,
     name_server_is_silent=False,
     acting_master_fields=True,
     properties_form=FORM_5,

@@ -19,7 +19,7 @@ from attrs import define
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.time_search import offset_at
 from longpoll_broker.core.topics import (
-    NOT_FOR_SENDING,
+    FILTER_TYPES,
     QUEUE_COUNT_MAX,
     GroupConfig,
     Groups,
@@ -48,6 +48,7 @@ from longpoll_broker.wire.headers import (
     ViewMessageRequestHeader,
 )
 
+CONFLICT: Final = "The topic[{}] is conflict with system topic."
 _BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 
@@ -154,8 +155,14 @@ class AdminService:
         header = CreateTopicRequestHeader.decode(command.ext_fields)
         problem = name_problem(header.topic)
         counts = (header.read_queue_nums, header.write_queue_nums)
+        if problem is None and self.topics.is_system(header.topic):
+            problem = CONFLICT.format(header.topic)
         if problem is not None:
             return answer(command, self.traits.bad_parameter_code, problem)
+        if header.topic_filter_type not in FILTER_TYPES:
+            return answer(
+                command, ResponseCode.SYSTEM_ERROR, f"topicFilterType = [{header.topic_filter_type[:40]}] value invalid"
+            )
         if not all(0 <= count <= QUEUE_COUNT_MAX for count in counts):
             problem = f"the topic has {max(counts)} queues, from 0 to {QUEUE_COUNT_MAX} are allowed"
             return answer(command, ResponseCode.SYSTEM_ERROR, problem)
@@ -178,8 +185,11 @@ class AdminService:
     def delete_topic(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """215: forget a topic and its queues; an unknown one is forgotten already."""
         name = DeleteTopicRequestHeader.decode(command.ext_fields).topic
-        if name in NOT_FOR_SENDING:
-            return answer(command, ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
+        problem = name_problem(name) if self.traits.checks_deleted_names or not name.strip() else None
+        if problem is None and self.topics.is_system(name):
+            problem = CONFLICT.format(name)
+        if problem is not None:
+            return answer(command, self.traits.bad_parameter_code, problem)
         # First unknown, then without queues: a send or pull between the two is refused.
         self.topics.remove(name)
         self.store.delete_topic(name)

@@ -3,8 +3,8 @@
 When the master of a slave comes back, whoever is held at the slave is let go, to pull from the master again. Leaves
 out replication and registering at a name server, so 905 comes from whoever watches the brokers.
 
-Sources: `rejectRequest` of the processors, `HookUtils.checkBeforePutMessage`, `EndTransactionProcessor.java`,
-`BrokerController.onMinBrokerChange`, `AdminBrokerProcessor.notifyBrokerIdChange`.
+Sources: `rejectRequest` of the processors, `AdminBrokerProcessor.validateSlave` 4.9, `EndTransactionProcessor.java`,
+`HookUtils.checkBeforePutMessage`, `BrokerController.onMinBrokerChange`, `AdminBrokerProcessor.notifyBrokerIdChange`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ _SENDS: Final = frozenset(
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.CONSUMER_SEND_MSG_BACK,
+    }
+)
+_CHANGES: Final = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
     }
 )
 _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
@@ -62,6 +70,12 @@ class RoleService:
                 command,
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 "service not available now: this broker is a slave; send to its master",
+            )
+        if code in _CHANGES and not self.traits.changes_as_slave:
+            return answer(
+                command,
+                ResponseCode.SYSTEM_ERROR,
+                "Can't modify topic or subscription group from slave broker, please execute it from master broker.",
             )
         if code == RequestCode.END_TRANSACTION:
             return answer(

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from attrs import frozen
 
-from longpoll_broker.core.topics import DEAD_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS, name_problem
+from longpoll_broker.core.topics import DEAD_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
 from longpoll_broker.errors import ConfigError, NoRouteError, RefusedError
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.credentials import Credentials
@@ -33,8 +33,6 @@ from longpoll_broker.wire.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from longpoll_broker.wire.headers.send import DEFAULT_TOPIC
-
-_OWN_TOPICS: Final = frozenset({*SYSTEM_TOPICS, DEFAULT_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
 
 
 @frozen
@@ -109,7 +107,8 @@ class Admin:
         names = sorted(set(TopicList.decode(answer.body).topic_list))
         if with_system:
             return names
-        own = _OWN_TOPICS | self.masters().keys() | self._cluster_names()
+        clusters = self._cluster_names()
+        own = SYSTEM_NAMES | self.masters().keys() | clusters | {name + REPLY_SUFFIX for name in clusters}
         return [name for name in names if name not in own and not name.startswith((RETRY_PREFIX, DEAD_PREFIX))]
 
     def topic(self, name: str) -> TopicInfo:

@@ -28,6 +28,7 @@ class CreateTopicRequestHeader(Header, frozen=True, kw_only=True):
     perm: Int32 = int(Permission.READ | Permission.WRITE)
     """`Permission` bits."""
     topic_filter_type: str = "SINGLE_TAG"
+    """Or `MULTI_TAG`; no broker does anything with it. Java's refuse a request without it."""
     topic_sys_flag: Int32 | None = None
     order: bool = False
 
