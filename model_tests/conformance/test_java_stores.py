@@ -6,6 +6,7 @@ stopped, be it by a stop or by a kill.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -29,6 +30,7 @@ from longpoll_broker.store.record import Record
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_broker.testing.stores import open_store
+from longpoll_broker.wire.bodies import load_json
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_spec.policy import ROCKETMQ_4_9
 
@@ -162,6 +164,36 @@ def check_all(client: RawClient, sent: Sent) -> None:
     assert found_by_key(client, TOPICS[1], "grp3") == group[-64:]
 
 
+def check_tables(client: RawClient, turn: int) -> None:
+    """Topics, groups and offsets are those that the other side left when it stopped."""
+    deadline_s = time.monotonic() + READY_S
+    while client.call(RequestCode.PULL_MESSAGE, pull_fields(TOPICS[1], 0, queue_id=QUEUES - 1)).code:
+        assert time.monotonic() < deadline_s, "the topic is not known"
+    beyond = client.call(RequestCode.PULL_MESSAGE, pull_fields(TOPICS[1], 0, queue_id=QUEUES))
+    assert beyond.code == ResponseCode.SYSTEM_ERROR
+    fields = {"consumerGroup": "CG", "topic": TOPICS[0], "queueId": "1"}
+    assert (client.call(RequestCode.QUERY_CONSUMER_OFFSET, fields).ext_fields or {})["offset"] == str(turn)
+    groups = load_json(client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}).body)
+    assert groups["subscriptionGroupTable"]["CG"]["retryMaxTimes"] == turn
+
+
+def change_tables(client: RawClient, turn: int) -> None:
+    """Leave a group and an offset that tell which turn it was."""
+    group = {"groupName": "CG", "retryMaxTimes": turn}
+    body = json.dumps(group).encode()
+    assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == 0
+    fields = {"consumerGroup": "CG", "topic": TOPICS[0], "queueId": "1", "commitOffset": str(turn)}
+    assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
+
+
+def leave_backups_only(store: Path) -> None:
+    """Damage the tables that both write, so that the next one to open the store must take their `.bak`."""
+    for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json"):
+        path = store / "config" / name
+        path.replace(path.with_name(f"{path.name}.bak"))
+        path.write_text("{")
+
+
 @contextmanager
 def ours(home: Path, config: StoreConfig = OURS) -> Iterator[tuple[str, int]]:
     """Our broker on the store in `home`, stopped at the end."""
@@ -169,15 +201,19 @@ def ours(home: Path, config: StoreConfig = OURS) -> Iterator[tuple[str, int]]:
         yield broker.address
 
 
-def go_round(home: Path, sent: Sent, opened: Opened, count: int) -> None:
-    """Open the store, check what the other left, send more and check again."""
+def go_round(home: Path, sent: Sent, opened: Opened, count: int, turn: int = 0) -> None:
+    """Open the store, check what the other left, send more and check again; its tables too, from turn 1 on."""
     home.mkdir(exist_ok=True)
     with opened(home) as address, RawClient(address) as client:
+        if turn > 1:
+            check_tables(client, turn - 1)
         for topic in TOPICS:
             wait_until_ready(client, topic)
         check_all(client, sent)
         send_some(client, sent, count)
         check_all(client, sent)
+        if turn:
+            change_tables(client, turn)
 
 
 def sound(home: Path) -> None:
@@ -190,7 +226,10 @@ def sound(home: Path) -> None:
 
 @pytest.mark.parametrize("first", [pytest.param("java", marks=pytest.mark.long), "ours"])
 def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, first: str) -> None:
-    """Stopped by one and opened by the other, four times: each serves everything and goes on."""
+    """Stopped by one and opened by the other, four times: each serves everything and goes on.
+
+    The tables of `config/` go with it; the second and third to open the store find only their backups whole.
+    """
     sent = Sent()
 
     @contextmanager
@@ -201,11 +240,13 @@ def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, fi
     turns = [java, ours, java, ours] if first == "java" else [ours, java, ours, java]
     home = tmp_path / "0"
     for number, opened in enumerate(turns):
-        go_round(home, sent, opened, 120)
+        go_round(home, sent, opened, 120, number + 1)
         assert not (home / "store" / "abort").exists()
         sound(home)
         shutil.copytree(home / "store", tmp_path / str(number + 1) / "store")
         home = tmp_path / str(number + 1)
+        if number < 2:
+            leave_backups_only(home / "store")
 
 
 def queue_files(store: Path) -> dict[str, bytes]:
