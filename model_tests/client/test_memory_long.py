@@ -1,0 +1,111 @@
+"""What the client keeps of 3,600,000 messages that it sent and consumed: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.client import (
+    ConsumerConfig,
+    ConsumeStatus,
+    OutgoingMessage,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    StartAt,
+)
+from longpoll_broker.service.client.process_queue import ProcessQueue
+from longpoll_broker.testing.client_scenarios import new_topic, wait_for
+from longpoll_broker.testing.harness.workers import private_bytes
+
+RUNTIME: Final = RealRuntime()
+MESSAGES: Final = 3_600_000
+PARTS: Final = 20
+"""Of which the first, 5 %, is what memory is compared with."""
+BATCH: Final = [OutgoingMessage(b"x" * 16, tags="t")] * 500
+GROWTH_MAX: Final = 1.10
+END_S: Final = 20.0
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    """The name server of `longpoll serve`, a process of its own: what it uses does not count here."""
+    any_port = "127.0.0.1:0"
+    command = (sys.executable, "-m", "longpoll", "serve", "--json", "--listen", any_port, "--name-server", any_port)
+    with subprocess.Popen((*command, "--store", str(directory)), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["name-server"]
+        finally:
+            process.terminate()
+            process.wait(END_S)
+
+
+def used_after_each_part(directory: Path, messages: int) -> list[int]:
+    """This process's memory less mapped files after each part of the messages was sent and consumed, bytes."""
+    used: list[int] = []
+    count = 0
+    lock = threading.Lock()
+
+    def listen(batch: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        nonlocal count
+        with lock:
+            count += len(batch)
+        return ConsumeStatus.SUCCESS
+
+    # Few may wait: how many do so at once is chance, and no leak.
+    config = ConsumerConfig(
+        "G", start_at=StartAt.FIRST, consume_count_max=100, thread_count=2, cached_count_max=100, batch_count_max=100
+    )
+    with ExitStack() as stack:
+        name_server = stack.enter_context(served(directory))
+        topic = stack.enter_context(new_topic(name_server))
+        producer = stack.enter_context(Producer(RUNTIME, name_server))
+        consumer = stack.enter_context(PushConsumer(RUNTIME, name_server, config, listen))
+        consumer.subscribe(topic)
+        consumer.start()
+        for part in range(1, PARTS + 1):
+            for _batch in range(messages // PARTS // len(BATCH)):
+                producer.send_batch(topic, BATCH)
+            wait_for(lambda part=part: count >= part * messages // PARTS, f"part {part}")  # type: ignore[misc] # bound at once
+            used.append(private_bytes(os.getpid()))
+    assert count == messages
+    return used
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_the_client_keeps_nothing_of_what_it_sent_and_consumed(tmp_path: Path) -> None:
+    """The process's memory less mapped files ends within 10 % of what it was after a twentieth."""
+    used = used_after_each_part(tmp_path / "store", MESSAGES)
+    print(f"memory after each part, KiB: {[size // 1024 for size in used]}")  # noqa: T201 - the figure that it is run for
+    assert used[-1] <= GROWTH_MAX * used[0]
+    assert used[0] + 16 * MESSAGES > GROWTH_MAX * used[0]
+
+
+@pytest.mark.long
+def test_planted_a_client_that_remembers_every_offset_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Less than a tenth of the messages are enough to see it, with the bar scaled to them."""
+    remembered: list[Any] = []
+    put = ProcessQueue.put
+
+    def leaking(self: ProcessQueue, messages: Sequence[ReceivedMessage], offset_next: int) -> None:
+        remembered.extend(bytes(200) for _message in messages)
+        put(self, tuple(messages), offset_next)
+
+    monkeypatch.setattr(ProcessQueue, "put", leaking)
+    used = used_after_each_part(tmp_path / "store", 200_000)
+    assert used[-1] > GROWTH_MAX * used[0]
+    assert len(remembered) == 200_000
