@@ -17,6 +17,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
+from longpoll_judge.commits import judge_commits
 from longpoll_judge.conformance import judge_conformance
 from longpoll_judge.latency import histogram, percentiles
 from longpoll_judge.local import LocalEngine
@@ -103,6 +104,9 @@ def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float
         say(f"judging {survey.event_count} events")
         rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
     findings, unknown_laws = judge_conformance(history, context) if history.laws else ([], [])
+    if survey.offset_queries:
+        say("judging committed offsets")
+        findings += judge_commits(history, context)
     result = _add_up(rows, findings, gaps + unknown_laws)
     return msgspec.structs.replace(
         result,

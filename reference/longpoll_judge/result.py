@@ -23,6 +23,7 @@ ANSWER_IS_RIGHT: Final = "answer_is_right"
 ANSWERED_ON_STOP: Final = "answered_on_stop"
 OFFSETS_IN_ORDER: Final = "offsets_in_order"
 VISIBLE_IS_MONOTONE: Final = "visible_is_monotone"
+COMMIT_NEVER_REGRESSES: Final = "commit_never_regresses"
 FOLLOWS_THE_LAW: Final = "follows_the_law"
 PROPERTIES: Final = (
     NO_LOST_WAKEUP,
@@ -32,6 +33,7 @@ PROPERTIES: Final = (
     ANSWER_IS_RIGHT,
     OFFSETS_IN_ORDER,
     VISIBLE_IS_MONOTONE,
+    COMMIT_NEVER_REGRESSES,
     FOLLOWS_THE_LAW,
 )
 

@@ -28,6 +28,8 @@ from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.policy import policy_named
 
 KNOWN_EVENTS: Final = frozenset((*BLACK_BOX, *WHITE_BOX, *ACTION_NAMES))
+QUERY_CONSUMER_OFFSET: Final = 14
+"""The request code that asks for a group's committed offset."""
 Integers = NDArray[np.int64]
 Run = tuple[int, int]
 """Sequence numbers first to last, both included."""
@@ -67,6 +69,8 @@ class Survey(msgspec.Struct):
     unknown_events: dict[str, int] = msgspec.field(default_factory=dict)
     unplaced_answers: int = 0
     """Answers that name no queue; their requests may."""
+    offset_queries: int = 0
+    """Requests for a group's committed offset."""
 
 
 @frozen
@@ -127,6 +131,8 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
             survey.closes.append((row["source"], row["connection"], row["after_ns"], row["before_ns"]))
     is_answer = np.isin(codes, [code for code, name in enumerate(names) if name == "answer_sent"])
     survey.unplaced_answers = int(np.count_nonzero(is_answer & (table["queue"].to_numpy() < 0)))
+    is_request = np.isin(codes, [code for code, name in enumerate(names) if name == "request_received"])
+    survey.offset_queries = int(np.count_nonzero(is_request & (table["code"].to_numpy() == QUERY_CONSUMER_OFFSET)))
     return survey
 
 
@@ -171,6 +177,7 @@ def merge(surveys: Iterable[Survey]) -> Survey:
         whole.closes += part.closes
         whole.damages += part.damages
         whole.unplaced_answers += part.unplaced_answers
+        whole.offset_queries += part.offset_queries
         unknown.update(part.unknown_events)
         for name, seen in part.sources.items():
             known = whole.sources.get(name)

@@ -76,9 +76,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     code: int = -1
     """request_received: the request code; answer_sent: the response code."""
     group: str = ""
-    """request_received of a pull: the consumer group."""
+    """request_received of a pull, and of a query or an update of a committed offset: the consumer group."""
     offset: int = -1
-    """request_received of a pull: the first queue offset asked for."""
+    """request_received of a pull: the first queue offset asked for; answer_sent to a query of a committed offset: that
+    offset; a step of the law: the next offset that the request's consumer reads."""
+    commit_offset: int = -1
+    """request_received of a pull that commits, and of a request to store an offset: the offset to be committed."""
     count_max: int = -1
     """request_received of a pull: the most messages asked for."""
     may_hold: bool = False
@@ -166,6 +169,7 @@ FIELD_TYPES: Final[dict[str, type]] = {
     "code": int,
     "group": str,
     "offset": int,
+    "commit_offset": int,
     "count_max": int,
     "may_hold": bool,
     "timeout_ms": int,

@@ -51,6 +51,7 @@ from longpoll_broker.service.lock_service import LockService
 from longpoll_broker.service.metrics import RequestCounts
 from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.service.offset_moved import OffsetMovedTeller
+from longpoll_broker.service.offset_records import recorded
 from longpoll_broker.service.opening import ANY_PORT, Address, adopt_topics, open_access_control, open_listener
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.service.query_service import QueryService
@@ -420,6 +421,8 @@ class Broker:
             processors[RequestCode.LITE_PULL_MESSAGE] = self.pull_service.receive
         if self._access is not None:
             processors |= AccessAdmin(self._access, config, "{}:{}".format(*self.address)).processors
+        if recorder is not None:
+            processors = recorded(processors, recorder)
         self._processors = with_hooks(processors, hooks)
 
     def _inner_queues(self) -> InnerQueueService | None:

@@ -398,6 +398,7 @@ class PullService:
             timeout_ms=pull.timeout_ms,
             expression_type=known.expression_type if known else "",
             expression=known.expression if known else "",
+            commit_offset=max(pull.commit_offset, -1) if pull.sys_flag & FLAG_COMMIT_OFFSET and self._commits else -1,
         )
 
     def _record_answer(self, pull: Pull, code: int, read: Any, cause: str, outbox: Outbox) -> None:

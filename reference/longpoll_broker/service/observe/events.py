@@ -121,6 +121,7 @@ def pull_fields(request: Command, subscriptions: Subscriptions) -> Fields:
         "timeout_ms": _kept(header.suspend_timeout_millis or 0),
         "expression_type": kind,
         "expression": expression,
+        "commit_offset": _kept(max(header.commit_offset or 0, -1)) if header.has_commit_offset else -1,
     }
 
 

@@ -2,8 +2,9 @@
 
 A request counts as received when the broker's kernel had its last byte, an answer as sent when its first bytes had come
 here; both are intervals of the proxy's clock, and `uncertainty_ns` of `meta.json` covers the way between the two
-machines' kernels. No event tells of one-way requests, of what a broker asks its clients (40 and others), or of codes
-other than pulls and sends; heartbeats are read for their subscriptions.
+machines' kernels. No event tells of one-way requests but those that commit an offset, of what a broker asks its clients
+(40 and others), or of codes other than pulls, sends, and queries and updates of offsets; heartbeats are read for their
+subscriptions.
 
 What cannot be read is relayed all the same: the connection then counts as closed for the history, and a `lost` event
 says that something was not seen. Two open requests with one opaque cannot be told apart by their answers: neither is
@@ -35,6 +36,7 @@ from longpoll_broker.service.observe.events import (
     read_send,
     stored_at,
 )
+from longpoll_broker.service.offset_records import OFFSET_CODES, offset_fields, told_offset
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command, decode_frame
 from longpoll_broker.wire.frame import FrameReader
@@ -77,6 +79,7 @@ class Open:
     request: str
     place: Fields
     """Topic and queue."""
+    code: int
     sent: Sent | None = None
     """Of a send, what it asked for."""
     ambiguous: bool = False
@@ -153,24 +156,22 @@ class ConnectionTap:
         code = command.code
         if code == RequestCode.HEART_BEAT:
             self._learn(command)
-        elif (code in PULLS or code in SENDS) and not command.is_one_way:
+        elif code in OFFSET_CODES and command.is_one_way:
+            self._one_way_commit(command, after_ns, before_ns)
+        elif (code in PULLS or code in SENDS or code in OFFSET_CODES) and not command.is_one_way:
             self._number += 1
             self._totals.requests += 1
             opaque = command.opaque
             earlier = self._open.get(opaque)
             try:
                 sent = read_send(command) if code in SENDS else None
-                fields = (
-                    pull_fields(command, self._subscriptions)
-                    if sent is None
-                    else {"topic": sent.topic, "queue": sent.queue}
-                )
+                fields = {"topic": sent.topic, "queue": sent.queue} if sent is not None else self._fields(command)
             except UNREADABLE as error:
                 # A broker answers it with an error, if at all; it cannot be judged, but nor can it be forgotten.
                 self._miss(f"a request of code {code}", error)
                 return
             place = {"topic": fields["topic"], "queue": fields["queue"]}
-            asked = Open(f"{self._connection}-{self._number}", place, sent, ambiguous=earlier is not None)
+            asked = Open(f"{self._connection}-{self._number}", place, code, sent, ambiguous=earlier is not None)
             if earlier is not None or len(self._open) >= OPEN_MAX:
                 # Its answer cannot be told from the other's: neither may be judged by it.
                 self._recorder.lose(2 if earlier is None or earlier.ambiguous else 3)
@@ -188,6 +189,20 @@ class ConnectionTap:
                 code=code,
                 **fields,
             )
+
+    def _fields(self, command: Command) -> Fields:
+        """The fields of a pull, or of a request about an offset; raises HeaderError."""
+        return offset_fields(command) if command.code in OFFSET_CODES else pull_fields(command, self._subscriptions)
+
+    def _one_way_commit(self, command: Command, after_ns: int, before_ns: int) -> None:
+        """Nobody answers it, so it has no identifier by which an answer could be missed."""
+        try:
+            fields = offset_fields(command)
+        except UNREADABLE as error:
+            self._miss(f"a request of code {command.code}", error)
+            return
+        place = {"connection": self._connection, "code": command.code}
+        self._recorder.put("request_received", after_ns, before_ns=before_ns, **place, **fields)
 
     def _learn(self, heartbeat: Command) -> None:
         try:
@@ -216,7 +231,8 @@ class ConnectionTap:
             self._miss(f"an answer of code {command.code}", error)
 
     def _pull_answer(self, command: Command, asked: Open, after_ns: int, before_ns: int) -> None:
-        fields = pull_answer_fields(command)
+        about_offset = asked.code in OFFSET_CODES
+        fields = told_offset(asked.code, command) if about_offset else pull_answer_fields(command)
         self._recorder.put(
             "answer_sent",
             after_ns,

@@ -1,0 +1,149 @@
+"""A group that is told an older offset than it committed is found, and only where nothing else explains it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.observe.observer import Observer
+from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
+from longpoll_broker.wire.codes import CommandFlag, PullSysFlag, RequestCode
+from longpoll_judge import commits
+from longpoll_judge.generate import BROKER, SOURCE, simulated_meta, write
+from longpoll_judge.job import judge
+from longpoll_judge.recording import load
+from longpoll_judge.result import COMMIT_NEVER_REGRESSES, Result
+from longpoll_spec.history import Event
+from longpoll_spec.policy import Policy, preset
+
+MS: Final = 1_000_000
+PLACE: Final = {"broker": BROKER, "topic": "T", "queue": 0, "connection": "1"}
+Kind = tuple[str, int, int, int]
+"""What is asked: `pull`, `explicit`, `one_way` or `ask`; its offset; when it is received and answered, ms."""
+
+
+def events_of(kinds: list[Kind]) -> list[Event]:
+    """The exchanges as events; the group is told the offset of an `ask`."""
+    made: list[dict[str, Any]] = []
+    for number, (kind, offset, received_ms, answered_ms) in enumerate(kinds):
+        code = {"pull": 11, "ask": 14}.get(kind, 15)
+        request = "" if kind == "one_way" else f"r{number}"
+        asked = {"event": "request_received", "code": code, "group": "G", "after_ns": received_ms * MS}
+        if kind == "pull":
+            asked |= {"offset": 0, "expression": "*", "expression_type": "TAG", "timeout_ms": 10_000, "may_hold": True}
+        made.append(asked | PLACE | {"request": request} | ({"commit_offset": offset} if kind != "ask" else {}))
+        told = {"offset": offset} if kind == "ask" else {"offset_next": 0, "offset_min": 0, "offset_max": 0}
+        answer_code = 19 if kind == "pull" else 0
+        if kind != "one_way":
+            answer = {"event": "answer_sent", "code": answer_code, "after_ns": answered_ms * MS}
+            made.append(answer | PLACE | {"request": request} | (told if kind != "explicit" else {}))
+    ends = [{"event": "source_started", "after_ns": 0}, {"event": "source_stopped", "after_ns": 10**6 * MS}]
+    return [
+        Event(**{"before_ns": fields["after_ns"] + 1, **fields}, source=SOURCE, sequence=number)
+        for number, fields in enumerate([ends[0], *made, ends[1]])
+    ]
+
+
+def judged(directory: Path, kinds: list[Kind]) -> Result:
+    """The result on these exchanges."""
+    write(directory, events_of(kinds), simulated_meta())
+    return judge([directory], engine="local")
+
+
+REGRESSIONS: Final[dict[str, list[Kind]]] = {
+    "a pull's older commit": [("pull", 9, 1, 2), ("pull", 5, 1, 3), ("ask", 5, 10, 11)],
+    "after an explicit one": [("explicit", 9, 1, 2), ("pull", 5, 3, 4), ("ask", 5, 10, 11)],
+    "put back before, not after": [("explicit", 5, 1, 2), ("pull", 9, 3, 4), ("ask", 5, 10, 11)],
+    "forgotten": [("pull", 9, 1, 2), ("ask", 0, 10, 11)],
+}
+RIGHT: Final[dict[str, list[Kind]]] = {
+    "the greatest": [("pull", 5, 1, 3), ("pull", 9, 1, 2), ("ask", 9, 10, 11)],
+    "put back by itself": [("pull", 9, 1, 2), ("explicit", 5, 3, 4), ("ask", 5, 10, 11)],
+    "put back, then a pull": [("pull", 9, 1, 2), ("explicit", 3, 3, 4), ("pull", 5, 5, 6), ("ask", 5, 10, 11)],
+    "put back one way": [("pull", 9, 3, 4), ("one_way", 5, 1, 1), ("ask", 5, 10, 11)],
+    "asked meanwhile": [("pull", 9, 5, 20), ("ask", 5, 10, 11)],
+    "put back meanwhile": [("explicit", 5, 1, 20), ("pull", 9, 3, 4), ("ask", 5, 10, 11)],
+    "another group's": [("ask", 5, 10, 11)],
+}
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_an_older_commit_over_a_newer_one_is_found(tmp_path: Path, name: str) -> None:
+    """The finding names the commit, the question and what was told, and nothing else is said."""
+    result = judged(tmp_path / "history", REGRESSIONS[name])
+    (finding,) = result.findings
+
+    assert (finding.property, finding.verdict, finding.topic) == (COMMIT_NEVER_REGRESSES, "violated", "T")
+    assert "was told offset" in finding.why
+    assert [event["event"] for event in finding.evidence] == ["request_received", "answer_sent"] * 2
+    assert finding.window_end_ms - finding.window_start_ms == pytest.approx(
+        10 if name != "put back before, not after" else 8, abs=0.01
+    )
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_something_explains_is_no_finding(tmp_path: Path, name: str) -> None:
+    """The greatest commit, an explicit one that may have come later, and what may not have been committed yet."""
+    assert judged(tmp_path / "history", RIGHT[name]).findings == []
+
+
+def test_what_was_lost_may_have_put_it_back(tmp_path: Path) -> None:
+    """Where events are missing an explicit commit may be among them: unknown."""
+    events = events_of(REGRESSIONS["forgotten"])
+    last = msgspec.structs.replace(events[-1], sequence=events[-1].sequence + 4)
+    write(tmp_path / "history", [*events[:-1], last], simulated_meta())
+
+    assert [finding.verdict for finding in judge([tmp_path / "history"], engine="local").findings] == ["unknown"]
+
+
+def test_planted_a_judge_that_takes_every_commit_for_an_excuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If pulls counted as explicit commits, their regressions would go unnoticed."""
+    monkeypatch.setattr(commits, "UPDATE_CONSUMER_OFFSET", 11)
+
+    assert judged(tmp_path / "history", REGRESSIONS["a pull's older commit"]).findings == []
+
+
+def drive(address: tuple[str, int]) -> None:
+    """Commit 2 with a pull, then 1 with another, and ask; another group commits one way meanwhile."""
+    with RawClient(address) as client:
+        for number in range(3):
+            send_message(client, "T", b"%d" % number)
+        for offset in (2, 1):
+            fields = pull_fields("T", 0) | {"commitOffset": str(offset), "sysFlag": str(_COMMITS)}
+            assert client.reply(client.send(RequestCode.PULL_MESSAGE, fields)) is not None
+        asked = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
+        other = asked | {"consumerGroup": "H", "commitOffset": "3"}
+        client.send(RequestCode.UPDATE_CONSUMER_OFFSET, other, flag=CommandFlag.ONE_WAY)
+        assert client.reply(client.send(RequestCode.QUERY_CONSUMER_OFFSET, asked)) is not None
+
+
+_COMMITS: Final = int(PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION)
+
+
+@pytest.mark.parametrize(("policy", "verdict"), [(preset("strict"), "valid"), (preset("rocketmq-4.9"), "invalid")])
+@pytest.mark.parametrize("observed", [False, True], ids=["recorded", "observed"])
+def test_a_broker_s_regression_is_recorded_and_found(
+    tmp_path: Path, policy: Policy, verdict: str, observed: bool
+) -> None:
+    """4.9 lets an older pull's commit overwrite a newer one and strict does not, from inside and through the proxy."""
+    history = tmp_path / "history"
+    inside = {} if observed else {"record_directory": str(history)}
+    options: dict[str, Any] = {"policy": policy, "store_config": SMALL_STORE, **inside}
+    with Broker.start(RealRuntime(), str(tmp_path / "store"), **options) as broker:
+        if observed:
+            with Observer.start(RealRuntime(), brokers=[broker.address], record_directory=str(history)) as observer:
+                (door,) = observer.doors.values()
+                drive(door)
+        else:
+            drive(broker.address)
+    result = judge([history], engine="local")
+
+    said = [event for event in load(history).events if event.group == "H"]
+    assert [(event.code, event.commit_offset, event.request) for event in said] == [(15, 3, "")]
+    assert [finding.property for finding in result.findings] == [COMMIT_NEVER_REGRESSES] * (verdict == "invalid")

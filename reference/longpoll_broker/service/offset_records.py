@@ -1,0 +1,77 @@
+"""Records what groups commit by themselves, and what they are told of their offsets (requests 14 and 15).
+
+A step around their processors, so that these know nothing of histories. Leaves out what pulls commit along: that stands
+in their own events (`pull_service`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from longpoll_broker.errors import HeaderError
+from longpoll_broker.record import HistoryRecorder
+from longpoll_broker.service.channel import Channel, Outbox, Parts
+from longpoll_broker.service.exchange import Processor
+from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_broker.wire.command import Command, decode_frame
+from longpoll_broker.wire.frame import FrameReader
+from longpoll_broker.wire.headers import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
+
+OFFSET_CODES: Final = (int(RequestCode.QUERY_CONSUMER_OFFSET), int(RequestCode.UPDATE_CONSUMER_OFFSET))
+
+
+def offset_fields(request: Command) -> dict[str, Any]:
+    """The fields of the `request_received` of a query or an update of an offset; raises HeaderError."""
+    if request.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+        update = UpdateConsumerOffsetRequestHeader.decode(request.ext_fields)
+        asked = {"topic": update.topic, "queue": update.queue_id, "group": update.consumer_group}
+        return asked | {"commit_offset": max(update.commit_offset, -1)}
+    query = QueryConsumerOffsetRequestHeader.decode(request.ext_fields)
+    return {"topic": query.topic, "queue": query.queue_id, "group": query.consumer_group}
+
+
+def told_offset(code: int, answer: Command) -> dict[str, int]:
+    """What an answer to a request of this code tells: the committed offset, where it is one; raises HeaderError."""
+    if code != RequestCode.QUERY_CONSUMER_OFFSET or answer.code != ResponseCode.SUCCESS:
+        return {}
+    told = (answer.ext_fields or {}).get("offset", "")
+    if not told.lstrip("-").isdecimal() or len(told) > 19:
+        raise HeaderError("an answer to a query of an offset", "offset", f"is no number but {told[:40]!r}")
+    return {"offset": max(int(told), -1)}
+
+
+def recorded(processors: Mapping[int, Processor], recorder: HistoryRecorder) -> dict[int, Processor]:
+    """The processors, of which those of offsets record what they are asked and what they say."""
+    return {
+        code: _recorded(processor, recorder) if code in OFFSET_CODES else processor
+        for code, processor in processors.items()
+    }
+
+
+def _recorded(processor: Processor, recorder: HistoryRecorder) -> Processor:
+    def process(channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        try:
+            fields = offset_fields(command)
+        except HeaderError:
+            return processor(channel, command, outbox)
+        channel.request_count += 1
+        fields["connection"] = str(channel.number)
+        # Nobody answers a one-way request, so it has no identifier by which an answer could be missed.
+        if not command.is_one_way:
+            fields["request"] = f"{channel.number}-{channel.request_count}"
+        recorder.put("request_received", channel.received_ns, code=command.code, **fields)
+        reply = processor(channel, command, outbox)
+        if reply is not None and not command.is_one_way:
+            frames = FrameReader()
+            frames.feed(b"".join(reply))
+            frame = frames.next_frame()
+            assert frame is not None, "a reply is one frame"
+            answer = decode_frame(frame)
+            place = {name: fields[name] for name in ("topic", "queue", "request", "connection")}
+            told = place | {"code": answer.code} | told_offset(command.code, answer)
+            after_ns = recorder.now_ns()
+            outbox.after_flush(lambda: recorder.put("answer_sent", after_ns, **told))
+        return reply
+
+    return process
