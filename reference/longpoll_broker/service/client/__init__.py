@@ -2,8 +2,8 @@
 
 `remoting` is one connection, `instance` all of a client's connections and routes, `producer` sends, `consumer` shares
 queues and pulls them, `delivery` gives messages to whoever polls, `push` to a listener, `aio` to
-asyncio, and `admin` asks and changes what there is.
-Leaves out transactions and pulling without a group. `docs/client.md` shows how it is used.
+asyncio, `transactions` sends what is delivered only once it is committed, and `admin` asks and changes what there is.
+Leaves out pulling without a group. `docs/client.md` shows how it is used.
 """
 
 from longpoll_broker.service.client.admin import Admin
@@ -20,6 +20,7 @@ from longpoll_broker.service.client.rebalance import allocate_averagely, allocat
 from longpoll_broker.service.client.remoting import RemotingClient
 from longpoll_broker.service.client.settings import ConsumerConfig, StartAt
 from longpoll_broker.service.client.statistics import TopicStatistics
+from longpoll_broker.service.client.transactions import TransactionProducer, TransactionResult, TransactionState
 from longpoll_broker.service.client.workers import ConsumeStatus, Later, Listener
 from longpoll_broker.wire.bodies import MessageModel, MessageQueue
 
@@ -45,6 +46,9 @@ __all__ = [
     "SendResult",
     "StartAt",
     "TopicStatistics",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
     "allocate_averagely",
     "allocate_by_circle",
 ]

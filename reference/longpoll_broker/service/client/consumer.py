@@ -198,7 +198,7 @@ class GroupMember:
 
         self._timer.after(period_s, run)
 
-    def _requested(self, command: Command) -> bool:
+    def _requested(self, command: Command, _address: str) -> bool:
         """What a broker asks of us, on a reader thread."""
         if command.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             return False

@@ -67,7 +67,8 @@ def split_address(address: str) -> tuple[str, int]:
 class ClientInstance:
     """One client to the name servers and brokers: an id, a connection per address, a route per topic.
 
-    `name_server` is one address or several separated by semicolons. Raises ConfigError when one is none.
+    `name_server` is one address or several separated by semicolons. Raises ConfigError when one is none. `on_request`
+    gets what a peer asks of us, with its host:port, as `RemotingClient` says.
 
     Invariant: `_clients`, `_connecting`, `_routes` and `_addresses` change under `_lock`; a client in `_clients` may
     have lost its connection and is then replaced by the next that asks for it, under the address's lock in
@@ -80,7 +81,7 @@ class ClientInstance:
         name_server: str,
         *,
         client_id: str | None = None,
-        on_request: Callable[[Command], bool] | None = None,
+        on_request: Callable[[Command, str], bool] | None = None,
         credentials: Credentials | None = None,
     ) -> None:
         self.runtime = runtime
@@ -206,11 +207,17 @@ class ClientInstance:
                 client = self._clients.get(address)
             if client is None or not client.is_open:
                 client = RemotingClient(
-                    self.runtime, *address, on_request=self._on_request, credentials=self._credentials
+                    self.runtime,
+                    *address,
+                    on_request=lambda command: self._requested(command, "{}:{}".format(*address)),
+                    credentials=self._credentials,
                 )
                 with self._lock:
                     self._clients[address] = client
             return client
+
+    def _requested(self, command: Command, address: str) -> bool:
+        return self._on_request is not None and self._on_request(command, address)
 
 
 def _route_data(topic: str, answer: Command) -> TopicRouteData:

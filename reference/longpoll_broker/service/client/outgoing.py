@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from longpoll_broker.config import MIB
 from longpoll_broker.errors import ConfigError, LocalProtocolError
 from longpoll_broker.service.client.instance import DEFAULT_QUEUE_COUNT
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.codes import MessageSysFlag, RequestCode
 from longpoll_broker.wire.headers import SendMessageRequestHeaderV2
 from longpoll_broker.wire.headers.send import DEFAULT_TOPIC
 from longpoll_broker.wire.message import (
@@ -24,6 +24,8 @@ from longpoll_broker.wire.message import (
     PROPERTIES_SIZE_MAX,
     PROPERTY_DELAY,
     PROPERTY_KEYS,
+    PROPERTY_PREPARED,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     PROPERTY_WAIT,
@@ -37,7 +39,9 @@ BODY_SIZE_MAX: Final = 4 * MIB
 TOPIC_SIZE_MAX: Final = 127
 TOPIC_PATTERN: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{TOPIC_SIZE_MAX}}}")
 """`TopicValidator.VALID_PATTERN_STR` and its longest name."""
-RESERVED_PROPERTIES: Final = frozenset({PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT, PROPERTY_DELAY})
+RESERVED_PROPERTIES: Final = frozenset(
+    {PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT, PROPERTY_DELAY, PROPERTY_PREPARED}
+)
 
 
 @frozen
@@ -83,6 +87,8 @@ class Parcel:
     msg_ids: tuple[str, ...]
     """One for each message."""
     born_ms: int
+    sys_flag: int = field(default=0)
+    """`MessageSysFlag`."""
 
     def header(self, queue_id: int) -> SendMessageRequestHeaderV2:
         """The request for one queue."""
@@ -92,7 +98,7 @@ class Parcel:
             default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=DEFAULT_QUEUE_COUNT,
             queue_id=queue_id,
-            sys_flag=0,
+            sys_flag=self.sys_flag,
             born_timestamp=self.born_ms,
             flag=0,
             properties=self.properties,
@@ -106,6 +112,15 @@ def single_parcel(group: str, topic: str, message: OutgoingMessage, msg_id: str,
     check_message(topic, message.body, message.properties)
     text = message.property_text(msg_id)
     return Parcel(group, topic, RequestCode.SEND_MESSAGE_V2, text, message.body, (msg_id,), born_ms)
+
+
+def prepared_parcel(group: str, topic: str, message: OutgoingMessage, msg_id: str, born_ms: int) -> Parcel:
+    """One message that waits for the end of its transaction; raises ConfigError."""
+    check_message(topic, message.body, message.properties)
+    marks = {PROPERTY_PREPARED: "true", PROPERTY_PRODUCER_GROUP: group}
+    text = evolve(message, properties=dict(message.properties) | marks).property_text(msg_id)
+    flag = MessageSysFlag.TRANSACTION_PREPARED.value
+    return Parcel(group, topic, RequestCode.SEND_MESSAGE_V2, text, message.body, (msg_id,), born_ms, flag)
 
 
 def batch_parcel(

@@ -1,6 +1,6 @@
 """Sends messages: picks a queue, asks its broker, tries another broker's when that fails.
 
-Leaves out transactions, and staying away from brokers that were slow (`sendLatencyFaultEnable`).
+Leaves out transactions (`transactions`), and staying away from brokers that were slow (`sendLatencyFaultEnable`).
 
 Source: `DefaultMQProducerImpl.sendDefaultImpl`, `TopicPublishInfo.selectOneMessageQueue`.
 """
@@ -26,7 +26,13 @@ from longpoll_broker.errors import (
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.instance import ClientInstance
-from longpoll_broker.service.client.outgoing import OutgoingMessage, Parcel, batch_parcel, single_parcel
+from longpoll_broker.service.client.outgoing import (
+    OutgoingMessage,
+    Parcel,
+    batch_parcel,
+    prepared_parcel,
+    single_parcel,
+)
 from longpoll_broker.service.client.remoting import CALL_TIMEOUT_S
 from longpoll_broker.wire.bodies import MessageQueue
 from longpoll_broker.wire.codes import SEND_SUCCESS_CODES, ResponseCode
@@ -62,6 +68,11 @@ class SendResult:
     code: int
     """SUCCESS, or one of `SEND_SUCCESS_CODES` when it is stored but not yet flushed or copied."""
 
+    @property
+    def physical_offset(self) -> int:
+        """Where it stands in its broker's log, which the broker's id ends with; raises ValueError when that is none."""
+        return int(self.broker_msg_id[-16:], 16)
+
 
 class Producer:
     """Sends messages to any topic; may be used from many threads.
@@ -76,9 +87,11 @@ class Producer:
         group: str = "longpoll-producer",
         *,
         credentials: Credentials | None = None,
+        instance: ClientInstance | None = None,
     ) -> None:
+        """`instance`: connections that are there already, instead of new ones; closed with the producer."""
         self.group = group
-        self._instance = ClientInstance(runtime, name_server, credentials=credentials)
+        self._instance = instance or ClientInstance(runtime, name_server, credentials=credentials)
         self._runtime = runtime
         self._lock = runtime.lock()
         self._sequence = 0
@@ -121,6 +134,15 @@ class Producer:
         (msg_id,) = self._new_ids(1)
         parcel = single_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms())
         (result,) = self._send(parcel, _selector(topic, queue_id, select), timeout_s)
+        return result
+
+    def send_prepared(
+        self, topic: str, message: OutgoingMessage, select: Select | None, timeout_s: float
+    ) -> SendResult:
+        """Send a message that nobody gets before its transaction is committed; otherwise as `send`."""
+        (msg_id,) = self._new_ids(1)
+        parcel = prepared_parcel(self.group, topic, message, msg_id, self._runtime.unix_ms())
+        (result,) = self._send(parcel, select, timeout_s)
         return result
 
     def send_batch(

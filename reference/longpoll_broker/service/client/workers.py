@@ -48,7 +48,7 @@ Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Answer]
 """Runs on several threads at once, unless the consumer is orderly: then on one at a time for each queue."""
 
 
-class _Keeping:
+class Keeping:
     """Keeps whatever the user's listener raises: it must cost neither the thread nor the message."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class _Keeping:
 def ask_listener(listener: Listener, messages: Sequence[ReceivedMessage], group: str) -> Answer:
     """The listener's answer; one that raises, or answers what is no answer, gets its messages again later."""
     answer: Answer = ConsumeStatus.LATER
-    with _Keeping() as kept:
+    with Keeping() as kept:
         answer = listener(messages)
     first = messages[0]
     place = f"{first.topic} queue {first.queue_id} offset {first.queue_offset}"
