@@ -25,22 +25,22 @@ from longpoll_spec.policy import Policy, preset
 MS: Final = 1_000_000
 PLACE: Final = {"broker": BROKER, "topic": "T", "queue": 0, "connection": "1"}
 Kind = tuple[str, int, int, int]
-"""What is asked: `pull`, `explicit`, `one_way` or `ask`; its offset; when it is received and answered, ms."""
+"""What is asked: `pull`, `explicit`, `one_way`, `ask` or `reset`; its offset; when it is received and answered, ms."""
 
 
 def events_of(kinds: list[Kind]) -> list[Event]:
     """The exchanges as events; the group is told the offset of an `ask`."""
     made: list[dict[str, Any]] = []
     for number, (kind, offset, received_ms, answered_ms) in enumerate(kinds):
-        code = {"pull": 11, "ask": 14}.get(kind, 15)
-        request = "" if kind == "one_way" else f"r{number}"
+        code = {"pull": 11, "ask": 14, "reset": 207}.get(kind, 15)
+        request = "" if kind in {"one_way", "reset"} else f"r{number}"
         asked = {"event": "request_received", "code": code, "group": "G", "after_ns": received_ms * MS}
         if kind == "pull":
             asked |= {"offset": 0, "expression": "*", "expression_type": "TAG", "timeout_ms": 10_000, "may_hold": True}
-        made.append(asked | PLACE | {"request": request} | ({"commit_offset": offset} if kind != "ask" else {}))
+        made.append(asked | PLACE | {"request": request} | ({"commit_offset": offset} if code not in {14, 207} else {}))
         told = {"offset": offset} if kind == "ask" else {"offset_next": 0, "offset_min": 0, "offset_max": 0}
         answer_code = 19 if kind == "pull" else 0
-        if kind != "one_way":
+        if request:
             answer = {"event": "answer_sent", "code": answer_code, "after_ns": answered_ms * MS}
             made.append(answer | PLACE | {"request": request} | (told if kind != "explicit" else {}))
     ends = [{"event": "source_started", "after_ns": 0}, {"event": "source_stopped", "after_ns": 10**6 * MS}]
@@ -69,6 +69,7 @@ RIGHT: Final[dict[str, list[Kind]]] = {
     "put back one way": [("pull", 9, 3, 4), ("one_way", 5, 1, 1), ("ask", 5, 10, 11)],
     "asked meanwhile": [("pull", 9, 5, 20), ("ask", 5, 10, 11)],
     "put back meanwhile": [("explicit", 5, 1, 20), ("pull", 9, 3, 4), ("ask", 5, 10, 11)],
+    "deleted meanwhile": [("pull", 9, 1, 2), ("reset", 0, 5, 5), ("ask", 0, 10, 11)],
     "another group's": [("ask", 5, 10, 11)],
 }
 
@@ -93,6 +94,15 @@ def test_what_something_explains_is_no_finding(tmp_path: Path, name: str) -> Non
     assert judged(tmp_path / "history", RIGHT[name]).findings == []
 
 
+def test_another_s_reset_excuses_nothing(tmp_path: Path) -> None:
+    """That another group was deleted leaves the regression one."""
+    kinds: list[Kind] = [("pull", 9, 1, 2), ("reset", 0, 5, 5), ("ask", 0, 10, 11)]
+    events = [msgspec.structs.replace(event, group="H") if event.code == 207 else event for event in events_of(kinds)]
+    write(tmp_path / "history", events, simulated_meta())
+
+    assert judge([tmp_path / "history"], engine="local").verdict == "invalid"
+
+
 def test_what_was_lost_may_have_put_it_back(tmp_path: Path) -> None:
     """Where events are missing an explicit commit may be among them: unknown."""
     events = events_of(REGRESSIONS["forgotten"])
@@ -109,8 +119,8 @@ def test_planted_a_judge_that_takes_every_commit_for_an_excuse(tmp_path: Path, m
     assert judged(tmp_path / "history", REGRESSIONS["a pull's older commit"]).findings == []
 
 
-def drive(address: tuple[str, int]) -> None:
-    """Commit 2 with a pull, then 1 with another, and ask; another group commits one way meanwhile."""
+def drive(address: tuple[str, int], *, deletes: bool) -> None:
+    """Commit 2 with a pull, then 1 with another, and ask; another group commits one way, and may be deleted."""
     with RawClient(address) as client:
         for number in range(3):
             send_message(client, "T", b"%d" % number)
@@ -120,18 +130,29 @@ def drive(address: tuple[str, int]) -> None:
         asked = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
         other = asked | {"consumerGroup": "H", "commitOffset": "3"}
         client.send(RequestCode.UPDATE_CONSUMER_OFFSET, other, flag=CommandFlag.ONE_WAY)
+        if deletes:
+            fields = {"groupName": "G", "removeOffset": "true"}
+            assert client.reply(client.send(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)) is not None
         assert client.reply(client.send(RequestCode.QUERY_CONSUMER_OFFSET, asked)) is not None
 
 
 _COMMITS: Final = int(PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION)
 
 
-@pytest.mark.parametrize(("policy", "verdict"), [(preset("strict"), "valid"), (preset("rocketmq-4.9"), "invalid")])
+@pytest.mark.parametrize(
+    ("policy", "deletes", "verdict"),
+    [
+        (preset("strict"), False, "valid"),
+        (preset("rocketmq-4.9"), False, "invalid"),
+        (preset("strict"), True, "valid"),
+    ],
+    ids=["strict", "4.9", "deleted"],
+)
 @pytest.mark.parametrize("observed", [False, True], ids=["recorded", "observed"])
 def test_a_broker_s_regression_is_recorded_and_found(
-    tmp_path: Path, policy: Policy, verdict: str, observed: bool
+    tmp_path: Path, policy: Policy, deletes: bool, verdict: str, observed: bool
 ) -> None:
-    """4.9 lets an older pull's commit overwrite a newer one and strict does not, from inside and through the proxy."""
+    """4.9 lets an older pull's commit overwrite a newer one, strict does not; deleting the group is neither."""
     history = tmp_path / "history"
     inside = {} if observed else {"record_directory": str(history)}
     options: dict[str, Any] = {"policy": policy, "store_config": SMALL_STORE, **inside}
@@ -139,9 +160,9 @@ def test_a_broker_s_regression_is_recorded_and_found(
         if observed:
             with Observer.start(RealRuntime(), brokers=[broker.address], record_directory=str(history)) as observer:
                 (door,) = observer.doors.values()
-                drive(door)
+                drive(door, deletes=deletes)
         else:
-            drive(broker.address)
+            drive(broker.address, deletes=deletes)
     result = judge([history], engine="local")
 
     said = [event for event in load(history).events if event.group == "H"]

@@ -7,14 +7,15 @@ then, unless an explicit commit of no more than what was told can have come afte
 answered, as one-way ones are, counts as such an excuse and as nothing else. All within one life of one observer.
 
 Only histories in which a group asks are looked at, and of these commits, questions and answers are held in memory.
-Leaves out a group that is told that it has no offset, offsets put back on the broker itself, and slaves.
+Once a group or topic was deleted, or its offsets were put elsewhere on the broker (207, 215, 222, 314), nothing earlier
+counts. Leaves out a group that is told that it has no offset, and slaves.
 
 Source: `PullMessageProcessor` and `ConsumerOffsetManager.commitOffset` (4.9.8), the property of the law of this name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +33,8 @@ from longpoll_judge.steps import MS
 from longpoll_judge.survey import QUERY_CONSUMER_OFFSET, UNSEEN, Context
 
 UPDATE_CONSUMER_OFFSET: Final = 15
+RESETS: Final = (207, 215, 222, 314)
+"""Requests after which a group's offset may be any."""
 SUCCESS: Final = 0
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -40,7 +43,29 @@ Flags = NDArray[np.bool_]
 def judge_commits(history: History, context: Context) -> list[Finding]:
     """Judge what the groups of all histories were told of their offsets."""
     asked, answers = _exchanges(history)
-    return [finding for group in _groups(asked, answers) for finding in group.findings(context)]
+    is_reset = compute.is_in(asked["code"], value_set=pa.array(RESETS, pa.int64()))
+    resets = [_Reset.of(row) for row in asked.filter(is_reset).to_pylist()]
+    groups = _groups(asked.filter(compute.invert(is_reset)), answers)
+    return [finding for group in groups for finding in group.findings(resets, context)]
+
+
+@frozen
+class _Reset:
+    """A request after which the offsets of a group, a topic or both may be any; empty for all."""
+
+    source: str
+    group: str
+    topic: str
+    after_ns: int
+
+    @classmethod
+    def of(cls, event: dict[str, Any]) -> _Reset:
+        return cls(event["source"], event["group"], event["topic"], event["after_ns"])
+
+    def is_about(self, event: dict[str, Any]) -> bool:
+        """Whether the offset that the event is about may be another after it."""
+        same_group, same_topic = self.group in {"", event["group"]}, self.topic in {"", event["topic"]}
+        return self.source == event["source"] and same_group and same_topic
 
 
 def _exchanges(history: History) -> tuple[pa.Table, pa.Table]:
@@ -49,8 +74,9 @@ def _exchanges(history: History) -> tuple[pa.Table, pa.Table]:
     for part in history.slices:
         table, _damages = read_slice(part)
         names = table["event"].cast(pa.string())
+        codes = pa.array((QUERY_CONSUMER_OFFSET, *RESETS), pa.int64())
         about = compute.or_(
-            compute.greater_equal(table["commit_offset"], 0), compute.equal(table["code"], QUERY_CONSUMER_OFFSET)
+            compute.greater_equal(table["commit_offset"], 0), compute.is_in(table["code"], value_set=codes)
         )
         asked.append(table.filter(compute.and_(compute.equal(names, "request_received"), about)))
         answers.append(table.filter(compute.equal(names, "answer_sent")))
@@ -71,8 +97,10 @@ class _Group:
     answer: Integers
     """By request the row of its answer; -1 for none."""
 
-    def findings(self, context: Context) -> Iterator[Finding]:
+    def findings(self, resets: Iterable[_Reset], context: Context) -> Iterator[Finding]:
         """One for each question that was answered with too low an offset."""
+        (place,) = self.asked.slice(0, 1).to_pylist()
+        reset_ns = np.array([reset.after_ns for reset in resets if reset.is_about(place)], dtype=np.int64)
         code = self.asked["code"].to_numpy()
         after_ns = self.asked["after_ns"].to_numpy()
         value = self.asked["commit_offset"].to_numpy()
@@ -87,7 +115,7 @@ class _Group:
                 continue
             commit = int(greater[np.argmax(after_ns[greater])])
             excuses = is_explicit & (value <= told) & (after_ns <= done_ns[question]) & (done_ns >= after_ns[commit])
-            if not excuses.any():
+            if not excuses.any() and not (reset_ns <= done_ns[question]).any():
                 yield self._finding(commit, question, told, context)
 
     def _finding(self, commit: int, question: int, told: int, context: Context) -> Finding:

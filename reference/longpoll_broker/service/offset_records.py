@@ -1,6 +1,6 @@
-"""Records what groups commit by themselves, and what they are told of their offsets (requests 14 and 15).
+"""Records what groups commit by themselves, what they are told of their offsets (14, 15), and what may put these back.
 
-A step around their processors, so that these know nothing of histories. Leaves out what pulls commit along: that stands
+A step around the processors, so that these know nothing of histories. Leaves out what pulls commit along: that stands
 in their own events (`pull_service`).
 """
 
@@ -19,6 +19,17 @@ from longpoll_broker.wire.frame import FrameReader
 from longpoll_broker.wire.headers import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
 
 OFFSET_CODES: Final = (int(RequestCode.QUERY_CONSUMER_OFFSET), int(RequestCode.UPDATE_CONSUMER_OFFSET))
+
+RESETTING_CODES: Final = (207, 215, 222, 314)
+"""Requests that change a group's offsets without being commits: the group is deleted, or the topic, the offsets are put
+to a moment, or are copied from another group."""
+
+
+def resetting_fields(request: Command) -> dict[str, str]:
+    """Whose offsets such a request changes; empty texts stand for any group, or any topic."""
+    fields = request.ext_fields or {}
+    groups = (fields.get(name) for name in ("groupName", "destGroup", "group"))
+    return {"group": next(filter(None, groups), ""), "topic": fields.get("topic", "")}
 
 
 def offset_fields(request: Command) -> dict[str, Any]:
@@ -43,10 +54,21 @@ def told_offset(code: int, answer: Command) -> dict[str, int]:
 
 def recorded(processors: Mapping[int, Processor], recorder: HistoryRecorder) -> dict[int, Processor]:
     """The processors, of which those of offsets record what they are asked and what they say."""
+    kinds = dict.fromkeys(OFFSET_CODES, _recorded) | dict.fromkeys(RESETTING_CODES, _told_of)
     return {
-        code: _recorded(processor, recorder) if code in OFFSET_CODES else processor
-        for code, processor in processors.items()
+        code: kinds[code](processor, recorder) if code in kinds else processor for code, processor in processors.items()
     }
+
+
+def _told_of(processor: Processor, recorder: HistoryRecorder) -> Processor:
+    """The request is told without an identifier: what was answered is of no interest."""
+
+    def process(channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        fields: dict[str, Any] = resetting_fields(command) | {"connection": str(channel.number)}
+        recorder.put("request_received", channel.received_ns, code=command.code, **fields)
+        return processor(channel, command, outbox)
+
+    return process
 
 
 def _recorded(processor: Processor, recorder: HistoryRecorder) -> Processor:

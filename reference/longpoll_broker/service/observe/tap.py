@@ -3,8 +3,8 @@
 A request counts as received when the broker's kernel had its last byte, an answer as sent when its first bytes had come
 here; both are intervals of the proxy's clock, and `uncertainty_ns` of `meta.json` covers the way between the two
 machines' kernels. No event tells of one-way requests but those that commit an offset, of what a broker asks its clients
-(40 and others), or of codes other than pulls, sends, and queries and updates of offsets; heartbeats are read for their
-subscriptions.
+(40 and others), or of codes other than pulls, sends, and what changes offsets or asks for them; heartbeats are read for
+their subscriptions.
 
 What cannot be read is relayed all the same: the connection then counts as closed for the history, and a `lost` event
 says that something was not seen. Two open requests with one opaque cannot be told apart by their answers: neither is
@@ -36,7 +36,13 @@ from longpoll_broker.service.observe.events import (
     read_send,
     stored_at,
 )
-from longpoll_broker.service.offset_records import OFFSET_CODES, offset_fields, told_offset
+from longpoll_broker.service.offset_records import (
+    OFFSET_CODES,
+    RESETTING_CODES,
+    offset_fields,
+    resetting_fields,
+    told_offset,
+)
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command, decode_frame
 from longpoll_broker.wire.frame import FrameReader
@@ -156,6 +162,8 @@ class ConnectionTap:
         code = command.code
         if code == RequestCode.HEART_BEAT:
             self._learn(command)
+        elif code in RESETTING_CODES:
+            self._unanswered(command, resetting_fields(command), after_ns, before_ns)
         elif code in OFFSET_CODES and command.is_one_way:
             self._one_way_commit(command, after_ns, before_ns)
         elif (code in PULLS or code in SENDS or code in OFFSET_CODES) and not command.is_one_way:
@@ -195,12 +203,15 @@ class ConnectionTap:
         return offset_fields(command) if command.code in OFFSET_CODES else pull_fields(command, self._subscriptions)
 
     def _one_way_commit(self, command: Command, after_ns: int, before_ns: int) -> None:
-        """Nobody answers it, so it has no identifier by which an answer could be missed."""
         try:
             fields = offset_fields(command)
         except UNREADABLE as error:
             self._miss(f"a request of code {command.code}", error)
             return
+        self._unanswered(command, fields, after_ns, before_ns)
+
+    def _unanswered(self, command: Command, fields: Fields, after_ns: int, before_ns: int) -> None:
+        """Tell of a request without an identifier: its answer, if there is one, is not told."""
         place = {"connection": self._connection, "code": command.code}
         self._recorder.put("request_received", after_ns, before_ns=before_ns, **place, **fields)
 
