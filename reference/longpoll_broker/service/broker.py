@@ -41,7 +41,7 @@ from longpoll_broker.service.channel import Channel, Limits, Outbox
 from longpoll_broker.service.clients import ClientService
 from longpoll_broker.service.config_files import ConfigFiles
 from longpoll_broker.service.dispatch_service import DispatchService
-from longpoll_broker.service.exchange import Processor, answer, serve, tell_refused
+from longpoll_broker.service.exchange import Processor, answer_busy, serve, tell_refused
 from longpoll_broker.service.executors import InlineExecutor, PoolExecutor
 from longpoll_broker.service.flush_service import FlushService
 from longpoll_broker.service.group_commit import GroupCommit
@@ -68,8 +68,9 @@ from longpoll_broker.service.transactions import TransactionService
 from longpoll_broker.service.transport import IoLoop
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.record import host_bytes
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
+from longpoll_broker.wire.connection import Connection
 from longpoll_broker.wire.frame import Serialisation
 from longpoll_spec.policy import STRICT, Policy
 
@@ -243,6 +244,8 @@ class Broker:
 
     def opened(self, channel: Channel) -> None:
         """Note a new connection."""
+        if self._reads_sends:
+            channel.connection = Connection(self.config.frame_size_max, reads_sends=True)
         if self._recorder is not None:
             now_ns = self._recorder.now_ns()
             self._recorder.put("connection_opened", now_ns, connection=str(channel.number))
@@ -266,9 +269,9 @@ class Broker:
             serve(self._processors, channel, command, outbox)
         elif not pool.offer(
             lambda worker_outbox: serve(self._processors, channel, command, worker_outbox),
-            lambda worker_outbox: _refuse(channel, command, TOO_LATE, worker_outbox),
+            lambda worker_outbox: answer_busy(channel, command, TOO_LATE, worker_outbox),
         ):
-            _refuse(channel, command, OVERLOAD, outbox)
+            answer_busy(channel, command, OVERLOAD, outbox)
 
     def closed(self, channel: Channel) -> None:
         """Forget what is held for a closed connection, and its memberships."""
@@ -286,6 +289,8 @@ class Broker:
 
     def _wire(self, hooks: Sequence[RpcHook]) -> None:
         config, runtime, recorder = self.config, self.runtime, self._recorder
+        # Signatures and hooks are about a request's fields as they came, and 5.x looks for some before it reads any.
+        self._reads_sends = self._access is None and not hooks and self.traits.blank_topic_is_told
         tables_lock = runtime.lock()
         standing = Standing(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
         self.pull_service = PullService(
@@ -491,11 +496,3 @@ class Broker:
         self.pull_service.forget_last()
         if self.policy.on_truncate == "wake":
             self.hold_service.topic_deleted(topic, outbox)
-
-
-def _refuse(channel: Channel, command: Command, remark: str, outbox: Outbox) -> None:
-    """Answer a pull that the pool did not serve."""
-    refusal = answer(command, ResponseCode.SYSTEM_BUSY, remark)
-    tell_refused(channel, command, refusal)
-    if not command.is_one_way:
-        outbox.write(channel, refusal)

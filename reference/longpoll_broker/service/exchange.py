@@ -70,6 +70,14 @@ def serve(processors: Mapping[int, Processor], channel: Channel, command: Comman
         outbox.write(channel, parts)
 
 
+def answer_busy(channel: Channel, command: Command, remark: str, outbox: Outbox) -> None:
+    """Answer a request that is not served: too many wait, or it has waited too long."""
+    refusal = answer(command, ResponseCode.SYSTEM_BUSY, remark)
+    tell_refused(channel, command, refusal)
+    if not command.is_one_way:
+        outbox.write(channel, refusal)
+
+
 def tell_refused(channel: Channel, command: Command, refusal: Parts) -> None:
     """Note in the log that a request was answered with no success, and why."""
     if type(refusal) is Refusal:

@@ -57,6 +57,7 @@ from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
 from longpoll_broker.wire.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from longpoll_broker.wire.message import decode_batch, java_hash
 from longpoll_broker.wire.send_answer import encode_send_head
+from longpoll_broker.wire.send_request import SendCommand
 
 REGION_FIELDS: Final = {TRACE: "true", REGION: "DefaultRegion"}
 """What every reply to a send carries, also a refusal."""
@@ -120,6 +121,8 @@ class SendService:
 
     def _decode(self, command: Command) -> SendMessageRequestHeader:
         """The request's header; raises HeaderError, or SendRefusedError where 4.9 looks at the topic first."""
+        if type(command) is SendCommand:
+            return command.header
         kind = SendMessageRequestHeader if command.code == RequestCode.SEND_MESSAGE else SendMessageRequestHeaderV2
         fields = command.ext_fields or {}
         topic_field = "topic" if kind is SendMessageRequestHeader else "b"

@@ -13,6 +13,7 @@ from typing import Literal
 from longpoll_broker.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_broker.wire.command import Command, decode_frame, encode
 from longpoll_broker.wire.frame import FRAME_SIZE_MAX, Buffer, FrameReader
+from longpoll_broker.wire.send_request import decode_frame_or_send
 
 
 class Signal(enum.Enum):
@@ -35,9 +36,11 @@ class Connection:
     unreadable frame nobody knows where the next begins.
     """
 
-    __slots__ = ("_error", "_frames", "_is_at_end", "_size_max")
+    __slots__ = ("_decode", "_error", "_frames", "_is_at_end", "_size_max")
 
-    def __init__(self, frame_size_max: int = FRAME_SIZE_MAX) -> None:
+    def __init__(self, frame_size_max: int = FRAME_SIZE_MAX, *, reads_sends: bool = False) -> None:
+        """With `reads_sends` a 310 may come as a `SendCommand`."""
+        self._decode = decode_frame_or_send if reads_sends else decode_frame
         self._frames = FrameReader(frame_size_max)
         self._size_max = frame_size_max
         self._is_at_end = False
@@ -66,7 +69,7 @@ class Connection:
         try:
             frame = self._frames.next_frame()
             if frame is not None:
-                return decode_frame(frame)
+                return self._decode(frame)
         except RemoteProtocolError as error:
             self._error = error
             raise

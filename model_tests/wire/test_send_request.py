@@ -1,0 +1,128 @@
+"""A send read in one pass against the common way."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from longpoll_broker.errors import HeaderError, RemoteProtocolError
+from longpoll_broker.testing.raw_client import send_fields
+from longpoll_broker.testing.wire_strategies import commands
+from longpoll_broker.wire import send_request
+from longpoll_broker.wire.command import Command, encode
+from longpoll_broker.wire.connection import Connection
+from longpoll_broker.wire.frame import HEAD
+from longpoll_broker.wire.headers import SendMessageRequestHeaderV2
+from longpoll_broker.wire.send_request import SendCommand
+
+VALUES = (
+    st.integers(-(2**70), 2**70)
+    | st.booleans()
+    | st.none()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "0", "7", "+1", "007", "1.0", "1e3", "true", "FALSE", "yes", "x" * 300, "null"])
+)
+"""What may stand where a field's text belongs."""
+
+
+def received(header: bytes, *, reads_sends: bool) -> Command | str:
+    """A frame with this JSON header as a connection reads it, or the text of its error."""
+    connection = Connection(reads_sends=reads_sends)
+    connection.receive_data(HEAD.pack(4 + len(header) + 4, len(header)) + header + b"body")
+    try:
+        command = connection.next_event()
+    except RemoteProtocolError as error:
+        return str(error)
+    assert isinstance(command, Command)
+    return command
+
+
+def fields_of(command: Command) -> SendMessageRequestHeaderV2 | str:
+    """The typed fields, or the text of their error."""
+    if isinstance(command, SendCommand):
+        return command.header
+    try:
+        return SendMessageRequestHeaderV2.decode(command.ext_fields)
+    except HeaderError as error:
+        return str(error)
+
+
+def told(command: Command | str) -> object:
+    """Everything that a command says, however it was read."""
+    if isinstance(command, str):
+        return command
+    rest = (command.code, command.opaque, command.flag, bytes(command.body), command.remark, command.language)
+    return (*rest, command.version, command.serialisation, fields_of(command))
+
+
+OTHERS = st.sampled_from(["opaque", "flag", "version", "language", "remark", "other"])
+
+
+@given(st.dictionaries(st.sampled_from("abcdefghijklmno"), VALUES), st.dictionaries(OTHERS, VALUES))
+@example({}, {})
+def test_both_ways_read_the_same(changed: dict[str, object], others: dict[str, object]) -> None:
+    """Whatever stands in the header and its fields, also nothing that can be read."""
+    header = msgspec.json.encode({"code": 310, **others, "extFields": send_fields("T", 3) | changed})
+
+    assert told(received(header, reads_sends=True)) == told(received(header, reads_sends=False))
+
+
+@given(st.binary(max_size=40), st.integers(0, 400), st.integers(0, 30))
+def test_damage_is_read_the_same(content: bytes, start: int, size: int) -> None:
+    """A header with a piece replaced, or without its fields."""
+    whole = msgspec.json.encode({"code": 310, "extFields": send_fields("T")})
+    header = whole[:start] + content + whole[start + size :]
+
+    assert told(received(header or b"0", reads_sends=True)) == told(received(header or b"0", reads_sends=False))
+
+
+def test_only_a_send_is_read_so() -> None:
+    """A plain one has its fields with their types; what lacks them, or has another code, comes the common way."""
+    send = received(msgspec.json.encode({"code": 310, "extFields": send_fields("T", 3)}), reads_sends=True)
+    bare = received(msgspec.json.encode({"code": 310}), reads_sends=True)
+    other = received(msgspec.json.encode({"code": 3100, "extFields": send_fields("T", 3)}), reads_sends=True)
+
+    assert isinstance(send, SendCommand)
+    assert (send.header.topic, send.header.queue_id, send.ext_fields) == ("T", 3, None)
+    assert type(bare) is type(other) is Command
+
+
+@given(st.lists(commands(), max_size=4))
+def test_everything_else_comes_as_it_is(wanted: list[Command]) -> None:
+    """Every other command, in either encoding."""
+    connection = Connection(reads_sends=True)
+    connection.receive_data(b"".join(b"".join(encode(command)) for command in wanted))
+    found = [connection.next_event() for _ in wanted]
+
+    assert [command for command in found if type(command) is Command] == [
+        command for command, read in zip(wanted, found, strict=True) if type(read) is Command
+    ]
+
+
+class LooseHeader(msgspec.Struct, rename={"queue_id": "e"}):
+    """A slip: a number of any size."""
+
+    queue_id: int
+
+
+class LooseValues(msgspec.Struct):
+    """A header with it."""
+
+    extFields: LooseHeader  # noqa: N815 - the key on the wire
+    code: int = 0
+    opaque: int = 0
+    flag: int = 0
+    version: int = 0
+    language: str = "JAVA"
+    remark: str | None = None
+
+
+def test_planted_a_number_that_may_be_anything_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that takes a queue id out of range differs from the common way, which names the field."""
+    header = msgspec.json.encode({"code": 310, "extFields": send_fields("T") | {"e": str(2**40)}})
+    expected = told(received(header, reads_sends=True))
+    monkeypatch.setattr(send_request, "_decoder", msgspec.json.Decoder(LooseValues, strict=False))
+
+    assert told(received(header, reads_sends=True)) != expected

@@ -1,0 +1,58 @@
+"""A send with its fields read in the same pass as its header: the hottest of all requests.
+
+Reading the fields as texts first, and then the texts as what they mean, takes three times as long. Whatever is not a
+310 in the form that clients give it, or is wrong in any way, is left to the common way, which also finds the words.
+
+Leaves out what the fields mean (`headers.send`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from longpoll_broker.wire.codes import OPAQUE_MADE_UP
+from longpoll_broker.wire.command import Command, decode_frame
+from longpoll_broker.wire.frame import Frame, Serialisation
+from longpoll_broker.wire.headers.send import SendMessageRequestHeaderV2
+from longpoll_broker.wire.json_header import Int32
+
+START: Final = b'{"code":310,'
+"""How the header of a 310 begins from every client that writes JSON."""
+_JSON: Final = Serialisation.JSON
+
+
+class SendCommand(Command, frozen=True, gc=False, kw_only=True):
+    """A 310 request whose extension fields are in `header`; `ext_fields` is None."""
+
+    header: SendMessageRequestHeaderV2
+
+
+class _SendValues(msgspec.Struct, gc=False):
+    """As `HeaderValues`, but for the fields."""
+
+    extFields: SendMessageRequestHeaderV2  # noqa: N815 - the key on the wire
+    code: Int32 = 0
+    language: str = "JAVA"
+    version: Int32 = 0
+    opaque: Int32 = OPAQUE_MADE_UP
+    flag: Int32 = 0
+    remark: str | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(_SendValues, strict=False)
+
+
+def decode_frame_or_send(frame: Frame) -> Command:
+    """Read the header of a frame, a send's with its fields; raises RemoteProtocolError."""
+    if frame.serialisation is not _JSON or bytes(frame.header[: len(START)]) != START:
+        return decode_frame(frame)
+    try:
+        read = _decoder.decode(frame.header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return decode_frame(frame)
+    return SendCommand(
+        read.code, read.opaque, read.flag, None, frame.body, read.remark, read.language, read.version, _JSON,
+        header=read.extFields,
+    )  # fmt: skip
