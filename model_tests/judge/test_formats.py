@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll_judge import exchange
 from longpoll_judge.arrow import parquet
 from longpoll_judge.convert import DamagedHistoryError, TargetExistsError, convert
 from longpoll_judge.generate import simulated_meta, write
@@ -87,35 +86,26 @@ def test_the_format_does_not_show(faulty: Path, in_parquet: Path, tmp_path: Path
     assert said(faulty) == said(in_parquet) == said(compressed(faulty, tmp_path / "zst"))
 
 
-@pytest.mark.parametrize("split_events", [20, 10**9])
-@pytest.mark.parametrize("unit_events", [100, 700, 10**9])
-def test_a_history_larger_than_memory_gets_the_same_verdict(
-    in_parquet: Path, monkeypatch: pytest.MonkeyPatch, split_events: int, unit_events: int
+@pytest.mark.parametrize("stretch_events", [100, 700])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_large_history_gets_the_same_verdict(
+    faulty: Path, in_parquet: Path, stretch_events: int, threads: int
 ) -> None:
-    """Pieces on disk, queues shared out by request: the findings, their order and their number stay."""
-    monkeypatch.setattr(exchange, "SPLIT_EVENTS", split_events)
+    """Stretch by stretch, from columns or from lines kept on disk: the findings, their order and their number stay."""
+    engine = LocalEngine(threads=threads, stretch_events=stretch_events)
 
-    assert said(in_parquet, LocalEngine(threads=2, memory_events=100, unit_events=unit_events)) == said(in_parquet)
-
-
-def test_a_request_told_apart_from_its_answer_is_noticed(in_parquet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were requests spread by anything but their identifiers, the results would differ."""
-    whole = said(in_parquet)
-    monkeypatch.setattr(exchange, "SPLIT_EVENTS", 20)
-    monkeypatch.setattr(exchange, "request_shards", lambda table: table["sequence"].to_numpy() % exchange.SHARDS)
-
-    assert said(in_parquet, LocalEngine(threads=1, memory_events=100, unit_events=100)) != whole
+    assert said(in_parquet, engine) == said(faulty, engine) == said(in_parquet)
 
 
-def test_answers_without_a_queue_are_placed_on_disk_too(clean: Path, tmp_path: Path) -> None:
-    """A history larger than memory whose answers name no queue is judged as if they did."""
+def test_answers_without_a_queue_are_placed_in_stretches_too(clean: Path, tmp_path: Path) -> None:
+    """A history in many stretches whose answers name no queue is judged as if they did."""
     events = [
         msgspec.structs.replace(event, topic="", queue=-1, broker="") if event.event == "answer_sent" else event
         for event in load(clean).events
     ]
-    write(tmp_path / "history", events, simulated_meta())
+    write(tmp_path / "history", events, simulated_meta(), events_per_part=300)
     result = judge_on(
-        LocalEngine(threads=1, memory_events=100, unit_events=300),
+        LocalEngine(threads=1, stretch_events=300),
         find([tmp_path / "history"]),
         wake_ms=100,
         late_ms=50,
@@ -128,14 +118,10 @@ def test_answers_without_a_queue_are_placed_on_disk_too(clean: Path, tmp_path: P
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_spark_says_the_same_of_parquet_and_of_one_queue_in_shares(
-    in_parquet: Path, spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The result is that of the engine without Spark, whether queues are shared out or not."""
-    monkeypatch.setattr(exchange, "SPLIT_EVENTS", 20)
+def test_spark_says_the_same_of_parquet_in_stretches(in_parquet: Path, spark_engine: SparkEngine) -> None:
+    """The result is that of the engine without Spark, in one stretch or in many runs of them."""
     assert said(in_parquet, spark_engine) == said(in_parquet)
-    monkeypatch.setattr("longpoll_judge.spark.UNIT_EVENTS_MIN", 100)
-    assert said(in_parquet, spark_engine) == said(in_parquet)
+    assert said(in_parquet, SparkEngine(spark_engine.session, stretch_events=100)) == said(in_parquet)
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

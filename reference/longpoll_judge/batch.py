@@ -16,7 +16,7 @@ import pyarrow as pa
 from attrs import define, field
 from numpy.typing import NDArray
 
-from longpoll_judge.schema import DEFAULTS, coded, event_dict
+from longpoll_judge.schema import DEFAULTS, are_named, coded, coded_texts, event_dict
 
 Integers = NDArray[np.int64]
 GROUP_KEY: Final = ("broker", "topic", "queue")
@@ -71,9 +71,9 @@ class Batch:
     def request_key(self) -> Integers:
         """Equal for equal (source, request), -1 where there is no request; by place."""
         sources, source_names = self.codes("source")
-        requests, request_names = coded(self.table, "request")
+        requests, request_names = coded_texts(self.table, "request")
         key = requests[self.order].astype(np.int64)
-        has_request = np.array([bool(name) for name in request_names], dtype=np.bool_)[key]
+        has_request = are_named(request_names)[key]
         if len(source_names) > 1:
             key = key * len(source_names) + sources[self.order]
         if len(request_names) * len(source_names) > _SPARSE * len(key):
@@ -128,6 +128,10 @@ class Events:
     def _places(self) -> Integers:
         return self.batch.order[self.start : self.end]
 
+    def table_rows(self, rows: Integers) -> Integers:
+        """Where these rows stand in the batch's table."""
+        return self._places[rows]
+
     def integers(self, name: str, rows: Integers) -> Integers:
         """A column of integers, of these rows."""
         values: Integers = self.batch.column(name)[self._places[rows]]
@@ -177,19 +181,20 @@ class Events:
         return [event_dict(row) for row in self.batch.table.take(pa.array(places)).to_pylist()]
 
 
-def make_batch(table: pa.Table) -> Batch:
-    """Sort the events of some queues."""
+def make_batch(table: pa.Table, rows: Integers | None = None) -> Batch:
+    """Sort the events of some queues; of these rows if any are named."""
     table = table.unify_dictionaries().combine_chunks()
     queue, _rows = queue_numbers(table)
     after_ns = table["after_ns"].to_numpy()
-    order = np.argsort(after_ns, kind="stable")
+    order = np.argsort(after_ns if rows is None else after_ns[rows], kind="stable")
+    order = order if rows is None else rows[order]
     order = order[np.argsort(queue[order], kind="stable")]
     queue_sorted, after_sorted = queue[order], after_ns[order]
     is_same = (queue_sorted[1:] == queue_sorted[:-1]) & (after_sorted[1:] == after_sorted[:-1])
     if is_same.any():
         tied = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
         order[tied] = _break_ties(table, queue, order[tied])
-    starts = np.flatnonzero(np.diff(queue_sorted, prepend=-1))
+    starts = np.flatnonzero(np.append(True, queue_sorted[1:] != queue_sorted[:-1])[: len(order)])
     return Batch(table, order, np.append(starts, len(order)))
 
 

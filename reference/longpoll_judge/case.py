@@ -13,6 +13,7 @@ from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.batch import Events, QueueName
+from longpoll_judge.outlook import Outlook
 from longpoll_judge.queue_log import NEVER, Integers, Matching, QueueLog
 from longpoll_judge.result import FindingVerdict
 from longpoll_judge.steps import MS, Pulls, pulls, queue_log
@@ -87,12 +88,13 @@ class Case:
                     column[mine] = values
         return answers
 
-    def message_rows(self, offset: int) -> list[int]:
-        """The log's events that show one message: its append or acknowledgement, and what made it visible."""
+    def message_rows(self, offset: int, until_ns: int) -> list[int]:
+        """The log's events that show one message: its append or acknowledgement, and what made it visible by then."""
         log = self.log_events
         appended = np.concatenate((log.rows("append"), log.rows("message_acknowledged")))
         seen = appended[log.integers("queue_offset", appended) == offset][:1]
         moved = log.rows("make_visible")
+        moved = moved[log.integers("after_ns", moved) <= until_ns]
         visible = moved[log.integers("visible_end", moved) > offset][:1]
         return [*seen.tolist(), *visible.tolist()]
 
@@ -105,9 +107,9 @@ class Log:
     log: QueueLog = field()
 
 
-def make_log(events: Events, context: Context) -> Log:
-    """Sort the log of one queue out of its events."""
-    return Log(events, queue_log(events, context.wake_ns))
+def make_log(events: Events, context: Context, outlook: Outlook | None = None) -> Log:
+    """Sort the log of one queue out of its events; an outlook says what lies outside where they are not all."""
+    return Log(events, queue_log(events, context.wake_ns, outlook))
 
 
 def make_case(name: QueueName, events: Events, log: Log, context: Context) -> Case:

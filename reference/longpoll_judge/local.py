@@ -1,7 +1,8 @@
 """The engine without Spark: the same verdict code over Arrow tables in this process.
 
-A history of up to `MEMORY_EVENTS` events is held in memory; the pieces of a larger one wait on disk, and buckets of
-queues are judged one after the other. Leaves out what is judged (`verdict`) and how results are added up (`job`).
+A small history is judged in one piece; a larger one is read twice, first to see where its sources and logs begin and
+end, then stretch by stretch to be judged. Leaves out what is judged (`home`, `rest`, `verdict`) and how results are
+added up (`job`).
 """
 
 from __future__ import annotations
@@ -10,108 +11,90 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final
 
+import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.exchange import SHARDS, joined, unit_count
-from longpoll_judge.placing import place_answers
-from longpoll_judge.schema import EVENT_SCHEMA, fill
-from longpoll_judge.source import Slice, read_slice
+from longpoll_judge.keys import NO_KEYS, Keys, open_keys, request_keys
+from longpoll_judge.overview import OVERVIEW_COLUMNS, Overview, overview_of_table
+from longpoll_judge.plan import STRETCH_EVENTS, Plan
+from longpoll_judge.rest import judge_rest
+from longpoll_judge.source import Slice, is_cheap, read_slice
 from longpoll_judge.spill import Spill, open_spill
-from longpoll_judge.survey import Context, Survey, survey_slice
-from longpoll_judge.verdict import RESULT_SCHEMA, judge_shared, judge_table
-
-MEMORY_EVENTS: Final = 4_000_000
-"""Most events that are held in memory at once."""
-UNIT_EVENTS: Final = 2_000_000
-"""About so many requests of one bucket are judged at once."""
-
-
-def read_and_survey(part: Slice) -> tuple[pa.Table, Survey]:
-    """The events of a slice, and their survey."""
-    table, damages = read_slice(part)
-    return table, survey_slice(table, damages)
+from longpoll_judge.survey import Context, Survey
+from longpoll_judge.sweep import Stretches, Swept, sweep
+from longpoll_judge.verdict import judge_table, queue_rows
 
 
 @define
 class LocalReading:
-    """A history read once, in a few threads (Arrow's reader works outside the interpreter's lock).
-
-    Invariant: once `_is_spilling`, `_tables` is empty.
-    """
+    """A history that is looked over once, and judged then."""
 
     _slices: Sequence[Slice]
     _engine: LocalEngine
     _spill: Spill
-    _tables: list[pa.Table] = field(factory=list)
-    """The events of every slice that was surveyed."""
-    _events: int = field(default=0)
-    _is_spilling: bool = field(default=False)
+    _overviews: list[Overview] = field(factory=list)
 
     def surveys(self) -> Iterator[Survey]:
         """See `job.Reading.surveys`."""
-        for table, survey in self._read_ahead():
-            self._keep(table)
-            yield survey
+        for number, (table, overview) in enumerate(self._read_ahead()):
+            if not is_cheap(self._slices[number]):
+                self._spill.put(number, table)
+            self._overviews.append(overview)
+            yield overview.survey
 
-    def _read_ahead(self) -> Iterator[tuple[pa.Table, Survey]]:
+    def _read_ahead(self) -> Iterator[tuple[pa.Table, Overview]]:
         """Every slice in order; no more than a few are read before they are asked for."""
-        waiting: deque[Future[tuple[pa.Table, Survey]]] = deque()
+        waiting: deque[Future[tuple[pa.Table, Overview]]] = deque()
         with ThreadPoolExecutor(self._engine.threads) as pool:
             for part in self._slices:
-                waiting.append(pool.submit(read_and_survey, part))
+                waiting.append(pool.submit(_look_over, part))
                 if len(waiting) > self._engine.threads:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
 
-    def _keep(self, table: pa.Table) -> None:
-        self._events += len(table)
-        self._tables.append(table)
-        if self._is_spilling or self._events > self._engine.memory_events:
-            self._is_spilling = True
-            for waiting in self._tables:
-                self._spill.put(waiting)
-            self._tables.clear()
-
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
         """See `job.Reading.verdicts`."""
-        if not self._is_spilling:
-            table = pa.concat_tables([EVENT_SCHEMA.empty_table(), *self._tables])
-            self._tables.clear()
-            return judge_table(place_answers(table) if unplaced else table, context)
-        if unplaced:
-            with open_spill() as placed:
-                _place_all(self._spill, placed)
-                return self._judge(placed, context)
-        return self._judge(self._spill, context)
+        plan = Plan(self._overviews, self._engine.stretch_events)
+        stretches = Stretches(plan, self._read, unplaced)
+        if len(plan.stretches) <= 1:
+            return judge_table(stretches.events(0) if plan.stretches else stretches.together([]), context)
+        return judge_stretches(stretches, context)
 
-    def _judge(self, spill: Spill, context: Context) -> pa.Table:
-        judged = [RESULT_SCHEMA.empty_table()]
-        for bucket, events in spill.buckets().items():
-            units = unit_count(events, self._engine.unit_events)
-            shares = (spill.requests(bucket, unit, units) for unit in range(units))
-            judged.append(judge_shared(spill.log(bucket), shares, context))
-        return pa.concat_tables(judged)
+    def _read(self, number: int) -> pa.Table:
+        return self._spill.get(number) if number in self._spill else read_slice(self._slices[number])[0]
 
 
-def _place_all(spill: Spill, placed: Spill) -> None:
-    """Give answers that name no queue those of their requests: both have the same share."""
-    for bucket in spill.buckets():
-        placed.put(spill.log(bucket))
-    for unit in range(SHARDS):
-        placed.put(place_answers(fill(joined(spill.requests(bucket, unit, SHARDS) for bucket in spill.buckets()))))
+def _look_over(part: Slice) -> tuple[pa.Table, Overview]:
+    table, damages = read_slice(part, OVERVIEW_COLUMNS if is_cheap(part) else None)
+    return table, overview_of_table(table, damages)
+
+
+def judge_stretches(stretches: Stretches, context: Context) -> pa.Table:
+    """Judge a history stretch by stretch; all rows that `verdict.judge_table` would give, added up in part."""
+    swept, held = _sweep(stretches, context, NO_KEYS)
+    if len(held):
+        swept, _held = _sweep(stretches, context, held)
+    rest = judge_rest(stretches, swept.rest, stretches.plan.uneven | swept.faulty, context)
+    return pa.concat_tables([swept.rows, rest, queue_rows(stretches.plan.queues)])
+
+
+def _sweep(stretches: Stretches, context: Context, held: Keys) -> tuple[Swept, Keys]:
+    """Sweep all stretches; also the keys of requests whose events were judged apart from each other."""
+    with open_keys() as file:
+        swept = sweep(stretches, (0, len(stretches.plan.stretches)), context, held, file.put)
+        rest = np.unique(request_keys(swept.rest, np.arange(len(swept.rest))))
+        return swept, file.repeated(rest)
 
 
 @frozen
 class LocalEngine:
-    """Judges queue by queue in this process."""
+    """Judges stretch by stretch in this process."""
 
     threads: int = field(default=2)
-    memory_events: int = field(default=MEMORY_EVENTS)
-    unit_events: int = field(default=UNIT_EVENTS)
+    stretch_events: int = field(default=STRETCH_EVENTS)
 
     @contextmanager
     def read(self, slices: Sequence[Slice]) -> Iterator[LocalReading]:

@@ -127,7 +127,9 @@ def is_in_range(table: pa.Table) -> bool:
     """Whether every interval is one and every number is small enough to be reckoned with."""
     if compute.any(compute.greater(table["after_ns"], table["before_ns"])).as_py():
         return False
-    numbers = [table[name] for name in INTEGER_FIELDS] + [compute.list_flatten(table["offsets"])]
+    numbers = [table[name] for name in INTEGER_FIELDS if name in table.column_names]
+    if "offsets" in table.column_names:
+        numbers.append(compute.list_flatten(table["offsets"]))
     extremes = [extreme.as_py() for column in numbers if len(column) for extreme in compute.min_max(column).values()]
     return all(abs(extreme) < INTEGER_LIMIT for extreme in extremes)
 

@@ -7,7 +7,7 @@ all, and says so. Leaves out clocks and sources (`source`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,16 @@ import pyarrow as pa
 from longpoll_judge.arrow import compute, parquet
 from longpoll_judge.damage import Damage
 from longpoll_judge.ndjson import NAMED_DAMAGES_MAX, is_in_range
-from longpoll_judge.schema import EVENT_SCHEMA, INTEGER_FIELDS, INTEGER_LIMIT, NAMES, REQUIRED, coded, fill
+from longpoll_judge.schema import (
+    EVENT_SCHEMA,
+    INTEGER_FIELDS,
+    INTEGER_LIMIT,
+    NAMES,
+    REQUIRED,
+    coded,
+    fill,
+    fill_present,
+)
 
 ROW_GROUP_EVENTS: Final = 262_144
 """Events of one row group as it is written: about 40 MB when held by the judge."""
@@ -37,8 +46,14 @@ def row_group_count(path: str, damages: list[Damage]) -> int:
         return 0
 
 
-def read_row_groups(path: str, first: int, end: int) -> tuple[pa.Table, list[Damage]]:
-    """The events of row groups [first, end), and what could not be read."""
+def read_row_groups(
+    path: str, first: int, end: int, columns: Sequence[str] | None = None
+) -> tuple[pa.Table, list[Damage]]:
+    """The events of row groups [first, end), and what could not be read.
+
+    Where some columns are named the others are not read, if the file's statistics show that all their numbers are
+    sound; so the same rows are damaged however little is read.
+    """
     try:
         metadata = parquet.read_metadata(path)
         rows = [metadata.row_group(number).num_rows for number in range(end)]
@@ -46,15 +61,32 @@ def read_row_groups(path: str, first: int, end: int) -> tuple[pa.Table, list[Dam
             return _nothing(path, sum(rows[first:]), f"a row group of more than {ROW_GROUP_EVENTS_MAX} rows")
         schema = metadata.schema.to_arrow_schema()
         names = [name for name in EVENT_SCHEMA.names if name in schema.names]
+        groups = [metadata.row_group(number) for number in range(first, end)]
+        is_partial = columns is not None and set(columns) <= set(names) and all(map(_is_sound, groups))
+        if is_partial:
+            names = list(columns or names)
         texts = [name for name in NAMES if name in schema.names and schema.field(name).type == pa.string()]
         with parquet.ParquetFile(path, metadata=metadata, read_dictionary=texts, memory_map=True) as file:
             table = file.read_row_groups(list(range(first, end)), columns=names, use_threads=False)
         absent = [name for name in REQUIRED if name not in names]
         if absent:
             return _nothing(path, len(table), f"the column {absent[0]} is missing")
-        return _without_bad_rows(fill(table), path, sum(rows[:first]))
+        return _without_bad_rows(fill_present(table) if is_partial else fill(table), path, sum(rows[:first]))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OSError) as error:
         return _nothing(path, 1, f"row groups {first} to {end - 1} cannot be read: {_first_line(error)}")
+
+
+def _is_sound(group: Any) -> bool:
+    """Whether statistics show that every number of a row group is in range."""
+    for place in range(group.num_columns):
+        column = group.column(place)
+        if column.path_in_schema.split(".")[0] in (*INTEGER_FIELDS, "offsets"):
+            seen = column.statistics
+            if column.num_values and (seen is None or not (seen.has_min_max or seen.null_count == column.num_values)):
+                return False
+            if seen is not None and seen.has_min_max and max(abs(seen.min), abs(seen.max)) >= INTEGER_LIMIT:
+                return False
+    return True
 
 
 def _nothing(path: str, count: int, reason: str) -> tuple[pa.Table, list[Damage]]:
@@ -73,10 +105,12 @@ def _without_bad_rows(table: pa.Table, path: str, first_row: int) -> tuple[pa.Ta
         bad |= np.asarray(table[name].is_null())
     bad |= np.asarray(compute.greater(table["after_ns"], table["before_ns"]).fill_null(True))
     for name in INTEGER_FIELDS:
-        bad |= _is_out_of_range(table[name])
-    bodies = table["offsets"].combine_chunks()
-    owners = np.repeat(np.arange(len(table)), np.asarray(compute.list_value_length(bodies)))
-    bad[owners[_is_out_of_range(compute.list_flatten(bodies))]] = True
+        if name in table.column_names:
+            bad |= _is_out_of_range(table[name])
+    if "offsets" in table.column_names:
+        bodies = table["offsets"].combine_chunks()
+        owners = np.repeat(np.arange(len(table)), np.asarray(compute.list_value_length(bodies)))
+        bad[owners[_is_out_of_range(compute.list_flatten(bodies))]] = True
     rows = np.flatnonzero(bad)
     reason = "a damaged row: a required field is missing, a number out of range, or after_ns later than before_ns"
     damages = [Damage(path, first_row + row, reason) for row in rows[:NAMED_DAMAGES_MAX].tolist()]

@@ -71,7 +71,7 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
         limit = f"(allowed {ms(wake_ns)})"
         fits = _fits(visible_after[pull], pulls.received_before_ns[pull]) if pulls.is_answered[pull] else ""
         why = f"{asked} {since} and {outcome} {ms(max(delay_least[pull], 0))}{most} later {limit}{fits}"
-        return Explanation(why, _rows(case, pull), case.message_rows(message))
+        return Explanation(why, _rows(case, pull), case.message_rows(message, pulls.answered_before_ns[pull]))
 
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
     if not case.log.is_white_box:

@@ -76,10 +76,14 @@ class QueueLog:
     """Whether visibility was seen from within the broker."""
     slack_ns: int = field()
     """How long after its acknowledgement a message may stay invisible; 0 when white-box."""
+    first_known: int | None = field(default=None)
+    """The first offset of the whole record, where this is not all of it."""
 
     @property
     def base(self) -> int:
         """Offsets below were appended before the record began."""
+        if self.first_known is not None:
+            return self.first_known
         return int(self.offsets[0]) if len(self.offsets) else NEVER
 
     def is_known(self, offset: Integers) -> NDArray[np.bool_]:

@@ -70,7 +70,8 @@ def judge_rightness(case: Case) -> list[Suspects]:
         pull = int(answers.pull[answer])
         rows = [int(case.pulls.row[pull]), int(case.pulls.answer_row[pull])]
         offsets = {int(answers.asked[answer]), int(answers.last[answer])} - {-1}
-        log_rows = [row for offset in sorted(offsets) for row in case.message_rows(offset)]
+        until_ns = int(answers.answered_before_ns[answer])
+        log_rows = [row for offset in sorted(offsets) for row in case.message_rows(offset, until_ns)]
         return Explanation(rules[int(first_rule[answer])].say(answer), rows, log_rows)
 
     return suspects(ANSWER_IS_RIGHT, is_broken & ~weak, is_broken & weak, case.pulls.row[answers.pull], explain)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from longpoll_judge.arrow import compute
 from longpoll_spec.history import FIELD_TYPES, Event
 
 _ARROW_TYPES: Final[dict[type, pa.DataType]] = {
@@ -106,13 +107,24 @@ def _without_nulls(lists: pa.ListArray) -> pa.ListArray:
 
 def coded(table: pa.Table, name: str) -> tuple[NDArray[np.int32], list[str]]:
     """A dictionary column as each row's number among the distinct names, and these names; it may be missing."""
+    codes, texts = coded_texts(table, name)
+    return codes, texts.to_pylist()
+
+
+def coded_texts(table: pa.Table, name: str) -> tuple[NDArray[np.int32], pa.StringArray]:
+    """The same with the names left in Arrow, where they are many."""
     if name not in table.column_names:
-        return np.zeros(len(table), dtype=np.int32), [str(DEFAULTS[name])]
+        return np.zeros(len(table), dtype=np.int32), pa.array([str(DEFAULTS[name])], pa.string())
     column = table[name].unify_dictionaries()
     if not column.num_chunks:
-        return np.empty(0, dtype=np.int32), []
+        return np.empty(0, dtype=np.int32), pa.array([], pa.string())
     codes = [chunk.indices.to_numpy() for chunk in column.chunks]
-    return codes[0] if len(codes) == 1 else np.concatenate(codes), column.chunk(0).dictionary.to_pylist()
+    return codes[0] if len(codes) == 1 else np.concatenate(codes), column.chunk(0).dictionary
+
+
+def are_named(texts: pa.StringArray) -> NDArray[np.bool_]:
+    """Which of the texts are not empty."""
+    return np.asarray(compute.not_equal(texts, "").to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def event_dict(row: dict[str, Any]) -> dict[str, Any]:

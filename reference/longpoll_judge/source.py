@@ -7,7 +7,7 @@ Leaves out how a kind of part is read (`ndjson`, `parquet`) and what the events 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -131,10 +131,18 @@ def _cut(part: Path, rename: dict[str, str], clocks: dict[str, tuple[int, int]],
     return [Slice(str(part), start, min(start + step, end), rename, clocks) for start in range(0, end, step)]
 
 
-def read_slice(part: Slice) -> tuple[pa.Table, list[Damage]]:
-    """The events of the slice on the common clock (columns of `EVENT_SCHEMA`), and what could not be read."""
+def is_cheap(part: Slice) -> bool:
+    """Whether some columns of the slice can be read for less than all of them."""
+    return part.path.endswith(PARQUET_SUFFIX)
+
+
+def read_slice(part: Slice, columns: Sequence[str] | None = None) -> tuple[pa.Table, list[Damage]]:
+    """The events of the slice on the common clock (columns of `EVENT_SCHEMA`), and what could not be read.
+
+    Where some columns are named the others may be at their defaults.
+    """
     if part.path.endswith(PARQUET_SUFFIX):
-        table, damages = parquet.read_row_groups(part.path, part.start, part.end)
+        table, damages = parquet.read_row_groups(part.path, part.start, part.end, columns)
     elif part.path.endswith(NDJSON_SUFFIX):
         table, damages = ndjson.read_range(part.path, part.start, part.end)
     else:

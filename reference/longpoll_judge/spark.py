@@ -1,188 +1,184 @@
-"""The engine on Spark: slices are spread over workers, their pieces are shuffled by bucket, queues are judged by Arrow.
+"""The engine on Spark: workers look over slices and sweep runs of stretches, and read the parts themselves.
 
-A row of the shuffle is a piece of some thousand events, so the columns of an event never pass through the JVM one by
-one. Leaves out what is judged (`verdict`), pieces (`exchange`) and the session (`session`). Parts must lie where every
-worker can read them.
+No event is shuffled: what travels are a few numbers a slice, result rows, what a run leaves, and eight bytes a
+request. Leaves out what is judged (`sweep`, `rest`) and the session (`session`). Parts must lie where every worker and
+the driver can read them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Final
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from longpoll_judge.exchange import (
-    LOG,
-    SHARDS,
-    WHOLE,
-    Piece,
-    decode,
-    encode,
-    joined,
-    requests_of,
-    split,
-    unit_count,
-)
-from longpoll_judge.local import read_and_survey
-from longpoll_judge.placing import place_answers
-from longpoll_judge.schema import fill
+from longpoll_judge.exchange import decode, encode
+from longpoll_judge.keys import NO_KEYS, RANGE_KEYS, Keys, ranges_of, repeated, request_keys
+from longpoll_judge.overview import Overview, overview_of
+from longpoll_judge.plan import STRETCH_EVENTS, Plan
+from longpoll_judge.rest import judge_rest
 from longpoll_judge.session import open_session, unclosed_sockets_ignored
-from longpoll_judge.source import Slice
+from longpoll_judge.source import Slice, read_slice
 from longpoll_judge.survey import Context, Survey
-from longpoll_judge.verdict import RESULT_SCHEMA, judge_shared
+from longpoll_judge.sweep import Stretches, sweep
+from longpoll_judge.tally import Tally
+from longpoll_judge.verdict import queue_rows
 
 _SHUFFLE_PARTITIONS_MIN: Final = 16
-_SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint"}
-PIECE_COLUMNS: Final = "bucket bigint, shard bigint, events bigint, content binary"
-"""How pieces travel: a row a piece, its events as an Arrow stream, which Spark need not look into."""
-_PIECE_SCHEMA: Final = pa.schema(
-    [("bucket", pa.int64()), ("shard", pa.int64()), ("events", pa.int64()), ("content", pa.binary())]
-)
-SURVEY_BUCKET: Final = -1
-"""Stands in the one row a slice whose content is a `SliceSurvey`."""
-UNIT_EVENTS_MIN: Final = 65_536
-UNIT_EVENTS_MAX: Final = 4_000_000
-"""A bucket is shared out when it has more events than each core would have of all of them, within these bounds."""
+RUN_STRETCHES: Final = 8
+"""About so many stretches are swept by one task, which reads one more on each side."""
+ROWS: Final = -1
+REST: Final = -2
+FAULTY: Final = -3
+"""What a row of a swept run is, where it is no range of keys: result rows, events, names of queues."""
+_COLUMNS: Final = "kind bigint, content binary"
+_SCHEMA: Final = pa.schema([("kind", pa.int64()), ("content", pa.binary())])
 Batches = Iterable[pa.RecordBatch]
 
 
-class SliceSurvey(msgspec.Struct, frozen=True):
-    """The survey of a slice, and how many events of it are in each bucket."""
-
-    survey: Survey
-    buckets: dict[int, int]
+def _row(kind: int, content: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([kind], pa.int64()), pa.array([content], pa.binary())], schema=_SCHEMA)
 
 
-def _row(bucket: int, shard: int, events: int, content: bytes) -> pa.RecordBatch:
-    values = ([bucket], [shard], [events], [content])
-    arrays = [pa.array(value, column.type) for value, column in zip(values, _PIECE_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_PIECE_SCHEMA)
+def _looker(slices: Sequence[Slice]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """What a worker does with the numbers of its slices: it gives an overview of each."""
 
-
-def _reader(slices: Sequence[Slice]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """What a worker does with the numbers of its slices: it gives their pieces, and one survey row a slice."""
-
-    def read_all(batches: Batches) -> Iterator[pa.RecordBatch]:
+    def look(batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                table, survey = read_and_survey(slices[number])
-                buckets: Counter[int] = Counter()
-                for piece in split(table):
-                    buckets[piece.bucket] += piece.events
-                    yield _row(piece.bucket, piece.shard, piece.events, encode(piece.table))
-                content = msgspec.json.encode(SliceSurvey(survey, dict(buckets)))
-                yield _row(SURVEY_BUCKET, WHOLE, 0, content)
+                yield _row(number, msgspec.msgpack.encode(overview_of(slices[number])))
 
-    return read_all
+    return look
 
 
-def _pieces(rows: pa.Table) -> Iterator[Piece]:
-    """The pieces of some rows."""
-    for batch in rows.to_batches():
-        numbers = zip(*(batch.column(name).to_pylist() for name in ("bucket", "shard", "events")), strict=True)
-        for (bucket, shard, events), content in zip(numbers, batch.column("content"), strict=True):
-            yield Piece(bucket, shard, events, decode(content.as_buffer()))
+def _sweeper(
+    stretches: Stretches, runs: Sequence[tuple[int, int]], context: Context, held: Keys, ranges: int
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """What a worker does with the numbers of its runs."""
+
+    def sweep_all(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                groups: list[Keys] = []
+                swept = sweep(stretches, runs[number], context, held, groups.append)
+                yield _row(ROWS, encode_rows(swept.rows))
+                yield _row(REST, encode(swept.rest))
+                yield _row(FAULTY, msgspec.msgpack.encode(sorted(swept.faulty)))
+                for place, keys in enumerate(ranges_of(np.sort(np.concatenate([NO_KEYS, *groups])), ranges)):
+                    yield _row(place, keys.tobytes())
+
+    return sweep_all
 
 
-def _ddl(schema: pa.Schema) -> str:
-    """An Arrow schema in Spark's words."""
-    return ", ".join(f"`{column.name}` {_SQL_TYPES[column.type]}" for column in schema)
+def encode_rows(rows: pa.Table) -> bytes:
+    """Result rows as bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 @define
 class SparkReading:
-    """Pieces of a history, kept by Spark between the survey and the verdicts (in memory, else on disk)."""
+    """A history that is looked over once, and swept then."""
 
-    _pieces: DataFrame
-    _parallel: int
-    _buckets: Counter[int] = field(factory=Counter)
-    """How many events each bucket has."""
+    _session: SparkSession
+    _slices: Sequence[Slice]
+    _stretch_events: int
+    _overviews: list[Overview] = field(factory=list)
 
     def surveys(self) -> Iterator[Survey]:
         """See `job.Reading.surveys`."""
+        found = self._map(len(self._slices), len(self._slices), _looker(self._slices))
         with unclosed_sockets_ignored():
-            rows = self._pieces.filter(F.col("bucket") == SURVEY_BUCKET).select("content").collect()
-        for row in rows:
-            found = msgspec.json.decode(row["content"], type=SliceSurvey)
-            self._buckets.update(found.buckets)
-            yield found.survey
+            rows = found.orderBy("kind").toArrow()
+        for content in rows["content"]:
+            self._overviews.append(msgspec.msgpack.decode(content.as_buffer(), type=Overview))
+            yield self._overviews[-1].survey
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
         """See `job.Reading.verdicts`."""
+        plan = Plan(self._overviews, self._stretch_events)
+        slices = self._slices
+        stretches = Stretches(plan, lambda number: read_slice(slices[number])[0], unplaced)
+        if not plan.stretches:
+            return queue_rows([])
+        tally, rest, faulty, held = self._sweep(stretches, context, NO_KEYS)
+        if len(held):
+            tally, rest, faulty, _held = self._sweep(stretches, context, held)
+        tally.add(judge_rest(stretches, rest, plan.uneven | faulty, context))
+        tally.add(queue_rows(plan.queues))
+        return tally.rows()
 
-        def judge_unit(rows: pa.Table) -> pa.Table:
-            unit, units = rows["unit"][0].as_py(), rows["units"][0].as_py()
-            pieces = list(_pieces(rows))
-            log = joined(piece.table for piece in pieces if piece.shard == LOG)
-            share = joined(requests_of(piece, unit, units) for piece in pieces if piece.shard != LOG)
-            return judge_shared(log, [share], context, tells_logs=unit == 0)
-
-        pieces = self._pieces.filter(F.col("bucket") != SURVEY_BUCKET)
-        if unplaced:
-            pieces = place_all(pieces)
+    def _sweep(
+        self, stretches: Stretches, context: Context, held: Keys
+    ) -> tuple[Tally, pa.Table, frozenset[tuple[str, str, int]], Keys]:
+        """Sweep all stretches; also the keys of requests whose events were judged apart from each other."""
+        runs = runs_of(len(stretches.plan.stretches), self._session.sparkContext.defaultParallelism)
+        ranges = max(1, sum(overview.survey.event_count for overview in self._overviews) // (2 * RANGE_KEYS))
+        swept = self._map(len(runs), len(runs), _sweeper(stretches, runs, context, held, ranges))
+        swept = swept.persist(StorageLevel.MEMORY_AND_DISK)
+        tally, rest, faulty = Tally(), [], set()
         with unclosed_sockets_ignored():
-            shared = _shared_out(pieces, F.coalesce(_units(self._units_by_bucket()), F.lit(1)))
-            return shared.groupBy("bucket", "unit").applyInArrow(judge_unit, _ddl(RESULT_SCHEMA)).toArrow()
+            told = swept.filter(F.col("kind") < 0).toArrow()
+        for kind, content in zip(told["kind"].to_pylist(), told["content"], strict=True):
+            if kind == ROWS:
+                tally.add(decode(content.as_buffer()))
+            elif kind == REST:
+                rest.append(decode(content.as_buffer()))
+            else:
+                faulty |= {tuple(name) for name in msgspec.msgpack.decode(content.as_buffer())}
+        left = stretches.together(rest)
+        again = _repeated(swept, np.unique(request_keys(left, np.arange(len(left)))), ranges)
+        swept.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
+        return tally, left, frozenset(faulty), again
 
-    def _units_by_bucket(self) -> dict[int, int]:
-        fair = self._buckets.total() // self._parallel
-        unit_events = min(max(fair, UNIT_EVENTS_MIN), UNIT_EVENTS_MAX)
-        return {bucket: unit_count(events, unit_events) for bucket, events in self._buckets.items()}
+    def _map(self, count: int, partitions: int, work: Callable[[Batches], Iterator[pa.RecordBatch]]) -> DataFrame:
+        """The rows that workers give for the numbers from 0 to count."""
+        return self._session.range(0, count, 1, max(partitions, 1)).mapInArrow(work, _COLUMNS)
 
 
-def _units(by_bucket: dict[int, int]) -> Column:
-    """Each row's number of units; null where its bucket is not known."""
-    items = [F.lit(number) for bucket, units in by_bucket.items() for number in (bucket, units)]
-    return F.element_at(F.create_map(*items), F.col("bucket")) if items else F.lit(None).cast("int")
+def runs_of(stretches: int, parallel: int) -> list[tuple[int, int]]:
+    """The stretches as runs of about equal length, a multiple of `parallel` of them if there are enough."""
+    wanted = -(-max(stretches // RUN_STRETCHES, 1) // parallel) * parallel
+    borders = np.linspace(0, stretches, min(wanted, stretches) + 1).astype(int).tolist()
+    return list(pairwise(borders))
 
 
-def _shared_out(pieces: DataFrame, units: Column) -> DataFrame:
-    """Every piece once for each unit that needs it."""
-    counted = pieces.withColumn("units", units)
-    everywhere = F.sequence(F.lit(0), F.col("units") - 1)
-    mine = F.array(F.pmod("shard", "units").cast("int"))
-    return counted.withColumn("unit", F.explode(F.when(F.col("shard") < 0, everywhere).otherwise(mine)))
+def _repeated(swept: DataFrame, others: Keys, ranges: int) -> Keys:
+    """The keys that two runs have told, or that are among the others too."""
+    other_ranges = ranges_of(others, ranges)
+
+    def find(rows: pa.Table) -> pa.Table:
+        groups = [np.frombuffer(content.as_buffer(), dtype=np.uint64) for content in rows["content"]]
+        found = repeated([*groups, other_ranges[rows["kind"][0].as_py()]])
+        return pa.table({"key": pa.array(found.view(np.int64))})
+
+    with unclosed_sockets_ignored():
+        keys = swept.filter(F.col("kind") >= 0).groupBy("kind").applyInArrow(find, "key bigint").toArrow()
+    return np.asarray(keys["key"].to_numpy(), dtype=np.int64).view(np.uint64)
 
 
 @frozen
 class SparkEngine:
-    """Reads slices and judges queues as Spark jobs."""
+    """Looks over slices and sweeps stretches as Spark jobs."""
 
     session: SparkSession
+    stretch_events: int = field(default=STRETCH_EVENTS)
 
     @contextmanager
     def read(self, slices: Sequence[Slice]) -> Iterator[SparkReading]:
         """See `job.Engine.read`."""
-        numbers = self.session.range(0, len(slices), 1, max(len(slices), 1))
-        pieces = numbers.mapInArrow(_reader(slices), PIECE_COLUMNS).persist(StorageLevel.MEMORY_AND_DISK)
-        yield SparkReading(pieces, self.session.sparkContext.defaultParallelism)
-        pieces.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
-
-
-def place_all(pieces: DataFrame) -> DataFrame:
-    """Give answers that name no queue those of their requests: both have the same share (as the other engine does)."""
-
-    def place(rows: pa.Table) -> pa.Table:
-        unit = rows["unit"][0].as_py()
-        placed = place_answers(fill(joined(requests_of(piece, unit, SHARDS) for piece in _pieces(rows))))
-        return _rows(split(placed))
-
-    is_log = F.col("shard") == LOG
-    shared = _shared_out(pieces.filter(~is_log), F.lit(SHARDS))
-    return shared.groupBy("unit").applyInArrow(place, PIECE_COLUMNS).union(pieces.filter(is_log))
-
-
-def _rows(pieces: Iterable[Piece]) -> pa.Table:
-    rows = [_row(piece.bucket, piece.shard, piece.events, encode(piece.table)) for piece in pieces]
-    return pa.Table.from_batches(rows, _PIECE_SCHEMA)
+        yield SparkReading(self.session, slices, self.stretch_events)
 
 
 @contextmanager

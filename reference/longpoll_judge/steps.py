@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from longpoll_judge.batch import Events
 from longpoll_judge.expression import Expression, java_hash, parse
-from longpoll_judge.queue_log import NEVER, Growth, Integers, QueueLog
+from longpoll_judge.outlook import Outlook
+from longpoll_judge.queue_log import BEGINNING, NEVER, Growth, Integers, QueueLog
 from longpoll_judge.survey import UNSEEN, Context, SourceFacts
 
 PULL_CODES: Final = (11, 361)
@@ -24,23 +25,31 @@ TIMEOUT_MS_MAX: Final = 10**9
 MS: Final = 1_000_000
 
 
-def queue_log(events: Events, slack_ns: int) -> QueueLog:
-    """The queue's log; `slack_ns` is used only when the broker's inside was not seen."""
+def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None) -> QueueLog:
+    """The queue's log; `slack_ns` is used only when the broker's inside was not seen.
+
+    Where the events are not all of the log, an outlook says what lies before them.
+    """
     seen = np.concatenate((events.rows("append"), events.rows("message_acknowledged")))
     offsets, first = np.unique(events.integers("queue_offset", seen), return_index=True)
     tags, names = events.codes("tag", seen[first])
     tag_codes = np.array([java_hash(tag) for tag in names], dtype=np.int64)[tags]
     known = offsets >= 0
     moved = events.rows("make_visible")
-    is_white_box = len(moved) > 0
+    is_white_box = len(moved) > 0 if outlook is None else outlook.is_white_box
     source = moved if is_white_box else events.rows("message_acknowledged")
     end = events.integers("visible_end", source) if is_white_box else events.integers("queue_offset", source) + 1
+    after_ns, before_ns = events.integers("after_ns", source), events.integers("before_ns", source)
+    if outlook is not None and outlook.end_before > 0:
+        end = np.append(outlook.end_before, end)
+        after_ns, before_ns = np.append(BEGINNING, after_ns), np.append(BEGINNING, before_ns)
     return QueueLog(
         offsets=offsets[known],
         tag_codes=tag_codes[known],
-        growth=Growth(end, events.integers("after_ns", source), events.integers("before_ns", source)),
+        growth=Growth(end, after_ns, before_ns),
         is_white_box=is_white_box,
         slack_ns=0 if is_white_box else slack_ns,
+        first_known=None if outlook is None else outlook.first_known,
     )
 
 

@@ -48,7 +48,7 @@ NOTE_BEFORE: Final = "answers over messages with unrecorded tags"
 
 
 def judge_table(table: pa.Table, context: Context) -> pa.Table:
-    """Judge all events of some queues, in any order; returns rows of `RESULT_SCHEMA`."""
+    """Judge all events of some queues, in any order, in one piece; returns rows of `RESULT_SCHEMA`."""
     if not len(table):
         return RESULT_SCHEMA.empty_table()
     batch = make_batch(table)
@@ -56,26 +56,6 @@ def judge_table(table: pa.Table, context: Context) -> pa.Table:
     return pa.concat_tables(
         [judge_logs(logs, context), *(judge_queue(name, log.events, log, context) for name, log in logs.items())]
     )
-
-
-def judge_shared(log: pa.Table, shares: Iterable[pa.Table], context: Context, *, tells_logs: bool = True) -> pa.Table:
-    """Judge queues whose requests come in shares, each with all the events of its requests; as `judge_table` would.
-
-    The logs are sorted once; of the requests one share at a time is held. Where the shares are judged in several
-    places, one of them `tells_logs`.
-    """
-    logs = {name: make_log(events, context) for name, events in make_batch(log).queues()}
-    judged = [judge_requests(share, logs, context) for share in shares]
-    return pa.concat_tables([judge_logs(logs, context) if tells_logs else RESULT_SCHEMA.empty_table(), *judged])
-
-
-def judge_requests(table: pa.Table, logs: Mapping[QueueName, Log], context: Context) -> pa.Table:
-    """Judge some requests, with all their events, of queues with these logs."""
-    batch = make_batch(table)
-    nothing = make_log(batch.nothing(), context)
-    queues = batch.queues()
-    judged = [judge_queue(name, events, logs.get(name, nothing), context) for name, events in queues]
-    return pa.concat_tables([RESULT_SCHEMA.empty_table(), *judged])
 
 
 def judge_logs(logs: Mapping[QueueName, Log], context: Context) -> pa.Table:
@@ -86,22 +66,32 @@ def judge_logs(logs: Mapping[QueueName, Log], context: Context) -> pa.Table:
             rows.append(_queue_row(name))
             for group in judge_log(log.events, context):
                 rows += _findings(name, log.events, log.events, group)
-    return _as_table(rows)
+    return as_table(rows)
 
 
 def judge_queue(name: QueueName, events: Events, log: Log, context: Context) -> pa.Table:
     """Judge requests of one queue; returns rows of `RESULT_SCHEMA`."""
     if not any(map(len, map(events.rows, REQUEST_EVENTS))):
         return RESULT_SCHEMA.empty_table()
-    case = make_case(name, events, log, context)
+    return judge_case(make_case(name, events, log, context))
+
+
+def judge_case(case: Case) -> pa.Table:
+    """Judge requests that are joined already."""
+    name, events, log_events = case.name, case.events, case.log_events
     promptness = judge_promptness(case)
     rows: list[Row] = [_queue_row(name), ("pulls", 0, len(case.pulls), "")]
     for group in (*promptness.suspects, *judge_rightness(case), *judge_once(case)):
-        rows += _findings(name, events, log.events, group)
+        rows += _findings(name, events, log_events, group)
     rows += _latency("wake", promptness.wake_ns)
     rows += _latency("late", promptness.late_ns)
     rows += ((("note", 0, count, text)) for text, count in _notes(case, promptness.open_at_cut) if count)
-    return _as_table(rows)
+    return as_table(rows)
+
+
+def queue_rows(names: Iterable[QueueName]) -> pa.Table:
+    """Rows that say that there are these queues."""
+    return as_table([_queue_row(name) for name in names])
 
 
 def _queue_row(name: QueueName) -> Row:
@@ -112,7 +102,8 @@ def _text(name: QueueName) -> str:
     return "\0".join(map(str, name))
 
 
-def _as_table(rows: list[Row]) -> pa.Table:
+def as_table(rows: list[Row]) -> pa.Table:
+    """Rows of `RESULT_SCHEMA` as a table."""
     columns = list(zip(*rows, strict=True)) or [()] * len(RESULT_SCHEMA)
     return pa.table(
         [pa.array(column, kind.type) for column, kind in zip(columns, RESULT_SCHEMA, strict=True)], RESULT_SCHEMA

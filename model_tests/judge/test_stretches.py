@@ -1,0 +1,274 @@
+"""A history judged stretch by stretch is judged as the whole, whatever the events are and however they are cut."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longpoll_judge import home, keys
+from longpoll_judge.generate import Load, simulate, simulated_meta
+from longpoll_judge.keys import Keys, open_keys, repeated, text_hashes
+from longpoll_judge.local import judge_stretches
+from longpoll_judge.overview import overview_of_table
+from longpoll_judge.plan import Plan
+from longpoll_judge.plant import FAULTS
+from longpoll_judge.recording import NoVictimError, Recording
+from longpoll_judge.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
+from longpoll_judge.survey import Context, SourceFacts
+from longpoll_judge.sweep import Stretches, sweep
+from longpoll_judge.tally import Tally
+from longpoll_judge.tiles import table_of as table_of_events
+from longpoll_judge.verdict import LOG_EVENTS, REQUEST_EVENTS, judge_table
+
+MS = 1_000_000
+CONTEXT = Context(
+    wake_ns=1,
+    late_ns=0,
+    answers_on_stop=True,
+    sources={
+        "one": SourceFacts(last_ns=99, stopped_ns=99, lossy=False, gapped=False),
+        "other": SourceFacts(last_ns=98, stopped_ns=None, lossy=True, gapped=True),
+    },
+    closes={("one", ""): (70, 80)},
+)
+MOMENTS = st.integers(0, 60)
+EVENTS = st.fixed_dictionaries(
+    {
+        "event": st.sampled_from([*REQUEST_EVENTS, *LOG_EVENTS, "request_received", "answer_sent", "expire"]),
+        "after_ns": MOMENTS,
+        "width": st.integers(0, 3),
+        "source": st.sampled_from(["one", "one", "one", "other"]),
+        "queue": st.sampled_from([0, 0, 0, 3, -1]),
+        "request": st.sampled_from(["", "a", "b", "c", "d", "e" * 20]),
+        "code": st.sampled_from([0, 11, 11, 19, 20, 21]),
+        "offset": st.integers(-1, 6),
+        "may_hold": st.booleans(),
+        "timeout_ms": st.sampled_from([-1, 0, 1]),
+        "expression_type": st.sampled_from(["TAG", "TAG", "SQL92"]),
+        "expression": st.sampled_from(["*", "a"]),
+        "offset_next": st.integers(-1, 7),
+        "offset_max": st.integers(-1, 7),
+        "offsets": st.lists(st.integers(0, 6), max_size=3),
+        "queue_offset": st.integers(-1, 6),
+        "tag": st.sampled_from(["", "a"]),
+        "visible_end": st.integers(-1, 7),
+    }
+)
+Rows = list[dict[str, Any]]
+
+
+def table_of(rows: Rows) -> pa.Table:
+    """Events as columns, numbered from 0."""
+    events = [
+        {name: value for name, value in row.items() if name != "width"}
+        | {"before_ns": row["after_ns"] + row["width"], "sequence": number}
+        for number, row in enumerate(rows)
+    ]
+    return fill(pa.Table.from_pylist(events, schema=PLAIN_SCHEMA)) if events else EVENT_SCHEMA.empty_table()
+
+
+def stretches_of(slices: list[pa.Table], stretch_events: int = 1) -> Stretches:
+    """The slices as stretches."""
+    overviews = [overview_of_table(table, []) for table in slices]
+    return Stretches(Plan(overviews, stretch_events), slices.__getitem__, unplaced=False)
+
+
+def told(rows: pa.Table) -> list[tuple[Any, ...]]:
+    """Result rows added up, queues only named."""
+    tally = Tally()
+    tally.add(rows)
+    found = [tuple(row.values()) for row in tally.rows().to_pylist()]
+    return sorted((kind, bucket, 1 if kind == "queue" else count, text) for kind, bucket, count, text in found if count)
+
+
+def cut(table: pa.Table, borders: list[int]) -> list[pa.Table]:
+    """The table in slices."""
+    places = [0, *sorted(border % (len(table) + 1) for border in borders), len(table)]
+    return [table.slice(begin, end - begin) for begin, end in pairwise(places)]
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    rows=st.lists(EVENTS, min_size=1, max_size=40),
+    borders=st.lists(st.integers(0, 40), max_size=6),
+    in_order=st.booleans(),
+)
+def test_odd_events_are_judged_as_the_whole(rows: Rows, borders: list[int], in_order: bool) -> None:
+    """Events that no broker would make, in order of time or not, cut anywhere: the same rows to the last byte."""
+    table = table_of(sorted(rows, key=lambda row: row["after_ns"]) if in_order else rows)
+
+    assert told(judge_stretches(stretches_of(cut(table, borders)), CONTEXT)) == told(judge_table(table, CONTEXT))
+
+
+@settings(deadline=None, max_examples=6)
+@given(
+    seed=st.integers(0, 1_000),
+    faults=st.lists(
+        st.sampled_from(["next_wrong", "answer_deleted", "answer_duplicated", "wake_delayed", "wrong_tag"])
+    ),
+    stretch=st.sampled_from([20, 60]),
+)
+def test_simulated_histories_are_judged_as_the_whole(seed: int, faults: list[str], stretch: int) -> None:
+    """A broker's history with or without faults, and most of it judged at home."""
+    recording = Recording(list(simulate(Load(events=300, queues=2, timeout_ms=60, seed=seed))), simulated_meta())
+    for name in faults:
+        with contextlib.suppress(NoVictimError):
+            FAULTS[name].apply(recording)
+    table = table_of_events(recording.events)
+    source = {"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None, lossy=False, gapped=False)}
+    context = Context(wake_ns=MS, late_ns=0, answers_on_stop=True, sources=source, closes={})
+    stretches = stretches_of(cut(table, list(range(0, len(table), stretch))))
+    swept = sweep(stretches, (0, len(stretches.plan.stretches)), context, keys.NO_KEYS, lambda _keys: None)
+
+    assert told(judge_stretches(stretches, context)) == told(judge_table(table, context))
+    assert len(swept.rest) < len(table) / 2
+
+
+# -- what makes it so: each is seen to be needed ----------------------------------------------------------------------
+
+
+def faulty_history(*names: str) -> pa.Table:
+    """A simulated history with faults."""
+    recording = Recording(list(simulate(Load(events=1_000, queues=2, timeout_ms=60))), simulated_meta())
+    for name in names:
+        FAULTS[name].apply(recording)
+    return table_of_events(recording.events)
+
+
+def both(table: pa.Table, stretch_events: int) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """What is said of a history in stretches, and of the whole."""
+    source = {"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None, lossy=False, gapped=False)}
+    context = Context(wake_ns=100 * MS, late_ns=50 * MS, answers_on_stop=True, sources=source, closes={})
+    stretches = stretches_of(cut(table, list(range(0, len(table), stretch_events))))
+    return told(judge_stretches(stretches, context)), told(judge_table(table, context))
+
+
+def lagging(table: pa.Table) -> pa.Table:
+    """The history whose last found messages for one tag were asked for from the first on, and passed over."""
+    rows = table.to_pylist()
+    answers = [row for row in rows if row["connection"] == "c0-1" and row["event"] == "answer_sent"]
+    answer = [row for row in answers if row["code"] == 0][-1]
+    (asked,) = (row for row in rows if row["request"] == answer["request"] and row["event"] == "request_received")
+    asked["offset"] = 0
+    answer |= {"code": 20, "offsets": [], "offset_next": 10}
+    return fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA))
+
+
+def test_looking_far_back_is_not_judged_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that lags is judged by the log that it reads; at home nobody knows what it passed over."""
+    table = lagging(faulty_history())
+    in_stretches, whole = both(table, 100)
+    assert in_stretches == whole
+    assert any("matching messages before offset_next 10" in row[3] for row in whole)
+    monkeypatch.setattr(home, "is_away", lambda case, _outlook: np.zeros(len(case.pulls), dtype=np.bool_))
+    in_stretches, whole = both(table, 100)
+
+    assert in_stretches != whole
+
+
+def repeated_later(table: pa.Table) -> pa.Table:
+    """The history with a late second answer to the first request that has one."""
+    rows = table.to_pylist()
+    first = next(row for row in rows if row["event"] == "answer_sent")
+    last_ns, last = max(row["before_ns"] for row in rows), max(row["sequence"] for row in rows)
+    again = first | {"after_ns": last_ns + 1, "before_ns": last_ns + 2, "sequence": last + 1}
+    return fill(pa.Table.from_pylist([*rows, again], schema=PLAIN_SCHEMA))
+
+
+def test_a_second_answer_far_away_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys bring it together with the first; without them it would be an answer to nothing."""
+    table = repeated_later(faulty_history())
+    in_stretches, whole = both(table, 100)
+    assert in_stretches == whole
+    assert any("answered_once" in row[3] for row in whole)
+    monkeypatch.setattr(keys.KeyFile, "repeated", lambda _self, _others: keys.NO_KEYS)
+    in_stretches, whole = both(table, 100)
+
+    assert in_stretches != whole
+
+
+def given_again_later(table: pa.Table) -> pa.Table:
+    """The history whose last append gets the first offset once more."""
+    rows = table.to_pylist()
+    appends = [row for row in rows if row["event"] == "append" and row["queue"] == 0]
+    appends[-1]["queue_offset"] = appends[0]["queue_offset"]
+    return fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA))
+
+
+def test_logs_that_contradict_themselves_from_afar_are_looked_at_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two neighbours show an offset that was given twice a thousand events apart; the numbers of the slices do."""
+    table = given_again_later(faulty_history())
+    in_stretches, whole = both(table, 100)
+    assert in_stretches == whole
+    assert any("offsets_in_order" in row[3] for row in whole)
+    monkeypatch.setattr("longpoll_judge.plan._is_even", lambda *_numbers: True)
+    in_stretches, whole = both(table, 100)
+
+    assert in_stretches != whole
+
+
+def test_what_is_near_is_judged_by_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that falls from one stretch to the next is looked at whole; were neighbours blind, it is not."""
+    table = faulty_history("offset_given_twice")
+    in_stretches, whole = both(table, 100)
+    assert in_stretches == whole
+    assert any("offsets_in_order" in row[3] for row in whole)
+    monkeypatch.setattr(home.Home, "faulty_logs", lambda _self, _names: set())
+    monkeypatch.setattr("longpoll_judge.plan._is_even", lambda _spans, _count, apart: apart > 1)
+    in_stretches, whole = both(table, 100)
+
+    assert in_stretches != whole
+
+
+def test_everything_of_a_sound_history_is_judged_at_home() -> None:
+    """No log is doubted, and no more than what is open at the end is left."""
+    table = faulty_history()
+    stretches = stretches_of(cut(table, list(range(0, len(table), 100))))
+    swept = sweep(stretches, (0, len(stretches.plan.stretches)), CONTEXT, keys.NO_KEYS, lambda _keys: None)
+
+    assert stretches.plan.doubtful == stretches.plan.uneven == swept.faulty == frozenset()
+    assert len(stretches.plan.stretches) > 10
+    assert len(swept.rest) < 40
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+@given(texts=st.lists(st.text(max_size=40), min_size=1, max_size=20))
+def test_a_text_has_one_key_wherever_it_is_read(texts: list[str]) -> None:
+    """It hangs on the text alone, and these texts have different ones."""
+    together = text_hashes(pa.array(texts, pa.string())).tolist()
+
+    assert together == [int(text_hashes(pa.array([text], pa.string()))[0]) for text in texts]
+    assert len(set(together)) == len(set(texts))
+
+
+@given(
+    groups=st.lists(st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 9), max_size=20), max_size=5),
+    others=st.sets(st.integers(0, 9)),
+    range_keys=st.sampled_from([1, 3, 1 << 20]),
+)
+def test_keys_that_stand_twice_are_found_range_by_range(
+    groups: list[list[int]], others: set[int], range_keys: int
+) -> None:
+    """As plain Python counts them."""
+
+    def as_keys(numbers: Any) -> Keys:
+        return np.array(sorted(numbers), dtype=np.uint64)
+
+    every = [number for group in [*groups, others] for number in group]
+    with open_keys() as file, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys, "RANGE_KEYS", range_keys)
+        for group in groups:
+            file.put(as_keys(group))
+        found = file.repeated(as_keys(others)).tolist()
+
+    assert sorted(found) == sorted({number for number in every if every.count(number) > 1})
+    assert repeated(map(as_keys, [*groups, others])).tolist() == sorted(found)

@@ -1,0 +1,56 @@
+"""Adds up result rows as they come, so that no more is kept than a result can show.
+
+Leaves out what the sums mean (`job`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from attrs import define, field
+
+from longpoll_judge.verdict import FINDINGS_MAX, RESULT_SCHEMA, Found, as_table
+
+HIGHEST: Final = ("wake_max", "late_max")
+"""Kinds of rows of which the highest counts; the counts of the others are added."""
+
+
+@define
+class Tally:
+    """The sum of some result rows.
+
+    Invariant: of each group of findings the earliest `FINDINGS_MAX` are kept, the others are counted as left out.
+    """
+
+    _counts: Counter[tuple[str, int, str]] = field(factory=Counter)
+    _highest: dict[str, int] = field(factory=dict)
+    _found: dict[str, list[Found]] = field(factory=dict)
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows of `RESULT_SCHEMA`."""
+        for kind, bucket, count, text in zip(*(rows[name].to_pylist() for name in RESULT_SCHEMA.names), strict=True):
+            if kind == "finding":
+                one = msgspec.json.decode(text, type=Found)
+                self._found.setdefault(one.group, []).append(one)
+            elif kind in HIGHEST:
+                self._highest[kind] = max(self._highest.get(kind, 0), count)
+            else:
+                self._counts[kind, bucket, text] += count
+        for group, found in self._found.items():
+            if len(found) > FINDINGS_MAX:
+                found.sort(key=attrgetter("order"))
+                self._counts["left_out", 0, group] += len(found) - FINDINGS_MAX
+                del found[FINDINGS_MAX:]
+
+    def rows(self) -> pa.Table:
+        """The sum, as rows again."""
+        rows = [(kind, bucket, count, text) for (kind, bucket, text), count in self._counts.items()]
+        rows += [(kind, 0, count, "") for kind, count in self._highest.items()]
+        rows += [
+            ("finding", 0, 1, msgspec.json.encode(one).decode()) for found in self._found.values() for one in found
+        ]
+        return as_table(rows)
