@@ -13,6 +13,7 @@ from longpoll_broker.core.pull import Decision, Desk, Found, Miss, OffsetMoved, 
 from longpoll_broker.core.sql92 import Lookup
 from longpoll_broker.core.subscription import Clients, subscription_of
 from longpoll_broker.core.topics import GroupConfig, Groups, TopicConfig, Topics
+from longpoll_broker.core.traits import TRAITS_5
 from longpoll_broker.store.messages import GetResult, GetStatus
 
 
@@ -78,7 +79,6 @@ def test_a_pull_that_passes_reads_once() -> None:
         ({"subscription": "||"}, 23),
         ({"expression_type": "SQL92", "subscription": "a > 1"}, 1),
         ({"expression_type": "tag", "subscription": "a"}, 1),
-        ({"count_max": -1}, 1),
         ({"sys_flag": 0}, 24),
     ],
 )
@@ -206,3 +206,15 @@ def test_a_filter_that_lets_everything_through_is_seen(monkeypatch: pytest.Monke
     monkeypatch.setattr(SqlFilter, "matches_properties", lambda _filter, _lookup: True)
     with pytest.raises(AssertionError):
         test_sql_reads_by_properties()
+
+
+@pytest.mark.parametrize(
+    ("status", "refused"),
+    [("FOUND", True), ("NO_MATCHED_MESSAGE", True), ("MESSAGE_WAS_REMOVING", True), ("OFFSET_OVERFLOW_ONE", False),
+     ("OFFSET_FOUND_NULL", False), ("OFFSET_TOO_SMALL", False), ("NO_MESSAGE_IN_QUEUE", False)],
+)  # fmt: skip
+def test_less_than_no_message_is_an_error_where_there_is_something_to_read(status: str, refused: bool) -> None:
+    """4.9.7 was seen to answer 19 and 21 as ever; 5.x reads one message."""
+    store = OneRead(GetStatus[status])
+    assert (code(decide(pull(count_max=-1), desk(), store)) == 1) is refused
+    assert code(decide(pull(count_max=-1), attrs.evolve(desk(), traits=TRAITS_5), store)) != 1

@@ -23,13 +23,14 @@ def test_a_batch_is_no_part_of_a_transaction_and_not_delayed(
     broker = start_broker(policy=policy)
     client = connect(broker.address)
 
-    def code(sys_flag: int, properties: str = "") -> int:
+    def code(sys_flag: int, properties: str = "", body: bytes = BATCH) -> int:
         fields = send_fields("T", properties=properties) | {"m": "true", "f": str(sys_flag)}
-        return client.call(RequestCode.SEND_BATCH_MESSAGE, fields, BATCH).code
+        return client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body).code
 
     assert [code(flag) for flag in (4, 8, 12, 31, -1)] == [13] * 5
     assert code(0, "DELAY\x013\x02") == 13
     assert code(0, "DELAY\x01x\x02") == 1
+    assert [code(flag, body=b"") for flag in (0, 4)] == [1, 1]
     assert broker.store.log_end == 0
     assert [code(flag) for flag in (0, 1, 2, 16, 64)] == [0] * 5
     assert code(0, "DELAY\x010\x02") == 0

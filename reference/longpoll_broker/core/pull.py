@@ -183,7 +183,8 @@ def decide(pull: Pull, desk: Desk, store: Store) -> Decision:
     wanted = check(pull, desk)
     if isinstance(wanted, Refused):
         return wanted
-    return look(pull, wanted, store)
+    decision = look(pull, wanted, store)
+    return of_negative_count(pull, decision, desk) if pull.count_max < 0 else decision
 
 
 def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved:
@@ -195,6 +196,16 @@ def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved
     if code == PULL_NOT_FOUND:
         return Miss(read, wanted)
     return OffsetMoved(read, code)
+
+
+_SCANNED: Final = frozenset({"FOUND", "NO_MATCHED_MESSAGE", "MESSAGE_WAS_REMOVING"})
+
+
+def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, desk: Desk) -> Decision:
+    """The decision on a pull for less than no message: 4.9 fails when it makes the list for what it finds."""
+    if desk.traits.refuses_negative_count and decision.read.status.name in _SCANNED:
+        return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
+    return decision
 
 
 def as_placed(decision: Found | Miss | OffsetMoved, desk: Desk) -> Found | Miss | OffsetMoved:
@@ -274,8 +285,6 @@ def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one re
         return wanted
     if not desk.property_filter and not is_tag_type(wanted.expression_type):
         return Refused(SYSTEM_ERROR, not_supported(wanted.expression_type))
-    if pull.count_max < 0 and desk.traits.refuses_negative_count:
-        return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
     return wanted
 
 

@@ -38,7 +38,7 @@ class Traits:
     serves_lite_pull: bool = True
     """361 LITE_PULL_MESSAGE is served as 11 is."""
     refuses_negative_count: bool = True
-    """A pull for less than no message is an error, not a pull for one."""
+    """A pull for less than no message is an error where there is something to read, not a pull for one."""
     explains_refusals: bool = False
     """A refused pull carries `forbiddenType`, an answered one `topicSysFlag` and `groupSysFlag`."""
     stores_moved_offsets: bool = False

@@ -35,6 +35,7 @@ from longpoll_broker.core.pull import (
     check,
     code_of,
     look,
+    of_negative_count,
 )
 from longpoll_broker.core.statistics import Statistics
 from longpoll_broker.core.topics import GroupConfig, TopicConfig
@@ -129,7 +130,7 @@ class PullService:
         else:
             self.runtime.step("pull_read")
             decision = self._look(pull, wanted)
-            commits = bool(pull.sys_flag & FLAG_COMMIT_OFFSET) and self._commits
+            commits = bool(pull.sys_flag & FLAG_COMMIT_OFFSET) and self._commits and not isinstance(decision, Refused)
             if commits and self.policy.commit != "after_hold":
                 self._commit(pull)
             if (
@@ -174,8 +175,11 @@ class PullService:
 
     def _look(self, pull: Pull, wanted: Filter) -> Decision:
         """Read for a pull."""
-        decision = look(pull, wanted, self.store)
-        return decision if self.desk.standing.is_plain else as_placed(decision, self.desk)
+        found = look(pull, wanted, self.store)
+        decision = found if pull.count_max >= 0 else of_negative_count(pull, found, self.desk)
+        if self.desk.standing.is_plain or isinstance(decision, Refused):
+            return decision
+        return as_placed(decision, self.desk)
 
     def _row_key(self, pull: Pull) -> RowKey | None:
         """What a woken pull has in common with those that get the same answer; None when that is not known so easily.

@@ -273,6 +273,8 @@ class SendService:
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
             )
+        if not len(command.body):
+            raise _no_message()
         properties = read_properties(header.properties)
         if header.sys_flag & TRANSACTION_MASK or self._level(properties) > 0:
             raise SendRefusedError(
@@ -280,8 +282,7 @@ class SendService:
             )
         parts = decode_batch(command.body)
         if not parts:
-            # Java fails on it, and so its reply lacks the fields of a refusal.
-            raise HeaderError("a batch", "body", "has no message")
+            raise _no_message()
         messages = []
         # Each message's own properties stay as they came; the request's, and with them CLUSTER, follow in 4.9.
         shared: dict[str, str] = {}
@@ -433,3 +434,8 @@ class SendService:
                 tag=tag,
             )
         )
+
+
+def _no_message() -> HeaderError:
+    """What a batch without a message is told: Java fails on it, and so the reply lacks the fields of a refusal."""
+    return HeaderError("a batch", "body", "has no message")
