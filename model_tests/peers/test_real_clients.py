@@ -98,6 +98,21 @@ def test_what_a_client_cannot_use_comes_again_and_is_a_dead_letter_then(client: 
     assert (dead.body, dead.tags, dead.keys, dead.properties["number"]) == (b"message-0", "red", "key-0", "0")
 
 
+@pytest.mark.peers
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("client", ["java"], indirect=True)
+def test_a_clients_transactions_are_asked_about_and_ended(client: Client, tmp_path: Path) -> None:
+    """Of thirty messages those come that the Java client's work or, asked by our broker, its check has committed."""
+    config = BrokerConfig(transaction_timeout_ms=2_000, transaction_check_interval_ms=500)
+    wanted = [number for number in range(30) if number % 3 == 0 or (number % 3 == 2 and number % 9 != 8)]
+    with Broker.start(RUNTIME, str(tmp_path / "store"), config=config) as broker:
+        name_server = "{}:{}".format(*broker.name_server_address)
+        with new_topic(name_server) as topic:
+            received = play(client, name_server, topic, "transaction", 30, expected=len(wanted))
+    assert {int(message.number) for message in received} == set(wanted)
+    assert faults(received, wanted) <= {"repeated"}
+
+
 ACCOUNTS = """
 accounts:
   - accessKey: peers-key

@@ -25,6 +25,8 @@ from longpoll_broker.service.client import (
     PushConsumer,
     ReceivedMessage,
     StartAt,
+    TransactionProducer,
+    TransactionState,
 )
 from longpoll_broker.testing import client_scenarios as stories
 
@@ -124,6 +126,46 @@ def test_topics_groups_and_offsets_can_be_asked(name_server: str) -> None:
             admin.set_offset("asked", queue, StartAt.LAST)
         assert sum(row.lag for row in admin.offsets("asked", [topic])) == 0
         admin.delete_topic(topic)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_our_transactions_are_asked_about_and_ended_at_the_java_broker(version: str, tmp_path: Path) -> None:
+    """What the work commits comes, what it rolls back does not, and what it leaves open the broker asks about.
+
+    5.x notes the ends of transactions late, in batches, and may ask about what was ended: it is told the same.
+    """
+    try:
+        class_path = resolve(tmp_path, version)
+    except JavaUnavailableError as error:
+        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+    states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
+    left_open = frozenset(range(2, 31, 3))
+    kept = frozenset(range(0, 31, 3)) | left_open - {14}
+    asked: Counter[bytes] = Counter()
+
+    def check(message: ReceivedMessage) -> TransactionState:
+        asked[message.body] += 1
+        return TransactionState.COMMIT if int(message.body) in kept else TransactionState.ROLLBACK
+
+    settings = "transactionCheckInterval=500\ntransactionTimeOut=4000"
+    with running(class_path, tmp_path / "home", settings=settings) as java:
+        name_server = _registered(java)
+        with (
+            stories.new_topic(name_server, 4) as topic,
+            TransactionProducer(stories.RUNTIME, name_server, "PG", check) as producer,
+            PullConsumer(stories.RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer,
+        ):
+            for number in range(31):
+                producer.send(topic, b"%d" % number, lambda number=number: states[number % 3])  # type: ignore[misc] # bound at once
+            consumer.subscribe(topic)
+            consumer.start()
+            seen: Counter[bytes] = Counter()
+            while len(seen) < len(kept):
+                messages = consumer.poll(stories.PATIENCE_S)
+                assert messages, sorted(seen)
+                seen.update(message.body for message in messages)
+            stories.wait_for(lambda: left_open <= {int(body) for body in asked}, "a question about each")
+    assert {int(body) for body in seen} == kept
 
 
 @pytest.mark.parametrize("version", VERSIONS)

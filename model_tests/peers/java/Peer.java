@@ -1,6 +1,6 @@
 // A real Java client that plays one story; the judgement is `real_clients.py`'s.
 //
-// Arguments: name server, topic, group, story (bulk, orderly, sql or retry), messages to send, messages to expect,
+// Arguments: name server, topic, group, story (bulk, orderly, sql, retry or transaction), messages to send, messages to expect,
 // an SQL92 expression or "-", access key or "-", secret key or "-".
 // Output: one JSON line per consumed message: [body, tag, key, property "number", queue, offset, reconsume times].
 
@@ -20,7 +20,10 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -31,6 +34,7 @@ public class Peer {
     private static final String[] TAGS = {"red", "green", "blue"};
     private static final long PATIENCE_S = 90;
     private static final Set<String> PUT_OFF = ConcurrentHashMap.newKeySet();
+    private static final Set<String> CHECKED = ConcurrentHashMap.newKeySet();
 
     public static void main(String[] args) {
         try {
@@ -46,7 +50,11 @@ public class Peer {
         String topic = args[1];
         String story = args[3];
         RPCHook hook = args[7].equals("-") ? null : new AclClientRPCHook(new SessionCredentials(args[7], args[8]));
-        send(args, hook);
+        if (story.equals("transaction")) {
+            transact(args);
+        } else {
+            send(args, hook);
+        }
         CountDownLatch left = new CountDownLatch(Integer.parseInt(args[5]));
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[2], hook, new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(args[0]);
@@ -100,6 +108,43 @@ public class Peer {
             if (status != SendStatus.SEND_OK) {
                 throw new IllegalStateException(status.toString());
             }
+        }
+        producer.shutdown();
+    }
+
+    // The work commits every first message of three, rolls every second one back, and leaves every third one open;
+    // of those the check, which the broker must ask for, commits all but each ninth message of all.
+    private static void transact(String[] args) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer(args[2] + "-producer");
+        producer.setNamesrvAddr(args[0]);
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object number) {
+                return switch ((Integer) number % 3) {
+                    case 0 -> LocalTransactionState.COMMIT_MESSAGE;
+                    case 1 -> LocalTransactionState.ROLLBACK_MESSAGE;
+                    default -> LocalTransactionState.UNKNOW;
+                };
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                CHECKED.add(message.getKeys());
+                return Integer.parseInt(message.getUserProperty("number")) % 9 == 8
+                    ? LocalTransactionState.ROLLBACK_MESSAGE
+                    : LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        producer.start();
+        for (int number = 0; number < Integer.parseInt(args[4]); number++) {
+            byte[] body = ("message-" + number).getBytes(StandardCharsets.UTF_8);
+            Message message = new Message(args[1], TAGS[number % TAGS.length], "key-" + number, body);
+            message.putUserProperty("number", String.valueOf(number));
+            producer.sendMessageInTransaction(message, number);
+        }
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_S);
+        while (CHECKED.size() < Integer.parseInt(args[4]) / 3 && System.nanoTime() < deadline) {
+            new CountDownLatch(1).await(20, TimeUnit.MILLISECONDS);
         }
         producer.shutdown();
     }
