@@ -1,4 +1,4 @@
-"""Sends that RocketMQ refuses for what they ask of a batch as a whole, as both Java versions were seen to."""
+"""Batches and ends of transactions that RocketMQ refuses for what they ask, as both Java versions were seen to."""
 
 from __future__ import annotations
 
@@ -35,3 +35,23 @@ def test_a_batch_is_no_part_of_a_transaction_and_not_delayed(
     assert [code(flag) for flag in (0, 1, 2, 16, 64)] == [0] * 5
     assert code(0, "DELAY\x010\x02") == 0
     wait_until(lambda: broker.store.visible_end("T", 0) == 6)
+
+
+@pytest.mark.parametrize(("policy", "answered"), [(STRICT, True), (ROCKETMQ_4_9, False), (ROCKETMQ_5, False)])
+def test_how_a_transaction_must_not_end(
+    policy: Policy, answered: bool, start_broker: StartBroker, connect: Connect
+) -> None:
+    """1 for what is no end; who does not know yet is answered by strict, and by RocketMQ not at all."""
+    client = connect(start_broker(policy=policy).address)
+    fields = {"producerGroup": "PG", "tranStateTableOffset": "0", "commitLogOffset": "0"}
+
+    def end(how: str) -> int:
+        return client.send(RequestCode.END_TRANSACTION, fields | {"commitOrRollback": how})
+
+    undecided = end("0")
+    for how in ("4", "-1", "31"):
+        reply = client.reply(end(how))
+        assert reply is not None
+        assert reply.code == 1
+    # Answers come in the order of the requests.
+    assert (client.reply(undecided, 0.01) is not None) is answered

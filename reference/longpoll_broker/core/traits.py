@@ -91,6 +91,8 @@ class Traits:
     """A committed message no longer carries the topic and queue that it waited for."""
     names_transactions: bool = False
     """A prepared message carries its unique key as `__transactionId__`."""
+    answers_undecided: bool = True
+    """A producer that does not know yet how its transaction ends is answered."""
     returns_transaction_id: bool = False
     """The answer to a send carries the message's unique key."""
 
@@ -122,6 +124,7 @@ TRAITS_4_9: Final = Traits(
     slave_notifies=False,
     hears_of_members=False,
     name_server_is_silent=True,
+    answers_undecided=False,
     believes_tag_hashes=True,
     filters_outlive_groups=True,
 )

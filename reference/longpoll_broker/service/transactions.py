@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from longpoll_broker.core.properties import PRODUCER_GROUP, TAGS, WAIT, read_properties, write_properties
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
-from longpoll_broker.errors import MessageRefusedError
+from longpoll_broker.errors import HeaderError, MessageRefusedError
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.append import HALF_TOPIC, Appender, brought_back
 from longpoll_broker.service.channel import Channel, Outbox, Parts
@@ -31,6 +31,7 @@ from longpoll_broker.wire.message import java_hash
 
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 REMOVE_TAG: Final = "d"
+UNDECIDED: Final = 0
 COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT.value
 ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK.value
 
@@ -45,11 +46,13 @@ class TransactionService:
     store_host: bytes
     traits: Traits = STRICT_TRAITS
 
-    def end(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def end(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """37: deliver or drop a prepared message; one-way as clients send it, so errors are rarely heard."""
         header = EndTransactionRequestHeader.decode(command.ext_fields)
+        if header.commit_or_rollback == UNDECIDED:
+            return answer(command, ResponseCode.SUCCESS) if self.traits.answers_undecided else None
         if header.commit_or_rollback not in {COMMIT, ROLLBACK}:
-            return answer(command, ResponseCode.SUCCESS)
+            raise HeaderError("EndTransactionRequestHeader", "commitOrRollback", "is none of 0, 8 and 12")
         half = self.store.read_record(header.commit_log_offset)
         problem = "Find prepared transaction message failed" if half is None else _problem(half, header)
         found = None
