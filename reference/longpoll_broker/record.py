@@ -65,9 +65,13 @@ class HistoryRecorder:
         broker: str,
         policy: str,
         uncertainty_ns: int = 0,
+        hold_limit: int = -1,
         wait_s: float = WAIT_S,
     ) -> None:
-        """`uncertainty_ns` is what this observer cannot know of its moments; `wait_s` is how long it may be delayed."""
+        """`uncertainty_ns` is what this observer cannot know of its moments; `wait_s` is how long it may be delayed.
+
+        `hold_limit` is how many pulls the broker promises to hold at most; -1 for no promise.
+        """
         self._runtime = runtime
         self._monotonic_ns = runtime.monotonic_ns
         self._directory = directory
@@ -94,6 +98,7 @@ class HistoryRecorder:
                 clock="monotonic",
                 offset_ns=started_ms * 1_000_000 - now_ns,
                 uncertainty_ns=uncertainty_ns,
+                hold_limit=hold_limit,
             )
             self._add_to_meta(source, policy)
             self._file = runtime.files.open_append(self._part_path())

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from longpoll_judge.commits import judge_commits
 from longpoll_judge.conformance import judge_conformance
+from longpoll_judge.holds import judge_holds
 from longpoll_judge.latency import histogram, percentiles
 from longpoll_judge.local import LocalEngine
 from longpoll_judge.rate import rate
@@ -104,6 +105,7 @@ def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float
         say(f"judging {survey.event_count} events")
         rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
     findings, unknown_laws = judge_conformance(history, context) if history.laws else ([], [])
+    findings += judge_holds(history, survey, context)
     if survey.offset_queries:
         say("judging committed offsets")
         findings += judge_commits(history, context)

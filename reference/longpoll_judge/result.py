@@ -24,6 +24,7 @@ ANSWERED_ON_STOP: Final = "answered_on_stop"
 OFFSETS_IN_ORDER: Final = "offsets_in_order"
 VISIBLE_IS_MONOTONE: Final = "visible_is_monotone"
 COMMIT_NEVER_REGRESSES: Final = "commit_never_regresses"
+HOLD_LIMIT_KEPT: Final = "hold_limit_kept"
 FOLLOWS_THE_LAW: Final = "follows_the_law"
 PROPERTIES: Final = (
     NO_LOST_WAKEUP,
@@ -34,6 +35,7 @@ PROPERTIES: Final = (
     OFFSETS_IN_ORDER,
     VISIBLE_IS_MONOTONE,
     COMMIT_NEVER_REGRESSES,
+    HOLD_LIMIT_KEPT,
     FOLLOWS_THE_LAW,
 )
 

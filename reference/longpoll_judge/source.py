@@ -59,6 +59,8 @@ class History:
     policies: frozenset[str]
     laws: dict[str, tuple[str, Law]]
     """By source: the policy and the law that its history declares."""
+    hold_limits: dict[str, int]
+    """By source: how many pulls its broker promises to hold at most."""
 
 
 def find(paths: Iterable[Path]) -> History:
@@ -72,6 +74,7 @@ def find(paths: Iterable[Path]) -> History:
     slices: list[Slice] = []
     declared: set[str] = set()
     laws: dict[str, tuple[str, Law]] = {}
+    hold_limits: dict[str, int] = {}
     for number, directory in enumerate(directories):
         meta = metas[directory]
         if meta is not None and meta.format_version != FORMAT_VERSION:
@@ -82,13 +85,22 @@ def find(paths: Iterable[Path]) -> History:
         }
         rename = {name: f"{name}#{number}" for name in names if name in others}
         declared |= {rename.get(name, name) for name in names}
+        declaring = [source for source in meta.sources if source.hold_limit >= 0] if meta else []
+        hold_limits |= {rename.get(source.name, source.name): source.hold_limit for source in declaring}
         if meta is not None and meta.law is not None:
             laws |= {rename.get(name, name): (meta.policy, meta.law) for name in names}
         clocks = {source.name: (source.offset_ns, source.uncertainty_ns) for source in meta.sources} if meta else {}
         for part in sorted(directory.glob(PART_FILES)):
             slices += _cut(part, rename, clocks, damages)
     policies = frozenset(meta.policy for meta in metas.values() if meta and meta.policy)
-    return History(slices=slices, damages=damages, declared_sources=frozenset(declared), policies=policies, laws=laws)
+    return History(
+        slices=slices,
+        damages=damages,
+        declared_sources=frozenset(declared),
+        policies=policies,
+        laws=laws,
+        hold_limits=hold_limits,
+    )
 
 
 def _check_is_history(directory: Path) -> None:

@@ -54,6 +54,8 @@ class SourceSurvey(msgspec.Struct):
     """How many events the source says it dropped."""
     spans: list[Span] = msgspec.field(default_factory=list)
     """One of each slice."""
+    holds: int = 0
+    """How often a pull was held."""
     jumps: int = 0
     """How often, within slices, the clock was set back."""
 
@@ -115,10 +117,12 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     survey.unknown_events = {name: count for name, count in survey.unknown_events.items() if count}
     source_codes, source_names = coded(table, "source")
     sequence, after_ns = table["sequence"].to_numpy(), table["after_ns"].to_numpy()
+    is_hold = np.isin(codes, [code for code, name in enumerate(names) if name == "hold"])
     for code in np.flatnonzero(np.bincount(source_codes)).tolist():
         name = source_names[code]
         mine = source_codes == code if len(source_names) > 1 else slice(None)
         survey.sources[name] = _survey_source(sequence[mine], after_ns[mine])
+        survey.sources[name].holds = int(np.count_nonzero(is_hold[mine]))
     rare = [code for code, name in enumerate(names) if name in ("connection_closed", "lost", "source_stopped")]
     fields = ["event", "source", "connection", "after_ns", "before_ns", "lost_count"]
     for row in table.select(fields).take(pa.array(np.flatnonzero(np.isin(codes, rare)))).to_pylist():
@@ -195,6 +199,7 @@ def _merge_source(one: SourceSurvey, other: SourceSurvey) -> SourceSurvey:
         stopped_ns=max(stops) if stops else None,
         lost_count=one.lost_count + other.lost_count,
         spans=one.spans + other.spans,
+        holds=one.holds + other.holds,
         jumps=one.jumps + other.jumps,
     )
 

@@ -127,6 +127,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Add this to the source's times to get Unix time in nanoseconds."""
     uncertainty_ns: int = 0
     """Half the width by which every interval of this source is widened."""
+    hold_limit: int = -1
+    """Most pulls that the broker may hold at once, where it says so; -1 where nothing is known of a limit."""
 
 
 class Law(msgspec.Struct, frozen=True, kw_only=True):

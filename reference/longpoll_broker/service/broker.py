@@ -183,7 +183,13 @@ class Broker:
             undo.callback(store.close)
             recorder = None
             if record_directory is not None:
-                recorder = HistoryRecorder(runtime, record_directory, broker=config.broker_name, policy=policy.name)
+                recorder = HistoryRecorder(
+                    runtime,
+                    record_directory,
+                    broker=config.broker_name,
+                    policy=policy.name,
+                    hold_limit=-1 if policy.hold_limit == "none" else config.held_count_max,
+                )
                 undo.callback(recorder.stop)
             broker = cls(
                 runtime,

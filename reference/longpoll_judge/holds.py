@@ -1,0 +1,143 @@
+"""hold_limit_kept: a broker holds no more pulls at once than it promises (`hold_limit` of its source in meta.json).
+
+Only from inside a broker it is seen that a pull is held: for certain from the end of its `hold`, or of a walker's
+`keep`, to the beginning of what takes it out of the table, which a `take` does as well, since after that nobody knows.
+So what is counted is never too much. A source that held no more pulls in all than it may at once needs no counting. A
+finding is of the first moment at which there are too many, one a source.
+
+Leaves out the limit of one queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from attrs import define, field, frozen
+
+from longpoll_judge.arrow import compute
+from longpoll_judge.result import HOLD_LIMIT_KEPT, Finding
+from longpoll_judge.schema import event_dict
+from longpoll_judge.source import History, read_slice
+from longpoll_judge.steps import MS
+from longpoll_judge.survey import Context, Survey
+
+BEGINS: Final = ("hold", "keep")
+ENDS: Final = ("take", "expire", "run", "stop", "answer_sent")
+OTHERS: Final = ("recheck", "connection_closed")
+EVIDENCE_MAX: Final = 50
+"""Most of the held pulls that are shown."""
+Event = dict[str, Any]
+
+
+def judge_holds(history: History, survey: Survey, context: Context) -> list[Finding]:
+    """One finding for each source that certainly held too many."""
+    crowded = {
+        source: limit
+        for source, limit in history.hold_limits.items()
+        if source in survey.sources and survey.sources[source].holds > limit
+    }
+    found = []
+    for source, events in _events_by_source(history, crowded).items() if crowded else ():
+        facts = context.sources[source]
+        finding = judge_source(
+            events, crowded[source], last_ns=facts.last_ns, is_whole=not (facts.lossy or facts.gapped)
+        )
+        found += [] if finding is None else [finding]
+    return found
+
+
+def _events_by_source(history: History, crowded: Iterable[str]) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = {source: [] for source in crowded}
+    sources, names = pa.array(found, pa.string()), pa.array((*BEGINS, *ENDS, *OTHERS), pa.string())
+    for part in history.slices:
+        table, _damages = read_slice(part)
+        is_wanted = compute.and_(
+            compute.is_in(table["source"].cast(pa.string()), value_set=sources),
+            compute.is_in(table["event"].cast(pa.string()), value_set=names),
+        )
+        for event in table.filter(is_wanted).to_pylist():
+            found[event["source"]].append(event)
+    return found
+
+
+@frozen
+class _Held:
+    """A pull was certainly held between two moments."""
+
+    begin_ns: int
+    end_ns: int
+    event: Event
+
+
+@define
+class _Table:
+    """What is certainly held. Invariant: `begun` are the pulls whose last event put them into the table."""
+
+    begun: dict[str, Event] = field(factory=dict)
+    held: list[_Held] = field(factory=list)
+
+    def see(self, event: Event) -> None:
+        """The next event in order of time."""
+        name, request = event["event"], event["request"]
+        if name in BEGINS:
+            self.begun.setdefault(request, event)
+        elif name == "connection_closed":
+            of_it = [each for each, begun in self.begun.items() if begun["connection"] == event["connection"]]
+            for each in of_it:
+                self.end(each, event["after_ns"])
+        elif name != "recheck" or (request in self.begun and _finds(self.begun[request], event)):
+            self.end(request, event["after_ns"])
+
+    def end(self, request: str, moment_ns: int) -> None:
+        """From this moment on the pull may be gone."""
+        begun = self.begun.pop(request, None)
+        if begun is not None and begun["before_ns"] < moment_ns:
+            self.held.append(_Held(begun["before_ns"], moment_ns, begun))
+
+
+def _finds(held: Event, recheck: Event) -> bool:
+    """Whether a recheck saw more than the pull has read; a put-back tells of its walker's end and not of the pull's."""
+    return bool(held["event"] != "hold" or recheck["visible_end"] > held["visible_end"])
+
+
+def judge_source(events: Iterable[Event], limit: int, *, last_ns: int, is_whole: bool) -> Finding | None:
+    """Judge the events of one source; `is_whole` unless some of them are missing."""
+    table = _Table()
+    for event in sorted(events, key=lambda event: (event["after_ns"], event["before_ns"], event["sequence"])):
+        table.see(event)
+    for request in list(table.begun):
+        table.end(request, last_ns)
+    together = _too_many(table.held, limit)
+    if not together:
+        return None
+    shown = sorted((held.event for held in together), key=lambda event: (event["after_ns"], event["sequence"]))
+    return Finding(
+        property=HOLD_LIMIT_KEPT,
+        verdict="violated" if is_whole else "unknown",
+        topic=shown[-1]["topic"],
+        queue=shown[-1]["queue"],
+        request=shown[-1]["request"],
+        window_start_ms=shown[0]["after_ns"] / MS,
+        window_end_ms=max(held.begin_ns for held in together) / MS,
+        why=f"{len(together)} pulls were held at once, and the broker promises to hold at most {limit}",
+        evidence=[event_dict(event) for event in shown[-EVIDENCE_MAX:]],
+    )
+
+
+def _too_many(held: list[_Held], limit: int) -> list[_Held]:
+    """The pulls that were held when these were too many for the first time; none where they never were."""
+    count = 0
+    for moment_ns, change in sorted(_changes(held)):
+        count += change
+        if count > limit:
+            return [each for each in held if each.begin_ns <= moment_ns < each.end_ns]
+    return []
+
+
+def _changes(held: Iterable[_Held]) -> Iterator[tuple[int, int]]:
+    """(moment, 1 more or 1 less), where those of one moment that go come first."""
+    for each in held:
+        yield each.begin_ns, 1
+        yield each.end_ns, -1
