@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core import producers
 from longpoll_broker.core.producers import Producers
-from longpoll_broker.core.properties import read_properties
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.append import HALF_TOPIC
 from longpoll_broker.service.broker import Broker
@@ -224,10 +223,12 @@ def test_the_table_of_producers_is_that_of_a_plain_set(steps: list[tuple[str, in
 
 
 def test_there_is_an_end_to_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One over the limit is not noted."""
+    """One over the limit is not noted, nor one with a name that no group may have."""
     monkeypatch.setattr(producers, "PRODUCER_COUNT_MAX", 1)
     table = Producers()
     table.register("a", "g")
     table.register("b", "g")
     assert [table.pick("g"), table.pick("g")] == ["a", "a"]
-    assert read_properties(HALF.format(group="PG"))["PGROUP"] == "PG"
+    table.close("a")
+    table.register("a", "g" * 256)
+    assert table.pick("g" * 256) is None

@@ -12,6 +12,8 @@ from typing import Final
 
 from attrs import define, field
 
+from longpoll_broker.core.topics import GROUP_SIZE_MAX
+
 PRODUCER_COUNT_MAX: Final = 100_000
 """Most pairs of a group and a connection; one more is not noted, and so never asked."""
 
@@ -25,9 +27,9 @@ class Producers:
     _count: int = field(default=0, init=False)
 
     def register(self, channel: Hashable, group: str) -> None:
-        """A connection has a producer of the group."""
+        """A connection has a producer of the group; one with a longer name than groups have is not noted."""
         members = self._groups.get(group, {})
-        if channel in members or self._count >= PRODUCER_COUNT_MAX:
+        if channel in members or self._count >= PRODUCER_COUNT_MAX or len(group) > GROUP_SIZE_MAX:
             return
         self._groups.setdefault(group, {})[channel] = None
         self._groups_of.setdefault(channel, set()).add(group)
