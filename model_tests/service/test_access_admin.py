@@ -10,6 +10,8 @@ from typing import Final
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import ConfigError
@@ -227,6 +229,35 @@ def test_an_empty_file_gets_its_first_account() -> None:
     file.put_account("newcomer", {"secretKey": "12345678", "topicPerms": []})
     assert file.text() == b"accounts:\n- accessKey: newcomer\n  secretKey: '12345678'\n  topicPerms: []\n"
     assert file.version is None
+
+
+TEXTS = st.text(max_size=12) | st.sampled_from(["null", "~", "true", "0123", "1e3", "2026-01-01", "- a", "a: b", "#"])
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | TEXTS, st.none() | st.lists(TEXTS, max_size=3))))
+def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | None, list[str] | None]]) -> None:
+    """Written and read again after each change, whatever the texts are, and however they look to YAML."""
+    content = b""
+    table: dict[str, dict[str, str | list[str]]] = {}
+    for key, secret, rights in steps:
+        file = AccountFile.parse(content)
+        if secret is None and rights is None:
+            assert file.remove_account(key) is (table.pop(key, None) is not None)
+        else:
+            given_values = {"secretKey": secret, "topicPerms": rights}
+            values = {name: value for name, value in given_values.items() if value is not None}
+            file.put_account(key, values)
+            table[key] = table.pop(key, {"accessKey": key}) | values
+        content = file.text()
+        assert AccountFile.parse(content).values().get("accounts", []) == list(table.values())
+
+
+def test_a_text_that_is_no_unicode_is_refused() -> None:
+    """Whatever half of a surrogate pair a header may bring: the file could not be read again."""
+    file = AccountFile.parse(b"")
+    file.put_account("newcomer", {"secretKey": "\ud800"})
+    with pytest.raises(ConfigError, match="cannot be written"):
+        file.text()
 
 
 def test_planted_a_change_that_is_not_checked_first_is_noticed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
