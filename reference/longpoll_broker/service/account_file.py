@@ -61,14 +61,11 @@ class AccountFile:
         return _values_of(self.root)
 
     def text(self) -> bytes:
-        """The file as Java writes it: one value a line. Raises ConfigError for a text that is no Unicode."""
+        """The file as Java writes it: one value a line."""
         _lay_out(self.root, set())
         written = yaml.serialize(self.root, Dumper=yaml.SafeDumper, allow_unicode=True)
         assert isinstance(written, str)
-        try:
-            return written.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigError(f"a text of theirs cannot be written: {error.reason}") from None
+        return written.encode()
 
     # -- accounts ------------------------------------------------------------------------------------------------------
 
