@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import errno
-import itertools
 import pathlib
 import shutil
 import subprocess
@@ -20,17 +19,14 @@ from msgspec import structs
 
 from longpoll_broker.errors import MessageRefusedError, StoreUserError
 from longpoll_broker.runtime.files import RealFiles, RealMappedFile
-from longpoll_broker.store import commit_log, dispatch
+from longpoll_broker.store import dispatch
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import Arrival, GetStatus, MessageToStore
+from longpoll_broker.store.messages import Arrival, GetStatus
 from longpoll_broker.store.record import Record
-from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_log, read_queues, read_record
 from longpoll_broker.testing.stores import (
-    HOST,
-    HOST_V6,
     SMALL,
     message,
     mixed_messages,
@@ -496,108 +492,3 @@ def test_handed_over_or_read_is_the_same(
         store.close()
         arrivals.append(seen)
     assert arrivals[0] == arrivals[1]
-
-
-def test_names_that_could_not_be_made_durable_are_tried_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a flush that failed at a directory the next one syncs it; else a power cut could take the whole file."""
-    store = open_store(tmp_path)
-    store.put(message())
-    synced: list[str] = []
-    sync = RealFiles.sync_directory
-
-    def failing(files: RealFiles, path: str) -> None:
-        synced.append(path)
-        if len(synced) == 1:
-            raise OSError(errno.EIO, "the disk failed")
-        sync(files, path)
-
-    monkeypatch.setattr(RealFiles, "sync_directory", failing)
-    with pytest.raises(OSError, match="the disk failed"):
-        store.flush()
-    assert store.flushed_end == 0
-    assert store.flush() == store.log_end
-    assert synced == [synced[0], f"{tmp_path}/commitlog", str(tmp_path), str(tmp_path.parent)]
-    store.close()
-
-
-def first_messages(directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Make the first message of each of 64 queues visible while no sync ever returns; how many are visible."""
-
-    def stand_still(*_: object) -> None:
-        raise AssertionError("who waits for a sync keeps every other queue waiting")
-
-    store = open_store(directory)
-    with monkeypatch.context() as patch:
-        patch.setattr(RealFiles, "sync_directory", stand_still)
-        patch.setattr(RealFiles, "write_atomic", stand_still)
-        patch.setattr(RealMappedFile, "sync", stand_still)
-        for queue_id in range(64):
-            store.put(message("NEW", queue_id))
-        store.dispatch(64)
-    visible = sum(store.visible_end("NEW", queue_id) for queue_id in range(64))
-    store.close()
-    return visible
-
-
-def test_the_first_message_of_a_queue_waits_for_no_sync(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Making a queue's files costs a few system calls, none of which waits for the disk to write."""
-    assert first_messages(tmp_path, monkeypatch) == 64
-
-
-def test_planted_a_queue_whose_files_are_made_durable_at_once(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sync as each file is made is seen."""
-    append = SegmentList.append
-
-    def synced(segments: SegmentList, start: int) -> Segment:
-        made = append(segments, start)
-        segments._files.sync_directory(segments.directory)
-        return made
-
-    monkeypatch.setattr(SegmentList, "append", synced)
-    with pytest.raises(AssertionError, match="keeps every other queue waiting"):
-        first_messages(tmp_path, monkeypatch)
-
-
-def any_numbers() -> list[MessageToStore]:
-    """A message for every bit that a sender may set, from either kind of host, with the ends of every other number."""
-    flags = [*(1 << bit for bit in range(31)), -(2**31), -1, 0x30, 0]
-    numbers = [(-(2**31), -(2**63)), (2**31 - 1, 2**63 - 1)]
-    return [
-        structs.replace(
-            message("Orders", 0, b"body", born_host=hosts[0], store_host=hosts[1]),
-            sys_flag=sys_flag,
-            flag=small,
-            reconsume_times=small,
-            born_ms=large,
-            prepared_offset=large,
-        )
-        for sys_flag in flags
-        for hosts in itertools.product((HOST, HOST_V6), repeat=2)
-        for small, large in numbers
-    ]
-
-
-def found_by_verify(directory: pathlib.Path) -> list[str]:
-    """What a store of such messages looks like."""
-    store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
-    put_and_dispatch(store, any_numbers())
-    store.close()
-    return [problem.found for problem in verify(RealFiles(), str(directory)).problems]
-
-
-def test_no_number_of_a_sender_makes_a_record_unreadable(tmp_path: pathlib.Path) -> None:
-    """The bits that say how long the hosts are are the store's own: believed, they would end the log for everybody."""
-    assert found_by_verify(tmp_path) == []
-
-
-def test_planted_bits_that_are_believed_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sender's record and what it does to those behind it."""
-    monkeypatch.setattr(commit_log, "HOST_BITS", 0)
-
-    assert found_by_verify(tmp_path)

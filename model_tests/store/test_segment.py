@@ -1,0 +1,78 @@
+"""A row of mapped files: when a file's name becomes durable, and that making one waits for nothing."""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+
+import pytest
+
+from longpoll_broker.runtime.files import RealFiles, RealMappedFile
+from longpoll_broker.store.segment import Segment, SegmentList
+from longpoll_broker.testing.stores import message, open_store
+
+
+def test_names_that_could_not_be_made_durable_are_tried_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a flush that failed at a directory the next one syncs it; else a power cut could take the whole file."""
+    store = open_store(tmp_path)
+    store.put(message())
+    synced: list[str] = []
+    sync = RealFiles.sync_directory
+
+    def failing(files: RealFiles, path: str) -> None:
+        synced.append(path)
+        if len(synced) == 1:
+            raise OSError(errno.EIO, "the disk failed")
+        sync(files, path)
+
+    monkeypatch.setattr(RealFiles, "sync_directory", failing)
+    with pytest.raises(OSError, match="the disk failed"):
+        store.flush()
+    assert store.flushed_end == 0
+    assert store.flush() == store.log_end
+    assert synced == [synced[0], f"{tmp_path}/commitlog", str(tmp_path), str(tmp_path.parent)]
+    store.close()
+
+
+def first_messages(directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Make the first message of each of 64 queues visible while no sync ever returns; how many are visible."""
+
+    def stand_still(*_: object) -> None:
+        raise AssertionError("who waits for a sync keeps every other queue waiting")
+
+    store = open_store(directory)
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "sync_directory", stand_still)
+        patch.setattr(RealFiles, "write_atomic", stand_still)
+        patch.setattr(RealMappedFile, "sync", stand_still)
+        for queue_id in range(64):
+            store.put(message("NEW", queue_id))
+        store.dispatch(64)
+    visible = sum(store.visible_end("NEW", queue_id) for queue_id in range(64))
+    store.close()
+    return visible
+
+
+def test_the_first_message_of_a_queue_waits_for_no_sync(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making a queue's files costs a few system calls, none of which waits for the disk to write."""
+    assert first_messages(tmp_path, monkeypatch) == 64
+
+
+def test_planted_a_queue_whose_files_are_made_durable_at_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync as each file is made is seen."""
+    append = SegmentList.append
+
+    def synced(segments: SegmentList, start: int) -> Segment:
+        made = append(segments, start)
+        segments._files.sync_directory(segments.directory)
+        return made
+
+    monkeypatch.setattr(SegmentList, "append", synced)
+    with pytest.raises(AssertionError, match="keeps every other queue waiting"):
+        first_messages(tmp_path, monkeypatch)
