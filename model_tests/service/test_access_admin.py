@@ -232,7 +232,7 @@ def test_an_empty_file_gets_its_first_account() -> None:
 
 
 TEXTS = st.text(max_size=12) | st.sampled_from(
-    ["null", "~", "true", "0123", "1e3", "2026-01-01", "- a", "a: b", "#", "\ud800"]
+    ["null", "~", "true", "0123", "1e3", "2026-01-01", "- a", "a: b", "#", "\ud800", "a\x85", "ä"]
 )
 
 

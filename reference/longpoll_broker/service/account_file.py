@@ -63,9 +63,17 @@ class AccountFile:
     def text(self) -> bytes:
         """The file as Java writes it: one value a line."""
         _lay_out(self.root, set())
-        written = yaml.serialize(self.root, Dumper=yaml.SafeDumper, allow_unicode=True)
-        assert isinstance(written, str)
+        written = self._written(as_it_is=True)
+        # PyYAML takes these for ends of lines and does not read them again as it wrote them.
+        if any(mark in written for mark in "\x85\u2028\u2029"):
+            written = self._written(as_it_is=False)
         return written.encode()
+
+    def _written(self, *, as_it_is: bool) -> str:
+        """The text, with letters beyond ASCII as they are or else escaped."""
+        written = yaml.serialize(self.root, Dumper=yaml.SafeDumper, allow_unicode=as_it_is)
+        assert isinstance(written, str)
+        return written
 
     # -- accounts ------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import time
 import uuid
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
@@ -50,6 +50,14 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {PATIENCE_S:g} s: {what}"
         pause.wait(0.01)
+
+
+def wait_for_all(seen: Collection[object], count: int) -> None:
+    """Wait until so many things have been seen, for as long as there are ever more of them."""
+    before = -1
+    while before < len(seen) < count:
+        before = len(seen)
+        wait_for(lambda: len(seen) > before, f"{count} messages, of which {before} came")  # noqa: B023 - awaited at once
 
 
 @contextmanager
@@ -128,6 +136,8 @@ class Log:
     """What happened, in one order. Invariant: changes under `_lock`; numbers rise."""
 
     arrivals: list[Arrival] = field(factory=list)
+    seen: set[str] = field(factory=set)
+    """Ids of all messages that have arrived."""
     handovers: list[Handover] = field(factory=list)
     _lock: threading.Lock = field(factory=threading.Lock)
     _next: int = 0
@@ -138,6 +148,7 @@ class Log:
             for message in messages:
                 self._next += 1
                 queue = (message.store_host, message.queue_id)
+                self.seen.add(message.msg_id)
                 self.arrivals.append(Arrival(self._next, member, queue, message.queue_offset, message.msg_id))
 
     def shared(self, member: str, queue: MessageQueue, is_ours: bool) -> None:
@@ -227,7 +238,7 @@ def rebalance(name_server: str, count: int, **options: Any) -> RebalanceReport:
         wait_for(lambda: share_of(members["third"]) == 4, "the share of the first is dealt out")
         members.pop("second").close()
         sending.join()
-        wait_for(lambda: len({arrival.msg_id for arrival in log.arrivals}) >= count, f"{count} messages")
+        wait_for_all(log.seen, count)
     return explain(log, sent)
 
 
