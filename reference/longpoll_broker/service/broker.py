@@ -41,7 +41,7 @@ from longpoll_broker.service.channel import Channel, Limits, Outbox
 from longpoll_broker.service.clients import ClientService
 from longpoll_broker.service.config_files import ConfigFiles
 from longpoll_broker.service.dispatch_service import DispatchService
-from longpoll_broker.service.exchange import Processor, answer_busy, serve, tell_refused
+from longpoll_broker.service.exchange import OVERLOAD, TOO_LATE, Processor, answer_busy, serve, tell_refused
 from longpoll_broker.service.executors import InlineExecutor, PoolExecutor
 from longpoll_broker.service.flush_service import FlushService
 from longpoll_broker.service.group_commit import GroupCommit
@@ -76,8 +76,6 @@ from longpoll_spec.policy import STRICT, Policy
 
 log = logging.getLogger(__name__)
 
-OVERLOAD: Final = "[OVERLOAD]system busy, try again later"
-TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})
 
 
@@ -443,11 +441,7 @@ class Broker:
         return InnerQueueService(self.store, settings.light_queues, settings.light_queue_count_max)
 
     def _start_threads(self) -> None:
-        if self._recorder is not None:
-            for topic, queue_id in self.store.queues():
-                now_ns = self._recorder.now_ns()
-                end = self.store.visible_end(topic, queue_id)
-                self._recorder.put("make_visible", now_ns, topic=topic, queue=queue_id, visible_end=end)
+        self.dispatch_service.record_visible()
         self._retention = RetentionService(self.runtime, self.store, self._store_config.clean_period_ms)
         self._flush = FlushService(
             self.runtime,

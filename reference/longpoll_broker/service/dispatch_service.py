@@ -45,6 +45,16 @@ class DispatchService:
     _stopping: bool = field(default=False, init=False)
     _thread: Thread | None = field(default=None, init=False)
 
+    def record_visible(self) -> None:
+        """Tell the history up to where each queue is visible before anything is served."""
+        recorder = self.recorder
+        if recorder is None:
+            return
+        for topic, queue_id in self.store.queues():
+            now_ns = recorder.now_ns()
+            end = self.store.visible_end(topic, queue_id)
+            recorder.put("make_visible", now_ns, topic=topic, queue=queue_id, visible_end=end)
+
     def run(self, outbox: Outbox) -> None:
         """Make everything visible that was appended before this call, or that was durable by then, and notify."""
         store = self.store

@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 _RESPONSE: Final = CommandFlag.RESPONSE.value
 _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 
+OVERLOAD: Final = "[OVERLOAD]system busy, try again later"
+TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
+"""Why a request is not served, in RocketMQ's words."""
+
 Processor = Callable[[Channel, Command, Outbox], Parts | None]
 
 
