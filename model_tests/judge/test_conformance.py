@@ -15,10 +15,13 @@ from longpoll_judge.conformance import judge_run
 from longpoll_judge.convert import convert
 from longpoll_judge.generate import START_NS, write
 from longpoll_judge.generate_steps import FAULTS, STEP_NS, Fault, StepLoad, meta_of, observed, run_of
-from longpoll_judge.job import judge
+from longpoll_judge.job import judge, judge_on
 from longpoll_judge.law_steps import model_of
 from longpoll_judge.result import FOLLOWS_THE_LAW, Finding, Result
 from longpoll_judge.schema import DEFAULTS
+from longpoll_judge.session import unclosed_sockets_ignored
+from longpoll_judge.source import find
+from longpoll_judge.spark import SparkEngine
 from longpoll_spec.engines.conform import Checker
 from longpoll_spec.history import Event, Law
 from longpoll_spec.policy import PRESETS
@@ -173,3 +176,19 @@ def test_planted_a_reader_that_forgets_what_was_seen(monkeypatch: pytest.MonkeyP
     assert judge_run(checker, events, is_whole=True)
     monkeypatch.setattr(law_steps.StepReader, "_known", lambda *_: [])
     assert not judge_run(checker, events, is_whole=True)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_spark_says_the_same(tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """A history of steps has the same findings on both engines, alone and beside another one."""
+    faults: dict[str, Fault] = {"right": "", "wrong": "disabled_step"}
+    for name, fault in faults.items():
+        load = attrs.evolve(LOAD, fault=fault)
+        write(tmp_path / name, observed(load), meta_of(load), events_per_part=50)
+    for paths in ([tmp_path / "wrong"], [tmp_path / "right", tmp_path / "wrong"]):
+        with unclosed_sockets_ignored():
+            found = judge_on(spark_engine, find(paths), wake_ms=100, late_ms=50, say=lambda _stage: None)
+        expected = judge(paths, engine="local")
+        assert (found.verdict, found.findings, found.gaps) == ("invalid", expected.findings, expected.gaps)
