@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import struct
 from pathlib import Path
 
 import attrs
 import msgspec
 import pytest
 
+from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.properties import read_properties
 from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.send import SendService
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
@@ -195,3 +199,61 @@ def test_javas_file_of_offsets_is_read(start_broker: StartBroker, connect: Conne
     client = connect(start_broker(store_config=LIGHT).address)
     assert [committed(client, group, 1) for group in ("%LMQ%g", "G")] == [8, 7]
     assert committed(client, "H", 0) == 0
+
+
+OFFSETS = "INNER_MULTI_QUEUE_OFFSET\x01"
+CLAIMS = [
+    f"{OFFSETS}5\x02",
+    f"{OFFSETS}5\x02INNER_MULTI_DISPATCH\x01../x\x02DELAY\x0118\x02",
+    f"{OFFSETS}99999999\x02INNER_MULTI_DISPATCH\x01%LMQ%a\x02TRAN_MSG\x01true\x02",
+    f"{OFFSETS}7\x02INNER_MULTI_DISPATCH\x01T\x02DELAY\x0118\x02",
+]
+"""Offsets in further queues that a producer makes up."""
+
+
+def places_after_a_crash(
+    store_config: StoreConfig, start_broker: StartBroker, connect: Connect, directory: Path
+) -> set[tuple[str, int, int]]:
+    """Send made-up offsets, alone and in a batch, kill the broker's process, as far as its files can tell, and list."""
+    broker = start_broker(store_config=store_config, directory=str(directory / "0"))
+    client = connect(broker.address)
+    for claim in CLAIMS:
+        text = claim.encode()
+        batch = struct.pack(">iiiii", 23 + len(text), 0, 0, 0, 1) + b"m" + struct.pack(">h", len(text)) + text
+        assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties=claim), b"x").code == 0
+        assert client.call(RequestCode.SEND_BATCH_MESSAGE, send_fields("T") | {"m": "true"}, batch).code == 0
+    shutil.copytree(directory / "0", directory / "1")
+    store = start_broker(store_config=LIGHT, directory=str(directory / "1")).store
+    return {(topic, queue_id, store.visible_end(topic, queue_id)) for topic, queue_id in store.queues()}
+
+
+def test_offsets_that_a_producer_makes_up_count_nowhere(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """They are not stored, so that no record is listed by them when queues are made anew."""
+    assert places_after_a_crash(LIGHT, start_broker, connect, tmp_path) == {
+        ("T", 0, 5),
+        ("SCHEDULE_TOPIC_XXXX", 17, 2),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1),
+    }
+
+
+def test_names_stored_by_a_broker_without_light_queues_become_no_paths(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """It keeps the property as it came, as Java does; whoever reads it later looks at the names."""
+    places = places_after_a_crash(SMALL_STORE, start_broker, connect, tmp_path)
+    assert {topic for topic, _queue_id, _end in places} == {
+        "T", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "%LMQ%a",
+    }  # fmt: skip
+    assert not (tmp_path / "1" / "x").exists()
+
+
+def test_planted_made_up_offsets_that_are_stored_are_seen(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that nobody sent to appears after the crash, and another one is longer than it was."""
+    monkeypatch.setattr(SendService, "_without_offsets", lambda _service, text: read_properties(text))
+    places = places_after_a_crash(LIGHT, start_broker, connect, tmp_path)
+    assert ("%LMQ%a", 0, 100_000_000) in places
+    assert ("T", 0, 5) not in places

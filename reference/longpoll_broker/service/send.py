@@ -19,6 +19,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.properties import (
     CLUSTER,
     DELAY,
+    INNER_OFFSETS,
     INNER_QUEUES,
     PREPARED,
     REGION,
@@ -251,13 +252,23 @@ class SendService:
 
     def _properties(self, header: SendMessageRequestHeader) -> dict[str, str]:
         """A message's properties with those that the broker adds, in the order in which Java puts them into its map."""
-        properties = read_properties(header.properties)
+        properties = self._without_offsets(header.properties)
         if self.traits.stores_region:
             properties[REGION] = REGION_FIELDS[REGION]
             properties[TRACE] = REGION_FIELDS[TRACE]
             if UNIQUE_KEY not in properties:
                 properties[UNIQUE_KEY] = self._unique_key()
         properties[CLUSTER] = self.config.cluster_name
+        return properties
+
+    def _without_offsets(self, text: str | None) -> dict[str, str]:
+        """The properties of a request but for the offsets in further queues, which the store alone gives out.
+
+        After a crash a record is listed where this property says.
+        """
+        properties = read_properties(text)
+        if self.inner_queues is not None:
+            properties.pop(INNER_OFFSETS, None)
         return properties
 
     def _unique_key(self) -> str:
@@ -275,7 +286,7 @@ class SendService:
             )
         if not len(command.body):
             raise _no_message()
-        properties = read_properties(header.properties)
+        properties = self._without_offsets(header.properties)
         if header.sys_flag & TRANSACTION_MASK or self._level(properties) > 0:
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch as a whole can be neither part of a transaction nor delayed"
@@ -292,6 +303,8 @@ class SendService:
         shared_text = write_properties(shared, without=WAIT)
         for part in parts:
             own = part.properties.encode("utf-8", "surrogatepass")
+            if self.inner_queues is not None and INNER_OFFSETS in part.properties:
+                own = write_properties(self._without_offsets(part.properties), self.traits.properties_form)
             mark = b"\x02" if shared_text and own and not own.endswith(b"\x02") else b""
             stored = own + mark + shared_text
             tag = read_properties(part.properties).get(TAGS) or shared.get(TAGS, "")

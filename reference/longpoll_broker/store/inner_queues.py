@@ -22,7 +22,7 @@ from longpoll_broker.core.properties import (
     read_properties,
     write_properties,
 )
-from longpoll_broker.core.topics import LMQ_PREFIX, RETRY_PREFIX
+from longpoll_broker.core.topics import LMQ_PREFIX, RETRY_PREFIX, name_problem
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.record import Record
 
@@ -54,6 +54,9 @@ def inner_places(record: Record, *, light: bool) -> list[Place]:
     names = properties.get(INNER_QUEUES, "").split(SEPARATOR)
     offsets = properties.get(INNER_OFFSETS, "").split(SEPARATOR)
     if len(names) != len(offsets) or not all(text.isascii() and text.isdigit() for text in offsets):
+        return []
+    if any(name_problem(name) is not None for name in names):
+        # A broker that did not know the property stored it as it came; no name may become a path.
         return []
     return [
         (name, inner_queue_id(name, record.queue_id, light=light), int(text))
