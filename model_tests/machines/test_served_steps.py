@@ -34,11 +34,11 @@ TIMEOUT_MS: Final = 5
 TOPIC: Final = "T"
 
 
-def consume(address: tuple[str, int], answered: list[int], count_max: int = 32) -> None:
-    """Pull until every message was read, each time from where the last pull ended."""
+def consume(address: tuple[str, int], answered: list[int], count_max: int, first: int) -> None:
+    """Pull until every message was read, from `first` on and then each time from where the last pull ended."""
     with RawClient(address) as client:
-        offset = 0
-        while offset < MESSAGES:
+        offset = first
+        while offset < first + MESSAGES:
             fields = pull_fields(TOPIC, offset, timeout_ms=TIMEOUT_MS) | {"maxMsgNums": str(count_max)}
             reply = client.reply(client.send(RequestCode.PULL_MESSAGE, fields))
             assert reply is not None
@@ -52,17 +52,27 @@ def wait_for_answers(answered: list[int], count: int) -> None:
     wait_until(lambda: len(answered) >= count)
 
 
-def recorded(directory: Path, policy: str, *, consumers: int = 2, count_max: int = 32) -> Recording:
-    """A recording of a broker with one producer, whose messages come while pulls are held, woken and run out."""
+def recorded(directory: Path, policy: str, *, consumers: int = 2, count_max: int = 32, first: int = 0) -> Recording:
+    """A recording of a broker with one producer, whose messages come while pulls are held, woken and run out.
+
+    The queue has `first` messages already, which nobody reads.
+    """
     history = directory / "history"
     options: dict[str, Any] = {"policy": preset(policy), "store_config": SMALL_STORE}
     answered: list[int] = []
+    if first:
+        with (
+            Broker.start(RealRuntime(), str(directory / "store"), **options) as broker,
+            RawClient(broker.address) as producer,
+        ):
+            for _ in range(first):
+                send_message(producer, TOPIC, b"before")
     with (
         Broker.start(RealRuntime(), str(directory / "store"), record_directory=str(history), **options) as broker,
         RawClient(broker.address) as producer,
     ):
         send_message(producer, TOPIC, b"first")
-        place = (broker.address, answered, count_max)
+        place = (broker.address, answered, count_max, first)
         threads = [threading.Thread(target=consume, args=place) for _ in range(consumers)]
         for thread in threads:
             thread.start()
@@ -90,6 +100,17 @@ def test_a_served_broker_follows_its_law(tmp_path: Path, policy: str) -> None:
 
     assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
     assert {"hold", "run", "append", "make_visible"} <= {event.event for event in recording.events}
+
+
+def test_what_was_there_before_is_not_part_of_the_run(tmp_path: Path) -> None:
+    """A broker that starts with messages follows its law from where the queue stood; its consumers begin there too."""
+    recording = recorded(tmp_path, "strict", consumers=1, first=3)
+    result = judged(tmp_path, recording)
+
+    assert (
+        min(event.offset for event in recording.events if event.event == "request_received" and event.code == 11) == 3
+    )
+    assert (result.verdict, result.findings) == ("valid", [])
 
 
 def test_planted_a_read_that_misses_a_visible_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
