@@ -33,8 +33,8 @@ from longpoll_judge.tally import Tally
 from longpoll_judge.verdict import queue_rows
 
 _SHUFFLE_PARTITIONS_MIN: Final = 16
-RUN_STRETCHES: Final = 8
-"""About so many stretches are swept by one task, which reads one more on each side."""
+TASK_SLICES: Final = 16
+"""About so many slices are looked over by one task, and so many stretches swept: a task costs something by itself."""
 ROWS: Final = -1
 REST: Final = -2
 FAULTY: Final = -3
@@ -98,11 +98,13 @@ class SparkReading:
 
     def surveys(self) -> Iterator[Survey]:
         """See `job.Reading.surveys`."""
-        found = self._map(len(self._slices), len(self._slices), _looker(self._slices))
+        count, parallel = len(self._slices), self._session.sparkContext.defaultParallelism
+        found = self._map(count, min(count, max(count // TASK_SLICES, parallel)), _looker(self._slices))
         with unclosed_sockets_ignored():
-            rows = found.orderBy("kind").toArrow()
-        for content in rows["content"]:
-            self._overviews.append(msgspec.msgpack.decode(content.as_buffer(), type=Overview))
+            rows = found.toArrow()
+        for row in np.argsort(rows["kind"].to_numpy()).tolist():
+            content = rows["content"][row].as_buffer()
+            self._overviews.append(msgspec.msgpack.decode(content, type=Overview))
             yield self._overviews[-1].survey
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
@@ -126,19 +128,25 @@ class SparkReading:
         runs = runs_of(len(stretches.plan.stretches), self._session.sparkContext.defaultParallelism)
         ranges = max(1, sum(overview.survey.event_count for overview in self._overviews) // (2 * RANGE_KEYS))
         swept = self._map(len(runs), len(runs), _sweeper(stretches, runs, context, held, ranges))
-        swept = swept.persist(StorageLevel.MEMORY_AND_DISK)
-        tally, rest, faulty = Tally(), [], set()
+        if ranges > 1:
+            swept = swept.persist(StorageLevel.MEMORY_AND_DISK)
+        tally, rest, faulty, groups = Tally(), [], set(), []
         with unclosed_sockets_ignored():
-            told = swept.filter(F.col("kind") < 0).toArrow()
+            told = (swept.filter(F.col("kind") < 0) if ranges > 1 else swept).toArrow()
         for kind, content in zip(told["kind"].to_pylist(), told["content"], strict=True):
             if kind == ROWS:
                 tally.add(decode(content.as_buffer()))
             elif kind == REST:
                 rest.append(decode(content.as_buffer()))
+            elif kind >= 0:
+                groups.append(np.frombuffer(content.as_buffer(), dtype=np.uint64))
             else:
                 faulty |= {tuple(name) for name in msgspec.msgpack.decode(content.as_buffer())}
         left = stretches.together(rest)
-        again = _repeated(swept, np.unique(request_keys(left, np.arange(len(left)))), ranges)
+        keys = np.unique(request_keys(left, np.arange(len(left))))
+        if ranges == 1:
+            return tally, left, frozenset(faulty), repeated([*groups, keys])
+        again = _repeated(swept, keys, ranges)
         swept.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
         return tally, left, frozenset(faulty), again
 
@@ -149,7 +157,7 @@ class SparkReading:
 
 def runs_of(stretches: int, parallel: int) -> list[tuple[int, int]]:
     """The stretches as runs of about equal length, a multiple of `parallel` of them if there are enough."""
-    wanted = -(-max(stretches // RUN_STRETCHES, 1) // parallel) * parallel
+    wanted = -(-max(stretches // TASK_SLICES, 1) // parallel) * parallel
     borders = np.linspace(0, stretches, min(wanted, stretches) + 1).astype(int).tolist()
     return list(pairwise(borders))
 
