@@ -82,11 +82,12 @@ def test_light_queues_are_there_again(
     [
         ("%LMQ%a,../x", 13),
         ("%LMQ%a,%LMQ%a", 13),
+        ("%LMQ%a,T", 13),
         (",".join(f"%LMQ%{number}" for number in range(129)), 13),
         (",".join(f"%LMQ%{number}" for number in range(3)), 1),
         ("%LMQ%a,%LMQ%b", 0),
     ],
-    ids=["path", "twice", "many", "more than the broker takes", "good"],
+    ids=["path", "twice", "its own", "many", "more than the broker takes", "good"],
 )
 def test_which_names_are_taken(names: str, code: int, start_broker: StartBroker, connect: Connect) -> None:
     """A refused message is not stored at all."""

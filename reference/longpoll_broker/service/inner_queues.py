@@ -60,9 +60,14 @@ class InnerQueueService:
             problem = name_problem(name)
             if problem is not None:
                 raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"inner queue {name[:128]!r}: {problem}")
+        places = tuple((name, inner_queue_id(name, message.queue_id, light=self.light)) for name in names)
+        if (message.topic, message.queue_id) in places:
+            # It would stand there twice at one offset, and the next offset would be empty; so it does in RocketMQ.
+            raise SendRefusedError(
+                ResponseCode.MESSAGE_ILLEGAL, f"inner queue {message.topic} is the message's own; name others only"
+            )
         self._count({name for name in names if name.startswith(LMQ_PREFIX)})
-        places = ((name, inner_queue_id(name, message.queue_id, light=self.light)) for name in names)
-        return replace(message, inner_queues=tuple(places))
+        return replace(message, inner_queues=places)
 
     def _count(self, light: set[str]) -> None:
         new = light - self._light
