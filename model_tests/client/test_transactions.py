@@ -154,3 +154,4 @@ def test_planted_a_producer_that_ends_nothing_is_noticed(broker: Broker, monkeyp
     with producer_at(broker, check) as producer:
         producer.send("T", b"x", lambda: COMMIT)
         wait_until(lambda: asked == [b"x"])
+        assert not broker.store.visible_end("T", 0)
