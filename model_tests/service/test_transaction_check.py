@@ -34,9 +34,9 @@ STORE = evolve(SMALL_STORE, flush_interval_ms=20)
 COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"
 
 
-def prepare(client: RawClient, body: bytes, group: str = "PG") -> None:
+def prepare(client: RawClient, body: bytes, group: str = "PG", properties: str | None = None) -> None:
     """Begin a transaction."""
-    fields = send_fields("T", 0, HALF.format(group=group)) | {"g": str(RealRuntime().unix_ms())}
+    fields = send_fields("T", 0, properties or HALF.format(group=group)) | {"g": str(RealRuntime().unix_ms())}
     assert client.call(RequestCode.SEND_MESSAGE_V2, fields, body).code == 0
 
 
@@ -150,6 +150,22 @@ def test_what_the_log_is_about_to_lose_is_given_up_unasked(
         wait_until(lambda: broker.store.visible_end(GIVEN_UP_TOPIC, 0) == 1)
     assert "after 0 questions" in caplog.text
     assert client.pushes == []
+
+
+def test_one_that_cannot_be_asked_about_keeps_nobody_back(
+    broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its properties have no room for the number of questions; one line tells of it, and the next is asked about."""
+    client = connect(broker.address)
+    join(client)
+    full = HALF.format(group="PG") + "filler\x01"
+    added = len("\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02CLUSTER\x01DefaultCluster")
+    room = 32_767 - len(full) - added - len("\x02TRANSACTION") + 1
+    with caplog.at_level(logging.WARNING):
+        prepare(client, b"full", properties=full + "x" * room + "\x02")
+        prepare(client, b"next")
+        assert told(client.wait_push()).body == b"next"
+    assert "cannot be asked about" in caplog.text
 
 
 def test_another_producer_of_the_group_is_asked_when_one_has_gone(broker: Broker, connect: Connect) -> None:

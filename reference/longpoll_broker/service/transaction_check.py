@@ -35,7 +35,7 @@ from longpoll_broker.core.properties import (
     read_properties,
     write_properties,
 )
-from longpoll_broker.errors import MessageRefusedError
+from longpoll_broker.errors import BrokerError
 from longpoll_broker.logs import event
 from longpoll_broker.service.append import HALF_TOPIC
 from longpoll_broker.service.channel import Channel, Outbox
@@ -87,7 +87,7 @@ class TransactionChecks:
         try:
             if self.run(outbox):
                 self._due_ns = now_ns
-        except (MessageRefusedError, OSError):
+        except OSError:
             log.exception("transactions that were never ended could not be asked about; trying again")
         outbox.flush()
 
@@ -102,7 +102,7 @@ class TransactionChecks:
         halves = frozenset(ended.values())
         at = first
         try:
-            while at < min(end, first + LOOKS_MAX) and (at in halves or self._ask(at, outbox)):
+            while at < min(end, first + LOOKS_MAX) and (at in halves or self._look(at, outbox)):
                 at += 1
         finally:
             self._commit(HALF_TOPIC, at)
@@ -131,8 +131,23 @@ class TransactionChecks:
             found[offset] = int(text) if text.isdigit() and len(text) < 20 else -1
         return found
 
+    def _look(self, offset: int, outbox: Outbox) -> bool:
+        """Ask about one half message, or give it up; false when it is too young, and so are all after it.
+
+        One that cannot be asked about, for its properties are too long or no Unicode, must not keep the others back.
+        """
+        try:
+            return self._ask(offset, outbox)
+        except (BrokerError, ValueError) as error:
+            log.warning(
+                "the transaction at %d of the half topic cannot be asked about: %s",
+                offset,
+                error,
+                extra=event("transaction_not_asked", reason=str(error)),
+            )
+            return True
+
     def _ask(self, offset: int, outbox: Outbox) -> bool:
-        """Ask about one half message, or give it up; false when it is too young, and so are all after it."""
         unit = self.ends.store.unit(HALF_TOPIC, 0, offset)
         half = self.ends.store.read_record(unit[0]) if unit is not None else None
         if half is None:

@@ -177,7 +177,7 @@ class IoLoop:
         except BlockingIOError:
             return
         except OSError as error:
-            self._close(channel, f"the connection failed: {error.strerror}")
+            self._close(channel, f"the connection failed: {error.strerror or error}")
             return
         if size == 0:
             self._close(channel, "the peer closed it")
