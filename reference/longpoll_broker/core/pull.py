@@ -280,6 +280,9 @@ def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one re
             f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] "
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{pull.channel}]",
         )
+    if pull.filter is not None and pull.sys_flag & FLAG_SUBSCRIPTION:
+        # It was held, and what it brought is allowed: a hundred thousand may be late together.
+        return pull.filter
     wanted = _wanted(pull, desk, broadcast_enabled=group.consume_broadcast_enable)
     if isinstance(wanted, Refused):
         return wanted
@@ -289,9 +292,7 @@ def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one re
 
 
 def _brought(pull: Pull, desk: Desk) -> Filter | Refused:
-    """The subscription that the request carries; of a pull that was held it has been read before."""
-    if pull.filter is not None:
-        return pull.filter
+    """The subscription that the request carries."""
     if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
         return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
     try:

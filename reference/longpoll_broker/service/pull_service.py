@@ -107,14 +107,17 @@ class PullService:
     """Told of every pull answered 21, and where it is to go on; None where nobody is told."""
     hold_service: HoldService | None = None
     traits: Traits = field(init=False)
-    _has_rows: bool = field(init=False)
-    """Whether many answers differ in their opaque only: in JSON, from a lone master that records nothing."""
+    _is_plain: bool = field(init=False)
+    """Whether this is a lone master, which a broker stays as long as it runs."""
+    _tells_offsets_only: bool = field(init=False)
+    """Whether an answer that tells of a read has no field but the offsets."""
     _last: RowAnswer | None = field(default=None, init=False)
     """What the last woken pull got. One assignment, so threads see the old one or the new one."""
 
     def __attrs_post_init__(self) -> None:
         self.traits = self.desk.traits
-        self._has_rows = self.recorder is None and self.desk.standing.is_plain and not self.traits.explains_refusals
+        self._is_plain = self.desk.standing.is_plain
+        self._tells_offsets_only = self._is_plain and not self.traits.explains_refusals
 
     # -- the first pass ----------------------------------------------------------------------------------------------
 
@@ -177,7 +180,7 @@ class PullService:
         """Read for a pull."""
         found = look(pull, wanted, self.store)
         decision = found if pull.count_max >= 0 else of_negative_count(pull, found, self.desk)
-        if self.desk.standing.is_plain or isinstance(decision, Refused):
+        if self._is_plain or isinstance(decision, Refused):
             return decision
         return as_placed(decision, self.desk)
 
@@ -187,7 +190,9 @@ class PullService:
         One message wakes a row of pulls with equal keys. What lies between a queue's two ends does not change as long
         as they and the log's start do not; a group, a topic and a filter are replaced, never changed.
         """
-        if not self._has_rows or not pull.sys_flag & FLAG_SUBSCRIPTION or pull.flag & ONE_WAY or pull.serialize:
+        if self.recorder is not None or not self._tells_offsets_only:
+            return None
+        if not pull.sys_flag & FLAG_SUBSCRIPTION or pull.flag & ONE_WAY or pull.serialize:
             return None
         desk, store = self.desk, self.store
         return RowKey(
@@ -321,7 +326,7 @@ class PullService:
         read = decision.read
         found = isinstance(decision, Found)
         body_size = read.size_bytes if found else 0
-        if kind is JSON and self.desk.standing.is_plain and not self.traits.explains_refusals:
+        if kind is JSON and self._tells_offsets_only:
             head = encode_pull_head(
                 decision.code, pull.opaque, flag, read.status.name,
                 read.offset_next, read.offset_min, read.offset_max, body_size,
@@ -347,7 +352,7 @@ class PullService:
         }
         if self.traits.explains_refusals:
             fields |= self._flag_fields(pull)
-        if not self.desk.standing.is_plain:
+        if not self._is_plain:
             fields |= self._standing_fields(pull, read)
         return fields
 
