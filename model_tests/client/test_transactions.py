@@ -29,13 +29,14 @@ from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 RUNTIME = RealRuntime()
 PATIENCE_S = 10.0
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
-CONFIG = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=1)
+CONFIG = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
+"""Rounds of questions are made when a test says so: one on its way before an answer came would count twice."""
 STORE = evolve(SMALL_STORE, flush_interval_ms=20)
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that asks about a transaction soon."""
+    """A broker that asks about a transaction whatever its age."""
     with Broker.start(RUNTIME, str(tmp_path / "store"), config=CONFIG, store_config=STORE) as started:
         yield started
 
@@ -62,10 +63,19 @@ def delivered(broker: Broker, count: int) -> list[ReceivedMessage]:
     return found
 
 
+def check_now(broker: Broker) -> None:
+    """Have the broker do a round of questions with its next flush, and no other before this is called again."""
+    checks = broker._transaction_checks
+    checks._due_ns = 0
+    wait_until(lambda: checks._due_ns != 0)
+
+
 def all_ended(broker: Broker) -> bool:
-    """Whether nothing is left that the broker could ask about."""
+    """Whether nothing is left that the broker could ask about, by one more round."""
     end = broker.store.visible_end(HALF_TOPIC, 0)
-    return end > 0 and broker.offsets.query(HALF_TOPIC, GROUP, 0) == end
+    check_now(broker)
+    wait_until(lambda: broker.offsets.query(HALF_TOPIC, GROUP, 0) == end)
+    return broker.store.visible_end(HALF_TOPIC, 0) == end
 
 
 def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(tmp_path: Path) -> None:
@@ -96,8 +106,9 @@ def test_the_broker_asks_when_the_end_is_not_known_and_takes_the_answer(broker: 
     with producer_at(broker, check) as producer:
         producer.send("T", b"dropped", lambda: UNKNOWN)
         producer.send("T", b"kept", lambda: UNKNOWN, tags="t")
+        check_now(broker)
         (message,) = delivered(broker, 1)
-        wait_until(lambda: all_ended(broker))
+        assert all_ended(broker)
     assert (message.body, message.tags) == (b"kept", "t")
     assert {(one.topic, one.body) for one in asked} == {("T", b"dropped"), ("T", b"kept")}
 
@@ -118,6 +129,9 @@ def test_work_and_checks_that_raise_leave_the_end_open(broker: Broker, caplog: p
     with caplog.at_level(logging.WARNING), producer_at(broker, check) as producer:
         with pytest.raises(LookupError, match="the work's own fault"):
             producer.send("T", b"x", work)
+        check_now(broker)
+        wait_until(lambda: len(tries) == 1)
+        check_now(broker)
         assert [message.body for message in delivered(broker, 1)] == [b"x"]
     assert "the check's own fault" in caplog.text
     assert len(tries) == 2
@@ -130,6 +144,7 @@ def test_another_member_answers_for_one_that_has_gone(broker: Broker) -> None:
         with producer_at(broker) as first:
             first._timer.close()
             first.send("T", b"left open", lambda: UNKNOWN)
+        check_now(broker)
         assert [message.body for message in delivered(broker, 1)] == [b"left open"]
 
 
@@ -153,5 +168,6 @@ def test_planted_a_producer_that_ends_nothing_is_noticed(broker: Broker, monkeyp
     monkeypatch.setattr(TransactionProducer, "_end", lambda _self, _sent, _state: None)
     with producer_at(broker, check) as producer:
         producer.send("T", b"x", lambda: COMMIT)
+        check_now(broker)
         wait_until(lambda: asked == [b"x"])
         assert not broker.store.visible_end("T", 0)
