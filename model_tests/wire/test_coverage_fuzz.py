@@ -7,10 +7,18 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.brokers import wait_until
+from longpoll_broker.testing.raw_client import RawClient, send_message
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPT: Final = ROOT / "model_tests" / "wire" / "coverage_fuzz.py"
@@ -30,14 +38,31 @@ def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def serve_corpus(directory: Path, corpus: list[bytes]) -> None:
+    """Send what led somewhere new to a whole broker, each as a peer's stream; a bystander is served after every one."""
+    config = StoreConfig(commit_log_file_size=64 * 1024 * 1024, consume_queue_file_size=20_000)
+    with (
+        Broker.start(RealRuntime(), str(directory / "store"), store_config=config) as broker,
+        RawClient(broker.address) as bystander,
+    ):
+        for content in corpus:
+            with RawClient(broker.address) as peer, suppress(ConnectionError):
+                peer.send_bytes(content)
+            send_message(bystander, "SAFE")
+        wait_until(lambda: broker.connection_count == 1)
+    assert verify(RealRuntime().files, str(directory / "store")).problems == []
+
+
 @pytest.mark.long
-def test_nothing_that_a_peer_sends_is_an_unexpected_error(tmp_path: Path) -> None:
+def test_nothing_that_a_peer_sends_is_an_unexpected_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A hundred thousand inputs, each led by what the last ones covered; and it covers more than its corpus did."""
     done = run(tmp_path, "CORPUS", "-runs=100000", "-max_len=4096", "-seed=1")
 
     assert done.returncode == 0, done.stderr[-3000:]
     found = [int(count) for count in re.findall(r"cov: (\d+)", done.stderr)]
     assert found[-1] > found[0]
+    serve_corpus(tmp_path, [path.read_bytes() for path in sorted((tmp_path / "corpus").iterdir())])
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
 @pytest.mark.long
