@@ -15,7 +15,7 @@ from longpoll_spec.engines import conform
 from longpoll_spec.engines.conform import Checker
 from longpoll_spec.engines.evaluate import after_step, enabled_actions, is_enabled
 from longpoll_spec.law import law_of
-from longpoll_spec.model import Model, Order, SeenStep, order_of
+from longpoll_spec.model import OPEN_MAX, Model, Order, SeenStep, order_of
 from longpoll_spec.policy import STRICT, STRICT_CLONE
 
 WORLD: Final = Bounds("world", requests=2, messages=None)
@@ -161,6 +161,25 @@ def test_more_possibilities_than_are_followed_say_nothing() -> None:
     found = Checker(MODEL, possible_max=2).check(steps)
 
     assert (found.undecided, found.conforms, found.refusals) == (True, False, ())
+
+
+def test_actions_that_may_happen_for_ever_say_nothing() -> None:
+    """Where an unseen action has no end, as appends to an open log, the result is undecided."""
+    found = Checker(MODEL, hidden=frozenset({"append"}), possible_max=50).check(exact(["make_visible"]))
+
+    assert (found.undecided, found.conforms) == (True, False)
+
+
+def test_steps_of_which_all_may_be_next_are_not_put_in_order() -> None:
+    """A clock that knows nothing makes every step possible at once: no more orders are kept than are followed."""
+    clear = exact(["append"] * 10)
+    vague = [SeenStep(("append",), 100, 200)] * (OPEN_MAX + 1)
+    order = order_of([*clear, *vague])
+    found = Checker(MODEL).check([*clear, *vague])
+
+    assert len(order.open_at) == 10
+    assert (found.placed, found.undecided) == (10, True)
+    assert Checker(MODEL).check([*clear, *vague[:6]]).conforms
 
 
 def test_a_long_run_of_several_queues_is_one_whatever_the_order_of_its_events() -> None:

@@ -24,7 +24,7 @@ from longpoll_judge.steps import MS
 from longpoll_judge.survey import UNSEEN, Context
 from longpoll_spec.engines.conform import Checker, Conformance, Refusal
 from longpoll_spec.errors import SpecUserError
-from longpoll_spec.model import Model
+from longpoll_spec.model import OPEN_MAX, Model
 from longpoll_spec.render.notation import Writer, named_parts
 from longpoll_spec.render.readable import NOTATION, bare
 from longpoll_spec.terms import Bool, variables_of
@@ -102,7 +102,8 @@ def _blamed(found: Conformance) -> int:
 def _why(checker: Checker, found: Conformance, blamed: int) -> str:
     place = f"after {found.placed} steps of {checker.model.policy.name}"
     if found.undecided:
-        return f"{place} more was possible at once than the {checker.possible_max} possibilities that are followed"
+        limits = f"{checker.possible_max} possibilities, or {OPEN_MAX} steps each of which may come next"
+        return f"{place} more was possible at once than is followed: {limits}"
     reasons = dict.fromkeys(_reason(checker.model, refusal) for refusal in found.refusals if refusal.step == blamed)
     told = list(reasons)[:REASONS_MAX]
     more = [f"and {len(reasons) - len(told)} more ways"] if len(reasons) > len(told) else []

@@ -155,13 +155,18 @@ class SeenStep:
     """(variable, value) after the step."""
 
 
+OPEN_MAX: Final = 100
+"""Most steps of a run of which each may be the next one, as far as their moments say."""
+
+
 @frozen
 class Order:
     """The orders in which steps may have happened: of two steps one came first only if it ended before the other began.
 
     Steps are numbered in the order of their ends, so what must come before a step is always a beginning of the row:
     where the first n steps have happened and step n has not, `open_at[n]` are those that may come next, less the ones
-    that have happened already. Source: just-in-time linearization (Lowe, Testing for linearizability, 2017).
+    that have happened already. It ends before a place at which more than `OPEN_MAX` steps may come next: these have
+    more orders than anybody follows. Source: just-in-time linearization (Lowe, Testing for linearizability, 2017).
     """
 
     steps: tuple[SeenStep, ...]
@@ -179,6 +184,8 @@ def order_of(steps: Iterable[SeenStep]) -> Order:
     still: list[int] = []
     for number, begun in enumerate(opens):
         still = [*(each for each in still if each >= number), *begun]
+        if len(still) > OPEN_MAX:
+            break
         found.append(tuple(sorted(still)))
     return Order(ordered, tuple(found))
 

@@ -105,6 +105,8 @@ class Checker:
             if len(level) == 1 and not next(iter(level)).ahead:
                 certain = placed
             reached = self._with_unseen(level)
+            if any(here.count >= len(order.open_at) for here in level):
+                return Conformance(order, placed, certain, tuple(level), undecided=True)
             following = {after: None for here in reached for after in self._successors(order, here)}
             if len(following) > self.possible_max or len(reached) > self.possible_max:
                 return Conformance(order, placed, certain, tuple(level), undecided=True)

@@ -26,7 +26,11 @@ def traces_name_of(model: Model) -> str:
 
 
 def tla_traces_of(model: Model, runs: Sequence[Order], hidden: Iterable[str] = ()) -> str:
-    """The module. `hidden` are actions, or instances by their labels, that nobody sees."""
+    """The module; no run has more than `model.OPEN_MAX` steps that may all come next.
+
+    `hidden` are actions, or instances by their labels, that nobody sees.
+    """
+    assert all(len(run.open_at) == len(run.steps) for run in runs), "orders that can be followed"
     name = traces_name_of(model)
     return "\n".join(
         (
