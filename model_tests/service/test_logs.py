@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -166,6 +167,28 @@ def test_a_field_never_hides_what_every_line_has() -> None:
     record.__dict__ |= event("tried", message="another", path=Path("/x"))
     told = json.loads(JsonFormatter().format(record))
     assert (told["message"], told["path"], told["event"]) == ("the text", "/x", "tried")
+
+
+ROOT = Path(__file__).parents[2]
+EVENT = re.compile(r'extra=event\(\s*"([a-z_]+)"')
+
+
+def undocumented(source: str, page: str) -> set[str]:
+    """The events of a source that have no row in the page's table, and rows that have no event."""
+    table = page.split("## The log", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return set(EVENT.findall(source)) ^ set(re.findall(r"`([a-z_]+)`", "".join(rows)))
+
+
+def test_every_event_is_documented() -> None:
+    """And every documented one is told somewhere; a planted one of either kind is found."""
+    files = sorted((ROOT / "reference" / "longpoll_broker" / "service").rglob("*.py"))
+    files += sorted((ROOT / "reference" / "longpoll_broker" / "store").rglob("*.py"))
+    source = "".join(path.read_text(encoding="utf-8") for path in files)
+    page = (ROOT / "docs" / "broker.md").read_text(encoding="utf-8")
+    assert undocumented(source, page) == set()
+    assert undocumented(source + 'extra=event("planted")', page) == {"planted"}
+    assert undocumented(source.replace('"access_refused"', '"other"'), page) == {"access_refused", "other"}
 
 
 def test_nothing_is_left_installed() -> None:

@@ -5,7 +5,6 @@ Leaves out what the proxy does (`longpoll_broker.service.observe`) and judging (
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import click
 
 from longpoll.commands.serve import address
 from longpoll.output import emit_json, user_mistakes
+from longpoll_broker.logs import logging_to
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe import Observer
 
@@ -49,9 +49,6 @@ def observe(
       longpoll observe --listen 127.0.0.1:0 --broker 127.0.0.1:10911 --name-server 127.0.0.1:9876 --record /tmp/history
       longpoll judge /tmp/history                    what the broker did wrong
     """
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
     runtime = RealRuntime()
     stopped = runtime.event()
 
@@ -60,14 +57,17 @@ def observe(
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with Observer.start(
-            runtime,
-            brokers=[address(broker) for broker in brokers],
-            record_directory=str(record.absolute()),
-            name_server=None if name_server is None else address(name_server),
-            listen=address(listen),
-            name_server_listen=None if name_server_listen is None else address(name_server_listen),
-        ) as observer:
+        with (
+            logging_to(sys.stderr, "text", "warning"),
+            Observer.start(
+                runtime,
+                brokers=[address(broker) for broker in brokers],
+                record_directory=str(record.absolute()),
+                name_server=None if name_server is None else address(name_server),
+                listen=address(listen),
+                name_server_listen=None if name_server_listen is None else address(name_server_listen),
+            ) as observer,
+        ):
             _say_ready(observer, record, as_json=as_json)
             stopped.wait()
     finally:
