@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from longpoll_broker.core.deadlines import Deadlines
 from longpoll_broker.core.hold import ANSWERED, HELD, MISSED, QUEUED, TAKEN, HoldTable, Pull, Room
 
@@ -147,6 +150,26 @@ def test_without_own_deadlines_nothing_is_armed() -> None:
     assert table.deadline_next_ms() is None
     assert table.expire(1_000) == []
     table.assert_tidy()
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30), st.integers(1, 7), st.integers(0, 5))
+def test_what_is_due_comes_in_parts(armed: list[tuple[int, bool]], count_max: int, now_ms: int) -> None:
+    """Part by part as all at once: the earliest first, none twice, none too early, and none that was disarmed."""
+    deadlines: list[Deadlines[int]] = [Deadlines(), Deadlines()]
+    for each in deadlines:
+        for item, (deadline_ms, _stays) in enumerate(armed):
+            each.add(item, deadline_ms)
+        for item, (deadline_ms, stays) in enumerate(armed):
+            if not stays:
+                each.remove(item, deadline_ms)
+    parts = []
+    while part := deadlines[0].pop_due(now_ms, count_max):
+        parts.append(part)
+
+    assert [item for part in parts for item in part] == deadlines[1].pop_due(now_ms)
+    assert all(len(part) == count_max for part in parts[:-1])
+    assert list(deadlines[0]) == list(deadlines[1])
+    assert deadlines[0].next_ms() == deadlines[1].next_ms()
 
 
 def test_stale_deadlines_do_not_pile_up() -> None:

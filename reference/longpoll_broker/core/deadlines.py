@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from itertools import islice
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -52,10 +53,17 @@ class Deadlines(Generic[Item]):
             heapq.heappop(self._heap)
         return self._heap[0] if self._heap else None
 
-    def pop_due(self, now_ms: int) -> list[Item]:
-        """Disarm and return every item armed at `now_ms` or before, earliest first."""
+    def pop_due(self, now_ms: int, count_max: int | None = None) -> list[Item]:
+        """Disarm and return the items armed at `now_ms` or before, earliest first; no more than so many of them."""
         due: list[Item] = []
         while self._heap and self._heap[0] <= now_ms:
+            items = self._due.get(self._heap[0], {})
+            room = len(items) if count_max is None else count_max - len(due)
+            if len(items) > room:
+                due.extend(islice(items, room))
+                for item in due[len(due) - room :]:
+                    del items[item]
+                break
             due.extend(self._due.pop(heapq.heappop(self._heap), ()))
         return due
 

@@ -284,10 +284,13 @@ class HoldTable:
         self._remove([pull])
         return True
 
-    def expire(self, now_ms: int) -> list[Pull]:
-        """Take out every held pull whose deadline has come; one that a notifier has taken is marked `spent`."""
+    def expire(self, now_ms: int, count_max: int | None = None) -> list[Pull]:
+        """Take out the held pulls whose deadline has come; one that a notifier has taken is marked `spent`.
+
+        At most `count_max` deadlines are looked at; the others stay armed, and are due at once.
+        """
         late: list[Pull] = []
-        for pull in self._deadlines.pop_due(now_ms):
+        for pull in self._deadlines.pop_due(now_ms, count_max):
             if pull.phase is HELD:
                 late.append(pull)
             else:

@@ -351,7 +351,7 @@ class HoldService:
             after_ns = recorder.now_ns() if recorder is not None else 0
             self._runtime.step("expire")
             with shard.lock:
-                late = shard.table.expire(now_ms)
+                late = shard.table.expire(now_ms, EXPIRED_COUNT - count)
             count += len(late)
             for pull in late:
                 if recorder is not None:
