@@ -15,6 +15,7 @@ from longpoll_judge.convert import DamagedHistoryError, TargetExistsError, conve
 from longpoll_judge.generate import simulated_meta, write
 from longpoll_judge.job import judge, judge_on
 from longpoll_judge.local import LocalEngine
+from longpoll_judge.overview import overview_of, overview_of_table
 from longpoll_judge.plant import FAULTS, plant
 from longpoll_judge.recording import load
 from longpoll_judge.schema import event_dict
@@ -95,6 +96,12 @@ def test_a_large_history_gets_the_same_verdict(
     engine = LocalEngine(threads=threads, stretch_events=stretch_events)
 
     assert said(in_parquet, engine) == said(faulty, engine) == said(in_parquet)
+
+
+def test_a_third_of_the_columns_shows_as_much(in_parquet: Path) -> None:
+    """An overview of a slice is that of all its columns; nothing that it needs is left unread."""
+    for part in find([in_parquet]).slices:
+        assert overview_of(part) == overview_of_table(*read_slice(part))
 
 
 def test_answers_without_a_queue_are_placed_in_stretches_too(clean: Path, tmp_path: Path) -> None:

@@ -18,13 +18,13 @@ from longpoll_judge.damage import Damage
 from longpoll_judge.queue_log import BEGINNING, NEVER
 from longpoll_judge.schema import coded
 from longpoll_judge.source import Slice, read_slice
-from longpoll_judge.survey import Survey, survey_slice
+from longpoll_judge.survey import SURVEY_COLUMNS, Survey, survey_slice
 from longpoll_judge.verdict import LOG_EVENTS
 
 _LOG_COLUMNS: Final = (
     *("event", "after_ns", "before_ns", "source", "broker", "topic", "queue", "queue_offset", "visible_end"),
 )
-OVERVIEW_COLUMNS: Final = (*_LOG_COLUMNS, "sequence", "code", "connection", "lost_count")
+OVERVIEW_COLUMNS: Final = tuple(dict.fromkeys((*_LOG_COLUMNS, *SURVEY_COLUMNS)))
 """What is read of a slice before anything is judged."""
 
 

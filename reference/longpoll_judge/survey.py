@@ -106,6 +106,12 @@ class Context:
     """Sources that declare a law: their logs are judged by it, and by nothing else."""
 
 
+SURVEY_COLUMNS: Final = (
+    *("event", "after_ns", "before_ns", "source", "sequence", "queue", "code", "connection", "lost_count"),
+)
+"""What a survey looks at."""
+
+
 def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     """The survey of one slice's events."""
     survey = Survey(event_count=len(table), damages=damages)
