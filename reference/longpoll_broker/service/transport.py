@@ -145,7 +145,7 @@ class IoLoop:
                 clock.run(self.outbox)
             self.outbox.flush()
             while self._to_close:
-                self._close(self._to_close.popleft(), "it does not take what is sent")
+                self._close(self._to_close.popleft(), "it could not be written to")
         self._linger()
         self._close_all()
 
