@@ -104,7 +104,7 @@ class TransactionProducer:
         self.close()
 
     def close(self) -> None:
-        """Leave the group, once a running check is done, and close every connection; others answer what is left open."""
+        """Leave the group once a running check is done, and close; others are asked about what is left open."""
         self._timer.close()
         header = UnregisterClientRequestHeader(client_id=self._instance.client_id, producer_group=self.group)
         for address in sorted(self._greeted):
