@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from longpoll_judge.arrow import compute
-from longpoll_judge.law_steps import is_step, model_of, reader_of
+from longpoll_judge.law_steps import COLUMNS, is_step, model_of, reader_of
 from longpoll_judge.result import FOLLOWS_THE_LAW, Finding, Gap
-from longpoll_judge.schema import event_dict
+from longpoll_judge.schema import REQUIRED, event_dict
 from longpoll_judge.source import History, read_slice
 from longpoll_judge.steps import MS
 from longpoll_judge.survey import UNSEEN, Context
@@ -35,6 +35,8 @@ REASONS_MAX: Final = 3
 """Most ways in which a step does not fit that are told."""
 VALUES_MAX: Final = 6
 """A part of a guard that reads more variables is told without their values."""
+SHOWN: Final = tuple(dict.fromkeys((*REQUIRED, "broker", "topic", "queue", "request", "connection", "tag", *COLUMNS)))
+"""The fields of a step that are read, or shown as evidence."""
 Events: TypeAlias = list[dict[str, Any]]
 
 
@@ -62,7 +64,8 @@ def _events_by_source(history: History) -> dict[str, Events]:
         names = {part.rename.get(name, name) for name in part.clocks}
         if names & found.keys():
             table, _damages = read_slice(part)
-            for event in table.filter(compute.is_in(table["source"].cast(pa.string()), wanted)).to_pylist():
+            is_mine = compute.is_in(table["source"].cast(pa.string()), wanted)
+            for event in table.filter(is_mine).select(SHOWN).to_pylist():
                 if is_step(event):
                     found[event["source"]].append(event)
     return found

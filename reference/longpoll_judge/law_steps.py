@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import define, field
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.history import Law
@@ -27,6 +27,8 @@ from longpoll_spec.policy import policy_named
 from longpoll_spec.state.variables import of_queue
 
 ANYBODY: Final = "?"
+COLUMNS: Final = ("actors", "queue", "queue_offset", "visible_end", "offset")
+"""The fields that are read here, besides those that every event has."""
 _NUMBER: Final = re.compile(r"[0-9]{1,3}")
 _QUEUE: Final = re.compile(r"q([0-9]{1,3})")
 
@@ -51,23 +53,29 @@ def is_step(event: Mapping[str, Any]) -> bool:
     return event["event"] in ACTION_NAMES
 
 
-@frozen
+@define
 class StepReader:
-    """Reads events as steps of one model."""
+    """Reads events as steps of one model. Invariant: `_labels` has what was looked up before."""
 
     model: Model
     by_name: Mapping[str, tuple[Action, ...]]
+    variables: frozenset[str]
+    _labels: dict[tuple[str, str, int], tuple[str, ...]] = field(factory=dict)
+    """By an event's name, actors and queue the labels of the actions that it may be."""
 
     def step(self, event: Mapping[str, Any]) -> SeenStep:
         """The step that an event tells of; one without actions where the law has none that fits."""
         actors = event["actors"].split(",") if event["actors"] else []
-        fitting = [action for action in self.by_name.get(event["event"], ()) if _fits(action, actors, event["queue"])]
         known = tuple(self._known(event, actors))
-        names = {variable.name for variable in self.model.variables}
-        is_known = all(name in names for name, _value in known)
-        return SeenStep(
-            tuple(action.label for action in fitting) if is_known else (), event["after_ns"], event["before_ns"], known
-        )
+        is_known = all(name in self.variables for name, _value in known)
+        labels = self._fitting(event["event"], event["actors"], actors, event["queue"]) if is_known else ()
+        return SeenStep(labels, event["after_ns"], event["before_ns"], known)
+
+    def _fitting(self, name: str, text: str, actors: list[str], queue: int) -> tuple[str, ...]:
+        key = (name, text, queue)
+        if key not in self._labels:
+            self._labels[key] = tuple(each.label for each in self.by_name.get(name, ()) if _fits(each, actors, queue))
+        return self._labels[key]
 
     def _known(self, event: Mapping[str, Any], actors: list[str]) -> list[tuple[str, int]]:
         named = [queue for actor in actors if (queue := _queue_of(actor)) is not None]
@@ -88,7 +96,7 @@ def reader_of(model: Model) -> StepReader:
     by_name: dict[str, tuple[Action, ...]] = {}
     for action in model.actions:
         by_name[action.name] = (*by_name.get(action.name, ()), action)
-    return StepReader(model, by_name)
+    return StepReader(model, by_name, frozenset(variable.name for variable in model.variables))
 
 
 def _fits(action: Action, actors: list[str], queue: int) -> bool:
