@@ -6,12 +6,16 @@ import pathlib
 import shutil
 
 import pytest
+from attrs import evolve
+from msgspec import structs
 
 from longpoll_broker.errors import StoreUserError
+from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.segment import SegmentList
-from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
+from longpoll_broker.store.verify import verify
+from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 
 
 def queue_files(store: pathlib.Path, topic: str) -> list[pathlib.Path]:
@@ -152,3 +156,33 @@ def test_a_dispatcher_that_still_lists_is_seen(tmp_path: pathlib.Path, monkeypat
     assert [each.topic for each in store.dispatch(100)] == ["gone"]
     assert queue_files(tmp_path, "gone")
     store.close()
+
+
+@pytest.mark.parametrize("visible", [True, False], ids=["visible", "not visible yet"])
+def test_a_further_queue_that_is_gone_stays_gone(tmp_path: pathlib.Path, visible: bool) -> None:
+    """A record of a topic that stays had named it: neither the dispatcher nor a recovery lists it there again."""
+    config = evolve(SMALL, multi_dispatch=True)
+    store = open_store(tmp_path / "0", config)
+    told = message("kept", properties={"INNER_MULTI_DISPATCH": "gone"})
+    store.put(structs.replace(told, inner_queues=(("gone", 0),)))
+    if visible:
+        store.dispatch(10)
+    store.delete_topic("gone")
+    store.dispatch(10)
+    assert store.queues() == [("kept", 0)]
+    copy = killed(tmp_path / "0")
+    store.abandon()
+    store = open_store(copy, config)
+    assert store.queues() == [("kept", 0)]
+    store.close()
+    assert verify(RealFiles(), str(copy)).problems == []
+
+
+def test_what_is_gone_is_no_problem(tmp_path: pathlib.Path) -> None:
+    """Its directory may still be there, without a file."""
+    store = open_store(tmp_path)
+    put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept")])
+    store.delete_topic("gone")
+    store.close()
+
+    assert verify(RealFiles(), str(tmp_path)).problems == []

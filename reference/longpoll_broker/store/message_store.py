@@ -227,7 +227,11 @@ class MessageStore:
             return []
         places = inner_places(record, light=self._config.light_queues)
         with self._append_lock:
-            return [(self._table.make(topic, queue_id), offset) for topic, queue_id, offset in places]
+            return [
+                (self._table.make(topic, queue_id), offset)
+                for topic, queue_id, offset in places
+                if not self._deletions.covers(topic, record.physical_offset)
+            ]
 
     def _why_refused(self, message: MessageToStore) -> str:
         if len(message.properties) > PROPERTIES_SIZE_MAX:

@@ -4,7 +4,7 @@ A problem is `damage`, or a `tail`: what a crash leaves at the end of log and qu
 a store that was not closed (its `abort` file is there) can have a tail, and nothing whole may follow it in the log.
 
 What no check can see: a flipped bit in a field that nothing else repeats (times, hosts, flag, properties but the tag).
-A record whose queue has no directory, or that is older than everything its queue lists, belongs to a deleted topic.
+A record whose queue has no file, or that is older than everything its queue lists, belongs to a deleted topic.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class _Verifier:
         """The record's queue must have a unit that points back to it."""
         key = (record.topic, record.queue_id)
         queue = self._queues.get(key)
-        if queue is None or record.physical_offset < self._first_of(key, queue):
+        if queue is None or not queue.files or record.physical_offset < self._first_of(key, queue):
             return
         offset = record.queue_offset
         if queue.offset_start <= offset < queue.offset_end:
