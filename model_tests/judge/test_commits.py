@@ -15,6 +15,7 @@ from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_broker.wire.codes import CommandFlag, PullSysFlag, RequestCode
 from longpoll_judge import commits
+from longpoll_judge.convert import convert
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta, write
 from longpoll_judge.job import judge
 from longpoll_judge.recording import load
@@ -92,6 +93,15 @@ def test_an_older_commit_over_a_newer_one_is_found(tmp_path: Path, name: str) ->
 def test_what_something_explains_is_no_finding(tmp_path: Path, name: str) -> None:
     """The greatest commit, an explicit one that may have come later, and what may not have been committed yet."""
     assert judged(tmp_path / "history", RIGHT[name]).findings == []
+
+
+def test_parquet_says_the_same(tmp_path: Path) -> None:
+    """Of a Parquet history only the columns that are needed are read, and the finding is the same."""
+    told = judged(tmp_path / "history", REGRESSIONS["forgotten"]).findings
+    convert(tmp_path / "history", tmp_path / "parquet", into="parquet", say=lambda _done, _all: None)
+
+    assert told
+    assert judge([tmp_path / "parquet"], engine="local").findings == told
 
 
 def test_another_s_reset_excuses_nothing(tmp_path: Path) -> None:

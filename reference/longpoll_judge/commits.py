@@ -27,7 +27,7 @@ from longpoll_judge.answers import PULL_RESULTS
 from longpoll_judge.arrow import compute
 from longpoll_judge.queue_log import NEVER
 from longpoll_judge.result import COMMIT_NEVER_REGRESSES, Finding
-from longpoll_judge.schema import EVENT_SCHEMA, coded, event_dict
+from longpoll_judge.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
 from longpoll_judge.source import History, read_slice
 from longpoll_judge.steps import MS
 from longpoll_judge.survey import QUERY_CONSUMER_OFFSET, UNSEEN, Context
@@ -36,6 +36,12 @@ UPDATE_CONSUMER_OFFSET: Final = 15
 RESETS: Final = (207, 215, 222, 314)
 """Requests after which a group's offset may be any."""
 SUCCESS: Final = 0
+COLUMNS: Final = (
+    *(*REQUIRED, "broker", "topic", "queue", "request", "connection"),
+    *("code", "group", "offset", "commit_offset", "cause"),
+)
+"""The fields that are read, or shown as evidence."""
+_NOTHING: Final = EVENT_SCHEMA.empty_table().select(COLUMNS)
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
@@ -70,9 +76,10 @@ class _Reset:
 
 def _exchanges(history: History) -> tuple[pa.Table, pa.Table]:
     """The requests that commit or ask for an offset, in order, and the answers to all requests."""
-    asked, answers = [EVENT_SCHEMA.empty_table()], [EVENT_SCHEMA.empty_table()]
+    asked, answers = [_NOTHING], [_NOTHING]
     for part in history.slices:
-        table, _damages = read_slice(part)
+        table, _damages = read_slice(part, COLUMNS)
+        table = table.select(COLUMNS)
         names = table["event"].cast(pa.string())
         codes = pa.array((QUERY_CONSUMER_OFFSET, *RESETS), pa.int64())
         about = compute.or_(

@@ -63,7 +63,7 @@ def _events_by_source(history: History) -> dict[str, Events]:
     for part in history.slices:
         names = {part.rename.get(name, name) for name in part.clocks}
         if names & found.keys():
-            table, _damages = read_slice(part)
+            table, _damages = read_slice(part, SHOWN)
             is_mine = compute.is_in(table["source"].cast(pa.string()), wanted)
             for event in table.filter(is_mine).select(SHOWN).to_pylist():
                 if is_step(event):

@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 
 from longpoll_judge.arrow import compute
 from longpoll_judge.result import HOLD_LIMIT_KEPT, Finding
-from longpoll_judge.schema import event_dict
+from longpoll_judge.schema import REQUIRED, event_dict
 from longpoll_judge.source import History, read_slice
 from longpoll_judge.steps import MS
 from longpoll_judge.survey import Context, Survey
@@ -26,6 +26,8 @@ from longpoll_judge.survey import Context, Survey
 BEGINS: Final = ("hold", "keep")
 ENDS: Final = ("take", "expire", "run", "stop", "answer_sent")
 OTHERS: Final = ("recheck", "connection_closed")
+COLUMNS: Final = (*REQUIRED, "broker", "topic", "queue", "request", "connection", "visible_end")
+"""The fields that are read, or shown as evidence."""
 EVIDENCE_MAX: Final = 50
 """Most of the held pulls that are shown."""
 Event = dict[str, Any]
@@ -52,7 +54,8 @@ def _events_by_source(history: History, crowded: Iterable[str]) -> dict[str, lis
     found: dict[str, list[Event]] = {source: [] for source in crowded}
     sources, names = pa.array(found, pa.string()), pa.array((*BEGINS, *ENDS, *OTHERS), pa.string())
     for part in history.slices:
-        table, _damages = read_slice(part)
+        table, _damages = read_slice(part, COLUMNS)
+        table = table.select(COLUMNS)
         is_wanted = compute.and_(
             compute.is_in(table["source"].cast(pa.string()), value_set=sources),
             compute.is_in(table["event"].cast(pa.string()), value_set=names),
