@@ -94,7 +94,7 @@ def cut(table: pa.Table, borders: list[int]) -> list[pa.Table]:
     return [table.slice(begin, end - begin) for begin, end in pairwise(places)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=30)
 @given(
     rows=st.lists(EVENTS, min_size=1, max_size=40),
     borders=st.lists(st.integers(0, 40), max_size=6),
@@ -107,7 +107,7 @@ def test_odd_events_are_judged_as_the_whole(rows: Rows, borders: list[int], in_o
     assert told(judge_stretches(stretches_of(cut(table, borders)), CONTEXT)) == told(judge_table(table, CONTEXT))
 
 
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=4)
 @given(
     seed=st.integers(0, 1_000),
     faults=st.lists(
@@ -136,7 +136,7 @@ def test_simulated_histories_are_judged_as_the_whole(seed: int, faults: list[str
 
 def faulty_history(*names: str) -> pa.Table:
     """A simulated history with faults."""
-    recording = Recording(list(simulate(Load(events=1_000, queues=2, timeout_ms=60))), simulated_meta())
+    recording = Recording(list(simulate(Load(events=700, queues=2, timeout_ms=60))), simulated_meta())
     for name in names:
         FAULTS[name].apply(recording)
     return table_of_events(recording.events)
@@ -234,8 +234,32 @@ def test_everything_of_a_sound_history_is_judged_at_home() -> None:
     swept = sweep(stretches, (0, len(stretches.plan.stretches)), CONTEXT, keys.NO_KEYS, lambda _keys: None)
 
     assert stretches.plan.doubtful == stretches.plan.uneven == swept.faulty == frozenset()
-    assert len(stretches.plan.stretches) > 10
+    assert len(stretches.plan.stretches) > 5
     assert len(swept.rest) < 40
+
+
+def of_another_broker(table: pa.Table) -> pa.Table:
+    """The same history as another observer of another broker would write it."""
+    rows = [row | {"source": "broker-b#1", "broker": "broker-b"} for row in table.to_pylist()]
+    return fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA))
+
+
+def test_observers_that_write_side_by_side_are_judged_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stretches are as much longer as there are slices of one time; were they not, what lies across would be left."""
+    table = faulty_history()
+    borders = list(range(0, len(table), 100))
+    slices = [*cut(table, borders), *cut(of_another_broker(table), borders)]
+
+    def left_by(stretches: Stretches) -> int:
+        run = (0, len(stretches.plan.stretches))
+        return len(sweep(stretches, run, CONTEXT, keys.NO_KEYS, lambda _keys: None).rest)
+
+    longer = left_by(stretches_of(slices, 100))
+    whole = pa.concat_tables(slices)
+    assert told(judge_stretches(stretches_of(slices, 100), CONTEXT)) == told(judge_table(whole, CONTEXT))
+    monkeypatch.setattr("longpoll_judge.plan._depth", lambda _overviews: 1)
+
+    assert longer < 80 < left_by(stretches_of(slices, 100))
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------

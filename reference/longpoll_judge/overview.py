@@ -61,6 +61,8 @@ class Overview(msgspec.Struct, frozen=True):
     spans: list[LogSpan]
     first_ns: int
     """The least `after_ns`; `NEVER` of an empty slice."""
+    last_ns: int
+    """The highest `after_ns`; `BEGINNING` of an empty slice."""
 
 
 def overview_of(part: Slice) -> Overview:
@@ -70,8 +72,9 @@ def overview_of(part: Slice) -> Overview:
 
 def overview_of_table(table: pa.Table, damages: list[Damage]) -> Overview:
     """Look over the events of a slice."""
-    first_ns = int(table["after_ns"].to_numpy().min(initial=NEVER))
-    return Overview(survey_slice(table, damages), log_spans(table), first_ns)
+    after_ns = table["after_ns"].to_numpy()
+    first_ns, last_ns = int(after_ns.min(initial=NEVER)), int(after_ns.max(initial=BEGINNING))
+    return Overview(survey_slice(table, damages), log_spans(table), first_ns, last_ns)
 
 
 def log_spans(table: pa.Table) -> list[LogSpan]:

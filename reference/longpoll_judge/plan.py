@@ -23,9 +23,9 @@ from longpoll_judge.queue_log import BEGINNING, NEVER
 STRETCH_EVENTS: Final = 200_000
 """A stretch has at least so many events, if the history does: about one row group as it is written here."""
 QUEUES: Final = 100
-"""It has as many more as there are more queues than this, for each costs something by itself in each stretch, ..."""
+"""It has as many times more as there are more queues than this, each of which costs something by itself, ..."""
 STRETCHED_MAX: Final = 5
-"""... but no more than so many times as many."""
+"""... or as several slices lie side by side in time; but no more than so many times as many."""
 REACH: Final = 1
 """So many stretches on each side lend their logs."""
 
@@ -33,7 +33,8 @@ REACH: Final = 1
 def stretches_of(overviews: Sequence[Overview], stretch_events: int) -> list[list[int]]:
     """The numbers of the slices of each stretch, in order of time."""
     queues = len({(span.broker, span.topic, span.queue) for overview in overviews for span in overview.spans})
-    wanted = stretch_events * min(max(queues, QUEUES), STRETCHED_MAX * QUEUES) // QUEUES
+    times = min(max(queues / QUEUES, _depth(overviews)), STRETCHED_MAX)
+    wanted = round(stretch_events * times)
     stretches: list[list[int]] = []
     events = wanted
     for number in sorted(range(len(overviews)), key=lambda number: (overviews[number].first_ns, number)):
@@ -43,6 +44,14 @@ def stretches_of(overviews: Sequence[Overview], stretch_events: int) -> list[lis
         stretches[-1].append(number)
         events += overviews[number].survey.event_count
     return stretches
+
+
+def _depth(overviews: Sequence[Overview]) -> int:
+    """How many slices lie side by side in time, where most of them begin; several observers write so."""
+    begins = np.sort([overview.first_ns for overview in overviews])
+    ends = np.sort([max(overview.first_ns, overview.last_ns) for overview in overviews])
+    depths = np.searchsorted(begins, begins, side="right") - np.searchsorted(ends, begins)
+    return int(np.median(depths)) if len(depths) else 1
 
 
 @define(eq=False)
