@@ -1,7 +1,8 @@
 """Whatever is sent, the store stays whole: after a crash every queue has what it had, and nobody else's is touched.
 
 A world is drawn from a seed: a policy, settings, and sixty sends, batches, messages sent back and ends of transactions
-with flags, properties and names that a well-behaved client does not send. Then the broker's files are copied as they
+with flags, properties and names that a well-behaved client does not send; between them topics are deleted and changed,
+and groups. Then the broker's files are copied as they
 are, which is what a killed process leaves, and the copy is opened.
 """
 
@@ -28,6 +29,8 @@ from longpoll_broker.wire.codes import RequestCode
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT
 
 REQUESTS: Final = 60
+CHANGED_SHARE: Final = 0.12
+"""How many requests change topics or groups."""
 NAMES: Final = (
     "DELAY", "TRAN_MSG", "PGROUP", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "KEYS", "UNIQ_KEY", "WAIT", "CLUSTER",
     "TAGS", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM", "ORIGIN_MESSAGE_ID", "MSG_REGION",
@@ -71,6 +74,22 @@ def send_any(client: RawClient, draw: random.Random, log_end: int) -> None:
         client.call(RequestCode.END_TRANSACTION, place | {"commitLogOffset": str(draw.randrange(log_end + 1))})
 
 
+def change_any(client: RawClient, draw: random.Random) -> None:
+    """Delete or change a topic, or change the group that messages are sent back to."""
+    topic, kind = draw.choice(TOPICS), draw.random()
+    if kind < 0.6:
+        client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+    elif kind < 0.85:
+        counts = {"readQueueNums": draw.choice("012"), "writeQueueNums": draw.choice("012")}
+        client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": topic, "perm": draw.choice("0246")} | counts)
+    else:
+        group = b'{"groupName":"G","retryQueueNums":%d,"retryMaxTimes":%d}' % (
+            draw.randrange(-1, 3),
+            draw.randrange(-1, 3),
+        )
+        client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+
+
 def listed(store: MessageStore) -> Queues:
     """What each queue lists."""
     return {(topic, queue_id): read_all(store, topic, queue_id) for topic, queue_id in store.queues()}
@@ -98,7 +117,10 @@ def harm(directory: Path, seed: int) -> list[str]:
         RawClient(broker.address) as client,
     ):
         for _ in range(REQUESTS):
-            send_any(client, draw, broker.store.log_end)
+            if draw.random() < CHANGED_SHARE:
+                change_any(client, draw)
+            else:
+                send_any(client, draw, broker.store.log_end)
         wait_until(lambda: broker.store.dispatched_end == broker.store.log_end)
         shutil.copytree(first, copied)
         before = listed(broker.store)
