@@ -116,7 +116,7 @@ def test_spark_writes_the_same_history(tmp_path: Path, spark_engine: SparkEngine
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_120_histories_of_a_million_events_with_one_fault_each(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """At least 40 kinds in 3 places: each found and rightly named by both engines alike; the clean one is valid."""
+    """40 kinds in 3 places, the others in one: each found and named by both engines; the clean one is valid."""
     base = list(simulate(Load(events=10_000, queues=8, timeout_ms=60)))
     tile, count = make_tile(base), 100
     clean = written(tmp_path / "clean", [tile], count, {})
@@ -125,9 +125,9 @@ def test_120_histories_of_a_million_events_with_one_fault_each(tmp_path: Path, s
     assert (results[0].verdict, results[0].findings, results[0].gaps) == ("valid", [], [])
     assert results[0].events >= 1_000_000
     histories = 0
-    for kind in IN_A_TILE:
+    for order, kind in enumerate(IN_A_TILE):
         changed = faulty(base, kind)
-        for number in (0, count // 2, count - 1):
+        for number in (0, count // 2, count - 1) if order < KINDS_MIN else (count // 2,):
             directory = tmp_path / f"{kind}-{number}"
             relinked(directory, clean, [tile, changed], count, number)
             results = [said(engine, directory) for engine in (LocalEngine(), spark_engine)]

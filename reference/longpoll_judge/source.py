@@ -168,12 +168,13 @@ def _align(table: pa.Table, part: Slice) -> pa.Table:
         return table
     codes, names = coded(table, "source")
     clocks = np.array([part.clocks.get(name, (0, 0)) for name in names], dtype=np.int64)
-    offset_ns, uncertainty_ns = clocks[codes, 0], clocks[codes, 1]
+    # One source is the rule, and numbers need no columns.
+    offset_ns, uncertainty_ns = clocks[0] if len(names) == 1 else (clocks[codes, 0], clocks[codes, 1])
     limit = INTEGER_LIMIT - 1
     renamed = pa.array([part.rename.get(name, name) for name in names], pa.string())
     columns = {
-        "after_ns": pa.array(np.clip(table["after_ns"].to_numpy() + offset_ns - uncertainty_ns, -limit, limit)),
-        "before_ns": pa.array(np.clip(table["before_ns"].to_numpy() + offset_ns + uncertainty_ns, -limit, limit)),
+        "after_ns": pa.array(np.clip(table["after_ns"].to_numpy() + (offset_ns - uncertainty_ns), -limit, limit)),
+        "before_ns": pa.array(np.clip(table["before_ns"].to_numpy() + (offset_ns + uncertainty_ns), -limit, limit)),
         "source": pa.DictionaryArray.from_arrays(codes, renamed),
     }
     for name, values in columns.items():
