@@ -133,7 +133,11 @@ def test_planted_a_handler_that_writes_everything_is_noticed(monkeypatch: pytest
     assert len(objects(stream)) > LINES_PER_SECOND_MAX
 
 
-@pytest.mark.parametrize("text", ["a\n2026-01-01 WARNING forged", "\x1b[2J", "b\u2028c", "\ud800"])
+@pytest.mark.parametrize(
+    "text",
+    ["a\n2026-01-01 WARNING forged", "\x1b[2J", "b\u2028c", "\ud800"],
+    ids=["line end", "control", "separator", "half a pair"],
+)
 @pytest.mark.parametrize("kind", ["text", "json"])
 def test_what_a_stranger_sent_cannot_look_like_a_line(text: str, kind: Format) -> None:
     """Line ends and control characters are written out; half a surrogate pair breaks nothing."""
