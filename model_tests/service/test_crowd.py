@@ -192,21 +192,23 @@ def test_planted_a_loop_that_waits_for_whole_frames_is_noticed(broker: Broker, m
             assert client.reply(opaque, 0.5) is None
 
 
-def test_planted_a_broker_that_refuses_everybody_is_noticed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_a_broker_that_refuses_every_send_is_noticed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bystander says that it is not served any more."""
 
-    def refuse_all() -> None:
+    def refuse_sends() -> None:
         with being_served(broker) as bystander:
             monkeypatch.setattr(broker, "_access", Refusing())
             bystander.is_served(2)
 
     with pytest.raises(AssertionError, match="the broker says 2"):
-        refuse_all()
+        refuse_sends()
 
 
 class Refusing:
-    """Accounts that let nobody in."""
+    """Accounts that let nobody send."""
 
-    def refusal(self, _channel: Channel, command: Command) -> Parts:
-        """The answer to every request."""
+    def refusal(self, _channel: Channel, command: Command) -> Parts | None:
+        """The answer to every send."""
+        if command.code != RequestCode.SEND_MESSAGE_V2:
+            return None
         return answer(command, ResponseCode.SYSTEM_BUSY, "nobody is served")
