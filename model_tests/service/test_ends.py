@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
-from operator import attrgetter
 from typing import Final
 
 import pytest
@@ -26,7 +24,13 @@ SLAVE: Final = BrokerConfig(
 )
 OURS: Final = {"strict", "strict-clone"}
 WITHOUT_905: Final = {"rocketmq-4.9"}
-BY_NAME: Final[Callable[[Policy], str]] = attrgetter("name")
+QUICK: Final = {"strict", "rocketmq-4.9", "rocketmq-5"}
+"""The others differ from these in no end."""
+POLICIES: Final = pytest.mark.parametrize(
+    "policy",
+    [pytest.param(each, marks=[pytest.mark.long] * (name not in QUICK)) for name, each in PRESETS.items()],
+    ids=PRESETS,
+)
 
 
 def make_topics(broker: Broker) -> None:
@@ -61,7 +65,7 @@ def said(client: RawClient, opaque: int) -> tuple[int, str | None]:
     return reply.code, (reply.ext_fields or {}).get("nextBeginOffset")
 
 
-@pytest.mark.parametrize("policy", PRESETS.values(), ids=BY_NAME)
+@POLICIES
 def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(
     policy: Policy, start_broker: StartBroker, connect: Connect
 ) -> None:
@@ -86,7 +90,7 @@ def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(
     assert puller.wait_closed()
 
 
-@pytest.mark.parametrize("policy", PRESETS.values(), ids=BY_NAME)
+@POLICIES
 def test_a_change_of_role_is_told_as_the_policy_says(
     policy: Policy, start_broker: StartBroker, connect: Connect
 ) -> None:

@@ -48,6 +48,7 @@ def test_in_a_directory_that_must_not_be_written_to_pulls_go_on() -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.long
 def test_planted_where_there_is_room_the_script_fails() -> None:
     """Root with its rights, or a disk that is not mounted, refuses no send: it says so."""
     need_namespace()

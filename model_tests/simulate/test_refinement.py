@@ -59,9 +59,8 @@ def test_every_schedule_of_one_pull_follows_the_law(policy: Policy) -> None:
     assert found.late_ms == (0 if policy in SAFE else TINIEST.scan_ticks - 1)
 
 
-@pytest.mark.parametrize(
-    "policy", [STRICT, *(pytest.param(each, marks=pytest.mark.long) for each in (STRICT_CLONE, *FAITHFUL))], ids=BY_NAME
-)
+@pytest.mark.long
+@pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_every_schedule_with_a_full_executor_follows_the_law(policy: Policy) -> None:
     """It may become full and be emptied at any time; where the law says so a pull is dropped, and nowhere else."""
     found = explore(policy, TINIEST, rejects=True)
@@ -138,6 +137,7 @@ def test_planted_a_hold_without_its_recheck_loses_a_wakeup() -> None:
     assert set(explore(policy, TINIEST).lost) == {"by hold"}
 
 
+@pytest.mark.long
 def test_planted_a_deadline_that_is_not_watched_is_seen() -> None:
     """Strict with a scan instead of its own deadlines: pulls are late by a tick less than the scan's period."""
     policy = attrs.evolve(STRICT, expiry="scan", heap_entry="one_shot")
