@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from longpoll_judge.overview import overview_of_table
 from longpoll_judge.plan import Plan
 from longpoll_judge.plant import FAULTS
 from longpoll_judge.recording import NoVictimError, Recording
+from longpoll_judge.rest import judge_rest
 from longpoll_judge.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
 from longpoll_judge.survey import Context, SourceFacts
 from longpoll_judge.sweep import Stretches, sweep
@@ -236,6 +238,27 @@ def test_everything_of_a_sound_history_is_judged_at_home() -> None:
     assert stretches.plan.doubtful == stretches.plan.uneven == swept.faulty == frozenset()
     assert len(stretches.plan.stretches) > 5
     assert len(swept.rest) < 40
+
+
+def test_a_pull_that_is_never_answered_needs_no_whole_log() -> None:
+    """It is judged beside the message that it waited for, and what was held for long beside what came meanwhile."""
+    table = faulty_history("answer_deleted")
+    in_stretches, whole = both(table, 50)
+    assert in_stretches == whole
+    assert any("was not answered" in row[3] for row in whole)
+    stretches = stretches_of(cut(table, list(range(0, len(table), 50))), 50)
+    source = {"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None, lossy=False, gapped=False)}
+    context = Context(wake_ns=100 * MS, late_ns=50 * MS, answers_on_stop=True, sources=source, closes={})
+    rest = sweep(stretches, (0, len(stretches.plan.stretches)), context, keys.NO_KEYS, lambda _keys: None).rest
+    read: list[int] = []
+
+    def noted(number: int) -> pa.Table:
+        read.append(number)
+        return stretches.read(number)
+
+    judge_rest(evolve(stretches, read=noted), rest, (), context)
+
+    assert 0 < len(read) <= len(stretches.plan.stretches) / 2
 
 
 def of_another_broker(table: pa.Table) -> pa.Table:

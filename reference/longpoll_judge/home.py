@@ -6,6 +6,8 @@ A request is judged here only if all its events are here and nothing outside cou
 - its answer looks no further than offsets of which later stretches show nothing, and came before all of that;
 - no message that it might have been woken by has an offset that only later stretches show.
 
+Of a request that has no answer anywhere the same must hold up to the moment at which there was a message for it.
+
 Each is checked against an `Outlook`, so it is known and not hoped. What is not judged is handed back: `open` is what
 lacks its request or its answer, which the next stretch may have, `far` needs more of the log (`rest`).
 """
@@ -80,10 +82,13 @@ class Home:
             if name in self._events and any(len(group.members) for group in judge_log(self._events[name], self.context))
         }
 
-    def settle(self, table: pa.Table, held: Keys = NO_KEYS) -> Settled:
-        """Judge those requests of the table that can be judged here; those with a key in `held` cannot."""
+    def settle(self, table: pa.Table, held: Keys = NO_KEYS, *, unanswered: bool = False) -> Settled:
+        """Judge those requests of the table that can be judged here; those with a key in `held` cannot.
+
+        `unanswered`: requests without an answer have none anywhere.
+        """
         requests = request_rows(table)
-        is_whole = _are_whole(table, requests, held)
+        is_whole = _are_whole(table, requests, held, unanswered=unanswered)
         rows = requests[is_whole]
         far: list[Integers] = [rows[:0]]
         judged = [RESULT_SCHEMA.empty_table()]
@@ -120,16 +125,16 @@ def request_rows(table: pa.Table) -> Integers:
     return np.flatnonzero(np.array([name in REQUEST_EVENTS for name in names], dtype=np.bool_)[codes])
 
 
-def are_whole(table: pa.Table) -> Booleans:
-    """Which rows belong to a request that is here once, with an answer, and all in one queue."""
+def are_single(table: pa.Table) -> Booleans:
+    """Which rows belong to a request that is here once, and all in one queue."""
     found = np.zeros(len(table), dtype=np.bool_)
     rows = request_rows(table)
-    found[rows] = _are_whole(table, rows, NO_KEYS)
+    found[rows] = _are_whole(table, rows, NO_KEYS, unanswered=True)
     return found
 
 
-def _are_whole(table: pa.Table, rows: Integers, held: Keys) -> Booleans:
-    """Which of the rows belong to a request that is here once, with an answer, and all in one queue."""
+def _are_whole(table: pa.Table, rows: Integers, held: Keys, *, unanswered: bool) -> Booleans:
+    """Which of the rows belong to a request that is here once, with an answer or `unanswered`, and all in one queue."""
     codes, names = coded(table, "event")
     kinds = codes[rows]
     sources, source_names = coded(table, "source")
@@ -147,7 +152,8 @@ def _are_whole(table: pa.Table, rows: Integers, held: Keys) -> Booleans:
     some_queue = np.zeros(count, dtype=queue.dtype)
     some_queue[key] = queue
     is_whole = np.bincount(key[is_received], minlength=count) == 1
-    is_whole &= np.bincount(key[is_answer], minlength=count) > 0
+    if not unanswered:
+        is_whole &= np.bincount(key[is_answer], minlength=count) > 0
     is_whole[key[some_queue[key] != queue]] = False
     found: Booleans = is_whole[key] & named
     if len(held):
@@ -160,12 +166,16 @@ def is_away(case: Case, outlook: Outlook) -> Booleans:
     pulls, log = case.pulls, case.log
     if not len(pulls):
         return np.zeros(0, dtype=np.bool_)
-    first = np.minimum(pulls.received_after_ns, pulls.answered_before_ns) - log.slack_ns
-    last = np.maximum(pulls.received_after_ns, pulls.answered_before_ns)
-    next_offset = case.events.integers("offset_next", pulls.answer_row)
+    settled_ns = pulls.answered_before_ns
+    if not pulls.is_answered.all():
+        _after, visible_ns = case.by_expression(lambda matching, mine: matching.first_visible(pulls.offset[mine]))
+        settled_ns = np.where(pulls.is_answered, settled_ns, visible_ns)
+    first = np.minimum(pulls.received_after_ns, settled_ns) - log.slack_ns
+    last = np.maximum(pulls.received_after_ns, settled_ns)
+    next_offset = np.where(pulls.is_answered, case.events.integers("offset_next", pulls.answer_row), -1)
     lowest, highest = pulls.offset, np.maximum(pulls.offset + 1, next_offset)
     body_first, body_count, body = case.events.bodies(pulls.answer_row)
-    has_body = np.flatnonzero(body_count)
+    has_body = np.flatnonzero(np.where(pulls.is_answered, body_count, 0))
     if len(has_body):
         owner = np.repeat(np.arange(len(has_body)), body_count[has_body])
         starts = np.cumsum(body_count[has_body]) - body_count[has_body]

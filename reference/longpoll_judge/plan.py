@@ -108,9 +108,9 @@ class Plan:
         """Every queue of which any log is seen."""
         return self._queues
 
-    def home(self, stretch: int, name: QueueName) -> Outlook:
-        """What a queue's log has outside of a stretch and its neighbours."""
-        return self._outlook(name, slice(0, max(stretch - REACH, 0)), slice(stretch + REACH + 1, None))
+    def home(self, first: int, last: int, name: QueueName) -> Outlook:
+        """What a queue's log has outside of the stretches from first to last and their neighbours."""
+        return self._outlook(name, slice(0, max(first - REACH, 0)), slice(last + REACH + 1, None))
 
     def beside(self, loaded: NDArray[np.bool_], name: QueueName) -> Outlook:
         """What a queue's log has outside of some stretches, of which none that is left out can matter later."""

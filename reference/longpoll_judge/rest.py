@@ -1,8 +1,8 @@
 """Judges what no stretch could: requests whose events lie far apart, which look far back, or which never end.
 
-First those that are whole now, each beside the log of the stretch that its answer lies in; then the others, some queues
-at a time beside as much of their logs as can matter, and the logs that may be at fault. What a log that is held here
-takes is all that grows with a history, and only where consumers lag, requests are never answered or logs are uneven.
+First each beside the log of the stretches that its events lie in; then the others, some queues at a time beside as
+much of their logs as can matter, and the logs that may be at fault. What a log that is held here takes is all that
+grows with a history, and only where consumers lag, pulls wait in vain for long or logs are uneven.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from numpy.typing import NDArray
 from longpoll_judge.batch import Batch, Events, QueueName, make_batch
 from longpoll_judge.case import make_log
 from longpoll_judge.exchange import joined
-from longpoll_judge.home import are_whole
-from longpoll_judge.plan import Plan
-from longpoll_judge.schema import coded
+from longpoll_judge.home import are_single
+from longpoll_judge.plan import REACH, Plan
+from longpoll_judge.schema import coded, coded_texts
 from longpoll_judge.steps import PULL_CODES
 from longpoll_judge.survey import Context
 from longpoll_judge.sweep import Stretches
 from longpoll_judge.verdict import RESULT_SCHEMA, judge_logs, judge_queue
 
+SPAN_MAX: Final = 16
+"""A request whose events lie in more stretches is judged with the others."""
 LOG_EVENTS_MAX: Final = 2_000_000
 """Queues are judged together as long as what is needed of their logs has no more events."""
 
@@ -35,10 +37,10 @@ def judge_rest(stretches: Stretches, rest: pa.Table, faulty: Iterable[QueueName]
     """Judge all events that are left, and the logs of the faulty queues; returns rows of `RESULT_SCHEMA`."""
     judged = [RESULT_SCHEMA.empty_table()]
     left = [rest.slice(0, 0)]
-    whole, others = _by_stretch(stretches.plan, rest)
-    for stretch, table in whole:
-        logs = [stretches.log(stretch + step) for step in (-1, 0, 1)]
-        settled = stretches.home(stretch, logs, context).settle(table)
+    single, others = _by_stretch(stretches.plan, rest)
+    for first, last, table in single:
+        logs = [stretches.log(stretch) for stretch in range(first - REACH, last + REACH + 1)]
+        settled = stretches.home(first, last, logs, context).settle(table, unanswered=True)
         judged.append(settled.rows)
         left += [settled.open, settled.far]
     batch = make_batch(joined([others, *left]))
@@ -48,17 +50,25 @@ def judge_rest(stretches: Stretches, rest: pa.Table, faulty: Iterable[QueueName]
     return pa.concat_tables(judged)
 
 
-def _by_stretch(plan: Plan, rest: pa.Table) -> tuple[Iterator[tuple[int, pa.Table]], pa.Table]:
-    """The requests that are whole, by the stretch in which each one's last event lies; and all other events."""
-    is_whole = are_whole(rest)
-    whole, others = rest.filter(pa.array(is_whole)), rest.filter(pa.array(~is_whole))
-    sources, source_names = coded(whole, "source")
-    requests, _names = coded(whole, "request")
+def _by_stretch(plan: Plan, rest: pa.Table) -> tuple[Iterator[tuple[int, int, pa.Table]], pa.Table]:
+    """The requests that are there once and take no more than `SPAN_MAX` stretches, by the last one; and all others.
+
+    With each the first and the last stretch that any of them lies in.
+    """
+    sources, source_names = coded(rest, "source")
+    requests, _names = coded_texts(rest, "request")
     key = np.unique(requests.astype(np.int64) * max(len(source_names), 1) + sources, return_inverse=True)[1]
-    last_ns = np.full(int(key.max(initial=-1)) + 1, -(1 << 62), dtype=np.int64)
-    np.maximum.at(last_ns, key, whole["after_ns"].to_numpy())
-    place = np.maximum(np.searchsorted(plan.firsts_ns, last_ns, side="right") - 1, 0)[key]
-    return ((int(one), whole.filter(pa.array(place == one))) for one in np.unique(place)), others
+    place = np.maximum(np.searchsorted(plan.firsts_ns, rest["after_ns"].to_numpy(), side="right") - 1, 0)
+    first, last = (np.full(int(key.max(initial=-1)) + 1, none, dtype=np.int64) for none in (len(plan.stretches), -1))
+    np.minimum.at(first, key, place)
+    np.maximum.at(last, key, place)
+    is_near = are_single(rest) & ((last - first)[key] < SPAN_MAX)
+
+    def of_stretch(stretch: int) -> tuple[int, int, pa.Table]:
+        mine = is_near & (last[key] == stretch)
+        return int(first[key[mine]].min()), stretch, rest.filter(pa.array(mine))
+
+    return map(of_stretch, np.unique(last[key[is_near]]).tolist()), rest.filter(pa.array(~is_near))
 
 
 @frozen(eq=False)

@@ -64,9 +64,9 @@ class Stretches:
         """The log events of a stretch."""
         return log_of(self.events(stretch)) if 0 <= stretch < len(self.plan.stretches) else joined([])
 
-    def home(self, stretch: int, logs: Iterable[pa.Table], context: Context) -> Home:
-        """Where a stretch is judged, given the logs of it and its neighbours."""
-        return Home(joined(logs), partial(self.plan.home, stretch), context)
+    def home(self, first: int, last: int, logs: Iterable[pa.Table], context: Context) -> Home:
+        """Where stretches from first to last are judged, given the logs of them and their neighbours."""
+        return Home(joined(logs), partial(self.plan.home, first, last), context)
 
 
 def log_of(table: pa.Table) -> pa.Table:
@@ -90,7 +90,7 @@ def sweep(
         for stretch in range(first, end):
             coming = ahead.submit(stretches.events, stretch + 1) if stretch + 1 < end else None
             logs.append(log_of(coming.result()) if coming else stretches.log(stretch + 1))
-            home = stretches.home(stretch, logs, context)
+            home = stretches.home(stretch, stretch, logs, context)
             faulty |= home.faulty_logs(stretches.plan.doubtful)
             settled = home.settle(table, held)
             tally.add(settled.rows)
