@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from attrs import define, field
 
+from longpoll_judge.batch import is_one_of
 from longpoll_judge.case import Booleans, Case
 from longpoll_judge.queue_log import NEVER, Integers
 
@@ -67,7 +68,7 @@ def pull_results(case: Case) -> Answers:
     """The answers of the queue that carry a pull result; error codes are left out."""
     pulls, events = case.pulls, case.events
     code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
-    pull = np.flatnonzero(np.isin(code, PULL_RESULTS) & pulls.is_answered)
+    pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered)
     row = pulls.answer_row[pull]
     first, count, body = events.bodies(row)
     body_first = np.cumsum(count) - count

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from longpoll_judge.answers import PULL_RESULTS
 from longpoll_judge.arrow import compute
+from longpoll_judge.batch import is_one_of
 from longpoll_judge.queue_log import NEVER
 from longpoll_judge.result import COMMIT_NEVER_REGRESSES, Finding
 from longpoll_judge.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
@@ -114,7 +115,7 @@ class _Group:
         done_ns = np.where(self.answer >= 0, self.answers["before_ns"].to_numpy()[self.answer], NEVER)
         answer_code = np.where(self.answer >= 0, self.answers["code"].to_numpy()[self.answer], -1)
         is_explicit = code == UPDATE_CONSUMER_OFFSET
-        took = np.where(is_explicit, answer_code == SUCCESS, np.isin(answer_code, PULL_RESULTS)) & (value >= 0)
+        took = np.where(is_explicit, answer_code == SUCCESS, is_one_of(answer_code, PULL_RESULTS)) & (value >= 0)
         for question in np.flatnonzero((code == QUERY_CONSUMER_OFFSET) & (answer_code == SUCCESS)).tolist():
             told = int(self.answers["offset"][int(self.answer[question])].as_py())
             greater = np.flatnonzero(took & (value > told) & (done_ns < after_ns[question]))

@@ -32,6 +32,10 @@ ROW_GROUP_EVENTS: Final = 262_144
 """Events of one row group as it is written: about 40 MB when held by the judge."""
 ROW_GROUP_EVENTS_MAX: Final = 16 << 20
 """A row group with more is damage; it is never held in memory whole."""
+_RISING: Final = ("after_ns", "before_ns", "sequence")
+"""Numbers that differ little from row to row."""
+_FEW_VALUES: Final = tuple(name for name in INTEGER_FIELDS if name not in _RISING)
+"""Numbers of which a row group has few different ones, at their default in most rows."""
 _DICTIONARY_BYTES_MAX: Final = 32 << 20
 """Requests of a row group fit a dictionary of this size."""
 
@@ -135,7 +139,8 @@ class ParquetWriter:
             file,
             EVENT_SCHEMA,
             compression="zstd",
-            use_dictionary=list(NAMES),
+            use_dictionary=[*NAMES, *_FEW_VALUES],
+            column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
             dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,
             store_schema=False,
         )

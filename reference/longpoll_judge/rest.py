@@ -16,7 +16,7 @@ import pyarrow as pa
 from attrs import frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.batch import Batch, Events, QueueName, make_batch
+from longpoll_judge.batch import Batch, Events, QueueName, is_one_of, make_batch
 from longpoll_judge.case import make_log
 from longpoll_judge.exchange import joined
 from longpoll_judge.home import are_single
@@ -104,7 +104,7 @@ def _needed(plan: Plan, name: QueueName, events: Events | None, context: Context
     received = np.empty(0, dtype=np.int64) if events is None else events.rows("request_received")
     if events is None or not len(received):
         return np.zeros(len(plan.stretches), dtype=np.bool_)
-    pulls = received[np.isin(events.integers("code", received), PULL_CODES)]
+    pulls = received[is_one_of(events.integers("code", received), PULL_CODES)]
     first, count, body = events.bodies(events.rows("answer_sent"))
     bodies = [body[start : start + length].min() for start, length in zip(first, count, strict=True) if length]
     lowest = min([*events.integers("offset", pulls).tolist(), *bodies], default=0)

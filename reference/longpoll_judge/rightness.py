@@ -36,6 +36,7 @@ from longpoll_judge.answers import (
     takes_everything,
     wrong_tags,
 )
+from longpoll_judge.batch import is_one_of
 from longpoll_judge.case import Booleans, Case, Explanation, Suspects, suspects
 from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_ONCE
 
@@ -131,7 +132,7 @@ def _bounds(answers: Answers) -> list[Rule]:
             ),
         ),
         Rule(
-            np.isin(answers.code, (FOUND, NO_MATCHED_MSG)) & (answers.next > end_most),
+            is_one_of(answers.code, (FOUND, NO_MATCHED_MSG)) & (answers.next > end_most),
             lambda answer: (
                 f"{_name(answers, answer)} says offset_next {answers.next[answer]}, but no more than "
                 f"{end_most[answer]} can have been visible"

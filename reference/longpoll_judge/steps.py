@@ -12,7 +12,7 @@ import numpy as np
 from attrs import define, field
 from numpy.typing import NDArray
 
-from longpoll_judge.batch import Events
+from longpoll_judge.batch import Events, is_one_of
 from longpoll_judge.expression import Expression, java_hash, parse
 from longpoll_judge.outlook import Outlook
 from longpoll_judge.queue_log import BEGINNING, NEVER, Growth, Integers, QueueLog
@@ -96,7 +96,7 @@ class Pulls:
 def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
     """Join every pull with its first answer and with what is known of its connection and source."""
     received = events.rows("request_received")
-    received = received[np.isin(events.integers("code", received), PULL_CODES) & (events.request_key[received] >= 0)]
+    received = received[is_one_of(events.integers("code", received), PULL_CODES) & (events.request_key[received] >= 0)]
     row = received[events.firsts(received) == received]
     answer_row = events.answer_to(events.request_key[row], "answer_sent")
     is_answered = answer_row >= 0

@@ -123,15 +123,15 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     survey.unknown_events = {name: count for name, count in survey.unknown_events.items() if count}
     source_codes, source_names = coded(table, "source")
     sequence, after_ns = table["sequence"].to_numpy(), table["after_ns"].to_numpy()
-    is_hold = np.isin(codes, [code for code, name in enumerate(names) if name == "hold"])
+    is_hold = _are(codes, names, {"hold"})
     for code in np.flatnonzero(np.bincount(source_codes)).tolist():
         name = source_names[code]
         mine = source_codes == code if len(source_names) > 1 else slice(None)
         survey.sources[name] = _survey_source(sequence[mine], after_ns[mine])
         survey.sources[name].holds = int(np.count_nonzero(is_hold[mine]))
-    rare = [code for code, name in enumerate(names) if name in ("connection_closed", "lost", "source_stopped")]
+    is_rare = _are(codes, names, {"connection_closed", "lost", "source_stopped"})
     fields = ["event", "source", "connection", "after_ns", "before_ns", "lost_count"]
-    for row in table.select(fields).take(pa.array(np.flatnonzero(np.isin(codes, rare)))).to_pylist():
+    for row in table.select(fields).take(pa.array(np.flatnonzero(is_rare))).to_pylist():
         seen = survey.sources[row["source"]]
         if row["event"] == "lost":
             seen.lost_count += max(row["lost_count"], 1)
@@ -139,11 +139,16 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
             seen.stopped_ns = row["after_ns"]
         else:
             survey.closes.append((row["source"], row["connection"], row["after_ns"], row["before_ns"]))
-    is_answer = np.isin(codes, [code for code, name in enumerate(names) if name == "answer_sent"])
+    is_answer = _are(codes, names, {"answer_sent"})
     survey.unplaced_answers = int(np.count_nonzero(is_answer & (table["queue"].to_numpy() < 0)))
-    is_request = np.isin(codes, [code for code, name in enumerate(names) if name == "request_received"])
+    is_request = _are(codes, names, {"request_received"})
     survey.offset_queries = int(np.count_nonzero(is_request & (table["code"].to_numpy() == QUERY_CONSUMER_OFFSET)))
     return survey
+
+
+def _are(codes: NDArray[np.int32], names: list[str], wanted: set[str]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = np.array([name in wanted for name in names], dtype=np.bool_)[codes]
+    return found
 
 
 def _survey_source(sequence: Integers, after_ns: Integers) -> SourceSurvey:

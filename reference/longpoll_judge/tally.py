@@ -6,6 +6,7 @@ Leaves out what the sums mean (`job`).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Final
 
@@ -13,8 +14,11 @@ import msgspec
 import pyarrow as pa
 from attrs import define, field
 
-from longpoll_judge.verdict import FINDINGS_MAX, RESULT_SCHEMA, Found, as_table
+from longpoll_judge.arrow import compute
+from longpoll_judge.verdict import FINDINGS_MAX, Found, Row, as_table
 
+FINDING: Final = "finding"
+"""The kind of rows whose text is a finding."""
 HIGHEST: Final = ("wake_max", "late_max")
 """Kinds of rows of which the highest counts; the counts of the others are added."""
 
@@ -32,8 +36,8 @@ class Tally:
 
     def add(self, rows: pa.Table) -> None:
         """Add rows of `RESULT_SCHEMA`."""
-        for kind, bucket, count, text in zip(*(rows[name].to_pylist() for name in RESULT_SCHEMA.names), strict=True):
-            if kind == "finding":
+        for kind, bucket, count, text in _summed(rows):
+            if kind == FINDING:
                 one = msgspec.json.decode(text, type=Found)
                 self._found.setdefault(one.group, []).append(one)
             elif kind in HIGHEST:
@@ -50,7 +54,14 @@ class Tally:
         """The sum, as rows again."""
         rows = [(kind, bucket, count, text) for (kind, bucket, text), count in self._counts.items()]
         rows += [(kind, 0, count, "") for kind, count in self._highest.items()]
-        rows += [
-            ("finding", 0, 1, msgspec.json.encode(one).decode()) for found in self._found.values() for one in found
-        ]
+        rows += [(FINDING, 0, 1, msgspec.json.encode(one).decode()) for found in self._found.values() for one in found]
         return as_table(rows)
+
+
+def _summed(rows: pa.Table) -> Iterator[Row]:
+    """The rows, those that are counted and equal added up first: most of them count latencies, queue by queue."""
+    is_counted = compute.invert(compute.is_in(rows["kind"], value_set=pa.array([FINDING, *HIGHEST])))
+    kept = rows.filter(compute.invert(is_counted))
+    counted = rows.filter(is_counted).group_by(["kind", "bucket", "text"]).aggregate([("count", "sum")])
+    for table, count in ((kept, "count"), (counted, "count_sum")):
+        yield from zip(*(table[name].to_pylist() for name in ("kind", "bucket", count, "text")), strict=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from longpoll_judge.answers import FOUND, NO_MATCHED_MSG, PULL_RESULTS
-from longpoll_judge.batch import Events, QueueName, make_batch
+from longpoll_judge.batch import Events, QueueName, is_one_of, make_batch
 from longpoll_judge.case import Case, Log, Suspects, make_case, make_log
 from longpoll_judge.latency import bucket_counts
 from longpoll_judge.logs import judge_log
@@ -80,13 +80,12 @@ def judge_case(case: Case) -> pa.Table:
     """Judge requests that are joined already."""
     name, events, log_events = case.name, case.events, case.log_events
     promptness = judge_promptness(case)
+    latencies = [_latency("wake", promptness.wake_ns), _latency("late", promptness.late_ns)]
     rows: list[Row] = [_queue_row(name), ("pulls", 0, len(case.pulls), "")]
     for group in (*promptness.suspects, *judge_rightness(case), *judge_once(case)):
         rows += _findings(name, events, log_events, group)
-    rows += _latency("wake", promptness.wake_ns)
-    rows += _latency("late", promptness.late_ns)
     rows += ((("note", 0, count, text)) for text, count in _notes(case, promptness.open_at_cut) if count)
-    return as_table(rows)
+    return pa.concat_tables([as_table(rows), *latencies])
 
 
 def queue_rows(names: Iterable[QueueName]) -> pa.Table:
@@ -155,11 +154,16 @@ def _request(events: Events, rows: list[int]) -> str:
     return ""
 
 
-def _latency(kind: str, latency_ns: Integers) -> Iterator[Row]:
-    if len(latency_ns):
-        for bucket, count in zip(*(column.tolist() for column in bucket_counts(latency_ns)), strict=True):
-            yield kind, bucket, count, ""
-        yield f"{kind}_max", 0, int(latency_ns.max()), ""
+def _latency(kind: str, latency_ns: Integers) -> pa.Table:
+    """Rows that count latencies, made by column: there are hundreds for each queue and stretch."""
+    if not len(latency_ns):
+        return RESULT_SCHEMA.empty_table()
+    buckets, counts = bucket_counts(latency_ns)
+    kinds = pa.DictionaryArray.from_arrays(
+        np.repeat(np.array([0, 1], dtype=np.int8), [len(buckets), 1]), [kind, f"{kind}_max"]
+    )
+    columns = [kinds.dictionary_decode(), np.append(buckets, 0), np.append(counts, latency_ns.max())]
+    return pa.table([*columns, pa.repeat("", len(kinds))], RESULT_SCHEMA)
 
 
 def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
@@ -170,7 +174,7 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     received = events.request_key[receipts]
     answered = events.request_key[events.rows("answer_sent")]
     code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
-    is_refused = pulls.is_answered & ~np.isin(code, PULL_RESULTS)
+    is_refused = pulls.is_answered & ~is_one_of(code, PULL_RESULTS)
     yield NOTE_UNDECIDED, int(np.count_nonzero(~case.is_decidable & ~is_refused))
     yield NOTE_OPEN, open_at_cut
     orphans = np.count_nonzero(events.batch.look_up(answered, received, received) < 0)
@@ -184,7 +188,7 @@ def _unseen_tags(case: Case, answer_row: Integers, pull: Integers) -> int:
 
     Only FOUND and NO_MATCHED_MSG pass over messages: the next offset of an illegal one is where to begin instead.
     """
-    passed = np.isin(case.events.integers("code", answer_row), (FOUND, NO_MATCHED_MSG))
+    passed = is_one_of(case.events.integers("code", answer_row), (FOUND, NO_MATCHED_MSG))
     answer_row, pull = answer_row[passed], pull[passed]
     first, end = case.pulls.offset[pull], case.events.integers("offset_next", answer_row)
     selective: Any = np.array(
