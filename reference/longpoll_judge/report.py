@@ -97,8 +97,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 def _latency_rows(result: Result) -> Iterable[tuple[object, ...]]:
     for name, values in result.latency.items():
-        shown = ("-" if value is None else f"{value:.3f}" for value in (values.p50, values.p99, values.max))
-        yield (LATENCY_NAMES.get(name, name), values.count, *shown)
+        yield (LATENCY_NAMES.get(name, name), values.count, *values.texts())
 
 
 def _findings(result: Result) -> str:

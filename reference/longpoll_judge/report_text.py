@@ -25,8 +25,7 @@ def render_markdown(result: Result) -> str:
         "|---|---|---|---|---|",
     ]
     for name, values in result.latency.items():
-        shown = ("-" if value is None else f"{value:.3f}" for value in (values.p50, values.p99, values.max))
-        lines.append(f"| {name} | {values.count} | {' | '.join(shown)} |")
+        lines.append(f"| {name} | {values.count} | {' | '.join(values.texts())} |")
     if result.gaps:
         lines += ["", "## Missing evidence", "", *(f"- {gap['kind']}: {_plain(gap['why'])}" for gap in result.gaps)]
     lines += ["", f"## Findings: {len(result.findings) + result.findings_left_out}", ""]

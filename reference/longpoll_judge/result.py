@@ -74,6 +74,11 @@ class Percentiles(msgspec.Struct, frozen=True):
     p99: float | None
     max: float | None
 
+    def texts(self) -> tuple[str, str, str]:
+        """The three as a person reads them, in ms."""
+        p50, p99, most = ("-" if value is None else f"{value:.3f}" for value in (self.p50, self.p99, self.max))
+        return p50, p99, most
+
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The judgement of one history."""

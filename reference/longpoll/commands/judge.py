@@ -201,7 +201,7 @@ def show(result: Result) -> None:
     table(
         "Latencies (upper bounds, ms)",
         ("", "count", "p50", "p99", "max"),
-        ((name, values.count, values.p50, values.p99, values.max) for name, values in result.latency.items()),
+        ((name, values.count, *values.texts()) for name, values in result.latency.items()),
     )
     broken = [(name, rate) for name, rate in result.rates.items() if rate.violated]
     if broken:
