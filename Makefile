@@ -10,6 +10,8 @@ LOCKS := $(wildcard requirements/*.lock)
 # Many tests wait for something: half as many workers again as there are cores keep those busy.
 WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 PART ?= all
+# Compiled modules are kept even where the environment forbids it: else each of hundreds of processes compiles anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup run test test-long test-peers bench check format lock clean help
 
@@ -54,6 +56,7 @@ lock:  ## make requirements/*.lock anew (needs uv)
 
 clean:  ## remove what the other targets made
 	@rm -rf $(VENV) build dist longpoll-report .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis spark-warehouse
+	@find spec reference model_tests -name __pycache__ -prune -exec rm -rf {} +
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'

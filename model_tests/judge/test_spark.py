@@ -78,6 +78,7 @@ def test_ctrl_c_ends_it_at_once_and_tidily(clean: Path, tmp_path: Path) -> None:
     assert left_over(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_master_that_cannot_be_is_one_clear_line(clean: Path, tmp_path: Path) -> None:
     """The line names the fault, exit 2, and nothing stays."""
     process = start(clean, tmp_path, "--master", "nonsense")

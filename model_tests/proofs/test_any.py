@@ -18,6 +18,7 @@ from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import REDUNDANT, STRICT, preset, with_knob
 from longpoll_spec.state import State
 from longpoll_spec.terms import Bool, Int, all_of, any_of, bool_variable, int_variable
+from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.traces import breaks_its_property
 
 _SMALLER_WORLDS = [(queues, tags) for queues in (1, 2) for tags in (1, 2) if (queues, tags) != (2, 2)]
@@ -117,9 +118,9 @@ def _many_only(state: State, action: Action) -> Bool:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda state, _action: ~_pairs(state), "not treated as the others"),
+        pytest.param(lambda state, _action: ~_pairs(state), "not treated as the others", marks=pytest.mark.long),
         (_spares_one, "not interchangeable"),
-        (_many_only, "append is another with 1 requests"),
+        pytest.param(_many_only, "append is another with 1 requests", marks=pytest.mark.long),
     ],
 )
 def test_a_law_that_is_not_monadic_is_unknown(change: Callable[[State, Action], Bool], why: str) -> None:
@@ -186,7 +187,7 @@ def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("requests", [READ + 1, pytest.param(64, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", ablate.POLICIES)
+@pytest.mark.parametrize("name", quick_if(ablate.POLICIES, lambda name: name == "strict"))
 def test_the_text_goes_on_alike(name: str, requests: int) -> None:
     """The law of more requests, with those beyond the ones read taken away, is the law that was read."""
     read = statements_of(lambda bounds: law_of(preset(name), bounds), READ)

@@ -12,6 +12,7 @@ from longpoll_spec.engines.intervals import ranges_of
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.terms import FALSE, TRUE, Bool, bool_variable, int_variable, ite, nodes
+from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, VALUE_MAX, bools, runs, values
 
 RANGES: dict[str, tuple[int, int]] = {
@@ -28,9 +29,7 @@ def test_a_decided_term_means_the_same_where_the_guard_holds(term: Bool, guard: 
     assert evaluate(decided(term, guard, RANGES), state) == evaluate(term, state)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name.startswith("strict") else pytest.param(name, marks=pytest.mark.long) for name in PRESETS]
-)
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict"))
 @given(data=st.data())
 def test_what_the_law_claims_of_a_step_stays_what_it_is(name: str, data: st.DataObject) -> None:
     """Every condition of every enabled step keeps its value in a state of the law."""

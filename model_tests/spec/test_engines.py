@@ -143,9 +143,7 @@ def test_an_unknown_engine_is_refused() -> None:
         explore(_model("strict"), engine="quantum")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name.startswith("strict") else pytest.param(name, marks=pytest.mark.long) for name in PRESETS]
-)
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name.startswith("strict")))
 @given(data=st.data())
 def test_packing_loses_nothing(name: str, data: st.DataObject) -> None:
     """A state comes back from its word, so equal words are equal states."""
@@ -195,9 +193,7 @@ def test_wide_columns_agree_with_narrow_ones() -> None:
     assert (plain.distinct_states, plain.transitions) == (fast.distinct_states, fast.transitions)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name.startswith("strict") else pytest.param(name, marks=pytest.mark.long) for name in PRESETS]
-)
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name.startswith("strict")))
 @given(data=st.data())
 def test_compiled_questions_mean_what_terms_mean(name: str, data: st.DataObject) -> None:
     """The compiled form of every property agrees with the plain walk over its term."""

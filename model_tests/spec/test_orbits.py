@@ -79,9 +79,7 @@ def _orbits(name: str, queues: int) -> Orbits:
     return orbits_of(law_of(preset(name), Bounds("three", requests=3, messages=1, queues=queues)), [])
 
 
-@pytest.mark.parametrize(
-    "name", [name if name.startswith("strict") else pytest.param(name, marks=pytest.mark.long) for name in PRESETS]
-)
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name.startswith("strict")))
 @given(data=st.data())
 def test_every_arrangement_has_one_canonical_word(name: str, data: st.DataObject) -> None:
     """Renaming requests and queues changes neither what stands for a state nor how many states it stands for."""

@@ -26,6 +26,7 @@ from longpoll_spec.errors import MemoryShortError
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.testing.cases import quick_if
 
 TIGHT = Plan(chunk_states=64, stretch_states=300, sorted_states=200)
 
@@ -40,9 +41,7 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "plan_of", lambda *_: TIGHT)
 
 
-@pytest.mark.parametrize(
-    "policy", ["strict", *(pytest.param(name, marks=pytest.mark.long) for name in PRESETS if name != "strict")]
-)
+@pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"symmetry": True}], ids=["alone", "workers", "symmetry"])
 def test_disks_find_the_pinned_numbers(policy: str, options: Mapping[str, Any], tight: None) -> None:
     """States, transitions, depth and every verdict are pinned, and every token is the one found in memory."""
@@ -173,6 +172,7 @@ from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.law import law_of
 from longpoll_spec.policy import preset
+from longpoll_spec.testing.cases import quick_if
 peak, over = [0], threading.Event()
 def watch():
     while not over.wait(0.01):

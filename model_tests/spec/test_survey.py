@@ -14,6 +14,7 @@ from longpoll_spec.errors import UnknownPropertyError
 from longpoll_spec.hazards import FACTS
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.testing.cases import quick_if
 
 QUICK = ("strict", "rocketmq-4.9")
 """Presets whose whole table is made in the quick tests; the pinned numbers hold the others to the facts."""
@@ -31,9 +32,7 @@ def _survey(name: str, *names: str, alone: bool = False) -> Survey:
     return survey(preset(name), named("tiny", preset(name)), _plainly, names=names, alone=alone)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * (name not in QUICK)) for name in PRESETS]
-)
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in QUICK))
 def test_the_table_is_whole(name: str) -> None:
     """Every property has one row, broken are those that the facts name, and all that is meant to be reached is."""
     found = _survey(name)
