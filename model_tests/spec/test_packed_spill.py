@@ -172,7 +172,6 @@ from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.law import law_of
 from longpoll_spec.policy import preset
-from longpoll_spec.testing.cases import quick_if
 peak, over = [0], threading.Event()
 def watch():
     while not over.wait(0.01):
