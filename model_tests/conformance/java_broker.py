@@ -7,6 +7,7 @@ Source of the settings: `BrokerStartup.java`, `NamesrvStartup.java`, `BrokerCont
 
 from __future__ import annotations
 
+import random
 import shutil
 import socket
 import subprocess
@@ -21,6 +22,9 @@ from attrs import frozen
 VERSIONS: Final = ("4.9.7", "5.5.0")
 RESOLVE_S: Final = 300.0
 READY_S: Final = 90.0
+PORT_FIRST: Final = 12_000
+"""Below are the ports that brokers and name servers have by default."""
+PORT_END: Final = 60_000
 END_S: Final = 20.0
 JVM: Final = (
     "-Xms256m",
@@ -164,13 +168,17 @@ def _listens(port: int) -> bool:
 
 
 def _free_port(beside: tuple[int, ...]) -> int:
-    """A port that is free together with those at these distances (a broker listens on three)."""
+    """A port that is free together with those at these distances (a broker listens on three).
+
+    Below the range from which the system gives ports to connections: else one of theirs takes it before Java binds.
+    """
+    range_first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    ports = range(PORT_FIRST, range_first - 1) or range(PORT_FIRST, PORT_END)
     while True:
-        with socket.create_server(("127.0.0.1", 0)) as tried:
-            port: int = tried.getsockname()[1]
-            try:
-                for distance in beside:
-                    socket.create_server(("127.0.0.1", port + distance)).close()
-            except (OSError, OverflowError):
-                continue
-            return port
+        port = random.choice(ports)
+        try:
+            for distance in (0, *beside):
+                socket.create_server(("127.0.0.1", port + distance)).close()
+        except OSError:
+            continue
+        return port
