@@ -6,6 +6,7 @@ The broker is a process of its own, `longpoll serve`, so that the load does not 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from model_tests.bench.broker_sides import Side, ours
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.harness.held import HeldPlan, hold
+from longpoll_broker.testing.harness.stalls import StallWatch
 from longpoll_broker.testing.harness.throughput import fill, pulls
 from longpoll_broker.testing.harness.topics import make_topic, send_each
 from longpoll_broker.testing.harness.workers import private_bytes
@@ -34,7 +36,7 @@ PARTS: Final = 20
 GROWTH_MAX: Final = 1.10
 HELD: Final = 100_000
 HELD_LATE_MS: Final = 1_000.0
-"""The bar of 250 ms is the bench's, for a machine that does nothing else; Java's scan makes it 5,000."""
+"""Besides what load and broker wait for a processor. The bar of 250 ms is the bench's; Java's scan makes it 5,000."""
 HELD_BYTES: Final = 1_360.0
 """What the Java broker 4.9.7 needs of heap."""
 
@@ -119,7 +121,10 @@ def test_a_hundred_thousand_pulls_are_answered_in_time_and_cost_little(side: Sid
     """Of one timeout, sent as fast as they are accepted; private memory, recording off."""
     plan = HeldPlan("HELD", 10_000, pull_count=HELD, idle_s=0.0)
     make_topic(side.address, plan.topic, plan.queue_count)
-    report = hold(side.address, side.process_id, side.memory_bytes, plan)
+    with StallWatch(side.process_id) as watch:
+        begun_ns = time.monotonic_ns()
+        report = hold(side.address, side.process_id, side.memory_bytes, plan)
+        stalled_ms = watch.stalled_ms(begun_ns, time.monotonic_ns())
 
-    assert report.late_p99_ms <= HELD_LATE_MS
+    assert report.late_p99_ms <= HELD_LATE_MS + stalled_ms
     assert report.private_bytes_each <= HELD_BYTES
