@@ -6,7 +6,6 @@ The broker is a process of its own, `longpoll serve`, so that the load does not 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,7 @@ from model_tests.bench.broker_sides import Side, ours
 
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.testing.harness.held import HeldPlan, hold
+from longpoll_broker.testing.harness.held import HeldPlan, HeldReport, hold
 from longpoll_broker.testing.harness.stalls import StallWatch
 from longpoll_broker.testing.harness.throughput import fill, pulls
 from longpoll_broker.testing.harness.topics import make_topic, send_each
@@ -117,14 +116,27 @@ def test_memory_does_not_grow_with_the_messages(side: Side) -> None:
     assert used[0] + 16 * MESSAGES > GROWTH_MAX * used[0]
 
 
-def test_a_hundred_thousand_pulls_are_answered_in_time_and_cost_little(side: Side) -> None:
-    """Of one timeout, sent as fast as they are accepted; private memory, recording off."""
-    plan = HeldPlan("HELD", 10_000, pull_count=HELD, idle_s=0.0)
+def hold_many(side: Side, timeout_ms: int) -> tuple[HeldReport, float]:
+    """Hold pulls of one timeout, sent as fast as they are accepted; with the late answers that a stall excuses, ms.
+
+    Only what load and broker waited for a processor while answers were due counts as that.
+    """
+    plan = HeldPlan("HELD", timeout_ms, pull_count=HELD, idle_s=0.0)
     make_topic(side.address, plan.topic, plan.queue_count)
     with StallWatch(side.process_id) as watch:
-        begun_ns = time.monotonic_ns()
         report = hold(side.address, side.process_id, side.memory_bytes, plan)
-        stalled_ms = watch.stalled_ms(begun_ns, time.monotonic_ns())
+        return report, watch.stalled_ms(*report.answering_ns)
 
+
+def test_a_hundred_thousand_pulls_are_answered_in_time_and_cost_little(side: Side) -> None:
+    """Private memory is measured with the recording off."""
+    report, stalled_ms = hold_many(side, 10_000)
     assert report.late_p99_ms <= HELD_LATE_MS + stalled_ms
     assert report.private_bytes_each <= HELD_BYTES
+
+
+def test_a_scan_answers_a_hundred_thousand_pulls_too_late(tmp_path: Path) -> None:
+    """The planted fault is RocketMQ's: nothing looks at deadlines but a scan every 5 s."""
+    with ours("scanning", tmp_path / "store", ("--policy", "rocketmq-4.9")) as scanning:
+        report, stalled_ms = hold_many(scanning, 12_500)
+    assert report.late_p99_ms > HELD_LATE_MS + stalled_ms

@@ -15,10 +15,8 @@ import pyarrow as pa
 from attrs import define, field
 
 from longpoll_judge.arrow import compute
-from longpoll_judge.verdict import FINDINGS_MAX, Found, Row, as_table
+from longpoll_judge.verdict import FINDING, FINDINGS_MAX, Found, Row, as_table
 
-FINDING: Final = "finding"
-"""The kind of rows whose text is a finding."""
 HIGHEST: Final = ("wake_max", "late_max")
 """Kinds of rows of which the highest counts; the counts of the others are added."""
 

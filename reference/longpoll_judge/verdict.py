@@ -27,6 +27,8 @@ from longpoll_judge.survey import Context
 
 FINDINGS_MAX: Final = 50
 """Most findings that one queue lists for one property and verdict; the others are counted."""
+FINDING: Final = "finding"
+"""The kind of a result row whose text is a finding."""
 
 REQUEST_EVENTS: Final = ("request_received", "answer_sent", "hold")
 LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible")
@@ -136,7 +138,7 @@ def _findings(name: QueueName, events: Events, log_events: Events, group: Suspec
             evidence=shown,
         )
         (first,) = events.evidence([row])
-        yield "finding", 0, 1, msgspec.json.encode(Found(title, _order(first), finding)).decode()
+        yield FINDING, 0, 1, msgspec.json.encode(Found(title, _order(first), finding)).decode()
     left_out = len(group.members) - FINDINGS_MAX
     if left_out > 0:
         yield "left_out", 0, left_out, title

@@ -227,7 +227,6 @@ def rebalance(name_server: str, count: int, **options: Any) -> RebalanceReport:
 
         members = {"first": join("first")}
         stack.callback(lambda: _close_all(members))
-        _store_first_offsets(name_server, topic, group)
         sent: list[str] = []
         sending = threading.Thread(target=lambda: sent.extend(send_numbered(name_server, topic, count)), daemon=True)
         sending.start()
@@ -241,17 +240,6 @@ def rebalance(name_server: str, count: int, **options: Any) -> RebalanceReport:
         sending.join()
         wait_for_all(log.seen, count)
     return explain(log, sent)
-
-
-def _store_first_offsets(name_server: str, topic: str, group: str) -> None:
-    """Have the group begin at the first message of each queue.
-
-    Where a group has stored nothing its members begin at a queue's end, as Java's do. One that gets a queue before the
-    one that had it has stored how far it came would leave out what is there: 4.9.7 says 0 then, 5.5.0 not always.
-    """
-    with Admin(RUNTIME, name_server) as admin:
-        for queue in admin.topic(topic).readable:
-            admin.set_offset(group, queue, StartAt.FIRST)
 
 
 def _close_all(members: dict[str, PushConsumer]) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from longpoll_broker.closeable import Closeable
 from longpoll_broker.store.record import Record, decode
 from longpoll_broker.wire.codes import CommandFlag, RequestCode
 from longpoll_broker.wire.command import Command, encode
@@ -22,7 +22,7 @@ PATIENCE_S: Final = 10.0
 """How long a reply that must come is waited for; only a failing test waits so long."""
 
 
-class RawClient:
+class RawClient(Closeable):
     """One connection. Replies that were not asked for yet are kept by opaque; `pushes` are the peer's requests."""
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -33,14 +33,6 @@ class RawClient:
         self._replies: dict[int, Command] = {}
         self.pushes: list[Command] = []
         self.closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the socket."""

@@ -8,11 +8,10 @@ Source: `DefaultMQAdminExtImpl.java`, `TopicListSubCommand.java`, `ConsumerProgr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
 
 from attrs import frozen
 
+from longpoll_broker.closeable import Closeable
 from longpoll_broker.core.topics import DEAD_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
 from longpoll_broker.errors import ConfigError, NoRouteError, RefusedError
 from longpoll_broker.runtime import Runtime
@@ -77,19 +76,11 @@ class OffsetInfo:
         return self.end - max(self.first, self.stored or 0)
 
 
-class Admin:
+class Admin(Closeable):
     """Questions and changes; for one thread. Each method raises a ClientError when a server refuses or is not there."""
 
     def __init__(self, runtime: Runtime, name_server: str, *, credentials: Credentials | None = None) -> None:
         self._instance = ClientInstance(runtime, name_server, credentials=credentials)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close every connection."""

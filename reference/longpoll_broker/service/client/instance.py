@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from attrs import frozen
 
+from longpoll_broker.closeable import Closeable
 from longpoll_broker.errors import (
     ClientError,
     ConfigError,
@@ -64,7 +64,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-class ClientInstance:
+class ClientInstance(Closeable):
     """One client to the name servers and brokers: an id, a connection per address, a route per topic.
 
     `name_server` is one address or several separated by semicolons. Raises ConfigError when one is none. `on_request`
@@ -96,14 +96,6 @@ class ClientInstance:
         self._clients: dict[tuple[str, int], RemotingClient] = {}
         self._routes: dict[str, Route] = {}
         self._addresses: dict[str, str] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close every connection."""

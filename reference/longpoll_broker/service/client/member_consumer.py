@@ -5,28 +5,19 @@ Leaves out how messages reach the user: `push` and `delivery` do that, and say w
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
+from longpoll_broker.closeable import Closeable
 from longpoll_broker.service.client.consumer import GroupMember
 from longpoll_broker.service.client.statistics import TopicStatistics
 from longpoll_broker.wire.bodies import MessageQueue
 
 
-class MemberConsumer(ABC):
+class MemberConsumer(Closeable):
     """A consumer as a member of its group; leaving a `with` closes it."""
 
     _member: GroupMember
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:

@@ -49,6 +49,9 @@ class RemoteOffsets:
     """The offsets of one group, kept by the brokers.
 
     Invariant: `_stored` has every queue that was begun, with the offset that the broker is known to have or to imply.
+
+    Where a group that has stored nothing begins is stored before the first pull, which Java's client leaves to the next
+    5 s: a queue that changes hands in between would be begun again at its end, and what came meanwhile left out.
     """
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
@@ -58,30 +61,39 @@ class RemoteOffsets:
 
     def begin(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
         """Where to begin: as asked the first time, where the group stopped from then on. Raises a ClientError."""
-        offset = self._start(queue, StartAt.STORED if queue in self._stored else start_at, timestamp_ms)
+        known = self._stored.get(queue)
+        if known is None and start_at is not StartAt.STORED and not _is_retry(queue):
+            offset = find_start(self._client(queue), queue, start_at, timestamp_ms)
+        else:
+            offset = self._continue(queue, known)
         self._stored[queue] = offset
         return offset
 
     def store(self, queue: MessageQueue, offset: int) -> None:
         """Store where the group stands, unless the broker has it already. Raises a ClientError."""
-        if self._stored.get(queue) == offset:
-            return
+        if self._stored.get(queue) != offset:
+            self._tell(queue, offset)
+            self._stored[queue] = offset
+
+    def _continue(self, queue: MessageQueue, known: int | None) -> int:
+        """Where the group stopped; if it has not begun, where this member did, or else the queue's end."""
+        stored = self._stored_offset(queue)
+        if stored is not None:
+            return stored
+        if known is not None:
+            return known
+        if _is_retry(queue):
+            # What was sent back must come again, wherever the group begins in the topics of its own choice.
+            return 0
+        offset = find_start(self._client(queue), queue, StartAt.LAST, 0)
+        self._tell(queue, offset)
+        return offset
+
+    def _tell(self, queue: MessageQueue, offset: int) -> None:
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
         ask(self._client(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
-        self._stored[queue] = offset
-
-    def _start(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
-        if queue.topic.startswith(RETRY_PREFIX):
-            # What was sent back must come again, wherever the group begins in the topics of its own choice.
-            stored = self._stored_offset(queue)
-            return 0 if stored is None else stored
-        if start_at is StartAt.STORED:
-            stored = self._stored_offset(queue)
-            if stored is not None:
-                return stored
-        return find_start(self._client(queue), queue, start_at, timestamp_ms)
 
     def _stored_offset(self, queue: MessageQueue) -> int | None:
         """Where the group stopped, by its broker; None when it has not begun."""
@@ -159,6 +171,10 @@ class LocalOffsets:
             MessageQueue(topic=entry.topic, broker_name=entry.broker_name, queue_id=entry.queue_id): entry.offset
             for entry in entries
         }
+
+
+def _is_retry(queue: MessageQueue) -> bool:
+    return queue.topic.startswith(RETRY_PREFIX)
 
 
 def find_start(client: RemotingClient, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:

@@ -8,11 +8,11 @@ Source: `DefaultMQProducerImpl.sendDefaultImpl`, `TopicPublishInfo.selectOneMess
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 from attrs import frozen
 
+from longpoll_broker.closeable import Closeable
 from longpoll_broker.errors import (
     AnswerTimeoutError,
     ClientError,
@@ -74,7 +74,7 @@ class SendResult:
         return int(self.broker_msg_id[-16:], 16)
 
 
-class Producer:
+class Producer(Closeable):
     """Sends messages to any topic; may be used from many threads.
 
     Invariant: `_sequence` counts the messages made, `_turn` the queues picked in turn; both change under `_lock`.
@@ -97,14 +97,6 @@ class Producer:
         self._sequence = 0
         self._turn = 0
         self._id_prefix = f"{runtime.unix_ms() & 0xFFFFFFFFFF:010X}{runtime.monotonic_ns() & 0xFFFFFFFFFFFF:012X}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close every connection."""

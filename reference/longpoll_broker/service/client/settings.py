@@ -28,6 +28,7 @@ class StartAt(enum.Enum):
     STORED = "stored"
     """Where the group stopped; a group without an offset begins at the end, as in Java."""
     FIRST = "first"
+    """The first message. Like LAST and TIMESTAMP it is for a member alone: each that gets a queue begins it so."""
     LAST = "last"
     TIMESTAMP = "timestamp"
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from attrs import define, field, frozen
 
+from longpoll_broker.closeable import Closeable
 from longpoll_broker.errors import BrokerError, ClientError
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.credentials import Credentials
@@ -70,7 +70,7 @@ class TransactionResult:
 
 
 @define(eq=False)
-class TransactionProducer:
+class TransactionProducer(Closeable):
     """A producer of one group whose members can all answer for each other's transactions; for many threads.
 
     Invariant: `_greeted` are addresses that were told who we are since the last heartbeat; each change is one step, and
@@ -94,14 +94,6 @@ class TransactionProducer:
         self._producer = Producer(self.runtime, self.name_server, self.group, instance=self._instance)
         self._timer = Timer(self.runtime, f"transactions-{self.group}")
         self._timer.after(HEARTBEAT_S, self._greet_again)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Leave the group once a running check is done, and close; others are asked about what is left open."""

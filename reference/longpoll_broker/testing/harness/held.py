@@ -52,6 +52,8 @@ class HeldReport:
     late_p50_ms: float
     late_p99_ms: float
     late_max_ms: float
+    answering_ns: tuple[int, int]
+    """From when the first was due to when the last answer came, of the monotonic clock."""
 
 
 @define(eq=False)
@@ -142,5 +144,14 @@ def hold(address: Address, process_id: int, memory_bytes: Callable[[], int], pla
         if holding.late_ms or monotonic_ns() > min(holding.due_ns):
             raise ClientError("the first pull was due before all were accepted: give them a longer timeout")
         holding.read(until_accepted=False)
+        ended_ns = monotonic_ns()
     late_ms = sorted(holding.late_ms)
-    return HeldReport(accept_s, each_bytes, share, percentile(late_ms, 0.5), percentile(late_ms, 0.99), late_ms[-1])
+    return HeldReport(
+        accept_s,
+        each_bytes,
+        share,
+        percentile(late_ms, 0.5),
+        percentile(late_ms, 0.99),
+        late_ms[-1],
+        (min(holding.due_ns), ended_ns),
+    )
