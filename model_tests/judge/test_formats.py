@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll_judge.arrow import parquet
+from longpoll_judge.arrow import compute, parquet
 from longpoll_judge.convert import DamagedHistoryError, TargetExistsError, convert
 from longpoll_judge.generate import simulated_meta, write
 from longpoll_judge.job import judge, judge_on
@@ -96,6 +97,21 @@ def test_a_large_history_gets_the_same_verdict(
     engine = LocalEngine(threads=threads, stretch_events=stretch_events)
 
     assert said(in_parquet, engine) == said(faulty, engine) == said(in_parquet)
+
+
+def test_nothing_is_null_as_it_is_written_and_anything_may_be_as_it_is_read(in_parquet: Path, tmp_path: Path) -> None:
+    """Columns without nulls are read in half the time; the same events are judged alike with them."""
+    (written,) = in_parquet.glob("part-*")
+    assert not any(field.nullable for field in parquet.read_schema(written))
+    shutil.copytree(in_parquet, tmp_path / "copy")
+    table = parquet.read_table(written)
+    emptied = [
+        compute.if_else(compute.equal(column, ""), None, column) if column.type == pa.string() else column
+        for column in table.columns
+    ]
+    parquet.write_table(pa.table(emptied, names=table.column_names), tmp_path / "copy" / written.name)
+    assert parquet.read_table(tmp_path / "copy" / written.name)["request"].null_count
+    assert said(tmp_path / "copy") == said(in_parquet)
 
 
 def test_a_third_of_the_columns_shows_as_much(in_parquet: Path) -> None:

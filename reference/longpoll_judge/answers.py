@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 from attrs import define, field
 
-from longpoll_judge.batch import is_one_of
 from longpoll_judge.case import Booleans, Case
+from longpoll_judge.lookup import is_one_of
 from longpoll_judge.queue_log import NEVER, Integers
 
 FOUND: Final = 0
@@ -99,7 +99,7 @@ def wrong_tags(answers: Answers) -> Booleans:
     log, expressions = answers.case.log, answers.case.pulls.expression[answers.pull][answers.owner]
     if not len(log.offsets):
         return np.zeros(len(answers.body), dtype=np.bool_)
-    place = np.minimum(np.searchsorted(log.offsets, answers.body), len(log.offsets) - 1)
+    place = np.minimum(log.ranks.below(answers.body), len(log.offsets) - 1)
     wrong = np.zeros(len(answers.body), dtype=np.bool_)
     for code, expression in enumerate(answers.case.pulls.expressions):
         if expression is not None:

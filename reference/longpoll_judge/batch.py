@@ -16,6 +16,7 @@ import pyarrow as pa
 from attrs import define, field
 from numpy.typing import NDArray
 
+from longpoll_judge.lookup import order_by
 from longpoll_judge.schema import DEFAULTS, are_named, coded, coded_texts, event_dict
 
 Integers = NDArray[np.int64]
@@ -24,14 +25,6 @@ QueueName = tuple[str, str, int]
 """What makes a queue: its broker, topic and number."""
 _SPARSE: Final = 8
 """Request keys are numbered anew when there are more than this many for each event."""
-
-
-def is_one_of(values: NDArray[Any], wanted: Iterable[int]) -> NDArray[np.bool_]:
-    """Which of the values are among a few wanted ones; for so few this is faster than `numpy.isin`."""
-    found = np.zeros(len(values), dtype=np.bool_)
-    for one in wanted:
-        found |= values == one
-    return found
 
 
 @define(eq=False, slots=False)
@@ -189,14 +182,12 @@ class Events:
         return [event_dict(row) for row in self.batch.table.take(pa.array(places)).to_pylist()]
 
 
-def make_batch(table: pa.Table, rows: Integers | None = None) -> Batch:
-    """Sort the events of some queues; of these rows if any are named."""
+def make_batch(table: pa.Table, rows: Integers | None = None, queue: NDArray[Any] | None = None) -> Batch:
+    """Sort the events of some queues; of these rows if any are named, all of whose queue numbers may be known."""
     table = table.unify_dictionaries().combine_chunks()
-    queue, _rows = queue_numbers(table)
+    queue = queue_numbers(table)[0] if queue is None else queue
     after_ns = table["after_ns"].to_numpy()
-    order = np.argsort(after_ns if rows is None else after_ns[rows], kind="stable")
-    order = order if rows is None else rows[order]
-    order = order[np.argsort(queue[order], kind="stable")]
+    order = order_by(queue, after_ns) if rows is None else rows[order_by(queue[rows], after_ns[rows])]
     queue_sorted, after_sorted = queue[order], after_ns[order]
     is_same = (queue_sorted[1:] == queue_sorted[:-1]) & (after_sorted[1:] == after_sorted[:-1])
     if is_same.any():

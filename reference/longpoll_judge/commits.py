@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from longpoll_judge.answers import PULL_RESULTS
 from longpoll_judge.arrow import compute
-from longpoll_judge.batch import is_one_of
+from longpoll_judge.lookup import is_one_of
 from longpoll_judge.queue_log import NEVER
 from longpoll_judge.result import COMMIT_NEVER_REGRESSES, Finding
 from longpoll_judge.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict

@@ -16,6 +16,8 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
+from longpoll_judge.lookup import is_one_of
+
 EVERYTHING: Final = "*"
 TAG_TYPE: Final = "TAG"
 
@@ -40,7 +42,7 @@ class Expression:
         """Whether each message's tag code passes."""
         if self.takes_everything:
             return np.ones(len(tag_codes), dtype=np.bool_)
-        return np.isin(tag_codes, np.array(self.tag_codes, dtype=np.int64))
+        return is_one_of(tag_codes, self.tag_codes)
 
 
 def parse(expression_type: str, expression: str) -> Expression | None:

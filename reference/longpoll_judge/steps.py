@@ -12,8 +12,9 @@ import numpy as np
 from attrs import define, field
 from numpy.typing import NDArray
 
-from longpoll_judge.batch import Events, is_one_of
+from longpoll_judge.batch import Events
 from longpoll_judge.expression import Expression, java_hash, parse
+from longpoll_judge.lookup import is_one_of
 from longpoll_judge.outlook import Outlook
 from longpoll_judge.queue_log import BEGINNING, NEVER, Growth, Integers, QueueLog
 from longpoll_judge.survey import UNSEEN, Context, SourceFacts

@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from longpoll_judge.answers import FOUND, NO_MATCHED_MSG, PULL_RESULTS
-from longpoll_judge.batch import Events, QueueName, is_one_of, make_batch
+from longpoll_judge.batch import Events, QueueName, make_batch
 from longpoll_judge.case import Case, Log, Suspects, make_case, make_log
 from longpoll_judge.latency import bucket_counts
 from longpoll_judge.logs import judge_log
+from longpoll_judge.lookup import is_one_of
 from longpoll_judge.promptness import judge_promptness
 from longpoll_judge.queue_log import Integers
 from longpoll_judge.result import Finding
