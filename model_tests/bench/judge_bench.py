@@ -29,7 +29,8 @@ from longpoll_judge.source import find
 from longpoll_judge.spark import open_engine
 from longpoll_judge.tiles import write_large
 
-WARM_EVENTS = 5_000
+WARM_EVENTS = 600_000
+"""Enough for a task on each core: a worker of Spark takes a second to start with its first one."""
 MASTER = "local[2]"
 KIB = 1024
 REPEATS = 3
@@ -89,7 +90,7 @@ def measure_local(histories: Sequence[Measured], warm: Path) -> None:
 
 
 def measure_spark(histories: Sequence[Measured], warm: Path) -> None:
-    """Print the figures of Spark, in a session that has judged something small before."""
+    """Print the figures of Spark, in a session whose workers have all judged something before."""
     with opened() as running:
         judged(running, warm)
         base = 0.0
