@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,7 +35,7 @@ settings.load_profile(os.environ.get("LONGPOLL_PROFILE", "quick"))
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Refuse a run whose groups are not kept together: each worker would start a Spark of its own.
+    """Run nothing where groups would not be kept together: each worker would start a Spark of its own.
 
     pytest-xdist tells its scheduler of a group by `@name` at the end of a test's id.
     """
@@ -43,9 +43,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     alone = [item.nodeid for item in items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
     if alone:
-        raise pytest.UsageError(
-            f"pytest-xdist groups nothing with this pytest: use the versions of the lock ({alone[0]})"
-        )
+        items.clear()
+        # An error raised in a worker is shown as an inner error of pytest-xdist, without its text.
+        config.workeroutput["alone"] = alone[0]  # type: ignore[attr-defined] # pytest-xdist's, in a worker
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Say why nothing was run."""
+    alone = getattr(node, "workeroutput", {}).get("alone")
+    if alone:
+        pytest.exit(f"pytest-xdist groups nothing with this pytest: use the versions of the lock ({alone})", 4)
 
 
 @pytest.fixture(scope="session")
