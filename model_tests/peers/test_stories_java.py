@@ -76,17 +76,10 @@ def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str) -> Non
     assert (report.count, report.out_of_order, report.at_once, report.put_off) == (800, 0, 0, 16)
 
 
-@pytest.mark.parametrize(
-    ("limits", "name"),
-    [
-        ({"cached_count_max": 16}, "count"),
-        ({"cached_size_max": 20_000}, "size"),
-        ({"cached_span_max": 16}, "span"),
-    ],
-)
-def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, limits: dict[str, int], name: str) -> None:
+@pytest.mark.parametrize("name", stories.FLOW_LIMITS)
+def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, name: str) -> None:
     """By the number of messages that wait, by their bytes, and by how far they are spread."""
-    report = stories.flow_control(name_server, 80, 1_000, **limits)
+    report = stories.flow_control(name_server, 80, 1_000, **stories.FLOW_LIMITS[name])
     assert 0 < report.waiting < 80
     assert (report.stopped_by, report.consumed, report.stopped_after) == (name, 80, None)
 

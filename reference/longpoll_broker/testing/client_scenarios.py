@@ -11,7 +11,7 @@ import time
 import uuid
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
@@ -305,6 +305,13 @@ def orderly(name_server: str, count: int) -> OrderReport:
 
 
 # ---------------------------------------------------------------- flow control
+
+FLOW_LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
+    "count": {"cached_count_max": 16},
+    "size": {"cached_size_max": 20_000},
+    "span": {"cached_span_max": 16},
+}
+"""What stops pulling, by the name that a `FlowReport` has for it, long before 80 messages of 1,000 bytes have come."""
 
 
 @frozen
