@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,14 +125,75 @@ def test_what_raises_in_place_costs_no_other_pull_its_turn() -> None:
     for pull in (good, bad, quiet):
         table.hold(pull)
 
-    def wakes(pull: Pull) -> bool:
-        if pull is bad:
-            raise ValueError("a filter fails")
-        return pull is good
+    def choose(pulls: Iterable[Pull]) -> tuple[list[Pull], list[Pull]]:
+        assert list(pulls) == [good, bad, quiet]
+        return [good], [bad]
 
-    assert table.wake_in_place(KEY, wakes) == ([good], [bad])
+    assert table.wake_in_place(KEY, choose) == ([good], [bad])
+    table.settle([good, bad])
     table.assert_tidy()
     assert table.take(KEY) == [quiet]
+
+
+def settle_late(table: HoldTable) -> None:
+    """Wake pulls in place; before they are settled their deadline comes, their channel closes and somebody new waits.
+
+    Whoever is still held is dropped or late; who was woken is neither, and nothing is left of all.
+    """
+    woken, closes, late = missed("gone"), missed("gone", deadline_ms=200), missed("stays")
+    for pull in (woken, closes, late):
+        table.hold(pull)
+    assert table.wake_in_place(KEY, lambda _pulls: ([woken], [])) == ([woken], [])
+    assert woken.phase is QUEUED
+    assert len(table) == 2
+    table.assert_tidy(settled=False)
+    assert table.expire(100) == [late]
+    assert table.drop_channel("gone") == [closes]
+    assert woken.phase is QUEUED
+    again = missed("gone")
+    table.hold(again)
+    table.assert_tidy(settled=False)
+    table.settle([woken])
+    table.assert_tidy()
+    assert table.wake_in_place(KEY, lambda pulls: (list(pulls), [])) == ([again], [])
+    table.settle([again])
+    table.assert_tidy()
+    assert (len(table), table.keys(), table.deadline_next_ms()) == (0, [], None)
+
+
+def test_what_was_woken_in_place_is_nobodys_before_it_is_settled() -> None:
+    """Its channel and its deadline pass over it, and it has no place in the table."""
+    room = Room(3)
+    settle_late(HoldTable(room=room))
+    assert room.used == 0
+
+
+@pytest.mark.parametrize("method", ["settle", "_unlink", "_leave", "_uncount"])
+def test_planted_a_part_of_settling_left_out_is_seen(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them leaves something of a pull behind."""
+    monkeypatch.setattr(HoldTable, method, lambda *_arguments: None)
+    with pytest.raises(AssertionError):
+        settle_late(HoldTable())
+
+
+def test_planted_a_closing_channel_that_takes_what_was_woken_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pull that somebody is about to answer would count as dropped."""
+
+    def drop_all(table: HoldTable, channel: str) -> list[Pull]:
+        dropped = list(table._channels.get(channel, ()))
+        table._remove([pull for pull in dropped if pull.phase is HELD])
+        return dropped
+
+    monkeypatch.setattr(HoldTable, "drop_channel", drop_all)
+    with pytest.raises(AssertionError):
+        settle_late(HoldTable())
+
+
+def test_planted_a_deadline_that_takes_what_was_woken_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be let go twice."""
+    monkeypatch.setattr(HoldTable, "expire", lambda table, now_ms: table._deadlines.pop_due(now_ms))
+    with pytest.raises(AssertionError):
+        settle_late(HoldTable())
 
 
 def test_drain_leaves_an_empty_table() -> None:

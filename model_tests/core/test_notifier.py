@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Final
+
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from longpoll_broker.core.filter import filter_of, tag_filter
+from longpoll_broker.core import notifier
+from longpoll_broker.core.filter import TagFilter, filter_of, tag_filter
 from longpoll_broker.core.hold import HELD, MISSED, HoldTable, Pull
 from longpoll_broker.core.notifier import Wake, Walk
 from longpoll_broker.core.sql92 import Lookup
@@ -163,3 +169,104 @@ def test_a_walk_that_does_not_look_at_properties_is_seen(always: bool, monkeypat
     monkeypatch.setattr(Walk, "_has_properties", lambda _walk, _wanted: always)
     with pytest.raises(AssertionError):
         test_an_arrival_wakes_by_its_properties(STRICT)
+
+
+Wanted = tuple[int, str, int]
+"""Offset, tags and deadline of a pull."""
+WANTED: Final = st.tuples(st.integers(3, 5), st.sampled_from(["*", "a", "b", "broken"]), st.sampled_from([10, 1000]))
+
+
+class Broken(TagFilter, frozen=True):
+    """A filter that fails."""
+
+    def matches(self, tags_code: int | None) -> bool:
+        """Fail."""
+        raise ValueError(f"no filter for {tags_code}")
+
+
+BROKEN: Final = Broken("*", "TAG", frozenset(), all_tags=True)
+
+
+def chosen(wanted: Sequence[Wanted]) -> list[tuple[int, str | None]]:
+    """The pulls that a walk in place of a message `a` at offset 4 hands out, by their number: why, in its order.
+
+    Rows come with a None, for they are all woken.
+    """
+    table = HoldTable()
+    pulls = [held(table, offset, tags, deadline_ms=deadline_ms) for offset, tags, deadline_ms in wanted]
+    for pull, (_offset, tags, _deadline_ms) in zip(pulls, wanted, strict=True):
+        if tags == "broken":
+            pull.filter = BROKEN
+    code = next(iter(tag_filter("a", "TAG").codes))
+    walker = Walk(STRICT, table, KEY, 5, code, 10, lambda: 5)
+    gone = walker.start()
+    found: list[tuple[int, str | None]] = []
+    while walker.unseen:
+        row = walker.row(3)
+        found += [(pulls.index(pull), None) for pull in row]
+        if not row and (wake := walker.each()) is not None:
+            found.append((pulls.index(wake.pull), wake.cause))
+    walker.end()
+    table.assert_tidy()
+    assert sorted(number for number, _cause in found) == sorted(pulls.index(pull) for pull in gone)
+    return found
+
+
+def expected(one: Wanted) -> str | None:
+    """Why a pull is woken by that message, if it is."""
+    offset, tags, deadline_ms = one
+    late = deadline_ms == 10
+    if offset == 5:
+        return "expired" if late else None
+    if tags == "broken":
+        return "thrown"
+    return "expired" if late else "woken" if tags in {"*", "a"} else None
+
+
+def check_choice(wanted: Sequence[Wanted]) -> None:
+    """A walk hands out what each pull by itself would be woken for, in the order held, those that failed at last."""
+    causes = [(number, expected(one)) for number, one in enumerate(wanted)]
+    assert [(number, cause or "woken") for number, cause in chosen(wanted)] == [
+        *((number, cause) for number, cause in causes if cause in {"woken", "expired"}),
+        *((number, cause) for number, cause in causes if cause == "thrown"),
+    ]
+
+
+@given(st.lists(WANTED, max_size=12))
+def test_a_row_is_woken_as_each_of_it_would_be(wanted: list[Wanted]) -> None:
+    """What the pull before wanted decides for the next one only where that makes no difference."""
+    check_choice(wanted)
+
+
+def test_planted_a_row_that_overlooks_the_filter_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next pull of the same offset wants another tag, and must stay."""
+
+    def overlook(walker: Walk, pulls: Iterable[Pull]) -> tuple[list[Pull], list[Pull]]:
+        offsets = {pull.offset for pull in pulls if walker._wakes(pull)}
+        return [pull for pull in pulls if pull.offset in offsets], []
+
+    monkeypatch.setattr(Walk, "_choose", overlook)
+    with pytest.raises(AssertionError):
+        check_choice([(4, "*", 1000), (4, "b", 1000)])
+
+
+def test_planted_a_row_that_overlooks_a_deadline_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late pull has another cause than the woken ones beside it."""
+    monkeypatch.setattr(notifier, "_DEADLINE_MS", lambda _pull: 1_000_000)
+    with pytest.raises(AssertionError):
+        check_choice([(4, "*", 1000), (4, "*", 10), (4, "*", 1000)])
+    monkeypatch.undo()
+    check_choice([(4, "*", 1000), (4, "*", 10), (4, "*", 1000)])
+
+
+def test_a_long_row_is_settled_at_its_end_and_a_short_one_at_once() -> None:
+    """Whoever is told first does not wait until a thousand are forgotten; one alone costs no second lock hold."""
+    for count, later in ((notifier.SETTLED_LATER, True), (notifier.SETTLED_LATER - 1, False)):
+        table = HoldTable()
+        pulls = [held(table, 4) for _ in range(count)]
+        walker = Walk(STRICT, table, KEY, 5, None, 0, lambda: 5)
+        assert walker.start() == pulls
+        assert walker.unsettled is later
+        table.assert_tidy(settled=not later)
+        assert walker.end() == []
+        table.assert_tidy()

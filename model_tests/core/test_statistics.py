@@ -53,6 +53,17 @@ def test_latency_is_counted_by_queue_and_messages_by_broker() -> None:
     assert statistics.snapshots(BROKER_GET_NUMS, "DefaultCluster") is not None
 
 
+def test_many_alike_are_counted_as_one_by_one() -> None:
+    """In each of the four sums."""
+    alike, singly = Statistics(), Statistics()
+    alike.count_get("T", "G", 3, messages=2, size=100, latency_ms=4, times=5)
+    for _ in range(5):
+        singly.count_get("T", "G", 3, messages=2, size=100, latency_ms=4)
+    counts = [{key: (item.value, item.times) for key, item in each._items.items()} for each in (alike, singly)]
+    assert counts[0] == counts[1]
+    assert len(counts[0]) == 4
+
+
 def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes first is counted on, what comes over the limit is not."""
     monkeypatch.setattr(module, "ITEM_COUNT_MAX", 4)

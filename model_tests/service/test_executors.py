@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 import attrs
 import pytest
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.hold import Pull
+from longpoll_broker.core.hold import ANSWERED, QUEUED, Pull
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.channel import Channel, Outbox, Parts
-from longpoll_broker.service.executors import PoolExecutor
+from longpoll_broker.service.executors import InlineExecutor, PoolExecutor
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_message
@@ -24,6 +25,45 @@ from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 def pull() -> Pull:
     """Any pull."""
     return Pull("c", 1, "G", "T", 0, 0, 32, 2)
+
+
+def row_of(count: int) -> tuple[list[Pull], list[Pull], InlineExecutor]:
+    """Pulls to run, those run by themselves, and an executor that runs two at a time together, or fails halfway."""
+    singly: list[Pull] = []
+
+    def run(each: Pull, _cause: str, _outbox: Outbox) -> None:
+        assert each.phase is QUEUED
+        each.phase = ANSWERED
+        singly.append(each)
+
+    def run_alike(pulls: Sequence[Pull], _outbox: Outbox) -> None:
+        if not singly:
+            return
+        for each in pulls[:2]:
+            if each.offset:
+                raise ValueError("these cannot be run together")
+            each.phase = ANSWERED
+
+    pulls = [pull() for _ in range(count)]
+    for each in pulls:
+        each.phase = QUEUED
+    return pulls, singly, InlineExecutor(run, run_alike)
+
+
+def test_each_of_a_row_is_run_once_whether_together_or_not() -> None:
+    """The first by itself, those after it together, and where that fails halfway the rest one by one."""
+    pulls, singly, executor = row_of(7)
+    pulls[4].offset = pulls[5].offset = 1
+    assert not executor.submit_row(pulls, Outbox())
+    assert all(each.phase is ANSWERED for each in pulls)
+    assert [pulls.index(each) for each in singly] == [0, 4, 5]
+
+
+def test_a_pool_without_room_gives_back_the_rest_of_a_row() -> None:
+    """As one by one."""
+    pool = PoolExecutor(RealRuntime(), lambda *_run: None, lambda *_refused: None, 1, 2, None)
+    pulls = [pull() for _ in range(5)]
+    assert pool.submit_row(pulls, Outbox()) == pulls[2:]
 
 
 def test_a_full_queue_rejects_and_what_waited_too_long_is_refused() -> None:

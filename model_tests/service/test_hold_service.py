@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import attrs
@@ -67,6 +67,10 @@ class Bench:
         if not self.rejects:
             self.ran.append((pull, cause))
         return not self.rejects
+
+    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+        """The executor, of pulls that one message woke."""
+        return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
         """The answer without a run."""

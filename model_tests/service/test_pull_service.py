@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Callable
+from operator import attrgetter
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -11,8 +15,10 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.statistics import GROUP_GET_NUMS
 from longpoll_broker.core.topics import GroupConfig
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service import hold_service, pull_service
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.pull_service import PullService, RowKey
+from longpoll_broker.service.pull_service import COPIED_SIZE_MAX, PullService, RowKey
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.wire.codes import RequestCode
@@ -189,7 +195,7 @@ def test_one_message_wakes_every_pull_of_its_queue(start_broker: StartBroker, co
 def answers_of_rows(broker: Broker, connect: Connect) -> list[tuple[int, list[bytes]]]:
     """Code and bodies of held pulls that one batch wakes, and of one that the next batch wakes, in another queue.
 
-    Every other one asks the same, and those between differ in one thing: a count, a filter, a group that may not
+    Two of three ask the same, and those between differ in one thing: a count, a filter, a group that may not
     consume any more, and the queue.
     """
     sender, puller = connect(broker.address), connect(broker.address)
@@ -197,7 +203,7 @@ def answers_of_rows(broker: Broker, connect: Connect) -> list[tuple[int, list[by
         send_message(sender, "T", queue_id=queue_id)
     opaques = []
     for other in ({"maxMsgNums": "1"}, {"subscription": "a"}, {"consumerGroup": "H"}, {"queueId": "1"}):
-        opaques += [hold(puller, broker, "T", 1), hold(puller, broker, "T", 1, **other)]
+        opaques += [hold(puller, broker, "T", 1), hold(puller, broker, "T", 1), hold(puller, broker, "T", 1, **other)]
     broker.groups.put(GroupConfig("H", consume_enable=False))
     for queue_id, bodies in enumerate(((b"1", b"2"), (b"3", b"4"))):
         batch = encode_batch(
@@ -214,7 +220,7 @@ def answers_of_rows(broker: Broker, connect: Connect) -> list[tuple[int, list[by
 
 
 BOTH = (0, [b"1", b"2"])
-ROWS = [BOTH, (0, [b"1"]), BOTH, (0, [b"1"]), BOTH, (16, []), BOTH, (0, [b"3", b"4"])]
+ROWS = [BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (16, []), BOTH, BOTH, (0, [b"3", b"4"])]
 
 
 def test_woken_pulls_in_a_row_get_what_each_asked_for(start_broker: StartBroker, connect: Connect) -> None:
@@ -222,7 +228,7 @@ def test_woken_pulls_in_a_row_get_what_each_asked_for(start_broker: StartBroker,
     broker = start_broker()
 
     assert answers_of_rows(broker, connect) == ROWS
-    assert broker.statistics._items[GROUP_GET_NUMS, ("T", "G")].value == 12
+    assert broker.statistics._items[GROUP_GET_NUMS, ("T", "G")].value == 20
 
 
 @pytest.mark.parametrize("part", ["queue_id", "count_max", "filter", "group"])
@@ -239,6 +245,105 @@ def test_planted_a_row_that_overlooks_a_difference(
     monkeypatch.setattr(PullService, "_row_key", without)
 
     assert answers_of_rows(start_broker(), connect) != ROWS
+
+
+@pytest.mark.parametrize("term", ["count_max", "filter", "group"])
+def test_planted_terms_that_overlook_a_difference(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, term: str
+) -> None:
+    """Pulls that are run together although they ask for different things: all are told the first one's answer."""
+    terms = {"topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"}
+    monkeypatch.setattr(pull_service, "_TERMS", attrgetter(*sorted(terms - {term})))
+    # All in the first part of the row.
+    monkeypatch.setattr(hold_service, "ROW_COUNT", len(ROWS))
+
+    assert answers_of_rows(start_broker(), connect) != ROWS
+
+
+Told = tuple[int, dict[str, str] | None, str | None, list[bytes]]
+"""Code, fields, remark and bodies of an answer."""
+
+
+def told_in_row(broker: Broker, connect: Connect, body: bytes) -> list[dict[int, Told]]:
+    """What 360 pulls of three connections are told when one message wakes all: by connection and opaque."""
+    sender = connect(broker.address)
+    send_message(sender, "T")
+    pullers = [connect(broker.address) for _ in range(3)]
+    asked = [[puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)) for _ in range(120)] for puller in pullers]
+    wait_until(lambda: len(broker.hold_service) == 360)
+    send_message(sender, "T", body)
+    told: list[dict[int, Told]] = []
+    for puller, opaques in zip(pullers, asked, strict=True):
+        told.append({})
+        for opaque in opaques:
+            reply = puller.reply(opaque)
+            assert reply is not None
+            bodies = [bytes(record.body) for record in records_of(reply)]
+            told[-1][opaque] = (reply.code, reply.ext_fields, reply.remark, bodies)
+    # What comes after a pass is answered when the pass is over.
+    sender.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
+    broker.hold_service.assert_tidy()
+    return told
+
+
+class Counting(RealRuntime):
+    """Counts step points, and does something else as well when a run of that number is about to begin."""
+
+    def __init__(self, run_number: int = 0, act: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self.passed: Counter[str] = Counter()
+        self.run_number, self.act = run_number, act
+
+    def step(self, action: str) -> None:
+        """Count it."""
+        self.passed[action] += 1
+        if action == "run" and self.passed["run"] == self.run_number:
+            self.act()
+
+
+@pytest.mark.parametrize("size", [10, COPIED_SIZE_MAX])
+def test_a_row_is_told_what_each_would_be_told_alone(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int
+) -> None:
+    """Whether its records are copied or not; and each passes its step points, once."""
+    runtime = Counting()
+    together = told_in_row(start_broker(runtime=runtime), connect, bytes(size))
+    assert (runtime.passed["notify_each"], runtime.passed["run"]) == (360, 360)
+
+    monkeypatch.setattr(PullService, "_row_key", lambda *_arguments: None)
+    alone = told_in_row(start_broker(directory=str(tmp_path / "alone")), connect, bytes(size))
+    assert together == alone
+    assert all(bodies == [bytes(size)] for told in alone for _code, _fields, _remark, bodies in told.values())
+
+
+def refused_in_row(start_broker: StartBroker, connect: Connect, directory: Path) -> int:
+    """Four pulls come to their run; at the third one's their group may consume no more: how many of them hear so."""
+    runtime = Counting(3, lambda: broker.groups.put(GroupConfig("G", consume_enable=False)))
+    broker = start_broker(runtime=runtime, directory=str(directory))
+    sender, puller = connect(broker.address), connect(broker.address)
+    send_message(sender, "T")
+    opaques = [hold(puller, broker, "T", 1) for _ in range(4)]
+    send_message(sender, "T")
+    codes = [reply.code for opaque in opaques if (reply := puller.reply(opaque)) is not None]
+    assert len(codes) == 4
+    return codes.count(16)
+
+
+def test_a_row_sees_what_changed_before_it_ran(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those that run after the change are refused; planted: the row is told what the first one was."""
+    assert refused_in_row(start_broker, connect, tmp_path / "seen") == 3
+
+    key_of = PullService._row_key
+    kept: list[RowKey | None] = []
+
+    def key_once(service: PullService, pull: Pull) -> RowKey | None:
+        kept.append(kept[0] if kept else key_of(service, pull))
+        return kept[0]
+
+    monkeypatch.setattr(PullService, "_row_key", key_once)
+    assert refused_in_row(start_broker, connect, tmp_path / "planted") == 0
 
 
 def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Connect) -> None:

@@ -13,6 +13,7 @@ import attrs
 import pytest
 from model_tests.simulate.world import explore, run, wander
 
+from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import QUEUED, HoldTable, Pull
 from longpoll_broker.core.notifier import Walk
 from longpoll_broker.service import hold_service
@@ -79,6 +80,29 @@ def test_every_schedule_follows_the_law(policy: Policy) -> None:
 
     assert found.places > 1000
     assert set(found.lost) == (set() if policy in SAFE else {"by hold", "by keep"})
+
+
+@pytest.fixture
+def settles_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short a row is, it is forgotten after it was handed out, as long ones are."""
+    monkeypatch.setattr(notifier, "SETTLED_LATER", 1)
+
+
+@pytest.mark.usefixtures("settles_later")
+def test_what_is_settled_later_follows_the_law_as_well() -> None:
+    """Whatever comes between a walk in place and its end, the table is tidy, and nothing is left of it."""
+    found = wander(STRICT, LARGER, seed=SEED, runs=25, moves=70)
+
+    assert {"notify_start", "expire", "hold"} <= set(found.law)
+    assert not found.lost
+
+
+@pytest.mark.usefixtures("settles_later")
+def test_planted_what_is_never_settled_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A channel and a deadline still know pulls that were answered."""
+    monkeypatch.setattr(HoldTable, "settle", lambda _table, _pulls: None)
+    with pytest.raises(AssertionError):
+        red(STRICT)
 
 
 def test_a_schedule_plays_again() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -153,6 +153,10 @@ class World:
         self.executor.append(pull)
         return True
 
+    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+        """The executor takes pulls that one message woke."""
+        return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
+
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
         """Tell a consumer that the executor is full; it asks again from the same offset."""
         assert cause == "busy"
@@ -208,7 +212,7 @@ class World:
                 self.held_by.setdefault(pull, "by hold")
             elif pull is not None and pull.phase is TAKEN:
                 self.held_by[pull] = "by keep"
-        self.service.assert_tidy()
+        self.service.assert_tidy(settled=not any(walk.unsettled for walk in self.walks.values()))
 
     def begin(self, name: str) -> set[str]:
         """Start a notifier and let it do its first segment; a scanner may find nothing to do at all."""

@@ -48,6 +48,8 @@ def test_heads_of_a_row_are_those_made_one_by_one(
     expected = [encode_pull_head(code, opaque, flag, status.name, *offsets, body_size) for opaque in opaques]
 
     assert expected == [heads.head(opaque) for opaque in opaques]
+    body = bytes(body_size % 1000)
+    assert heads.frames(opaques, body) == b"".join(head + body for head in expected)
 
 
 def test_a_slip_in_the_template_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,17 +15,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from attrs import define, field
 
 from longpoll_broker.core.deadlines import Deadlines
-from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.core.filter import Filter
 
 Key = tuple[str, int]
 """Topic and queue id: what a bucket is for."""
+Choose: TypeAlias = "Callable[[Iterable[Pull]], tuple[list[Pull], list[Pull]]]"
+"""Divides a bucket's pulls: those to wake, and those whose filter raised; the rest stays."""
 
 
 class Phase(enum.IntEnum):
@@ -90,6 +93,10 @@ class Pull(msgspec.Struct, eq=False, gc=False):
     """A recheck has looked at every message from `offset` to here, and the filter wants none."""
 
 
+_CHANNEL: Final[Callable[[Pull], Hashable]] = attrgetter("channel")
+_DEADLINE_MS: Final[Callable[[Pull], int]] = attrgetter("deadline_ms")
+
+
 @define(slots=True, eq=False)
 class Room:
     """How many pulls may be held in all, shared by every shard. Invariant: `used` pulls are held or taken."""
@@ -136,10 +143,11 @@ class HoldTable:
     Invariants, true between any two calls:
     - a pull is in its bucket's `pulls` exactly when its phase is HELD; unless `keeps_empty`, the table has exactly
       the buckets that know a pull;
-    - `_channels` knows exactly the pulls that are HELD or TAKEN, and so does `room`;
+    - `_held` and `room` count exactly the pulls that are HELD or TAKEN; `_channels` knows these, and the
+      `_unsettled` ones that `wake_in_place` has let go and `settle` has not forgotten: nobody gets those any more;
     - with `own_deadlines`, `_deadlines` knows every HELD pull, and every TAKEN one that is not `spent`
       (with `one_shot`, a pull whose entry was spent while TAKEN comes back without one: RocketMQ-like designs lose
-      such a deadline, ours must not).
+      such a deadline, ours must not), and perhaps unsettled ones.
     """
 
     own_deadlines: bool = True
@@ -154,6 +162,7 @@ class HoldTable:
     _channels: dict[Hashable, dict[Pull, None]] = field(factory=dict, init=False)
     _deadlines: Deadlines[Pull] = field(factory=Deadlines, init=False)
     _held: int = field(default=0, init=False)
+    _unsettled: int = field(default=0, init=False)
 
     def __len__(self) -> int:
         """How many pulls are held or taken by a notifier."""
@@ -253,24 +262,34 @@ class HoldTable:
         pull.phase = QUEUED
         return True
 
-    def wake_in_place(self, key: Key, wakes: Callable[[Pull], bool]) -> tuple[list[Pull], list[Pull]]:
-        """Go through a bucket under the lock: (pulls to run, pulls for which `wakes` raised), both removed.
+    def wake_in_place(self, key: Key, choose: Choose) -> tuple[list[Pull], list[Pull]]:
+        """Go through a bucket under the lock: (pulls to run, pulls for which the filter raised), both let go.
 
-        What `wakes` raises must not cost another pull its turn, and the pull it raised for must be answered.
+        They are in no bucket and counted nowhere then; whoever asked says `settle` in the end.
         """
         bucket = self._buckets.get(key)
         if bucket is None:
             return [], []
-        woken: list[Pull] = []
-        thrown: list[Pull] = []
-        for pull in bucket.pulls:
-            try:
-                if wakes(pull):
-                    woken.append(pull)
-            except FAULTS:
-                thrown.append(pull)
-        self._remove([*woken, *thrown])
+        woken, thrown = choose(bucket.pulls)
+        gone = [*woken, *thrown] if thrown else woken
+        if not gone:
+            return [], []
+        if len(gone) == len(bucket.pulls):
+            bucket.pulls = {}
+        else:
+            for pull in gone:
+                del bucket.pulls[pull]
+        for pull in gone:
+            pull.phase = QUEUED
+        self._uncount(bucket, len(gone))
+        self._leave(len(gone))
+        self._unsettled += len(gone)
         return woken, thrown
+
+    def settle(self, pulls: Sequence[Pull]) -> None:
+        """Forget pulls that `wake_in_place` has let go: they may have been answered meanwhile, before this was done."""
+        self._unsettled -= len(pulls)
+        self._unlink(pulls)
 
     # -- recheck, expire, drop, stop --------------------------------------------------------------------------------
 
@@ -293,17 +312,21 @@ class HoldTable:
         for pull in self._deadlines.pop_due(now_ms, count_max):
             if pull.phase is HELD:
                 late.append(pull)
-            else:
-                assert pull.phase is TAKEN
+            elif pull.phase is TAKEN:
                 pull.spent = True
+            else:
+                assert self._unsettled
         self._remove(late)
         return late
 
     def drop_channel(self, channel: Hashable) -> list[Pull]:
         """Forget every pull of a closed channel, also those that a notifier has taken."""
-        dropped = list(self._channels.get(channel, ()))
-        self._remove([pull for pull in dropped if pull.phase is HELD])
-        self._forget([pull for pull in dropped if pull.phase is TAKEN])
+        known = self._channels.get(channel, ())
+        held = [pull for pull in known if pull.phase is HELD]
+        taken = [pull for pull in known if pull.phase is TAKEN]
+        self._remove(held)
+        self._forget(taken)
+        dropped = held + taken
         for pull in dropped:
             pull.phase = ANSWERED
         return dropped
@@ -319,9 +342,12 @@ class HoldTable:
         self._remove(held)
         return held
 
-    def assert_tidy(self) -> None:
-        """Check the invariants of the class; for tests and the stop of a broker."""
-        known = {pull for pulls in self._channels.values() for pull in pulls}
+    def assert_tidy(self, *, settled: bool = True) -> None:
+        """Check the invariants of the class, and unless told otherwise that nothing is left to settle; for tests."""
+        assert not (settled and self._unsettled)
+        linked = {pull for pulls in self._channels.values() for pull in pulls}
+        known = {pull for pull in linked if pull.phase in {HELD, TAKEN}}
+        assert len(linked - known) == self._unsettled
         buckets = {pull.bucket for pull in known}
         held = {pull for bucket in buckets for pull in bucket.pulls}
         if not self.keeps_empty:
@@ -334,7 +360,7 @@ class HoldTable:
         assert all(pull.phase is TAKEN for pull in known - held)
         assert len(known) == self._held
         armed = set(self._deadlines)
-        assert armed <= known
+        assert armed <= linked
         assert not self.own_deadlines or self.one_shot or {p for p in known if not p.spent} <= armed
 
     # -- the parts --------------------------------------------------------------------------------------------------
@@ -348,19 +374,32 @@ class HoldTable:
 
     def _forget(self, pulls: Sequence[Pull]) -> None:
         """Let go of pulls that were held or taken: of their places, their channels and their deadlines."""
-        channels, own_deadlines, disarm = self._channels, self.own_deadlines, self._deadlines.remove
         for pull in pulls:
-            bucket = pull.bucket
-            pull.bucket = None
-            bucket.known -= 1
-            if not bucket.known and not self.keeps_empty:
-                del self._buckets[bucket.key]
-            channel = channels[pull.channel]
-            del channel[pull]
-            if not channel:
-                del channels[pull.channel]
-            if own_deadlines:
-                disarm(pull, pull.deadline_ms)
-        self._held -= len(pulls)
+            self._uncount(pull.bucket, 1)
+        self._leave(len(pulls))
+        self._unlink(pulls)
+
+    def _uncount(self, bucket: Bucket, count: int) -> None:
+        """So many pulls of a bucket are neither held nor taken any more."""
+        bucket.known -= count
+        if not bucket.known and not self.keeps_empty:
+            del self._buckets[bucket.key]
+
+    def _leave(self, count: int) -> None:
+        """So many pulls of the table are neither held nor taken any more."""
+        self._held -= count
         if self.room is not None:
-            self.room.give(len(pulls))
+            self.room.give(count)
+
+    def _unlink(self, pulls: Sequence[Pull]) -> None:
+        """Take pulls from their channels and deadlines; a row of them mostly has few of both."""
+        for channel, of_channel in groupby(pulls, _CHANNEL):
+            known = self._channels[channel]
+            for pull in of_channel:
+                del known[pull]
+                pull.bucket = None
+            if not known:
+                del self._channels[channel]
+        if self.own_deadlines:
+            for deadline_ms, due in groupby(pulls, _DEADLINE_MS):
+                self._deadlines.remove_all(due, deadline_ms)

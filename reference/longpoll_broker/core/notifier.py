@@ -10,7 +10,9 @@ Leaves out threads and the executor (`service.hold_service`). Source: `PullReque
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Final
 
 import msgspec
 from attrs import define, field
@@ -20,6 +22,10 @@ from longpoll_broker.core.filter import SqlFilter
 from longpoll_broker.core.hold import HoldTable, Key, Pull
 from longpoll_broker.core.sql92 import Lookup
 from longpoll_spec.policy import Policy
+
+SETTLED_LATER: Final = 32
+"""From so many pulls woken in place on, the table forgets them when they have been answered, and not before."""
+_DEADLINE_MS: Final[Callable[[Pull], int]] = attrgetter("deadline_ms")
 
 
 class Wake(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +65,8 @@ class Walk:
     _kept: list[Pull] = field(factory=list, init=False)
     _ready: deque[Pull] = field(factory=deque, init=False)
     _thrown: deque[Pull] = field(factory=deque, init=False)
+    _unsettled: list[Pull] = field(factory=list, init=False)
+    """What has left the table in place, for `end` to settle."""
 
     def start(self) -> list[Pull]:
         """Take the bucket, or what wakes in it; returns the pulls that left the table."""
@@ -66,10 +74,15 @@ class Walk:
             taken = self.table.take(self.key)
             self._waiting.extend(taken)
             return taken
-        woken, thrown = self.table.wake_in_place(self.key, self._wakes)
+        woken, thrown = self.table.wake_in_place(self.key, self._choose)
         self._ready.extend(woken)
         self._thrown.extend(thrown)
-        return [*woken, *thrown]
+        gone = [*woken, *thrown]
+        if len(gone) < SETTLED_LATER:
+            self.table.settle(gone)
+        else:
+            self._unsettled = gone
+        return gone
 
     def each(self) -> Wake | None:
         """Look at one pull; the wake, if it is one. Raises what a filter raises under `on_throw=drop_rest`."""
@@ -96,14 +109,56 @@ class Walk:
         self._kept.append(pull)
         return None
 
+    def row(self, count_max: int) -> list[Pull]:
+        """The next pulls, up to so many, if there are several and all are `woken` in place; else none: ask `each`."""
+        ready = self._ready
+        if len(ready) < 2:
+            return []
+        row = [ready.popleft() for _ in range(min(count_max, len(ready)))]
+        if min(map(_DEADLINE_MS, row)) <= self.now_ms:
+            ready.extendleft(reversed(row))
+            return []
+        return row
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether `end` has something to do for a walk in place."""
+        return bool(self._unsettled)
+
     @property
     def unseen(self) -> bool:
         """Whether `each` still has a pull to look at or hand out."""
         return bool(self._ready or self._waiting or self._thrown)
 
     def end(self) -> list[Pull]:
-        """Put the rest back; returns the pulls that were kept."""
+        """Put the rest back, or settle what was woken in place; returns the pulls that were kept."""
+        if self._unsettled:
+            self.table.settle(self._unsettled)
+            self._unsettled = []
         return self.table.keep(self._kept)
+
+    def _choose(self, pulls: Iterable[Pull]) -> tuple[list[Pull], list[Pull]]:
+        """Those that wake, and those whose filter raises: that must not cost another pull its turn.
+
+        One message mostly wakes a row of pulls with one offset and filter, so what is news to one is to the next.
+        """
+        woken: list[Pull] = []
+        thrown: list[Pull] = []
+        offset, wanted = None, None
+        for pull in pulls:
+            if pull.offset == offset and pull.filter is wanted:
+                woken.append(pull)
+                continue
+            try:
+                if not self._wakes(pull):
+                    continue
+            except FAULTS:
+                thrown.append(pull)
+                continue
+            woken.append(pull)
+            if self.now_ms < pull.deadline_ms:
+                offset, wanted = pull.offset, pull.filter
+        return woken, thrown
 
     def _wakes(self, pull: Pull) -> bool:
         return self._has_news(pull) or self.now_ms >= pull.deadline_ms

@@ -81,8 +81,10 @@ class Statistics:
     _last_items: tuple[Item, Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item(), Item()), init=False)
     """Those of `_last_place`."""
 
-    def count_get(self, topic: str, group: str, queue_id: int, *, messages: int, size: int, latency_ms: int) -> None:
-        """A group got messages of a queue."""
+    def count_get(
+        self, topic: str, group: str, queue_id: int, *, messages: int, size: int, latency_ms: int, times: int = 1
+    ) -> None:
+        """A group got messages of a queue, as many times the same."""
         with self.guard:
             # One message may wake a thousand pulls of one group: their sums are looked up once.
             if self._last_place != (topic, group, queue_id):
@@ -94,14 +96,14 @@ class Statistics:
                 )
                 self._last_place = (topic, group, queue_id)
             nums, sizes, latencies, broker = self._last_items
-            nums.value += messages
-            nums.times += 1
-            sizes.value += size
-            sizes.times += 1
-            latencies.value += latency_ms
-            latencies.times += 1
-            broker.value += messages
-            broker.times += 1
+            nums.value += messages * times
+            nums.times += times
+            sizes.value += size * times
+            sizes.times += times
+            latencies.value += latency_ms * times
+            latencies.times += times
+            broker.value += messages * times
+            broker.times += times
 
     def sample(self, now_ms: int) -> None:
         """Sample every item; more often than every ten seconds does no more."""

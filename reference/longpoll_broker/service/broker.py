@@ -329,7 +329,7 @@ class Broker:
             runtime,
             self.policy,
             self.store,
-            self._pool or InlineExecutor(self.pull_service.run),
+            self._pool or InlineExecutor(self.pull_service.run, self.pull_service.run_alike),
             refuse=self.pull_service.refuse,
             held_count_max=config.held_count_max,
             queue_held_count_max=config.queue_held_count_max,

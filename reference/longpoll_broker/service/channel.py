@@ -25,6 +25,8 @@ FLUSH_COUNT: Final = 8
 """Commands after which a long row of answers is sent without waiting for its end; the next part is twice as long."""
 FLUSH_COUNT_MAX: Final = 2048
 """Longest part: so many answers over twenty connections are still a hundred for each system call."""
+CHANNEL_COUNT: Final = 64
+"""Answers to one connection that are worth a system call of their own, whatever others wait for."""
 
 Parts = Sequence[Buffer]
 """The buffers of one command, to be sent one after the other."""
@@ -198,31 +200,41 @@ class Channel:
 
 
 class Outbox:
-    """The channels that one thread has written to and not flushed; not shared between threads."""
+    """The channels that one thread has written to and not flushed; not shared between threads.
+
+    Invariant: `_channels` has the commands of each that wait for a flush, and `_count` is their sum.
+    """
 
     __slots__ = ("_channels", "_count", "_part", "_sent")
 
     def __init__(self) -> None:
         self._count = 0
         self._part = FLUSH_COUNT
-        self._channels: dict[Channel, None] = {}
+        self._channels: dict[Channel, int] = {}
         self._sent: list[Callable[[], None]] = []
 
-    def write(self, channel: Channel, parts: Parts) -> None:
-        """Queue one command for a channel."""
+    def write(self, channel: Channel, parts: Parts, count: int = 1) -> None:
+        """Queue one command for a channel, or the bytes of several."""
         channel.write(parts)
-        self._channels[channel] = None
-        self._count += 1
+        self._channels[channel] = self._channels.get(channel, 0) + count
+        self._count += count
+
+    def write_in_row(self, channel: Channel, parts: Parts, count: int = 1) -> None:
+        """Queue answers of what may be a long row, and send what has become much.
+
+        The first of a thousand must not wait for the last, nor those of one connection for all others'.
+        """
+        self.write(channel, parts, count)
+        if self._count >= self._part:
+            self._flush()
+            self._part = min(2 * self._part, FLUSH_COUNT_MAX)
+        elif self._channels[channel] >= CHANNEL_COUNT and not self._sent:
+            self._count -= self._channels.pop(channel)
+            channel.flush()
 
     def after_flush(self, told: Callable[[], None]) -> None:
         """Call `told` when what is in the box now has been handed to the sockets (the recorder's use)."""
         self._sent.append(told)
-
-    def flush_many(self) -> None:
-        """Send everything if it has become much: the first of a thousand answers must not wait for the last."""
-        if self._count >= self._part:
-            self._flush()
-            self._part = min(2 * self._part, FLUSH_COUNT_MAX)
 
     def flush(self) -> None:
         """Send everything."""
@@ -231,10 +243,11 @@ class Outbox:
             self._flush()
 
     def _flush(self) -> None:
+        """Send to whom was written last first: a message's answer can wait until those whom it wakes are told."""
         self._count = 0
         channels, self._channels = self._channels, {}
         sent, self._sent = self._sent, []
-        for channel in channels:
+        for channel in reversed(channels):
             channel.flush()
         for told in sent:
             told()

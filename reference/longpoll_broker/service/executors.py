@@ -7,13 +7,13 @@ Leaves out what running means (`service.pull_service`). Sources: `pullMessageExe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from attrs import define, field, frozen
 
 from longpoll_broker.core.faults import FAULTS
-from longpoll_broker.core.hold import Pull
+from longpoll_broker.core.hold import QUEUED, Pull
 from longpoll_broker.runtime import Event, Queue, Runtime, Thread
 from longpoll_broker.service.channel import Outbox
 
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 Run = Callable[[Pull, str, Outbox], None]
 Task = Callable[[Outbox], None]
 Refuse = Callable[[Pull, str, Outbox], None]
+RunAlike = Callable[[Sequence[Pull], Outbox], None]
 TAKE_S: Final = 0.5
 """How long a worker waits before it looks whether the pool stops."""
 LOOK_S: Final = 0.01
@@ -33,6 +34,8 @@ class InlineExecutor:
     """Runs at once, on the caller's thread: no hand-over, and nothing to reject."""
 
     run: Run
+    run_alike: RunAlike
+    """Runs those at the beginning of a row that get what the last woken pull got; the others stay QUEUED."""
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
         """Run the pull; always true. What running it raises must not cost those behind it their turn."""
@@ -41,6 +44,18 @@ class InlineExecutor:
         except FAULTS:
             log.exception("a pull of %s failed and gets no answer", pull.topic)
         return True
+
+    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+        """Run pulls that one message woke; those not taken, which is none."""
+        for at, pull in enumerate(pulls):
+            if pull.phase is QUEUED:
+                try:
+                    self.run_alike(pulls[at:], outbox)
+                except FAULTS:
+                    log.exception("pulls of %s cannot be answered together", pull.topic)
+            if pull.phase is QUEUED:
+                self.submit(pull, "woken", outbox)
+        return ()
 
 
 @frozen(eq=False)
@@ -83,6 +98,10 @@ class PoolExecutor:
             lambda worker_outbox: self.run(pull, cause, worker_outbox),
             lambda worker_outbox: self.refuse(pull, "busy", worker_outbox),
         )
+
+    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+        """Queue each of the pulls that one message woke; those for which there is no room."""
+        return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 
     def offer(self, task: Task, too_late: Task) -> bool:
         """Queue any task, and what to do instead when it waits too long; false when the queue is full or stops."""

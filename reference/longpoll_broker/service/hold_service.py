@@ -9,7 +9,7 @@ Sources: `PullRequestHoldService.java`; upstream issue #7358 for the recheck.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from attrs import frozen
@@ -21,7 +21,7 @@ from longpoll_broker.core.pull import Store, wants_visible
 from longpoll_broker.core.sql92 import Lookup
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Lock, Runtime
-from longpoll_broker.service.channel import Channel, Outbox
+from longpoll_broker.service.channel import FLUSH_COUNT, Channel, Outbox
 from longpoll_spec.policy import Policy
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,10 @@ SHARD_COUNT: Final = 8
 """Locks of the table; buckets are dealt to them by hash."""
 EXPIRED_COUNT: Final = 2_000
 """Pulls let go at their deadlines, about 20 ms of work, after which other connections have their turn."""
+ROW_COUNT: Final = FLUSH_COUNT
+"""Pulls woken in place that are run together at the beginning of a row; the next part is twice as long."""
+ROW_COUNT_MAX: Final = 128
+"""Longest such part."""
 
 
 @frozen
@@ -51,6 +55,10 @@ class Executor(Protocol):
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
         """Run the pull now or soon; false when it cannot be taken."""
+        ...
+
+    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+        """The same of pulls that one message woke, in order; those that cannot be taken."""
         ...
 
 
@@ -125,11 +133,11 @@ class HoldService:
         """The clock of deadlines."""
         return self._runtime.monotonic_ns() // 1_000_000
 
-    def assert_tidy(self) -> None:
-        """Check every shard's invariants."""
+    def assert_tidy(self, *, settled: bool = True) -> None:
+        """Check every shard's invariants, and unless told otherwise that no walk has left anything to settle."""
         for shard in self._shards:
             with shard.lock:
-                shard.table.assert_tidy()
+                shard.table.assert_tidy(settled=settled)
 
     # -- hold and recheck --------------------------------------------------------------------------------------------
 
@@ -247,6 +255,31 @@ class HoldService:
         if not taken and self._policy.empty_shortcut:
             # The bucket was emptied since it was looked at; nothing is to be put back or rechecked.
             return None
+        if self._policy.take == "clone_and_clear":
+            self._look_at_each(steps, shard, walk, outbox)
+            return self._keep(steps, shard, walk, outbox)
+        try:
+            self._hand_out(steps, shard, walk, outbox)
+        finally:
+            if walk.unsettled:
+                with shard.lock:
+                    walk.end()
+        return None
+
+    def _hand_out(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> None:
+        """Queue what was woken in place, a long row part by part and told to the last before it is forgotten."""
+        count = ROW_COUNT
+        while row := walk.row(count):
+            for _pull in row:
+                self._runtime.step(steps.each)
+            for pull in self._executor.submit_row(row, outbox):
+                self._reject(pull, outbox)
+            count = min(2 * count, ROW_COUNT_MAX)
+        self._look_at_each(steps, shard, walk, outbox)
+        if walk.unsettled:
+            outbox.flush()
+
+    def _look_at_each(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> None:
         while walk.unseen:
             self._runtime.step(steps.each)
             wake = walk.each()
@@ -257,7 +290,6 @@ class HoldService:
                     if not shard.table.queue_taken(wake.pull):
                         continue
             self._queue(wake.pull, wake.cause, outbox)
-        return self._keep(steps, shard, walk, outbox) if self._policy.take == "clone_and_clear" else None
 
     def _keep(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> int | None:
         recorder = self._recorder
@@ -438,10 +470,14 @@ class HoldService:
         if cause in {"busy", "thrown", "stopped"}:
             self._refuse(pull, cause, outbox)
         elif not self._executor.submit(pull, cause, outbox):
-            if self._policy.on_reject == "answer_busy":
-                self._refuse(pull, "busy", outbox)
-            else:
-                log.warning("a woken pull of %s was rejected and is dropped, as the policy says", pull.topic)
+            self._reject(pull, outbox)
+
+    def _reject(self, pull: Pull, outbox: Outbox) -> None:
+        """Tell of a pull that the executor does not take, if the policy does."""
+        if self._policy.on_reject == "answer_busy":
+            self._refuse(pull, "busy", outbox)
+        else:
+            log.warning("a woken pull of %s was rejected and is dropped, as the policy says", pull.topic)
 
 
 def _place(pull: Pull) -> dict[str, Any]:

@@ -8,7 +8,9 @@ Source: `PullMessageProcessor.java`, `PullRequestHoldService.java` 4.9.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -64,6 +66,15 @@ _KINDS: Final = (Serialisation.JSON, Serialisation.ROCKETMQ)
 """By their numbers: looking a member up in its enum costs more."""
 
 
+COPIED_SIZE_MAX: Final = 2048
+"""Bytes of records that a row's answers are given copies of: a further buffer costs a system call as much."""
+_CHANNEL: Final[Callable[[Pull], Hashable]] = attrgetter("channel")
+_TERMS: Final = attrgetter(
+    "topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"
+)
+"""Pulls equal in these have equal keys at any one moment."""
+
+
 class RowKey(msgspec.Struct, frozen=True, gc=False):
     """Everything that the answer to a woken pull depends on but its opaque."""
 
@@ -87,8 +98,17 @@ class RowAnswer:
     key: RowKey
     heads: PullHeads
     records: tuple[Buffer, ...]
+    """Empty where `body` has them."""
+    body: bytes
+    """The records as one, where that is little."""
     message_count: int
     size_bytes: int
+
+    def parts(self, opaques: Iterable[int]) -> Parts:
+        """The buffers of the answers to some pulls of one channel."""
+        if self.body:
+            return (self.heads.frames(opaques, self.body),)
+        return [part for opaque in opaques for part in (self.heads.head(opaque), *self.records)]
 
 
 @define(slots=True, eq=False)
@@ -207,18 +227,36 @@ class PullService:
             found.code, pull.flag | RESPONSE, read.status.name,
             read.offset_next, read.offset_min, read.offset_max, read.size_bytes,
         )  # fmt: skip
-        self._last = RowAnswer(key, heads, tuple(read.records), len(read.offsets), read.size_bytes)
+        copies = read.size_bytes <= COPIED_SIZE_MAX
+        records, body = ((), b"".join(read.records)) if copies else (tuple(read.records), b"")
+        self._last = RowAnswer(key, heads, records, body, len(read.offsets), read.size_bytes)
 
-    def _answer_in_row(self, pull: Pull, row: RowAnswer, outbox: Outbox) -> None:
-        """Answer a pull as the last one was."""
-        channel = pull.channel
-        assert isinstance(channel, Channel)
-        pull.phase = ANSWERED
+    def run_alike(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
+        """Run the pulls at the beginning of a row that get what the last woken pull got; the rest stays as it is."""
+        row = self._last
+        if row is None or self._row_key(pulls[0]) != row.key:
+            return
+        _terms, alike = next(groupby(pulls, _TERMS))
+        ran = list(alike)
+        for _pull in ran:
+            self.runtime.step("run")
+        if self._row_key(ran[0]) == row.key:
+            self._answer_in_row(ran, row, outbox)
+
+    def _answer_in_row(self, pulls: Sequence[Pull], row: RowAnswer, outbox: Outbox) -> None:
+        """Answer pulls as the last one was."""
+        for channel, of_channel in groupby(pulls, _CHANNEL):
+            assert isinstance(channel, Channel)
+            opaques = []
+            for pull in of_channel:
+                pull.phase = ANSWERED
+                opaques.append(pull.opaque)
+            outbox.write_in_row(channel, row.parts(opaques), len(opaques))
+        first = pulls[0]
         self.statistics.count_get(
-            pull.topic, pull.group, pull.queue_id, messages=row.message_count, size=row.size_bytes, latency_ms=0
-        )
-        outbox.write(channel, (row.heads.head(pull.opaque), *row.records))
-        outbox.flush_many()
+            first.topic, first.group, first.queue_id,
+            messages=row.message_count, size=row.size_bytes, latency_ms=0, times=len(pulls),
+        )  # fmt: skip
 
     def forget_last(self) -> None:
         """Let go of the last answer's slices of the log; before the store closes."""
@@ -266,7 +304,7 @@ class PullService:
         key = self._row_key(pull) if cause == "woken" else None
         row = self._last
         if key is not None and row is not None and row.key == key:
-            self._answer_in_row(pull, row, outbox)
+            self._answer_in_row((pull,), row, outbox)
             return
         begun_ns = self.runtime.monotonic_ns()
         try:
@@ -306,8 +344,7 @@ class PullService:
         # Java answers a woken pull in its default, JSON, whatever the request was written in.
         kind = JSON if self.traits.woken_in_json else _KINDS[pull.serialize]
         parts = self._encode(pull, decision, cause, kind, outbox)
-        outbox.write(channel, parts)
-        outbox.flush_many()
+        outbox.write_in_row(channel, parts)
 
     # -- answers -----------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ answers with fields that only some policies have, and the ROCKETMQ encoding: tho
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from attrs import frozen
@@ -52,9 +53,22 @@ class PullHeads:
 
     def head(self, opaque: int) -> bytes:
         """The head of one of them, a body of their common size follows."""
-        digits = b"%d" % opaque
-        header_size = self._size + len(digits)
-        return b"".join((_pack(4 + header_size + self._body_size, header_size), self._before, digits, self._after))
+        return self.frames((opaque,), b"")
+
+    def frames(self, opaques: Iterable[int], body: bytes) -> bytes:
+        """Each one's head and body, one after the other."""
+        after = self._after + body
+        begins: dict[int, bytes] = {}
+        parts: list[bytes] = []
+        for opaque in opaques:
+            digits = b"%d" % opaque
+            begin = begins.get(len(digits))
+            if begin is None:
+                header_size = self._size + len(digits)
+                begin = _pack(4 + header_size + self._body_size, header_size) + self._before
+                begins[len(digits)] = begin
+            parts += (begin, digits, after)
+        return b"".join(parts)
 
 
 def pull_heads(  # noqa: PLR0917 - as `encode_pull_head`
