@@ -9,22 +9,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from longpoll_judge import growth as growth_module
+from longpoll_judge import local, spill
+from longpoll_judge.damage import Damage
 from longpoll_judge.follow import follow
 from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.growth import Growth, whole_end
 from longpoll_judge.job import judge
 from longpoll_judge.ndjson import read_range
 from longpoll_judge.result import ANSWER_IS_RIGHT, Result
-from longpoll_judge.source import SLICE_BYTES, read_slice
+from longpoll_judge.source import SLICE_BYTES, Slice, read_slice
 from longpoll_spec.history import META_FILE, Event
 
 if TYPE_CHECKING:
@@ -234,3 +238,45 @@ def test_slices_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypat
     assert len(content) < SLICE_BYTES
     assert len(slices) > 3
     assert [event["sequence"] for event in events] == list(range(29))
+
+
+def reads_of(directory: Path, grow: Grow, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, Counter[tuple[int, int]]]:
+    """Follow a history that grows eight times; the last result, and how often each slice was read."""
+    content = lines_of(faulty_events())
+    monkeypatch.setattr("longpoll_judge.source.SLICE_BYTES", len(content) // 20)
+    reads: Counter[tuple[int, int]] = Counter()
+
+    def counted(part: Slice, columns: Sequence[str] | None = None) -> tuple[pa.Table, list[Damage]]:
+        reads[part.start, part.end] += 1
+        return read_slice(part, columns)
+
+    monkeypatch.setattr(local, "read_slice", counted)
+    size = len(content) // 8 + 1
+    pieces = [content[start : start + size] for start in range(0, len(content), size)]
+    last, told = followed(directory, [lambda piece=piece: grow(piece) for piece in pieces])  # type: ignore[misc]
+    assert len(told) == 1 + len(pieces)
+    return last, reads
+
+
+def test_what_is_whole_is_read_once(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a growing history is judged, only its end is read again; the verdict is that of all of it."""
+    directory, grow = growing
+    last, reads = reads_of(directory, grow, monkeypatch)
+    whole = judge([directory], engine="local")
+
+    assert (last.events, last.findings, last.gaps) == (whole.events, whole.findings, whole.gaps)
+    assert len(reads) > 20
+    assert max(reads.values()) == 1 + 1  # the second time by the whole judgement that it is compared with
+
+
+def test_planted_an_end_that_is_kept_hides_what_comes_after_it(
+    growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If slices were told apart by their beginning alone, the last one would stay as it was first seen."""
+    directory, grow = growing
+    monkeypatch.setattr(local, "stays", lambda _part: True)
+    for module in (local, spill):
+        monkeypatch.setattr(module, "key_of", lambda part: str(part.start).encode())
+    last, _reads = reads_of(directory, grow, monkeypatch)
+
+    assert last.events < judge([directory], engine="local").events

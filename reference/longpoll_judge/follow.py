@@ -3,7 +3,8 @@
 Each judgement is one of everything that is whole by then, by the same code as of a history that is complete, so the
 last one is the verdict on what there was. A judgement takes as long as it takes, and the next one begins after as long
 again at the earliest, so at most half of the time goes into judging. On Spark a stream tells of new events; without
-Spark the sizes of the parts do. Leaves out what is whole (`growth`) and how results are shown (the command).
+Spark the sizes of the parts do, and what is whole is read once. Leaves out what is whole (`growth`) and how results
+are shown (the command).
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from attrs import evolve
 
 from longpoll_judge.growth import Growth
 from longpoll_judge.job import Engine, EngineName, judge_on, open_engine
+from longpoll_judge.local import LocalEngine
 from longpoll_judge.result import Result
+from longpoll_judge.spill import open_spill
 
 PERIOD_S: Final = 0.5
 """How often there is a look for something new."""
@@ -46,7 +50,7 @@ def follow(
         return msgspec.structs.replace(result, engine=engine)
 
     growth.look()
-    with open_engine(engine, master) as running, _new_events(engine, running, growth) as is_new:
+    with _open(engine, master) as running, _new_events(engine, running, growth) as is_new:
         result = judged(running)
         tell(result)
         while not stops(max(PERIOD_S, result.seconds)):
@@ -54,6 +58,17 @@ def follow(
                 result = judged(running)
                 tell(result)
         return judged(running) if growth.has_grown() else result
+
+
+@contextmanager
+def _open(engine: EngineName, master: str | None) -> Iterator[Engine]:
+    """The engine; without Spark one that reads what is whole once, as text takes longer to read than to judge."""
+    with open_engine(engine, master) as running:
+        if not isinstance(running, LocalEngine):
+            yield running
+            return
+        with open_spill() as kept:
+            yield evolve(running, kept=kept)
 
 
 @contextmanager

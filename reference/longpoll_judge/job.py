@@ -34,7 +34,7 @@ from longpoll_judge.result import (
 )
 from longpoll_judge.source import History, Slice, find
 from longpoll_judge.survey import Context, Survey, context_and_gaps, merge
-from longpoll_judge.verdict import FINDINGS_MAX, Found
+from longpoll_judge.verdict import FINDING, FINDINGS_MAX, Found
 
 EngineName = Literal["spark", "local"]
 WAKE_MS: Final = 100.0
@@ -126,7 +126,7 @@ def _add_up(rows: pa.Table, others: list[Finding], gaps: list[Gap]) -> Result:
     found: dict[str, list[Found]] = {}
     for row in rows.to_pylist():
         kind, count = row["kind"], row["count"]
-        if kind == "finding":
+        if kind == FINDING:
             one = msgspec.json.decode(row["text"], type=Found)
             found.setdefault(one.group, []).append(one)
         elif kind in buckets:

@@ -16,15 +16,17 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
+from longpoll_judge import source
 from longpoll_judge.keys import NO_KEYS, Keys, open_keys, request_keys
 from longpoll_judge.overview import OVERVIEW_COLUMNS, Overview, overview_of_table
 from longpoll_judge.plan import STRETCH_EVENTS, Plan
 from longpoll_judge.rest import judge_rest
 from longpoll_judge.source import Slice, is_cheap, read_slice
-from longpoll_judge.spill import Spill, open_spill
+from longpoll_judge.spill import Spill, key_of, open_spill
 from longpoll_judge.survey import Context, Survey
 from longpoll_judge.sweep import Stretches, Swept, sweep
 from longpoll_judge.verdict import judge_table, queue_rows
+from longpoll_spec.history import NDJSON_SUFFIX
 
 
 @define
@@ -34,21 +36,31 @@ class LocalReading:
     _slices: Sequence[Slice]
     _engine: LocalEngine
     _spill: Spill
+    _kept: Spill | None
+    """What outlives this reading."""
     _overviews: list[Overview] = field(factory=list)
 
     def surveys(self) -> Iterator[Survey]:
         """See `job.Reading.surveys`."""
-        for number, (table, overview) in enumerate(self._read_ahead()):
-            if not is_cheap(self._slices[number]):
-                self._spill.put(number, table)
+        looked_over = self._read_ahead([part for part in self._slices if self._known(part) is None])
+        for part in self._slices:
+            overview = self._known(part)
+            if overview is None:
+                table, overview = next(looked_over)
+                if not is_cheap(part):
+                    (self._kept if self._kept and stays(part) else self._spill).put(part, table, overview)
             self._overviews.append(overview)
             yield overview.survey
 
-    def _read_ahead(self) -> Iterator[tuple[pa.Table, Overview]]:
+    def _known(self, part: Slice) -> Overview | None:
+        """What an earlier reading saw of a slice that has not changed."""
+        return self._kept.overviews.get(key_of(part)) if self._kept else None
+
+    def _read_ahead(self, slices: Sequence[Slice]) -> Iterator[tuple[pa.Table, Overview]]:
         """Every slice in order; no more than a few are read before they are asked for."""
         waiting: deque[Future[tuple[pa.Table, Overview]]] = deque()
         with ThreadPoolExecutor(self._engine.threads) as pool:
-            for part in self._slices:
+            for part in slices:
                 waiting.append(pool.submit(_look_over, part))
                 if len(waiting) > self._engine.threads:
                     yield waiting.popleft().result()
@@ -64,7 +76,17 @@ class LocalReading:
         return judge_stretches(stretches, context)
 
     def _read(self, number: int) -> pa.Table:
-        return self._spill.get(number) if number in self._spill else read_slice(self._slices[number])[0]
+        part = self._slices[number]
+        for spill in (self._spill, self._kept):
+            table = spill.get(part) if spill else None
+            if table is not None:
+                return table
+        return read_slice(part)[0]
+
+
+def stays(part: Slice) -> bool:
+    """Whether more events would come as another slice: the last one of a part that grows ends elsewhere each time."""
+    return not part.path.endswith(NDJSON_SUFFIX) or part.end - part.start == source.SLICE_BYTES
 
 
 def _look_over(part: Slice) -> tuple[pa.Table, Overview]:
@@ -95,9 +117,11 @@ class LocalEngine:
 
     threads: int = field(default=2)
     stretch_events: int = field(default=STRETCH_EVENTS)
+    kept: Spill | None = field(default=None)
+    """Takes slices that stay as they are, so that they are read once however often a growing history is judged."""
 
     @contextmanager
     def read(self, slices: Sequence[Slice]) -> Iterator[LocalReading]:
         """See `job.Engine.read`."""
         with open_spill() as spill:
-            yield LocalReading(slices, self, spill)
+            yield LocalReading(slices, self, spill, self.kept)

@@ -1,6 +1,7 @@
-"""Slices that cost much to read, kept on disk between being looked over and being judged.
+"""Slices that cost much to read, kept on disk between being looked over and being judged, or longer.
 
-One temporary file takes them one behind the other. Leaves out how events become bytes (`exchange`).
+One temporary file takes them one behind the other. Leaves out how events become bytes (`exchange`), and how long a
+slice stays as it is (`local`).
 """
 
 from __future__ import annotations
@@ -10,38 +11,48 @@ from contextlib import contextmanager
 from tempfile import TemporaryFile
 from typing import BinaryIO
 
+import msgspec
 import pyarrow as pa
 from attrs import define, field
 
 from longpoll_judge.exchange import decode, encode
+from longpoll_judge.overview import Overview
 from longpoll_judge.schema import fill
+from longpoll_judge.source import Slice
 
 
 @define
 class Spill:
-    """Slices on disk by number."""
+    """Slices on disk, and what was seen when they were looked over."""
 
     _file: BinaryIO
-    _places: dict[int, tuple[int, int]] = field(factory=dict)
+    overviews: dict[bytes, Overview] = field(factory=dict)
+    """By key, of the slices that are kept."""
+    _places: dict[bytes, tuple[int, int]] = field(factory=dict)
     """Where each begins, and its length."""
     _end: int = field(default=0)
 
-    def put(self, number: int, table: pa.Table) -> None:
+    def put(self, part: Slice, table: pa.Table, overview: Overview) -> None:
         """Keep the events of a slice."""
         content = encode(table)
         self._file.seek(self._end)
         self._file.write(content)
-        self._places[number] = (self._end, len(content))
+        self._places[key_of(part)] = (self._end, len(content))
+        self.overviews[key_of(part)] = overview
         self._end += len(content)
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._places
-
-    def get(self, number: int) -> pa.Table:
-        """The events of a slice, with all columns."""
-        start, length = self._places[number]
+    def get(self, part: Slice) -> pa.Table | None:
+        """The events of a slice, with all columns; None of one that is not kept."""
+        if key_of(part) not in self._places:
+            return None
+        start, length = self._places[key_of(part)]
         self._file.seek(start)
         return fill(decode(self._file.read(length)))
+
+
+def key_of(part: Slice) -> bytes:
+    """Equal for equal slices."""
+    return msgspec.msgpack.encode(part, order="deterministic")
 
 
 @contextmanager
