@@ -10,7 +10,7 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -25,14 +25,15 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec import structs
 
 from longpoll_broker.errors import StoreError
 from longpoll_broker.runtime.files import RealFiles, RealMappedFile
-from longpoll_broker.store import commit_log, selection
+from longpoll_broker.store import commit_log, rows, selection
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import ConsumeQueue
-from longpoll_broker.store.dispatch import Dispatcher
-from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.dispatch import Dispatcher, Handed
+from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_record
 from longpoll_broker.testing.stores import SMALL, message, open_store
@@ -122,6 +123,19 @@ class StoreMachine(RuleBasedStateMachine):
         """Append some messages, now and then such that no queue lists."""
         for _ in range(count):
             self._append(key, body, tag, prepared=prepared)
+
+    @rule(keys=st.lists(st.sampled_from(QUEUES), max_size=6), size=st.integers(0, 220), tag=st.sampled_from(TAGS))
+    def append_row(self, keys: list[tuple[str, int]], size: int, tag: str | None) -> None:
+        """Append a row as far as the store takes it, and the rest one by one."""
+        body = "r" * size
+        row = self.store.put_row([message(*key, body.encode(), tag=tag) for key in keys])
+        for key, arrival in zip(keys, row, strict=False):
+            queue = self.queues[key]
+            assert (arrival.topic, arrival.queue_id, arrival.offset_end - 1) == (*key, len(queue.messages))
+            queue.messages.append(Message(body, tag, arrival.size))
+            self.log.append(key)
+        for key in keys[len(row) :]:
+            self._append(key, body, tag, prepared=False)
 
     def _append(self, key: tuple[str, int], body: str, tag: str | None, *, prepared: bool) -> None:
         made: MessageToStore = message(*key, body.encode(), tag=tag, sys_flag=PREPARED if prepared else 0)
@@ -239,9 +253,12 @@ def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgets_a_unit(self: ConsumeQueue, offset: int, physical_end: int) -> None:
         stand_at(self, max(0, offset - 1), physical_end)
 
-    def hands_every_other(self: Dispatcher, handed: Any, _log_end_before: int) -> None:
-        if handed.queue_offset % 2 == 0:
-            hand(self, handed, self._handed_end)
+    def hands_every_other(self: Dispatcher, row: Sequence[Handed], _log_end_before: int) -> None:
+        if row[0][1].offset_end % 2:
+            hand(self, row, self._handed_end)
+
+    def numbers_from_one(*parts: Any) -> Arrival:
+        return structs.replace(Arrival(*parts), offset_end=Arrival(*parts).offset_end + 1)
 
     def spoils_the_body(self: CommitLog, *arguments: Any) -> int:
         start = append(self, *arguments)
@@ -253,6 +270,7 @@ def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         "the reopened queue forgets its last unit": (ConsumeQueue, "stand_at", forgets_a_unit),
         "no blank is written": (commit_log, "MAGIC_BLANK", 0),
         "a hand-over is lost": (Dispatcher, "hand", hands_every_other),
+        "a row is numbered wrong": (rows, "Arrival", numbers_from_one),
         "a body changes": (CommitLog, "append", spoils_the_body),
         "a read gives one too many": (selection._Scan, "_is_full", lambda *_, **__: False),
     }

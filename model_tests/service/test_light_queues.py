@@ -15,6 +15,7 @@ from longpoll_broker.core.properties import read_properties
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.send import SendService
 from longpoll_broker.store.consume_queue import ConsumeQueue
+from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
@@ -123,10 +124,10 @@ def test_what_became_visible_before_a_failure_is_announced(
     wait_until(lambda: len(broker.hold_service) == 1)
     put = ConsumeQueue.put
 
-    def fails_for_b(queue: ConsumeQueue, *unit: int) -> bool:
+    def fails_for_b(queue: ConsumeQueue, arrival: Arrival) -> bool:
         if queue.topic == "%LMQ%b":
             raise OSError("no room")
-        return put(queue, *unit)
+        return put(queue, arrival)
 
     monkeypatch.setattr(ConsumeQueue, "put", fails_for_b)
     sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties=NAMES), b"m")

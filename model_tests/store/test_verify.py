@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from typing_extensions import Buffer
 
 from longpoll.cli import main
@@ -19,7 +20,7 @@ from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.store import commit_log, verify
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import ConsumeQueue
-from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.testing.plain_store import read_log
 from longpoll_broker.testing.stores import message, mixed_messages, open_store, put_and_dispatch
 
@@ -195,13 +196,12 @@ def test_planted_faults_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     """A store that writes a wrong CRC, a wrong blank, a wrong unit or forgets a dispatch is found out by verify."""
     put = ConsumeQueue.put
 
-    def without_third(self: ConsumeQueue, offset: int, *unit: int) -> bool:
-        self.offset_end += offset == 2
-        return offset == 2 or put(self, offset, *unit)
+    def without_third(self: ConsumeQueue, arrival: Arrival) -> bool:
+        self.offset_end += arrival.offset_end == 3
+        return arrival.offset_end == 3 or put(self, arrival)
 
-    def wrong_tags(self: ConsumeQueue, offset: int, physical: int, *unit: int) -> bool:
-        size, tags, store_ms = unit
-        return put(self, offset, physical, size, tags + 1, store_ms)
+    def wrong_tags(self: ConsumeQueue, arrival: Arrival) -> bool:
+        return put(self, structs.replace(arrival, tags_code=arrival.tags_code + 1))
 
     mutants: dict[str, tuple[object, str, object]] = {
         "crc": (commit_log, "crc32", len),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import example, given
@@ -12,8 +15,8 @@ from longpoll_broker.testing.raw_client import send_fields
 from longpoll_broker.testing.wire_strategies import commands
 from longpoll_broker.wire import send_request
 from longpoll_broker.wire.command import Command, encode
-from longpoll_broker.wire.connection import Connection
-from longpoll_broker.wire.frame import HEAD
+from longpoll_broker.wire.connection import NEED_DATA, Connection
+from longpoll_broker.wire.frame import HEAD, FrameReader
 from longpoll_broker.wire.headers import SendMessageRequestHeaderV2
 from longpoll_broker.wire.send_request import SendCommand
 
@@ -126,3 +129,93 @@ def test_planted_a_number_that_may_be_anything_is_seen(monkeypatch: pytest.Monke
     monkeypatch.setattr(send_request, "_decoder", msgspec.json.Decoder(LooseValues, strict=False))
 
     assert told(received(header, reads_sends=True)) != expected
+
+
+def frame_of(header: bytes, body: bytes, mark: int = 0) -> bytes:
+    """One frame; `mark` says how its header is written."""
+    return HEAD.pack(4 + len(header) + len(body), mark << 24 | len(header)) + header + body
+
+
+FRAMES = st.one_of(
+    st.builds(
+        lambda number, body: frame_of(
+            msgspec.json.encode({"code": 310, "opaque": number, "extFields": send_fields("T", number % 4)}), body
+        ),
+        st.integers(0, 9),
+        st.sampled_from([b"", b"body", b"b" * 90]),
+    ),
+    commands().map(lambda command: b"".join(encode(command))),
+    st.sampled_from([
+        frame_of(b'{"code":310,"extFields":{}}', b""),
+        frame_of(b'{"code":310,"extFields":', b"{}}"),
+        frame_of(b'{"code":31', b'0,"extFields":{}}'),
+        frame_of(msgspec.json.encode({"code": 310, "extFields": send_fields("T")}), b"", mark=1),
+        frame_of(msgspec.json.encode({"code": 310, "extFields": send_fields("T") | {"i": "x" * 400}}), b""),
+        HEAD.pack(-5, 20) + b'{"code":310,',
+        HEAD.pack(1 << 30, 20) + b'{"code":310,',
+        HEAD.pack(30, 40) + b'{"code":310,"extFields":{"a":"b"}}',
+        HEAD.pack(4, 0),
+    ]),
+)  # fmt: skip
+
+
+def read_all(chunks: list[bytes], *, in_rows: bool) -> list[object]:
+    """What a connection reads of these bytes, with the sends behind a send in one go or not, and its error."""
+    connection = Connection(500, reads_sends=True)
+    found: list[object] = []
+    for chunk in chunks:
+        connection.receive_data(chunk)
+        try:
+            while isinstance(command := connection.next_event(), Command):
+                found.append(told(command))
+                if in_rows and isinstance(command, SendCommand):
+                    found += [told(each) for each in connection.next_sends()]
+        except RemoteProtocolError as error:
+            return [*found, str(error)]
+    return [*found, connection._frames.is_between_frames]
+
+
+@given(st.lists(FRAMES, max_size=8), st.lists(st.integers(0, 900), max_size=3))
+def test_a_row_is_read_as_its_sends_are(frames: list[bytes], cuts: list[int]) -> None:
+    """Whatever stands between sends, wherever the bytes are cut, and whatever cannot be read."""
+    content = b"".join(frames)
+    borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
+    chunks = [content[start:stop] for start, stop in itertools.pairwise(borders)]
+
+    assert read_all(chunks, in_rows=False) == read_all(chunks, in_rows=True)
+
+
+def send_row(count: int) -> bytes:
+    """So many sends, one behind the other."""
+    header = msgspec.json.encode({"code": 310, "extFields": send_fields("T")})
+    return frame_of(header, b"body") * count
+
+
+def test_a_row_is_read_in_one_go() -> None:
+    """All whole frames behind the first; the one that is cut follows with its rest."""
+    connection = Connection(reads_sends=True)
+    row = send_row(5)
+    connection.receive_data(row[:-3])
+
+    assert isinstance(connection.next_event(), SendCommand)
+    assert [bytes(send.body) for send in connection.next_sends()] == [b"body"] * 3
+    assert connection.next_event() is NEED_DATA
+    assert connection.next_sends() == []
+    connection.receive_data(row[-3:])
+    assert isinstance(connection.next_event(), SendCommand)
+
+
+def test_a_planted_slip_in_cutting_a_row_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit that is not looked at lets a frame through that the common way refuses."""
+    content = [frame_of(b'{"code":310,"extFields":' + msgspec.json.encode(send_fields("T")) + b"}", b"b" * size)
+               for size in (4, 400)]  # fmt: skip
+    expected = read_all([b"".join(content)], in_rows=False)
+    next_alike = FrameReader.next_alike
+
+    def without_limit(self: FrameReader, *arguments: Any) -> list[Any]:
+        monkeypatch.setattr(self, "_size_max", 1 << 20)
+        return next_alike(self, *arguments)
+
+    monkeypatch.setattr(FrameReader, "next_alike", without_limit)
+
+    assert expected != read_all([b"".join(content)], in_rows=True)

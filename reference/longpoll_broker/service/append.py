@@ -26,7 +26,7 @@ from longpoll_broker.core.properties import (
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import MessageToStore, PutResult
+from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
 from longpoll_broker.store.record import DELAY_LEVELS_MS, SCHEDULE_TOPIC, Record
 from longpoll_broker.wire.message import java_hash
 
@@ -52,6 +52,12 @@ class Appender:
         result = self.store.put(message)
         self._record(recorder, after_ns, message, tag, result)
         return result
+
+    def append_row(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
+        """Append as many of these, from the first on, as `MessageStore.put_row` does; where nothing is recorded."""
+        assert self.recorder is None
+        self.runtime.step("append")
+        return self.store.put_row(messages)
 
     def append_batch(self, messages: Sequence[tuple[MessageToStore, str]]) -> list[PutResult]:
         """Append messages with their tags, all or none; raises what `MessageStore.put_batch` raises."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -62,6 +63,7 @@ from longpoll_broker.service.scan_service import ScanService
 from longpoll_broker.service.schedule_service import DelayOffsets, ScheduleService
 from longpoll_broker.service.send import SendService
 from longpoll_broker.service.send_back import SendBackService
+from longpoll_broker.service.send_rows import SendRows
 from longpoll_broker.service.statistics_service import StatisticsService
 from longpoll_broker.service.transaction_check import TransactionChecks
 from longpoll_broker.service.transactions import TransactionService
@@ -72,6 +74,7 @@ from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.connection import Connection
 from longpoll_broker.wire.frame import Serialisation
+from longpoll_broker.wire.send_request import SendCommand
 from longpoll_spec.policy import STRICT, Policy
 
 log = logging.getLogger(__name__)
@@ -270,9 +273,11 @@ class Broker:
             return
         pool = self._pool
         if pool is None or command.code not in PULLS:
-            serve(self._processors, channel, command, outbox)
+            self._serve(channel, command, outbox)
+            if type(command) is SendCommand and self._send_rows is not None:
+                self.request_counts.add(command.code, self._send_rows.serve_following(channel, outbox))
         elif not pool.offer(
-            lambda worker_outbox: serve(self._processors, channel, command, worker_outbox),
+            partial(self._serve, channel, command),
             lambda worker_outbox: answer_busy(channel, command, TOO_LATE, worker_outbox),
         ):
             answer_busy(channel, command, OVERLOAD, outbox)
@@ -353,6 +358,7 @@ class Broker:
             notifies=notifies,
             in_batches=self.policy.notify_grain == "batch",
             before_visible=self.policy.notify == "before_visible",
+            passes_idle=self.policy.empty_shortcut,
         )
         self._scan = None
         if self.policy.expiry == "scan":
@@ -385,7 +391,7 @@ class Broker:
             recorder,
             self._commits,
             self.traits,
-            self._inner_queues(),
+            InnerQueueService.of(self.store, self._store_config),
         )
         back = SendBackService(config, self.topics, self.groups, self.store, appender, store_host, self.traits)
         if self.traits.stores_moved_offsets and not standing.is_slave:
@@ -432,13 +438,8 @@ class Broker:
             processors |= AccessAdmin(self._access, config, "{}:{}".format(*self.address)).processors
         if recorder is not None:
             processors = recorded(processors, recorder)
-        self._processors = with_hooks(processors, hooks)
-
-    def _inner_queues(self) -> InnerQueueService | None:
-        settings = self._store_config
-        if not settings.multi_dispatch:
-            return None
-        return InnerQueueService(self.store, settings.light_queues, settings.light_queue_count_max)
+        self._serve = partial(serve, with_hooks(processors, hooks))
+        self._send_rows = SendRows(send, self._serve) if SendRows.suits(send) and not self._is_slave else None
 
     def _start_threads(self) -> None:
         self.dispatch_service.record_visible()

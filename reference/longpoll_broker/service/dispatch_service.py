@@ -42,6 +42,11 @@ class DispatchService:
     """Whether the messages made visible together are announced by the last one of each queue."""
     before_visible: bool = False
     """Whether a message is announced before it is visible (`notify=before_visible`), which loses wakeups."""
+    passes_idle: bool = False
+    """Whether a bucket without pulls is passed over (`empty_shortcut`), and so all of them while nothing is held.
+
+    Without a lock this is safe as it is there: a pull held after the look rechecks the end that was moved before it.
+    """
     _stopping: bool = field(default=False, init=False)
     _thread: Thread | None = field(default=None, init=False)
 
@@ -83,7 +88,7 @@ class DispatchService:
                         queue=arrival.queue_id,
                         visible_end=arrival.offset_end,
                     )
-            if self.notifies and not self.before_visible:
+            if self.notifies and not self.before_visible and not (self.passes_idle and not len(self.hold_service)):
                 for arrival in self._announced(arrivals):
                     self._notify(arrival, arrival.offset_end, outbox)
 

@@ -8,11 +8,12 @@ Source: `MultiDispatch.java`, `LmqConsumeQueue` limits of `DefaultMessageStore.j
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Self
 
 from attrs import define, field
 from msgspec.structs import replace
 
+from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.properties import INNER_QUEUES
 from longpoll_broker.core.topics import LMQ_PREFIX, RETRY_PREFIX, name_problem
 from longpoll_broker.errors import BrokerError
@@ -45,6 +46,11 @@ class InnerQueueService:
 
     def __attrs_post_init__(self) -> None:
         self._light = {topic for topic, _queue_id in self.store.queues() if topic.startswith(LMQ_PREFIX)}
+
+    @classmethod
+    def of(cls, store: MessageStore, config: StoreConfig) -> Self | None:
+        """The service of a broker with these settings; None when multi-dispatch is off."""
+        return cls(store, config.light_queues, config.light_queue_count_max) if config.multi_dispatch else None
 
     def named(self, message: MessageToStore, properties: dict[str, str]) -> MessageToStore:
         """The message with the queues that it names; raises SendRefusedError when one must not be."""

@@ -26,13 +26,13 @@ _NAMES: Final = {code.value: code.name for code in RequestCode}
 class RequestCounts(dict[int, int]):
     """Requests by their code; those of unknown codes together under -1, for strangers choose codes."""
 
-    def add(self, code: int) -> None:
-        """Count one; only on the loops' threads, where a lost count in a race is no harm."""
+    def add(self, code: int, count: int = 1) -> None:
+        """Count some; only on the loops' threads, where a lost count in a race is no harm."""
         try:
-            self[code] += 1
+            self[code] += count
         except KeyError:
             key = code if code in _NAMES else -1
-            self[key] = self.get(key, 0) + 1
+            self[key] = self.get(key, 0) + count
 
 
 @define(eq=False)

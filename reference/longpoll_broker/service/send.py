@@ -65,6 +65,8 @@ REGION_FIELDS: Final = {TRACE: "true", REGION: "DefaultRegion"}
 _JSON: Final = Serialisation.JSON
 _RESPONSE: Final = CommandFlag.RESPONSE.value
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
+_LEADING_ELSEWHERE: Final = frozenset({DELAY, PREPARED, INNER_QUEUES})
+"""Properties that may bring a message into other topics, or into further queues."""
 DEFAULT_QUEUE_COUNT: Final = 4
 """What a client that names no count gets (`defaultTopicQueueNums` of the clients)."""
 
@@ -90,8 +92,11 @@ class SendService:
     _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
     _added_properties: bytes = field(init=False)
     """The stored properties of a message that came without any."""
+    host_digits: bytes = field(init=False)
+    """How a message's id begins: the broker's address in hexadecimal."""
 
     def __attrs_post_init__(self) -> None:
+        self.host_digits = self.store_host.hex().upper().encode()
         added = {CLUSTER: self.config.cluster_name}
         self._added_properties = write_properties(added, self.traits.properties_form)
 
@@ -176,6 +181,22 @@ class SendService:
             )
         return topic
 
+    def plain_message(self, channel: Channel, command: SendCommand) -> MessageToStore | None:
+        """The message of a send that passes all checks and goes the shortest way; None for any other."""
+        header = command.header
+        topic, queue_id = self.topics.get(header.topic), header.queue_id
+        if topic is None or header.batch or header.topic in NOT_FOR_SENDING or header.topic.startswith(RETRY_PREFIX):
+            return None
+        if not 0 <= queue_id < max(topic.write_queue_nums, topic.read_queue_nums) or not channel.host_bytes:
+            return None
+        if not header.properties and not self.traits.stores_region:
+            return self._message(channel, header, queue_id, command.body, self._added_properties, "", header.flag)
+        properties = self._properties(header)
+        if not _LEADING_ELSEWHERE.isdisjoint(properties):
+            return None
+        stored = self._stored(properties)
+        return self._message(channel, header, queue_id, command.body, stored, properties.get(TAGS, ""), header.flag)
+
     def _put_one(  # noqa: PLR0917 - the parts of one request
         self,
         channel: Channel,
@@ -188,13 +209,7 @@ class SendService:
         traits = self.traits
         properties = self._properties(header)
         tag = properties.get(TAGS, "")
-        if len(properties) == 1:
-            # What the broker adds, and nothing else.
-            stored = self._added_properties
-        else:
-            # A message that only goes through another topic first keeps WAIT, as in Java.
-            without = "" if traits.stores_wait else WAIT
-            stored = write_properties(properties, traits.properties_form, without=without)
+        stored = self._stored(properties)
         message = self._message(channel, header, queue_id, command.body, stored, tag, header.flag)
         if header.topic.startswith(RETRY_PREFIX):
             message = self._dead_if_tried_out(message, header, properties)
@@ -207,7 +222,8 @@ class SendService:
             if self.recorder is not None and not command.is_one_way:
                 self._record_acknowledged(channel, message, result, tag, number, outbox)
             flag = command.flag | _RESPONSE
-            return (encode_send_head(command.opaque, flag, queue_id, result.msg_id, result.queue_offset),)
+            place = (result.physical_offset, result.queue_offset)
+            return (encode_send_head(command.opaque, flag, queue_id, self.host_digits, *place),)
         fields = REGION_FIELDS | {
             "queueId": str(queue_id),
             "msgId": result.msg_id,
@@ -260,6 +276,15 @@ class SendService:
                 properties[UNIQUE_KEY] = self._unique_key()
         properties[CLUSTER] = self.config.cluster_name
         return properties
+
+    def _stored(self, properties: dict[str, str]) -> bytes:
+        """Properties as they are stored."""
+        if len(properties) == 1:
+            # What the broker adds, and nothing else.
+            return self._added_properties
+        # A message that only goes through another topic first keeps WAIT, as in Java.
+        without = "" if self.traits.stores_wait else WAIT
+        return write_properties(properties, self.traits.properties_form, without=without)
 
     def _without_offsets(self, text: str | None) -> dict[str, str]:
         """The properties of a request but for the offsets in further queues, which the store alone gives out.

@@ -17,6 +17,7 @@ import struct
 from typing import Final
 
 from longpoll_broker.store.consume_queue_ext import ConsumeQueueExt, is_address
+from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.segment import Segment, SegmentList
 
 UNIT: Final = struct.Struct(">qiq")
@@ -65,11 +66,12 @@ class ConsumeQueue:
         self._segment: Segment | None = None
         self._segment_offset = 0
 
-    def put(self, offset: int, physical_offset: int, size: int, tags_code: int, store_ms: int) -> bool:
-        """Write the unit at `offset` and show it; false when it is there already.
+    def put(self, arrival: Arrival) -> bool:
+        """Write the unit of a message and show it; false when it is there already.
 
         A gap before it is filled with pre-blank units. Raises OSError when the disk is full; nothing is then shown.
         """
+        offset = arrival.offset_end - 1
         if offset != self.offset_end:
             if offset < self.offset_end:
                 return False
@@ -81,8 +83,9 @@ class ConsumeQueue:
             position = (offset - self._segment_offset) * UNIT_SIZE
         if position + UNIT_SIZE > segment.reserved_end:
             segment.reserve(position, position + UNIT_SIZE)
+        physical_offset, size, tags_code = arrival.physical_offset, arrival.size, arrival.tags_code
         if self.extended is not None:
-            tags_code = self.extended.put(tags_code, store_ms)
+            tags_code = self.extended.put(tags_code, arrival.store_ms)
         UNIT.pack_into(segment.view, position, physical_offset, size, tags_code)
         self.physical_end = physical_offset + size
         # Last: from here on readers see the unit.

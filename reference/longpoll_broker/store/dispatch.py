@@ -8,10 +8,8 @@ the cursor reads the log. Leaves out who calls it and when (the service), and th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container
-from typing import Final, Protocol
-
-import msgspec
+from collections.abc import Callable, Container, Sequence
+from typing import Final, Protocol, TypeAlias
 
 from longpoll_broker.errors import StoreDamageError
 from longpoll_broker.runtime import Lock
@@ -24,15 +22,8 @@ HANDED_COUNT_MAX: Final = 262_144
 """Most messages handed over and not yet dispatched; over this the dispatcher reads the log."""
 
 
-class Handed(msgspec.Struct, frozen=True, gc=False):
-    """What a writer hands to the dispatcher: the unit of one record; `queue` is None when no queue lists it."""
-
-    queue: ConsumeQueue | None
-    queue_offset: int
-    physical_offset: int
-    size: int
-    tags_code: int
-    store_ms: int
+Handed: TypeAlias = tuple[ConsumeQueue | None, Arrival]
+"""What a writer hands to the dispatcher: one message as it will arrive, and its queue; None when no queue lists it."""
 
 
 class QueueOf(Protocol):
@@ -79,32 +70,27 @@ class Dispatcher:
         # Whether the cursor stays where the log is durable (`getConfirmOffset` of 5.x under SYNC_FLUSH).
         self.only_durable = False
 
-    def hand(self, handed: Handed, log_end_before: int) -> None:
-        """Take over a record just appended; the caller holds the append lock.
+    def hand(self, row: Sequence[Handed], log_end_before: int) -> None:
+        """Take over records just appended, one behind the other; the caller holds the append lock.
 
-        `log_end_before` is where the log ended before it, and before a blank that it may have needed.
+        `log_end_before` is where the log ended before them, and before a blank that the first may have needed.
         """
         if self.handing:
             if log_end_before == self._handed_end and len(self.handed) < HANDED_COUNT_MAX:
-                self.handed.append(handed)
-                self._handed_end = handed.physical_offset + handed.size
+                self.handed.extend(row)
+                self._handed_end = row[-1][1].log_end
             else:
                 self.handing = False
 
     def waiting(self) -> list[Arrival]:
         """The messages handed over and not visible yet, as they will arrive; other threads may be dispatching them."""
-        return [
-            Arrival(item.queue.topic, item.queue.queue_id, item.queue_offset + 1, item.tags_code, item.store_ms,
-                    item.physical_offset, item.size)
-            for item in list(self.handed)
-            if item.queue is not None
-        ]  # fmt: skip
+        return [arrival for queue, arrival in list(self.handed) if queue is not None]
 
     def unlist(self, queues: Container[ConsumeQueue]) -> None:
         """Let no queue of these list what was handed over for it; the caller holds dispatch and append lock."""
         self.handed = deque(
-            msgspec.structs.replace(item, queue=None) if item.queue is not None and item.queue in queues else item
-            for item in self.handed
+            (None, arrival) if queue is not None and queue in queues else (queue, arrival)
+            for queue, arrival in self.handed
         )
 
     def dispatch(self, limit: int) -> list[Arrival]:
@@ -128,31 +114,17 @@ class Dispatcher:
         count = 0
         while handed and count < limit and self.cursor < end:
             # Looked at before it is taken: when the queue's file cannot grow the record must stay the next one.
-            self._show(handed[0], arrivals.append)
+            queue, arrival = handed[0]
+            self._show(queue, arrival, arrivals)
             handed.popleft()
             count += 1
         if self.cursor < end:
             self._read(limit - count, end, arrivals)
 
-    def _show(self, item: Handed, arrived: Callable[[Arrival], None]) -> None:
-        queue = item.queue
-        if queue is not None and queue.put(
-            item.queue_offset, item.physical_offset, item.size, item.tags_code, item.store_ms
-        ):
-            arrived(
-                Arrival(
-                    queue.topic, queue.queue_id, item.queue_offset + 1, item.tags_code, item.store_ms,
-                    item.physical_offset, item.size,
-                )
-            )  # fmt: skip
-        self.cursor = item.physical_offset + item.size
-
-    def _show_inner(self, record: Record, arrived: Callable[[Arrival], None]) -> None:
-        """List a record in its further queues; one that lists it already, before a failure, is passed over."""
-        for queue, offset in self._inner_of(record):
-            place = (record.physical_offset, record.size, record.tags_code)
-            if queue.put(offset, *place, record.store_ms):
-                arrived(Arrival(queue.topic, queue.queue_id, offset + 1, place[2], record.store_ms, place[0], place[1]))
+    def _show(self, queue: ConsumeQueue | None, arrival: Arrival, arrivals: list[Arrival]) -> None:
+        if queue is not None and queue.put(arrival):
+            arrivals.append(arrival)
+        self.cursor = arrival.physical_offset + arrival.size
 
     def _read(self, limit: int, end: int, arrivals: list[Arrival]) -> None:
         log = self._log
@@ -175,9 +147,15 @@ class Dispatcher:
                     f"commit log, physical offset {self.cursor}: {found}; stop the broker and run "
                     "`longpoll store verify` on its store"
                 )
-            self._show_inner(found, arrivals.append)
-            queue = self._queue_of(found)
-            self._show(
-                Handed(queue, found.queue_offset, found.physical_offset, found.size, found.tags_code, found.store_ms),
-                arrivals.append,
-            )
+            for inner, offset in self._inner_of(found):
+                # One that lists it already, before a failure, is passed over.
+                arrival = _arrival(found, inner.topic, inner.queue_id, offset)
+                if inner.put(arrival):
+                    arrivals.append(arrival)
+            arrival = _arrival(found, found.topic, found.queue_id, found.queue_offset)
+            self._show(self._queue_of(found), arrival, arrivals)
+
+
+def _arrival(record: Record, topic: str, queue_id: int, offset: int) -> Arrival:
+    """How a record will arrive at an offset of a queue."""
+    return Arrival(topic, queue_id, offset + 1, record.tags_code, record.store_ms, record.physical_offset, record.size)

@@ -1,19 +1,54 @@
-"""What a store refuses: names that are no directory's, settings that no file could follow.
+"""What a store refuses: names that are no directory's, messages too large for a record, settings no file could follow.
 
-Leaves out the sizes of bodies and properties, which are looked at for every message (`message_store`).
+Leaves out who asks, and when (`message_store`).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import MessageRefusedError, StoreUserError
 from longpoll_broker.store.consume_queue import UNIT_SIZE
 from longpoll_broker.store.consume_queue_ext import END_SIZE, UNIT_SIZE_MIN
-from longpoll_broker.store.record import BLANK_SIZE_MIN, FIXED_SIZE, TOPIC_SIZE_MAX
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.record import (
+    BLANK_SIZE_MIN,
+    FIXED_SIZE,
+    PROPERTIES_SIZE_MAX,
+    TOPIC_SIZE_MAX,
+    with_zeros,
+)
 
 EXTENDED_SIZE_MIN: Final = UNIT_SIZE_MIN + END_SIZE
+QUEUE_ID_MAX: Final = 2**31 - 1
+
+
+def is_storable(message: MessageToStore, body_size_max: int) -> bool:
+    """Whether a message breaks no limit and can be stored as it is."""
+    properties = message.properties
+    return len(message.body) <= body_size_max and len(properties) <= PROPERTIES_SIZE_MAX and b"\0" not in properties
+
+
+def storable(message: MessageToStore, body_size_max: int) -> MessageToStore:
+    """The message in the form that is stored; raises MessageRefusedError when a limit is broken."""
+    properties = message.properties
+    if len(properties) > PROPERTIES_SIZE_MAX:
+        raise MessageRefusedError(
+            f"the properties have {len(properties)} bytes, at most {PROPERTIES_SIZE_MAX} are allowed"
+        )
+    if len(message.body) > body_size_max:
+        raise MessageRefusedError(f"the body has {len(message.body)} bytes, at most {body_size_max} are allowed")
+    return replace(message, properties=with_zeros(properties)) if b"\0" in properties else message
+
+
+def check_place(topic: str, queue_id: int) -> None:
+    """Raise MessageRefusedError for what must not become a path or does not fit a record; asked once a queue."""
+    check_topic(topic)
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise MessageRefusedError(f"queue id {queue_id} is not from 0 to {QUEUE_ID_MAX}")
 
 
 def check_topic(topic: str) -> None:

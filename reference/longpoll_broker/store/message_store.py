@@ -22,32 +22,29 @@ from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load
 from longpoll_broker.store.commit_log import CommitLog, size_of
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.deletions import Deletions
-from longpoll_broker.store.dispatch import Dispatcher, Handed
+from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.index import Index
 from longpoll_broker.store.indexer import Indexer
 from longpoll_broker.store.inner_queues import inner_places, with_offsets
-from longpoll_broker.store.limits import check_config, check_topic
+from longpoll_broker.store.limits import check_config, check_place, is_storable, storable
 from longpoll_broker.store.messages import Arrival, GetResult, GetStatus, MessageToStore, PutResult, QueryResult
 from longpoll_broker.store.nearest import nearest_offset
 from longpoll_broker.store.queue_table import QueueTable
 from longpoll_broker.store.record import (
     PROPERTIES_SIZE_MAX,
     SCHEDULE_TOPIC,
-    SYS_FLAG_TRANSACTION_MASK,
-    SYS_FLAG_TRANSACTION_PREPARED,
-    SYS_FLAG_TRANSACTION_ROLLBACK,
     Lookup,
     Record,
+    is_listed,
     lookup_in,
     tags_code_of,
     with_zeros,
 )
 from longpoll_broker.store.recovery import recover, safe_start
 from longpoll_broker.store.retention import count_expired
+from longpoll_broker.store.rows import append_row
 from longpoll_broker.store.selection import PropertiesMatch, TagsMatch, nothing, read_queue
 
-QUEUE_ID_MAX: Final = 2**31 - 1
-_NOT_IN_QUEUE: Final = (SYS_FLAG_TRANSACTION_PREPARED, SYS_FLAG_TRANSACTION_ROLLBACK)
 _DISPATCH_COUNT: Final = 4096
 
 
@@ -143,11 +140,23 @@ class MessageStore:
         Raises MessageRefusedError when a limit is broken and OSError when the disk is full; nothing of the message is
         left then.
         """
-        properties = message.properties
-        if len(message.body) > self._message_size_max or len(properties) > PROPERTIES_SIZE_MAX or b"\0" in properties:
-            message = self._checked(message)
+        if not is_storable(message, self._message_size_max):
+            message = storable(message, self._message_size_max)
         with self._append_lock:
             return self._append(message, self._log.end)
+
+    def put_row(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
+        """Append messages as neighbours, each as `put` does, at the cost of one; they will arrive as told.
+
+        Fewer arrivals than messages when one needs more than that, which `put` gives it (`store.rows`). Raises nothing.
+        """
+        with self._append_lock:
+            store_ms = max(self._runtime.unix_ms(), self._store_ms)
+            row = append_row(self._log, self._table, messages, store_ms, self._message_size_max)
+            if row:
+                self._store_ms = store_ms
+                self._dispatcher.hand(row, row[0][1].physical_offset)
+        return [arrival for _queue, arrival in row]
 
     def put_batch(self, messages: Sequence[MessageToStore]) -> list[PutResult]:
         """Append messages as neighbours in one file, with none of another producer between them (`MessageExtBatch`).
@@ -155,10 +164,10 @@ class MessageStore:
         Raises MessageRefusedError and OSError as `put` does, and also when no file can hold them all; nothing of any
         of them is left then.
         """
-        checked = [self._checked(message) for message in messages]
+        checked = [storable(message, self._message_size_max) for message in messages]
         with self._append_lock:
             for message in checked:
-                self._check_place(message)
+                check_place(message.topic, message.queue_id)
             end_before = self._log.end
             self._log.make_room(sum(map(size_of, checked)))
             results = []
@@ -167,27 +176,18 @@ class MessageStore:
                 end_before = self._log.end
             return results
 
-    def _checked(self, message: MessageToStore) -> MessageToStore:
-        """The message in the form that is stored; raises MessageRefusedError when a limit is broken."""
-        properties = message.properties
-        if len(message.body) > self._message_size_max or len(properties) > PROPERTIES_SIZE_MAX:
-            raise MessageRefusedError(self._why_refused(message))
-        if b"\0" in properties:
-            message = replace(message, properties=with_zeros(properties))
-        return message
-
     def _append(self, message: MessageToStore, end_before: int) -> PutResult:
         """Write one message and hand it over; the caller holds the append lock and says where the log ended before."""
-        topic_name, sys_flag = message.topic, message.sys_flag
+        topic_name, queue_id = message.topic, message.queue_id
         topic = self._table.topics.get(topic_name)
-        queue = topic.queues.get(message.queue_id) if topic is not None else None
+        queue = topic.queues.get(queue_id) if topic is not None else None
         if queue is None or topic is None:
-            self._check_place(message)
-            queue = self._table.make(topic_name, message.queue_id)
+            check_place(topic_name, queue_id)
+            queue = self._table.make(topic_name, queue_id)
             topic = self._table.topics[topic_name]
         # Never backwards, so that a recovery that goes by store times is right even if the clock was set back.
         store_ms = max(self._runtime.unix_ms(), self._store_ms)
-        listed = not sys_flag or sys_flag & SYS_FLAG_TRANSACTION_MASK not in _NOT_IN_QUEUE
+        listed = is_listed(message.sys_flag)
         queue_offset = queue.offset_next if listed else 0
         tags_code = message.tags_code
         if topic_name == SCHEDULE_TOPIC:
@@ -209,8 +209,8 @@ class MessageStore:
             for each in inner:
                 each.offset_next += 1
         else:
-            handed = Handed(queue if listed else None, queue_offset, start, size, tags_code, store_ms)
-            self._dispatcher.hand(handed, end_before)
+            arrival = Arrival(topic_name, queue_id, queue_offset + 1, tags_code, store_ms, start, size)
+            self._dispatcher.hand([(queue if listed else None, arrival)], end_before)
         return PutResult(queue_offset, start, size, store_ms, message.store_host)
 
     @staticmethod
@@ -232,17 +232,6 @@ class MessageStore:
                 for topic, queue_id, offset in places
                 if not self._deletions.covers(topic, record.physical_offset)
             ]
-
-    def _why_refused(self, message: MessageToStore) -> str:
-        if len(message.properties) > PROPERTIES_SIZE_MAX:
-            return f"the properties have {len(message.properties)} bytes, at most {PROPERTIES_SIZE_MAX} are allowed"
-        return f"the body has {len(message.body)} bytes, at most {self._config.message_size_max} are allowed"
-
-    def _check_place(self, message: MessageToStore) -> None:
-        """Refuse what must not become a path or does not fit a record; asked once a queue."""
-        check_topic(message.topic)
-        if not 0 <= message.queue_id <= QUEUE_ID_MAX:
-            raise MessageRefusedError(f"queue id {message.queue_id} is not from 0 to {QUEUE_ID_MAX}")
 
     def _queue_of(self, record: Record) -> ConsumeQueue | None:
         """The queue that lists a record: none for a prepared message, or one of a topic deleted since."""

@@ -76,6 +76,11 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     """Where the record stands, for a filter that needs its properties (`MessageStore.record_at`)."""
     size: int
 
+    @property
+    def log_end(self) -> int:
+        """Where the record ends."""
+        return self.physical_offset + self.size
+
 
 class GetStatus(enum.Enum):
     """`GetMessageStatus.java`, less the two that only 5.x has."""

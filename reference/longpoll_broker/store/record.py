@@ -57,6 +57,7 @@ _SECTOR_OF_ZEROS: Final = bytes(SECTOR_SIZE)
 SYS_FLAG_TRANSACTION_MASK: Final = 0xC
 SYS_FLAG_TRANSACTION_PREPARED: Final = 0x4
 SYS_FLAG_TRANSACTION_ROLLBACK: Final = 0xC
+_NOT_LISTED: Final = (SYS_FLAG_TRANSACTION_PREPARED, SYS_FLAG_TRANSACTION_ROLLBACK)
 SYS_FLAG_BORN_HOST_V6: Final = 0x10
 SYS_FLAG_STORE_HOST_V6: Final = 0x20
 
@@ -85,6 +86,11 @@ _PLAIN: Final = struct.Struct(">4xI28xi16xq20xi")
 """Of a V1 record between IPv4 hosts: magic, system flag, store timestamp and body length."""
 _SHORT: Final = struct.Struct(">h")
 _PORT: Final = struct.Struct(">i")
+
+
+def is_listed(sys_flag: int) -> bool:
+    """Whether a consume queue lists a message: prepared and rolled-back ones are in the log only."""
+    return sys_flag & SYS_FLAG_TRANSACTION_MASK not in _NOT_LISTED
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -118,11 +124,8 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def in_queue(self) -> bool:
-        """Whether a consume queue lists it: prepared and rolled-back messages are in the log only."""
-        return self.sys_flag & SYS_FLAG_TRANSACTION_MASK not in (
-            SYS_FLAG_TRANSACTION_PREPARED,
-            SYS_FLAG_TRANSACTION_ROLLBACK,
-        )
+        """Whether a consume queue lists it."""
+        return is_listed(self.sys_flag)
 
     def lacks_sector(self, file_size: int) -> bool:
         """Whether topic and properties are zero all through a sector, or at the end: so looks what a disk never got.

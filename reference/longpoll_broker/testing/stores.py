@@ -48,6 +48,14 @@ def message(
     )  # fmt: skip
 
 
+class StillRuntime(RealRuntime):
+    """A clock that stands still, so that two stores of the same messages are equal."""
+
+    def unix_ms(self) -> int:
+        """Always the same."""
+        return 1_700_000_000_000
+
+
 def open_store(directory: object, config: StoreConfig = SMALL) -> MessageStore:
     """Open a store on the real runtime."""
     return MessageStore.open(RealRuntime(), str(directory), config)

@@ -13,7 +13,7 @@ from typing import Literal
 from longpoll_broker.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_broker.wire.command import Command, decode_frame, encode
 from longpoll_broker.wire.frame import FRAME_SIZE_MAX, Buffer, FrameReader
-from longpoll_broker.wire.send_request import decode_frame_or_send
+from longpoll_broker.wire.send_request import START, SendCommand, decode_frame_or_send, read_send
 
 
 class Signal(enum.Enum):
@@ -79,6 +79,13 @@ class Connection:
             return CLOSED
         self._error = RemoteProtocolError("the connection was closed in the middle of a frame")
         raise self._error
+
+    def next_sends(self) -> list[SendCommand]:
+        """The sends that come next and lie whole in what was received last; often none, and only for who reads sends.
+
+        Raises nothing: `next_event` meets whatever ends the row.
+        """
+        return self._frames.next_alike(START, read_send)
 
     def send(self, command: Command) -> list[Buffer]:
         """The buffers to write, in order; the body is not copied. Raises LocalProtocolError."""

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Callable
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -47,6 +48,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes that can be sent or received; a memoryview is of single bytes."""
 
 EMPTY: Final = memoryview(b"")
+T = TypeVar("T")
 
 
 class Serialisation(enum.IntEnum):
@@ -152,6 +154,34 @@ class FrameReader:
                 self._chunk, self._start = EMPTY, 0
                 return None
             self._chunk, self._start = memoryview(self._waiting.popleft()), 0
+
+    def next_alike(self, start: bytes, read: Callable[[bytes, memoryview], T | None]) -> list[T]:
+        """Cut and read frames that lie whole and side by side in the chunk, in JSON, their headers beginning alike.
+
+        `read` gets a header and its body. Nothing is raised: the first frame that is otherwise, or for which `read`
+        returns None, stays the next one.
+        """
+        found: list[T] = []
+        content, at = self._chunk.obj, self._start
+        assert type(content) is bytes
+        # None of the chunk belongs to a frame that is being gathered: that one goes on with it.
+        size = 0 if self._gathered else len(content)
+        while at + HEAD_SIZE < size:
+            length, header_size = _unpack_head(content, at)
+            header_at = at + HEAD_SIZE
+            body_at, stop = header_at + header_size, at + LENGTH_SIZE + length
+            # As `check_length` and `check_mark`, whose other serialisations look like headers too large.
+            if length > self._size_max or header_size > HEADER_SIZE_MAX or not header_at < body_at <= stop <= size:
+                break
+            if not content.startswith(start, header_at):
+                break
+            command = read(content[header_at:body_at], self._chunk[body_at:stop] if body_at < stop else EMPTY)
+            if command is None:
+                break
+            found.append(command)
+            at = stop
+        self._start = at
+        return found
 
     def _cut_in_place(self) -> Frame | None:
         """Cut a frame that lies whole in the chunk, or start to gather the one that does not."""

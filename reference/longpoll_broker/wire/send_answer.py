@@ -12,15 +12,17 @@ from longpoll_broker.wire.codes import VERSION
 from longpoll_broker.wire.frame import HEAD
 
 _HEADER: Final = (
-    '{"code":0,"language":"JAVA","version":' + str(VERSION) + ',"opaque":%d,"flag":%d,'
-    '"serializeTypeCurrentRPC":"JSON","extFields":{"TRACE_ON":"true","MSG_REGION":"DefaultRegion",'
-    '"queueId":"%d","msgId":"%s","queueOffset":"%d"}}'
+    b'{"code":0,"language":"JAVA","version":' + str(VERSION).encode() + b',"opaque":%d,"flag":%d,'
+    b'"serializeTypeCurrentRPC":"JSON","extFields":{"TRACE_ON":"true","MSG_REGION":"DefaultRegion",'
+    b'"queueId":"%d","msgId":"%b%016X","queueOffset":"%d"}}'
 )
 _pack: Final = HEAD.pack
 
 
-def encode_send_head(opaque: int, flag: int, queue_id: int, msg_id: str, queue_offset: int) -> bytes:
-    """The whole frame: JSON's mark 0, sizes and header; `msg_id` is hexadecimal, nothing that JSON would escape."""
-    header = (_HEADER % (opaque, flag, queue_id, msg_id, queue_offset)).encode()
+def encode_send_head(  # noqa: PLR0917 - what differs between two answers
+    opaque: int, flag: int, queue_id: int, host: bytes, physical_offset: int, queue_offset: int
+) -> bytes:
+    """The whole frame: JSON's mark 0, sizes and header; `host` is the message id's first part, in hexadecimal."""
+    header = _HEADER % (opaque, flag, queue_id, host, physical_offset, queue_offset)
     header_size = len(header)
     return _pack(4 + header_size, header_size) + header

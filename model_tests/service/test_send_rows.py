@@ -1,0 +1,222 @@
+"""Sends that come side by side are stored and answered as if each had come by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define, evolve, field
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longpoll_broker.core.properties import DELAY, INNER_QUEUES, PREPARED
+from longpoll_broker.runtime import Buffer
+from longpoll_broker.service import send, send_rows
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.channel import Channel, Limits, Outbox
+from longpoll_broker.store.messages import Arrival, MessageToStore
+from longpoll_broker.store.record import host_bytes
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields
+from longpoll_broker.testing.stores import StillRuntime
+from longpoll_broker.wire.codes import CommandFlag, RequestCode
+from longpoll_broker.wire.command import Command, encode
+from longpoll_broker.wire.send_answer import encode_send_head
+
+STORE = evolve(SMALL_STORE, commit_log_file_size=16_384, message_size_max=2_000, multi_dispatch=True)
+"""Files so small that rows meet their ends."""
+LIMITS = Limits(1 << 24, 1 << 26, 10, 1 << 40)
+
+
+@define(slots=True)
+class Wire:
+    """The socket of a peer that takes everything at once."""
+
+    taken: bytearray = field(factory=bytearray)
+
+    def send(self, content: Buffer) -> int:
+        """Take a buffer."""
+        self.taken += content
+        return len(content)
+
+    def send_parts(self, parts: Sequence[Buffer]) -> int:
+        """Take some."""
+        return sum(map(self.send, parts))
+
+    def recv_into(self, buffer: Buffer) -> int:
+        """Nothing comes but what `Peer.tell` gives."""
+        raise AssertionError(f"{len(buffer)} bytes were asked for")
+
+    def fileno(self) -> int:
+        """It is not registered anywhere."""
+        return -1
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Peer:
+    """A connection to a broker without a socket: what is told is served before the call returns."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.wire = Wire()
+        self.channel = Channel(
+            broker._loops[0], self.wire, ("127.0.0.1", 5555), 7, broker, LIMITS, broker.runtime.lock()
+        )
+        broker.opened(self.channel)
+
+    def tell(self, content: bytes) -> bytes:
+        """Have the broker read these bytes in one piece; what it answers."""
+        outbox = Outbox()
+        connection = self.channel.connection
+        connection.receive_data(content)
+        while isinstance(command := connection.next_event(), Command):
+            self.broker.received(self.channel, command, outbox)
+        self.broker._pass_ended(outbox)
+        outbox.flush()
+        answered = bytes(self.wire.taken)
+        self.wire.taken.clear()
+        return answered
+
+    def told(self, content: bytes) -> tuple[object, ...]:
+        """What is answered and stored, and what is visible then, without the one thing that two brokers differ in."""
+        store = self.broker.store
+        start = store.log_end
+        answered = self.tell(content)
+        host = host_bytes(*self.broker.address)
+        digits = host.hex().upper().encode()
+        log = b"".join(
+            bytes(segment.view[max(start - segment.start, 0) : max(store.log_end - segment.start, 0)])
+            for segment in store._log.segments.segments
+        )
+        ends = [(place, store.visible_end(*place)) for place in store.queues()]
+        return answered.replace(digits, b"HOST"), log.replace(host, b"HOST"), ends, self.channel.request_count
+
+
+PROPERTIES = [
+    "",
+    "UNIQ_KEY\x0101\x02WAIT\x01true\x02TAGS\x01a\x02",
+    "KEYS\x01k\x02TAGS\x01\u00e4",
+    "TAGS\x01z\0\x02",
+    "damaged",
+    f"{DELAY}\x012\x02",
+    f"{DELAY}\x01soon\x02",
+    f"{PREPARED}\x01true\x02",
+    f"{INNER_QUEUES}\x01U\x02",
+]
+
+
+@st.composite
+def sends(draw: st.DrawFn) -> bytes:
+    """One request as bytes: most are plain sends, the others go every other way there is."""
+    fields = send_fields(draw(st.sampled_from("TTTTU")), draw(st.integers(0, 3)), draw(st.sampled_from(PROPERTIES)))
+    odd = draw(st.sampled_from([{}] * 12 + [
+        {"b": "%RETRY%none"}, {"b": "SCHEDULE_TOPIC_XXXX"}, {"b": "bad/name"}, {"b": "TBW102"}, {"c": "none", "b": "V"},
+        {"e": "-1"}, {"e": "99"}, {"e": "x"}, {"f": "4"}, {"f": "12"}, {"f": "48"}, {"m": "true"}, {"j": "3"},
+    ]))  # fmt: skip
+    flag = draw(st.sampled_from([0] * 8 + [int(CommandFlag.ONE_WAY), int(CommandFlag.RESPONSE), 8]))
+    code = draw(st.sampled_from([RequestCode.SEND_MESSAGE_V2] * 12 + [RequestCode.SEND_BATCH_MESSAGE, 9_999]))
+    body = draw(st.sampled_from([b"body"] * 8 + [b"", b"x" * 300, b"y" * 2_001]))
+    return b"".join(encode(Command(code, draw(st.integers(0, 99)), flag, ext_fields=fields | odd, body=body)))
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer]]:
+    """Of a broker that serves rows, and of one that does not, both with a clock that stands still."""
+    directories = [str(tmp_path_factory.mktemp(name)) for name in ("rows", "single")]
+    with (
+        Broker.start(StillRuntime(), directories[0], store_config=STORE) as rows,
+        Broker.start(StillRuntime(), directories[1], store_config=STORE) as single,
+    ):
+        single._send_rows = None
+        yield Peer(rows), Peer(single)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(sends(), max_size=24).map(b"".join))
+def test_a_row_is_served_as_its_sends_are(peers: tuple[Peer, Peer], content: bytes) -> None:
+    """The same answers, records and visible ends, to the byte, whatever stands in the row."""
+    rows, single = peers
+
+    assert rows.told(content) == single.told(content)
+
+
+def plain_row(count: int) -> bytes:
+    """So many plain sends with different opaques."""
+    fields = send_fields("T", 0, "TAGS\x01a\x02")
+    return b"".join(
+        b"".join(encode(Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=fields, body=b"x" * number)))
+        for number in range(count)
+    )
+
+
+def with_next_offset(*parts: Any) -> bytes:
+    """An answer that tells of another offset than the message's."""
+    return encode_send_head(*parts).replace(b'"}}', b'0"}}')
+
+
+def test_planted_slips_in_serving_rows_are_seen(peers: tuple[Peer, Peer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer with another number, and a way that should have been the long one."""
+    rows, single = peers
+    row = plain_row(4)
+    assert rows.told(row) == single.told(row)
+    with monkeypatch.context() as planted:
+        planted.setattr(send_rows, "encode_send_head", with_next_offset)
+        assert rows.told(row) != single.told(row)
+    fields = send_fields("T", 0, f"{DELAY}\x012\x02")
+    delayed = plain_row(1) + b"".join(encode(Command(RequestCode.SEND_MESSAGE_V2, 9, ext_fields=fields, body=b"x")))
+    with monkeypatch.context() as planted:
+        planted.setattr(send, "_LEADING_ELSEWHERE", frozenset())
+        assert rows.told(delayed) != single.told(delayed)
+
+
+def test_a_row_is_stored_in_one_go(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the first message of a plain row, which is served by itself."""
+    broker = start_broker()
+    peer = Peer(broker)
+    peer.tell(plain_row(1))
+    stored: list[int] = []
+    put_row = broker.store.put_row
+
+    def noted(messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
+        stored.append(len(messages))
+        return put_row(messages)
+
+    monkeypatch.setattr(broker.store, "put_row", noted)
+    peer.tell(plain_row(10))
+
+    assert stored == [9]
+
+
+def test_a_broker_with_more_to_do_for_each_send_serves_no_rows(start_broker: StartBroker, tmp_path: Path) -> None:
+    """A history is recorded, or the disk is waited for."""
+    recording = start_broker(record_directory=str(tmp_path / "history"))
+    waiting = start_broker(directory=str(tmp_path / "waiting"), store_config=evolve(STORE, flush_disk_sync=True))
+    plain = start_broker(directory=str(tmp_path / "plain"))
+
+    assert [recording._send_rows, waiting._send_rows] == [None, None]
+    assert plain._send_rows is not None
+
+
+def test_pipelined_sends_wake_a_held_pull(start_broker: StartBroker, connect: Connect) -> None:
+    """Over a socket: a pull that is held gets the row's first messages, and every send its answer."""
+    broker = start_broker()
+    sender, puller = connect(broker.address), connect(broker.address)
+    sender.send_bytes(plain_row(1))
+    assert sender.reply(0) is not None
+    pulled = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=20_000))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    sender.send_bytes(plain_row(40))
+    replies = [sender.reply(number) for number in range(40)]
+    answer = puller.reply(pulled)
+
+    assert answer is not None
+    bodies = [bytes(record.body) for record in records_of(answer)]
+    assert bodies == [b"x" * number for number in range(len(bodies))]
+    assert bodies
+    assert [reply.ext_fields["queueOffset"] for reply in replies if reply and reply.ext_fields] == [
+        str(1 + number) for number in range(40)
+    ]

@@ -1,0 +1,215 @@
+"""A row of messages against the same messages put one by one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.errors import MessageRefusedError
+from longpoll_broker.store import commit_log, rows
+from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import Arrival, MessageToStore
+from longpoll_broker.testing.stores import HOST_V6, SMALL, StillRuntime, message, open_store
+
+MESSAGES = st.builds(
+    message,
+    st.sampled_from(["T", "U", "SCHEDULE_TOPIC_XXXX", "bad/topic"]),
+    st.integers(-1, 2),
+    st.sampled_from([b"", b"body", b"x" * 300, b"y" * 1024, b"z" * 1025]),
+    tag=st.sampled_from([None, "a", "ä", "zero\0", "\0" * 600]),
+    born_host=st.sampled_from([message().born_host] * 5 + [HOST_V6]),
+    sys_flag=st.sampled_from([0, 0, 1, 0x4, 0x8, 0xC, 0x30]),
+)
+
+
+def put_each(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Arrival]:
+    """Put messages one by one; their arrivals."""
+    found: list[Arrival] = []
+    for each in messages:
+        try:
+            store.put(each)
+        except MessageRefusedError:
+            continue
+        found += store.dispatch(10)
+    return found
+
+
+def put_rows(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Arrival]:
+    """Put messages in rows; the first of the rest by itself."""
+    found: list[Arrival] = []
+    while messages:
+        row = store.put_row(messages)
+        arrivals = store.dispatch(len(messages))
+        assert list(arrivals) == list(row)
+        found += [*arrivals, *put_each(store, messages[len(row) : len(row) + 1])]
+        messages = messages[len(row) + 1 :]
+    return found
+
+
+def stored(messages: Sequence[MessageToStore], config: StoreConfig, *, in_rows: bool) -> tuple[list[Arrival], bytes]:
+    """The arrivals of messages, and the whole log."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = MessageStore.open(StillRuntime(), directory, config)
+        try:
+            arrivals = (put_rows if in_rows else put_each)(store, messages)
+            log = b"".join(bytes(segment.view) for segment in store._log.segments.segments)
+        finally:
+            store.close()
+    return arrivals, log
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(MESSAGES, max_size=20))
+def test_a_row_is_stored_as_its_messages_are(messages: list[MessageToStore]) -> None:
+    """The same bytes in the same files, the same arrivals in the same order, whatever stands in the row."""
+    assert stored(messages, SMALL, in_rows=False) == stored(messages, SMALL, in_rows=True)
+
+
+def test_a_row_takes_what_is_plain_and_no_more() -> None:
+    """The first message that needs more ends it: a new queue, another host, another form, a body too large."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
+        plain = message()
+        assert not store.put_row([plain]), "the queue is not there yet"
+        put_each(store, [plain])
+
+        assert len(store.put_row([plain] * 3)) == 3
+        for other in (
+            message("T", 1),
+            message("U", 0),
+            message("T", 0, born_host=HOST_V6),
+            message("T", 0, sys_flag=0x4),
+            message("T", 0, b"x" * (SMALL.message_size_max + 1)),
+            message("T", 0, tag="zero\0"),
+            structs.replace(plain, inner_queues=(("U", 0),)),
+            structs.replace(plain, flag=2**31),
+        ):
+            (arrival,) = store.put_row([plain, other, plain])
+            assert store.log_end == arrival.log_end
+        store.abandon()
+
+
+def test_a_row_ends_with_the_file() -> None:
+    """A record that does not fit is for `put`, which goes on in the next file."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = open_store(directory)
+        put_each(store, [message()])
+        size = store.log_end
+
+        assert len(store.put_row([message()] * 100)) == (SMALL.commit_log_file_size - 8) // size - 1
+        assert store.put(message()).physical_offset == SMALL.commit_log_file_size
+        assert len(store.put_row([message()] * 2)) == 2
+        store.abandon()
+
+
+def test_a_row_needs_no_system_call() -> None:
+    """It stays in the present file and on the disk blocks that this has, so nothing can fail once it has begun."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
+        put_each(store, [message()])
+        segment = store._log.segments.segments[0]
+        segment.reserved_end = store.log_end + 2 * store.log_end
+
+        assert len(store.put_row([message()] * 5)) == 2
+        store.abandon()
+
+
+class _KilledError(Exception):
+    """The process is gone."""
+
+
+class _LastView:
+    """A map into which the last write of a process goes only as far as `left` bytes."""
+
+    def __init__(self, view: memoryview, left: int) -> None:
+        self.view = view
+        self.left = left
+
+    def __setitem__(self, part: slice, content: memoryview) -> None:
+        """Copy what is left to copy; the process ends with the last of it."""
+        count = min(self.left, len(content))
+        self.view[part.start : part.start + count] = content[:count]
+        self.left -= count
+        if count < len(content):
+            raise _KilledError
+
+
+def kept_after_kill(written: int) -> int:
+    """How many messages of a row of three are found after a kill that came with so many bytes of the row written."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = open_store(directory)
+        put_each(store, [message()])
+        segment = store._log.segments.segments[0]
+        view = segment.view
+        segment.view = _LastView(view, written)  # type: ignore[assignment]
+        with pytest.raises(_KilledError):
+            store.put_row([message(tag="a")] * 3)
+        segment.view = view
+        store.abandon()
+        store = open_store(directory)
+        found = store.visible_end("T", 0) - 1
+        store.close()
+    return found
+
+
+CUTS = (0, 1, 40, 120, 200, 250, 300)
+"""Bytes of a row of 309."""
+
+
+def test_a_process_killed_in_a_row_leaves_none_of_it() -> None:
+    """The first record's mark is written last."""
+    assert [kept_after_kill(written) for written in CUTS] == [0] * len(CUTS)
+
+
+def test_planted_a_row_written_from_its_beginning_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the row is found."""
+
+    def append_records(log: CommitLog, records: Sequence[bytes]) -> None:
+        segment = log._segment
+        assert segment is not None
+        content = memoryview(b"".join(records))
+        segment.view[log.end - segment.start : log.end - segment.start + len(content)] = content
+
+    monkeypatch.setattr(CommitLog, "append_records", append_records)
+
+    assert max(kept_after_kill(written) for written in CUTS) > 0
+
+
+def with_next_tags(*parts: Any) -> Arrival:
+    """An arrival whose tags code is off by one."""
+    return structs.replace(Arrival(*parts), tags_code=Arrival(*parts).tags_code + 1)
+
+
+def test_planted_slips_in_a_row_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record, or an arrival, with one number that is another."""
+    messages = [message(), message(tag="a"), message(tag="b")]
+    expected = stored(messages, SMALL, in_rows=False)
+    with monkeypatch.context() as planted:
+        planted.setattr(commit_log, "CRC_MASK", 0xFFFF)
+        log = stored(messages, SMALL, in_rows=True)[1]
+    with monkeypatch.context() as planted:
+        planted.setattr(rows, "Arrival", with_next_tags)
+        arrivals = stored(messages, SMALL, in_rows=True)[0]
+
+    assert (log != expected[1], arrivals != expected[0]) == (True, True)
+
+
+def test_a_wild_number_leaves_no_gap() -> None:
+    """A number that fits no record ends the row before it, and the offsets go on where they were."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = open_store(directory)
+        put_each(store, [message()])
+        row = store.put_row([message(), structs.replace(message(), reconsume_times=2**40), message()])
+
+        assert [arrival.offset_end for arrival in row] == [2]
+        assert store.put(message()).queue_offset == 2
+        store.abandon()
