@@ -168,7 +168,7 @@ def test_what_was_woken_in_place_is_nobodys_before_it_is_settled() -> None:
     assert room.used == 0
 
 
-@pytest.mark.parametrize("method", ["settle", "_unlink", "_leave", "_uncount"])
+@pytest.mark.parametrize("method", ["settle", "_unlink", "_leave"])
 def test_planted_a_part_of_settling_left_out_is_seen(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them leaves something of a pull behind."""
     monkeypatch.setattr(HoldTable, method, lambda *_arguments: None)

@@ -56,12 +56,14 @@ def _waits_for_others() -> bool:
     order: list[str] = []
     sinks: Any = [Sink(name, order) for name in ("early", "busy", "other")]
     outbox = Outbox()
-    for sink, count in zip(sinks, (3 * FLUSH_COUNT, CHANNEL_COUNT - 1, CHANNEL_COUNT), strict=True):
+    for sink, count in zip(sinks, (3 * FLUSH_COUNT, CHANNEL_COUNT - 1, FLUSH_COUNT), strict=True):
         outbox.write_in_row(sink, (b"",), count)
     outbox.write_in_row(sinks[1], (b"",))
+    outbox.flush_busy()
     order.append("all is written")
     outbox.flush()
     assert not any(sink.waiting for sink in sinks)
+    assert order.index("early") > order.index("all is written") < order.index("other")
     return order.index("busy") > order.index("all is written")
 
 

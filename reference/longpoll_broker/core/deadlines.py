@@ -6,7 +6,7 @@ Leaves out what an item is and what becomes of one that is due (`core.hold`). Fo
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -36,16 +36,11 @@ class Deadlines(Generic[Item]):
 
     def remove(self, item: Item, deadline_ms: int) -> None:
         """Disarm one item; nothing happens when it is not armed at that time."""
-        self.remove_all((item,), deadline_ms)
-
-    def remove_all(self, items: Iterable[Item], deadline_ms: int) -> None:
-        """Disarm items of one time, as far as they are armed."""
-        armed = self._due.get(deadline_ms)
-        if armed is None:
+        items = self._due.get(deadline_ms)
+        if items is None:
             return
-        for item in items:
-            armed.pop(item, None)
-        if not armed:
+        items.pop(item, None)
+        if not items:
             del self._due[deadline_ms]
             # As in trio: stale entries are cheap until they outnumber the live ones.
             if len(self._heap) > 2 * len(self._due) + 1000:

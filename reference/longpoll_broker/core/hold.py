@@ -15,8 +15,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -91,10 +89,6 @@ class Pull(msgspec.Struct, eq=False, gc=False):
     """The `Bucket` that it was put into, while it is held or taken."""
     unmatched_end: int = 0
     """A recheck has looked at every message from `offset` to here, and the filter wants none."""
-
-
-_CHANNEL: Final[Callable[[Pull], Hashable]] = attrgetter("channel")
-_DEADLINE_MS: Final[Callable[[Pull], int]] = attrgetter("deadline_ms")
 
 
 @define(slots=True, eq=False)
@@ -281,7 +275,9 @@ class HoldTable:
                 del bucket.pulls[pull]
         for pull in gone:
             pull.phase = QUEUED
-        self._uncount(bucket, len(gone))
+        bucket.known -= len(gone)
+        if not bucket.known and not self.keeps_empty:
+            del self._buckets[key]
         self._leave(len(gone))
         self._unsettled += len(gone)
         return woken, thrown
@@ -375,15 +371,12 @@ class HoldTable:
     def _forget(self, pulls: Sequence[Pull]) -> None:
         """Let go of pulls that were held or taken: of their places, their channels and their deadlines."""
         for pull in pulls:
-            self._uncount(pull.bucket, 1)
+            bucket = pull.bucket
+            bucket.known -= 1
+            if not bucket.known and not self.keeps_empty:
+                del self._buckets[bucket.key]
         self._leave(len(pulls))
         self._unlink(pulls)
-
-    def _uncount(self, bucket: Bucket, count: int) -> None:
-        """So many pulls of a bucket are neither held nor taken any more."""
-        bucket.known -= count
-        if not bucket.known and not self.keeps_empty:
-            del self._buckets[bucket.key]
 
     def _leave(self, count: int) -> None:
         """So many pulls of the table are neither held nor taken any more."""
@@ -392,14 +385,13 @@ class HoldTable:
             self.room.give(count)
 
     def _unlink(self, pulls: Sequence[Pull]) -> None:
-        """Take pulls from their channels and deadlines; a row of them mostly has few of both."""
-        for channel, of_channel in groupby(pulls, _CHANNEL):
-            known = self._channels[channel]
-            for pull in of_channel:
-                del known[pull]
-                pull.bucket = None
-            if not known:
-                del self._channels[channel]
-        if self.own_deadlines:
-            for deadline_ms, due in groupby(pulls, _DEADLINE_MS):
-                self._deadlines.remove_all(due, deadline_ms)
+        """Take pulls from their channels and deadlines."""
+        channels, own_deadlines, disarm = self._channels, self.own_deadlines, self._deadlines.remove
+        for pull in pulls:
+            pull.bucket = None
+            channel = channels[pull.channel]
+            del channel[pull]
+            if not channel:
+                del channels[pull.channel]
+            if own_deadlines:
+                disarm(pull, pull.deadline_ms)

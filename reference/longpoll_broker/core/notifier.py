@@ -77,7 +77,7 @@ class Walk:
         woken, thrown = self.table.wake_in_place(self.key, self._choose)
         self._ready.extend(woken)
         self._thrown.extend(thrown)
-        gone = [*woken, *thrown]
+        gone = [*woken, *thrown] if thrown else woken
         if len(gone) < SETTLED_LATER:
             self.table.settle(gone)
         else:

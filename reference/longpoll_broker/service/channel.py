@@ -220,15 +220,20 @@ class Outbox:
         self._count += count
 
     def write_in_row(self, channel: Channel, parts: Parts, count: int = 1) -> None:
-        """Queue answers of what may be a long row, and send what has become much.
+        """Queue answers of what may be a long row, and send everything if it has become much.
 
-        The first of a thousand must not wait for the last, nor those of one connection for all others'.
+        The first of a thousand answers must not wait for the last.
         """
         self.write(channel, parts, count)
         if self._count >= self._part:
             self._flush()
             self._part = min(2 * self._part, FLUSH_COUNT_MAX)
-        elif self._channels[channel] >= CHANNEL_COUNT and not self._sent:
+
+    def flush_busy(self) -> None:
+        """Send to the connections that have much to be told, whatever others wait for."""
+        if self._sent:
+            return
+        for channel in [channel for channel, count in self._channels.items() if count >= CHANNEL_COUNT]:
             self._count -= self._channels.pop(channel)
             channel.flush()
 

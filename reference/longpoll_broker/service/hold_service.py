@@ -274,6 +274,7 @@ class HoldService:
                 self._runtime.step(steps.each)
             for pull in self._executor.submit_row(row, outbox):
                 self._reject(pull, outbox)
+            outbox.flush_busy()
             count = min(2 * count, ROW_COUNT_MAX)
         self._look_at_each(steps, shard, walk, outbox)
         if walk.unsettled:

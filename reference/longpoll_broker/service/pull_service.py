@@ -8,7 +8,7 @@ Source: `PullMessageProcessor.java`, `PullRequestHoldService.java` 4.9.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
@@ -98,14 +98,15 @@ class RowAnswer:
     key: RowKey
     heads: PullHeads
     records: tuple[Buffer, ...]
-    """Empty where `body` has them."""
     body: bytes
-    """The records as one, where that is little."""
+    """The records as one, where that is little; else empty."""
     message_count: int
     size_bytes: int
 
-    def parts(self, opaques: Iterable[int]) -> Parts:
+    def parts(self, opaques: Sequence[int]) -> Parts:
         """The buffers of the answers to some pulls of one channel."""
+        if len(opaques) == 1:
+            return (self.heads.head(opaques[0]), *self.records)
         if self.body:
             return (self.heads.frames(opaques, self.body),)
         return [part for opaque in opaques for part in (self.heads.head(opaque), *self.records)]
@@ -227,9 +228,8 @@ class PullService:
             found.code, pull.flag | RESPONSE, read.status.name,
             read.offset_next, read.offset_min, read.offset_max, read.size_bytes,
         )  # fmt: skip
-        copies = read.size_bytes <= COPIED_SIZE_MAX
-        records, body = ((), b"".join(read.records)) if copies else (tuple(read.records), b"")
-        self._last = RowAnswer(key, heads, records, body, len(read.offsets), read.size_bytes)
+        body = b"".join(read.records) if read.size_bytes <= COPIED_SIZE_MAX else b""
+        self._last = RowAnswer(key, heads, tuple(read.records), body, len(read.offsets), read.size_bytes)
 
     def run_alike(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
         """Run the pulls at the beginning of a row that get what the last woken pull got; the rest stays as it is."""
@@ -240,19 +240,19 @@ class PullService:
         ran = list(alike)
         for _pull in ran:
             self.runtime.step("run")
-        if self._row_key(ran[0]) == row.key:
-            self._answer_in_row(ran, row, outbox)
+        if self._row_key(ran[0]) != row.key:
+            return
+        for _channel, of_channel in groupby(ran, _CHANNEL):
+            self._answer_in_row(list(of_channel), row, outbox)
 
     def _answer_in_row(self, pulls: Sequence[Pull], row: RowAnswer, outbox: Outbox) -> None:
-        """Answer pulls as the last one was."""
-        for channel, of_channel in groupby(pulls, _CHANNEL):
-            assert isinstance(channel, Channel)
-            opaques = []
-            for pull in of_channel:
-                pull.phase = ANSWERED
-                opaques.append(pull.opaque)
-            outbox.write_in_row(channel, row.parts(opaques), len(opaques))
+        """Answer pulls of one channel as the last one was."""
         first = pulls[0]
+        channel = first.channel
+        assert isinstance(channel, Channel)
+        for pull in pulls:
+            pull.phase = ANSWERED
+        outbox.write_in_row(channel, row.parts([pull.opaque for pull in pulls]), len(pulls))
         self.statistics.count_get(
             first.topic, first.group, first.queue_id,
             messages=row.message_count, size=row.size_bytes, latency_ms=0, times=len(pulls),

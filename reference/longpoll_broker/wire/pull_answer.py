@@ -53,7 +53,9 @@ class PullHeads:
 
     def head(self, opaque: int) -> bytes:
         """The head of one of them, a body of their common size follows."""
-        return self.frames((opaque,), b"")
+        digits = b"%d" % opaque
+        header_size = self._size + len(digits)
+        return b"".join((_pack(4 + header_size + self._body_size, header_size), self._before, digits, self._after))
 
     def frames(self, opaques: Iterable[int], body: bytes) -> bytes:
         """Each one's head and body, one after the other."""
