@@ -9,8 +9,10 @@ from contextlib import nullcontext
 import attrs
 import pytest
 
+from longpoll_broker.core import notifier
 from longpoll_broker.core.filter import java_hash, tag_filter
 from longpoll_broker.core.hold import HELD, Pull
+from longpoll_broker.core.notifier import SETTLED_LATER
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service import hold_service
 from longpoll_broker.service.channel import Outbox
@@ -95,6 +97,35 @@ class Bench:
         end = self.queues.visible_end(*KEY)
         self.service.notify(KEY, end, self.queues.messages[KEY][-1].tags_code, self.outbox)
         self.service.assert_tidy()
+
+
+def flushes_of_row(count: int) -> list[tuple[int, int]]:
+    """One message wakes so many pulls in place: how many had run at each flush, and how many were to be settled."""
+    bench = Bench(STRICT)
+    flushes: list[tuple[int, int]] = []
+
+    class Noting(Outbox):
+        def flush(self) -> None:
+            unsettled = sum(shard.table._unsettled for shard in bench.service._shards)
+            flushes.append((len(bench.ran), unsettled))
+
+    bench.outbox = Noting()
+    pulls = [bench.hold() for _ in range(count)]
+    bench.arrive()
+    assert bench.ran == [(pull, "woken") for pull in pulls]
+    assert len(bench.service) == 0
+    return flushes
+
+
+def test_the_first_of_a_long_row_is_told_before_the_others_run_and_all_before_they_are_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A short row is told at the end of the pass; planted: so is a long one that is settled at once."""
+    assert flushes_of_row(SETTLED_LATER) == [(1, SETTLED_LATER), (SETTLED_LATER, SETTLED_LATER)]
+    assert flushes_of_row(SETTLED_LATER - 1) == []
+
+    monkeypatch.setattr(notifier, "SETTLED_LATER", 1000)
+    assert flushes_of_row(SETTLED_LATER) == []
 
 
 @pytest.mark.parametrize("variant", ["before_lock", "in_lock", "after_insert"])

@@ -31,7 +31,7 @@ SHARD_COUNT: Final = 8
 EXPIRED_COUNT: Final = 2_000
 """Pulls let go at their deadlines, about 20 ms of work, after which other connections have their turn."""
 ROW_COUNT: Final = FLUSH_COUNT
-"""Pulls woken in place that are run together at the beginning of a row; the next part is twice as long."""
+"""Pulls woken in place that are run together, after the first of a long row; the next part is twice as long."""
 ROW_COUNT_MAX: Final = 128
 """Longest such part."""
 
@@ -267,15 +267,18 @@ class HoldService:
         return None
 
     def _hand_out(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> None:
-        """Queue what was woken in place, a long row part by part and told to the last before it is forgotten."""
-        count = ROW_COUNT
+        """Queue what was woken in place; of a long row the first is told at once, and the last before it is settled."""
+        count = 1 if walk.unsettled else ROW_COUNT
         while row := walk.row(count):
             for _pull in row:
                 self._runtime.step(steps.each)
             for pull in self._executor.submit_row(row, outbox):
                 self._reject(pull, outbox)
-            outbox.flush_busy()
-            count = min(2 * count, ROW_COUNT_MAX)
+            if count == 1:
+                outbox.flush()
+            else:
+                outbox.flush_busy()
+            count = min(max(2 * count, ROW_COUNT), ROW_COUNT_MAX)
         self._look_at_each(steps, shard, walk, outbox)
         if walk.unsettled:
             outbox.flush()

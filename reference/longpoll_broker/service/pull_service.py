@@ -321,10 +321,10 @@ class PullService:
             cause = "thrown"
         if self.recorder is not None:
             self.recorder.put("run", after_ns, **self._place(pull))
-        if key is not None and isinstance(decision, Found):
-            self._remember(key, pull, decision)
         self._count(pull, decision, begun_ns)
         self._answer(pull, decision, cause, outbox)
+        if key is not None and isinstance(decision, Found):
+            self._remember(key, pull, decision)
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
         """Answer a pull without running it: `busy`, `thrown`, or, for what it did not do, the offset it came with."""
