@@ -259,6 +259,39 @@ def test_files_without_messages_are_removed(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("planted", ["hash", "previous", "order of keys"])
+def found_behind_keyless(directory: pathlib.Path) -> list[int]:
+    """Which of twenty keys are found, each behind messages without any, at every place of a stretch of the log."""
+    store = open_store(directory, evolve(SMALL, commit_log_file_size=16_384))
+    for number in range(20):
+        put_and_dispatch(store, [message("A", body=b"x" * size) for size in (5, number)])
+        put_and_dispatch(store, [message("A", properties={"KEYS": f"k{number}"})])
+    index_all(store)
+    found = [number for number in range(20) if offsets(store, "A", f"k{number}")]
+    store.close()
+    return found
+
+
+def test_keys_are_seen_behind_messages_without(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a stretch or a pass ends."""
+    for stretch_size, pass_size in ((16, 1 << 20), (1 << 20, 300), (17, 100)):
+        monkeypatch.setattr(indexer, "STRETCH_SIZE", stretch_size)
+        monkeypatch.setattr(indexer, "PASS_SIZE", pass_size)
+        assert found_behind_keyless(tmp_path / f"{stretch_size}") == list(range(20))
+    # A look that ends at the border of a stretch, as a planted fault.
+    monkeypatch.setattr(indexer, "PASS_SIZE", 1 << 20)
+    monkeypatch.setattr(indexer, "_find_key", in_whole_stretches)
+    assert found_behind_keyless(tmp_path / "planted") != list(range(20))
+
+
+def in_whole_stretches(view: memoryview, start: int, stop: int) -> int:
+    """As `_find_key`, but blind to what lies across a border."""
+    for at in range(start, stop, 17):
+        found = bytes(view[at : min(at + 17, stop)]).find(b"KEY")
+        if found >= 0:
+            return at + found
+    return -1
+
+
 def test_planted_faults_are_seen(
     java_store: pathlib.Path, java_config: StoreConfig, monkeypatch: pytest.MonkeyPatch, planted: str
 ) -> None:

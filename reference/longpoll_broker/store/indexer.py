@@ -20,6 +20,10 @@ CATCH_UP_COUNT_MAX: Final = 20_000
 """Most records that a query indexes before it looks: 0.2 s at worst; the flush thread does the rest."""
 STRETCH_SIZE: Final = 16 * 1024
 """Bytes of the log looked at for keys at once: some microseconds."""
+PASS_SIZE: Final = 64 * 1024 * 1024
+"""Most bytes passed over, or not, before the caller hears of it: some milliseconds."""
+RECORD_WORTH: Final = 4 * 1024
+"""Bytes that are looked at in the time of one record."""
 _KEY: Final = b"KEY"
 """In the name of both properties that hold keys, so a record without it need not be decoded."""
 
@@ -56,7 +60,7 @@ class Indexer:
             return self.cursor >= end
 
     def _pass_keyless(self, end: int) -> int:
-        """Pass over a stretch of the log in which nothing looks like a key, with one look at its bytes.
+        """Pass over records in which nothing looks like a key, with a few looks at all their bytes.
 
         Returns how many records that counts for; 0, and nothing is passed, when the first record has to be looked at.
         """
@@ -68,19 +72,14 @@ class Indexer:
         size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, position)
         if magic == MAGIC_BLANK or _KEY in bytes(segment.view[position : position + size]):
             return 0
-        stop = min(end - segment.start, segment.size, position + STRETCH_SIZE)
-        key_at = bytes(segment.view[position:stop]).find(_KEY)
-        if key_at >= 0:
-            stop = position + key_at
-        passed = position
-        count = 0
-        while passed + BLANK_SIZE_MIN <= stop:
-            size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, passed)
-            if magic == MAGIC_BLANK or passed + size > stop:
-                break
-            assert size > 0
-            passed += size
-            count += 1
+        border = min(end - segment.start, segment.size)
+        stop = min(border, position + PASS_SIZE)
+        key_at = _find_key(segment.view, position + size, stop)
+        if key_at < 0 and stop == border:
+            # A record or a file ends here, so nobody needs to know where the others did.
+            self.cursor = segment.start + border
+            return 1 + (border - position) // RECORD_WORTH
+        passed, count = _whole_records(segment.view, position, stop if key_at < 0 else key_at)
         self.cursor = segment.start + passed
         return count
 
@@ -147,3 +146,27 @@ class Indexer:
     def close(self) -> None:
         """Unmap the files."""
         self._index.close()
+
+
+def _find_key(view: memoryview, start: int, stop: int) -> int:
+    """Where in `view[start:stop]` the first thing like a key begins; -1 when there is none."""
+    for at in range(start, stop, STRETCH_SIZE):
+        # A little of the next stretch too, for what lies across the border.
+        found = bytes(view[at : min(at + STRETCH_SIZE + len(_KEY) - 1, stop)]).find(_KEY)
+        if found >= 0:
+            return at + found
+    return -1
+
+
+def _whole_records(view: memoryview, start: int, stop: int) -> tuple[int, int]:
+    """(where the last record of `view[start:stop]` ends that lies there whole, how many they are)."""
+    at = start
+    count = 0
+    while at + BLANK_SIZE_MIN <= stop:
+        size, magic = SIZE_AND_MAGIC.unpack_from(view, at)
+        if magic == MAGIC_BLANK or at + size > stop:
+            break
+        assert size > 0
+        at += size
+        count += 1
+    return at, count
