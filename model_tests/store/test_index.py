@@ -258,7 +258,6 @@ def test_files_without_messages_are_removed(tmp_path: pathlib.Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("planted", ["hash", "previous", "order of keys"])
 def found_behind_keyless(directory: pathlib.Path) -> list[int]:
     """Which of twenty keys are found, each behind messages without any, at every place of a stretch of the log."""
     store = open_store(directory, evolve(SMALL, commit_log_file_size=16_384))
@@ -292,6 +291,7 @@ def in_whole_stretches(view: memoryview, start: int, stop: int) -> int:
     return -1
 
 
+@pytest.mark.parametrize("planted", ["hash", "previous", "order of keys"])
 def test_planted_faults_are_seen(
     java_store: pathlib.Path, java_config: StoreConfig, monkeypatch: pytest.MonkeyPatch, planted: str
 ) -> None:
