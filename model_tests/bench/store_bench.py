@@ -56,12 +56,27 @@ def dispatch(store: MessageStore, _load: Load) -> int:
 
 
 def put_and_dispatch(store: MessageStore, load: Load) -> int:
-    """Append and dispatch in turns of 64, as the send path does."""
+    """Append and dispatch in turns of 64, message by message."""
     made = load.made()
     for start in range(0, load.messages, 64):
         for index in range(start, min(load.messages, start + 64)):
             store.put(made[index % load.queues])
         store.dispatch(64)
+    return load.messages
+
+
+def put_rows_and_dispatch(store: MessageStore, load: Load) -> int:
+    """Append rows of 64 and dispatch them, as the send path does when a producer sends side by side."""
+    made = (load.made() * 64)[:64]
+    left = load.messages
+    while left:
+        row = made[: min(left, 64)]
+        put_count = len(store.put_row(row))
+        if put_count < len(row):
+            store.put(row[put_count])
+            put_count += 1
+        store.dispatch(64)
+        left -= put_count
     return load.messages
 
 
@@ -81,7 +96,7 @@ def index(store: MessageStore, load: Load) -> int:
     """Index every message by its one key, as the flush thread does."""
     while not store.index(256):
         pass
-    return load.messages * 2
+    return load.messages * 3
 
 
 def flush(store: MessageStore) -> int:
@@ -125,6 +140,7 @@ def main() -> None:
             "put": put,
             "dispatch": dispatch,
             "put + dispatch": put_and_dispatch,
+            "put rows + dispatch": put_rows_and_dispatch,
             "index": index,
             "get, 32 a pull": read,
         }
@@ -132,7 +148,7 @@ def main() -> None:
             measure(name, partial(work, store, load), options.profile)
         measure("flush (calls)", partial(flush, store), options.profile)
         store.close()
-        measure("open, walked records", partial(reopen, directory, 2 * load.messages), options.profile)
+        measure("open, walked records", partial(reopen, directory, 3 * load.messages), options.profile)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from longpoll_broker.wire.headers import (
     SendMessageResponseHeader,
 )
 from longpoll_broker.wire.message import encode_properties
+from longpoll_broker.wire.send_answer import encode_send_head
 
 BATCH = 64
 """Commands of one received chunk: what a client with 64 in flight sends."""
@@ -82,6 +83,19 @@ def decoding(command: Command) -> Callable[[], None]:
     return run
 
 
+def reading_a_row(command: Command) -> Callable[[], None]:
+    """Receive a chunk of sends and take the first, then those behind it, as a broker does."""
+    connection = Connection(reads_sends=True)
+    chunk = b"".join(connection.send(command)) * BATCH
+
+    def run() -> None:
+        connection.receive_data(chunk)
+        while connection.next_event() is not NEED_DATA:
+            connection.next_sends()
+
+    return run
+
+
 def repeating(action: Callable[[], object]) -> Callable[[], None]:
     """The action, as often as a chunk has commands."""
 
@@ -112,6 +126,9 @@ def cases() -> dict[str, Callable[[], None]]:
             f"encode a send's answer, {kind.name}": repeating(partial(answer, send, sent, 0)),
             f"encode a pull's answer, {kind.name}": repeating(partial(answer, pull, pulled, 8000)),
         }
+    found["read a send in a row, JSON"] = reading_a_row(send_request(Serialisation.JSON))
+    place = (b"7F00000100002A9F", 123_456_789, 123_456)
+    found["encode a row's answer, JSON"] = repeating(partial(encode_send_head, 12_345, 1, 3, *place))
     send_fields, pull_fields = send_request(Serialisation.JSON).ext_fields, pull_request(Serialisation.JSON).ext_fields
     found["type a send's header"] = repeating(lambda: SendMessageRequestHeaderV2.decode(send_fields))
     found["type a pull's header"] = repeating(lambda: PullMessageRequestHeader.decode(pull_fields))
