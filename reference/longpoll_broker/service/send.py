@@ -56,7 +56,7 @@ from longpoll_broker.wire.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
 from longpoll_broker.wire.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from longpoll_broker.wire.message import decode_batch, java_hash
+from longpoll_broker.wire.message import decode_batch, tags_code
 from longpoll_broker.wire.send_answer import encode_send_head
 from longpoll_broker.wire.send_request import SendCommand
 
@@ -404,7 +404,7 @@ class SendService:
             queue_id=queue_id,
             body=body if isinstance(body, (bytes, memoryview)) else bytes(body),
             properties=properties,
-            tags_code=java_hash(tag) if tag else 0,
+            tags_code=tags_code(tag),
             born_ms=header.born_timestamp,
             born_host=channel.host_bytes,
             store_host=self.store_host,

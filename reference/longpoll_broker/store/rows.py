@@ -16,7 +16,7 @@ from longpoll_broker.store.dispatch import Handed
 from longpoll_broker.store.limits import is_storable
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.queue_table import QueueTable
-from longpoll_broker.store.record import SCHEDULE_TOPIC, is_listed
+from longpoll_broker.store.record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK
 
 
 def append_row(
@@ -54,7 +54,7 @@ def _is_plain(message: MessageToStore, body_size_max: int) -> bool:
     return (
         len(message.born_host) == HOST_V4_SIZE == len(message.store_host)
         and is_storable(message, body_size_max)
-        and is_listed(message.sys_flag)
+        and not message.sys_flag & SYS_FLAG_TRANSACTION_MASK
         and not message.inner_queues
         and message.topic != SCHEDULE_TOPIC
     )
