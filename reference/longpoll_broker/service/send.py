@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import lru_cache
 from typing import Final
 
 from attrs import define, field
@@ -67,6 +68,8 @@ _RESPONSE: Final = CommandFlag.RESPONSE.value
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 _LEADING_ELSEWHERE: Final = frozenset({DELAY, PREPARED, INNER_QUEUES})
 """Properties that may bring a message into other topics, or into further queues."""
+_tags_code: Final = lru_cache(maxsize=256)(tags_code)
+"""With the hashes of some tags kept, for producers use a few again and again."""
 DEFAULT_QUEUE_COUNT: Final = 4
 """What a client that names no count gets (`defaultTopicQueueNums` of the clients)."""
 
@@ -404,7 +407,7 @@ class SendService:
             queue_id=queue_id,
             body=body if isinstance(body, (bytes, memoryview)) else bytes(body),
             properties=properties,
-            tags_code=tags_code(tag),
+            tags_code=_tags_code(tag),
             born_ms=header.born_timestamp,
             born_host=channel.host_bytes,
             store_host=self.store_host,

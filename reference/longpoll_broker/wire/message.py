@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from ipaddress import ip_address
 from struct import Struct
 from typing import Final
@@ -34,9 +33,6 @@ PROPERTIES_SIZE_MAX: Final = 2**15 - 1
 """Longest property text, bytes of UTF-8: the record holds its size in an int16."""
 BATCH_COUNT_MAX: Final = 65_536
 """Most messages of one batch. Java has no limit but the frame's; a message of a batch takes at least 22 bytes."""
-
-TAGS_KNOWN_MAX: Final = 256
-"""Texts of tags whose hashes are kept: producers use a few, again and again."""
 
 _NAME_END: Final = "\x01"
 _VALUE_END: Final = "\x02"
@@ -80,7 +76,6 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-@lru_cache(maxsize=TAGS_KNOWN_MAX)
 def tags_code(tags: str | None) -> int:
     """What the consume queue holds of a message's tags; 0 when it has none."""
     return java_hash(tags) if tags else 0
