@@ -261,7 +261,7 @@ def test_planted_a_row_that_overlooks_a_deadline_is_seen(monkeypatch: pytest.Mon
 
 def test_a_long_row_is_settled_at_its_end_and_a_short_one_at_once() -> None:
     """Whoever is told first does not wait until a thousand are forgotten; one alone costs no second lock hold."""
-    for count, later in ((notifier.SETTLED_LATER, True), (notifier.SETTLED_LATER - 1, False)):
+    for count, later in ((notifier.LONG_ROW, True), (notifier.LONG_ROW - 1, False)):
         table = HoldTable()
         pulls = [held(table, 4) for _ in range(count)]
         walker = Walk(STRICT, table, KEY, 5, None, 0, lambda: 5)

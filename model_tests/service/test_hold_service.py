@@ -12,7 +12,7 @@ import pytest
 from longpoll_broker.core import notifier
 from longpoll_broker.core.filter import java_hash, tag_filter
 from longpoll_broker.core.hold import HELD, Pull
-from longpoll_broker.core.notifier import SETTLED_LATER
+from longpoll_broker.core.notifier import LONG_ROW
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service import hold_service
 from longpoll_broker.service.channel import Outbox
@@ -121,11 +121,11 @@ def test_the_first_of_a_long_row_is_told_before_the_others_run_and_all_before_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A short row is told at the end of the pass; planted: so is a long one that is settled at once."""
-    assert flushes_of_row(SETTLED_LATER) == [(1, SETTLED_LATER), (SETTLED_LATER, SETTLED_LATER)]
-    assert flushes_of_row(SETTLED_LATER - 1) == []
+    assert flushes_of_row(LONG_ROW) == [(1, LONG_ROW), (LONG_ROW, LONG_ROW)]
+    assert flushes_of_row(LONG_ROW - 1) == []
 
-    monkeypatch.setattr(notifier, "SETTLED_LATER", 1000)
-    assert flushes_of_row(SETTLED_LATER) == []
+    monkeypatch.setattr(notifier, "LONG_ROW", 1000)
+    assert flushes_of_row(LONG_ROW) == []
 
 
 @pytest.mark.parametrize("variant", ["before_lock", "in_lock", "after_insert"])

@@ -12,13 +12,15 @@ import pytest
 from msgspec.structs import replace
 
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.statistics import GROUP_GET_NUMS
 from longpoll_broker.core.topics import GroupConfig
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service import hold_service, pull_service
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.pull_service import COPIED_SIZE_MAX, PullService, RowKey
+from longpoll_broker.service.pull_service import PullService
+from longpoll_broker.service.woken_row import COPIED_SIZE_MAX, RowKey
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.wire.codes import RequestCode
@@ -223,8 +225,12 @@ BOTH = (0, [b"1", b"2"])
 ROWS = [BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (16, []), BOTH, BOTH, (0, [b"3", b"4"])]
 
 
-def test_woken_pulls_in_a_row_get_what_each_asked_for(start_broker: StartBroker, connect: Connect) -> None:
-    """Only pulls that ask the same share an answer, and each is counted."""
+@pytest.mark.parametrize("long_row", [1, 1000])
+def test_woken_pulls_in_a_row_get_what_each_asked_for(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, long_row: int
+) -> None:
+    """Only pulls that ask the same share an answer, whether run together or one by one, and each is counted."""
+    monkeypatch.setattr(notifier, "LONG_ROW", long_row)
     broker = start_broker()
 
     assert answers_of_rows(broker, connect) == ROWS
@@ -253,9 +259,10 @@ def test_planted_terms_that_overlook_a_difference(
 ) -> None:
     """Pulls that are run together although they ask for different things: all are told the first one's answer."""
     terms = {"topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"}
-    monkeypatch.setattr(pull_service, "_TERMS", attrgetter(*sorted(terms - {term})))
-    # All in the first part of the row.
+    monkeypatch.setattr(pull_service, "TERMS", attrgetter(*sorted(terms - {term})))
+    # All but the first in one part of the row.
     monkeypatch.setattr(hold_service, "ROW_COUNT", len(ROWS))
+    monkeypatch.setattr(notifier, "LONG_ROW", 1)
 
     assert answers_of_rows(start_broker(), connect) != ROWS
 
@@ -333,6 +340,7 @@ def test_a_row_sees_what_changed_before_it_ran(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Those that run after the change are refused; planted: the row is told what the first one was."""
+    monkeypatch.setattr(notifier, "LONG_ROW", 1)
     assert refused_in_row(start_broker, connect, tmp_path / "seen") == 3
 
     key_of = PullService._row_key

@@ -85,7 +85,7 @@ def test_every_schedule_follows_the_law(policy: Policy) -> None:
 @pytest.fixture
 def settles_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """However short a row is, it is forgotten after it was handed out, as long ones are."""
-    monkeypatch.setattr(notifier, "SETTLED_LATER", 1)
+    monkeypatch.setattr(notifier, "LONG_ROW", 1)
 
 
 @pytest.mark.usefixtures("settles_later")

@@ -23,8 +23,8 @@ from longpoll_broker.core.hold import HoldTable, Key, Pull
 from longpoll_broker.core.sql92 import Lookup
 from longpoll_spec.policy import Policy
 
-SETTLED_LATER: Final = 32
-"""From so many pulls woken in place on, the table forgets them when they have been answered, and not before."""
+LONG_ROW: Final = 16
+"""So many pulls woken in place are handed out in rows, and the table forgets them when they have been answered."""
 _DEADLINE_MS: Final[Callable[[Pull], int]] = attrgetter("deadline_ms")
 
 
@@ -78,7 +78,7 @@ class Walk:
         self._ready.extend(woken)
         self._thrown.extend(thrown)
         gone = [*woken, *thrown] if thrown else woken
-        if len(gone) < SETTLED_LATER:
+        if len(gone) < LONG_ROW:
             self.table.settle(gone)
         else:
             self._unsettled = gone
@@ -110,19 +110,17 @@ class Walk:
         return None
 
     def row(self, count_max: int) -> list[Pull]:
-        """The next pulls, up to so many, if there are several and all are `woken` in place; else none: ask `each`."""
+        """The next pulls, up to so many, if all are `woken` in place; else none: ask `each`."""
         ready = self._ready
-        if len(ready) < 2:
-            return []
         row = [ready.popleft() for _ in range(min(count_max, len(ready)))]
-        if min(map(_DEADLINE_MS, row)) <= self.now_ms:
+        if row and min(map(_DEADLINE_MS, row)) <= self.now_ms:
             ready.extendleft(reversed(row))
             return []
         return row
 
     @property
     def unsettled(self) -> bool:
-        """Whether `end` has something to do for a walk in place."""
+        """Whether a long row was woken in place, which `end` settles."""
         return bool(self._unsettled)
 
     @property

@@ -31,7 +31,7 @@ SHARD_COUNT: Final = 8
 EXPIRED_COUNT: Final = 2_000
 """Pulls let go at their deadlines, about 20 ms of work, after which other connections have their turn."""
 ROW_COUNT: Final = FLUSH_COUNT
-"""Pulls woken in place that are run together, after the first of a long row; the next part is twice as long."""
+"""Pulls of a long row that are run together, after the first; the next part is twice as long."""
 ROW_COUNT_MAX: Final = 128
 """Longest such part."""
 
@@ -255,20 +255,19 @@ class HoldService:
         if not taken and self._policy.empty_shortcut:
             # The bucket was emptied since it was looked at; nothing is to be put back or rechecked.
             return None
-        if self._policy.take == "clone_and_clear":
-            self._look_at_each(steps, shard, walk, outbox)
-            return self._keep(steps, shard, walk, outbox)
-        try:
-            self._hand_out(steps, shard, walk, outbox)
-        finally:
-            if walk.unsettled:
+        if walk.unsettled:
+            try:
+                self._hand_out(steps, shard, walk, outbox)
+            finally:
                 with shard.lock:
                     walk.end()
-        return None
+            return None
+        self._look_at_each(steps, shard, walk, outbox)
+        return self._keep(steps, shard, walk, outbox) if self._policy.take == "clone_and_clear" else None
 
     def _hand_out(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> None:
-        """Queue what was woken in place; of a long row the first is told at once, and the last before it is settled."""
-        count = 1 if walk.unsettled else ROW_COUNT
+        """Queue a long row: the first is told at once, and the last before any is settled."""
+        count = 1
         while row := walk.row(count):
             for _pull in row:
                 self._runtime.step(steps.each)
@@ -280,8 +279,7 @@ class HoldService:
                 outbox.flush_busy()
             count = min(max(2 * count, ROW_COUNT), ROW_COUNT_MAX)
         self._look_at_each(steps, shard, walk, outbox)
-        if walk.unsettled:
-            outbox.flush()
+        outbox.flush()
 
     def _look_at_each(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> None:
         while walk.unseen:

@@ -8,13 +8,11 @@ Source: `PullMessageProcessor.java`, `PullRequestHoldService.java` 4.9.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from operator import attrgetter
 from typing import Any, Final
 
-import msgspec
-from attrs import define, field, frozen
+from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.faults import FAULTS
@@ -40,19 +38,19 @@ from longpoll_broker.core.pull import (
     of_negative_count,
 )
 from longpoll_broker.core.statistics import Statistics
-from longpoll_broker.core.topics import GroupConfig, TopicConfig
 from longpoll_broker.core.traits import Traits
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import Refusal
 from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.service.woken_row import CHANNEL, TERMS, RowAnswer, RowKey
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.wire.codes import CommandFlag, ResponseCode
 from longpoll_broker.wire.command import Command, encode_head
 from longpoll_broker.wire.frame import Buffer, Serialisation
 from longpoll_broker.wire.headers import PullMessageRequestHeader
-from longpoll_broker.wire.pull_answer import PullHeads, encode_pull_head, pull_heads
+from longpoll_broker.wire.pull_answer import encode_pull_head
 from longpoll_spec.policy import Policy
 
 log = logging.getLogger(__name__)
@@ -64,52 +62,6 @@ ONE_WAY: Final = CommandFlag.ONE_WAY.value
 JSON: Final = Serialisation.JSON
 _KINDS: Final = (Serialisation.JSON, Serialisation.ROCKETMQ)
 """By their numbers: looking a member up in its enum costs more."""
-
-
-COPIED_SIZE_MAX: Final = 2048
-"""Bytes of records that a row's answers are given copies of: a further buffer costs a system call as much."""
-_CHANNEL: Final[Callable[[Pull], Hashable]] = attrgetter("channel")
-_TERMS: Final = attrgetter(
-    "topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"
-)
-"""Pulls equal in these have equal keys at any one moment."""
-
-
-class RowKey(msgspec.Struct, frozen=True, gc=False):
-    """Everything that the answer to a woken pull depends on but its opaque."""
-
-    topic: TopicConfig | None
-    """With its name, as the group."""
-    queue_id: int
-    offset: int
-    group: GroupConfig | None
-    count_max: int
-    filter: Filter | None
-    flag: int
-    ends: tuple[int, int]
-    """Of the queue."""
-    log_start: int
-
-
-@frozen
-class RowAnswer:
-    """The answer to one woken pull, for those after it that have the same key."""
-
-    key: RowKey
-    heads: PullHeads
-    records: tuple[Buffer, ...]
-    body: bytes
-    """The records as one, where that is little; else empty."""
-    message_count: int
-    size_bytes: int
-
-    def parts(self, opaques: Sequence[int]) -> Parts:
-        """The buffers of the answers to some pulls of one channel."""
-        if len(opaques) == 1:
-            return (self.heads.head(opaques[0]), *self.records)
-        if self.body:
-            return (self.heads.frames(opaques, self.body),)
-        return [part for opaque in opaques for part in (self.heads.head(opaque), *self.records)]
 
 
 @define(slots=True, eq=False)
@@ -221,28 +173,19 @@ class PullService:
             pull.count_max, pull.filter, pull.flag, store.ends(pull.topic, pull.queue_id), store.log_start,
         )  # fmt: skip
 
-    def _remember(self, key: RowKey, pull: Pull, found: Found) -> None:
-        """Keep an answer for the rest of its row."""
-        read = found.read
-        heads = pull_heads(
-            found.code, pull.flag | RESPONSE, read.status.name,
-            read.offset_next, read.offset_min, read.offset_max, read.size_bytes,
-        )  # fmt: skip
-        body = b"".join(read.records) if read.size_bytes <= COPIED_SIZE_MAX else b""
-        self._last = RowAnswer(key, heads, tuple(read.records), body, len(read.offsets), read.size_bytes)
-
     def run_alike(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
         """Run the pulls at the beginning of a row that get what the last woken pull got; the rest stays as it is."""
         row = self._last
-        if row is None or self._row_key(pulls[0]) != row.key:
+        if row is None or TERMS(pulls[0]) != row.terms:
             return
-        _terms, alike = next(groupby(pulls, _TERMS))
+        _terms, alike = next(groupby(pulls, TERMS))
         ran = list(alike)
         for _pull in ran:
             self.runtime.step("run")
+        # Only now, for they read what is there when they run.
         if self._row_key(ran[0]) != row.key:
             return
-        for _channel, of_channel in groupby(ran, _CHANNEL):
+        for _channel, of_channel in groupby(ran, CHANNEL):
             self._answer_in_row(list(of_channel), row, outbox)
 
     def _answer_in_row(self, pulls: Sequence[Pull], row: RowAnswer, outbox: Outbox) -> None:
@@ -253,9 +196,10 @@ class PullService:
         for pull in pulls:
             pull.phase = ANSWERED
         outbox.write_in_row(channel, row.parts([pull.opaque for pull in pulls]), len(pulls))
+        read = row.found.read
         self.statistics.count_get(
             first.topic, first.group, first.queue_id,
-            messages=row.message_count, size=row.size_bytes, latency_ms=0, times=len(pulls),
+            messages=len(read.offsets), size=read.size_bytes, latency_ms=0, times=len(pulls),
         )  # fmt: skip
 
     def forget_last(self) -> None:
@@ -324,7 +268,7 @@ class PullService:
         self._count(pull, decision, begun_ns)
         self._answer(pull, decision, cause, outbox)
         if key is not None and isinstance(decision, Found):
-            self._remember(key, pull, decision)
+            self._last = RowAnswer(key, TERMS(pull), pull.flag | RESPONSE, decision)
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
         """Answer a pull without running it: `busy`, `thrown`, or, for what it did not do, the offset it came with."""
