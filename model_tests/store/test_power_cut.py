@@ -68,7 +68,7 @@ class Disk:
 
 
 def run_and_cut(root: pathlib.Path, seed: int) -> None:
-    """Append, dispatch and flush at random, cut the power, open, and compare with what was promised."""
+    """Append singly and in rows, dispatch and flush at random, cut the power, open, compare with what was promised."""
     chance = random.Random(seed)
     sent: list[tuple[str, str]] = []
     promised = 0
@@ -79,12 +79,16 @@ def run_and_cut(root: pathlib.Path, seed: int) -> None:
         disk = Disk(patch)
         store = open_store(root / "store", CONFIG)
         for _ in range(chance.randrange(40)):
+            made = []
             for _ in range(chance.randrange(4)):
                 name = f"{len(sent)}"
                 long = chance.choice(("p" * 5, "p" * 700, "p\0p", "\0" * 400 + "p" * 300))
                 properties = {"NAME": name, "LONG": long, "KEYS": f"k{name} odd" if len(sent) % 2 else f"k{name}"}
-                store.put(message("T", 0, b"b" * chance.choice((0, 10, 400)), tag="t", properties=properties))
+                made.append(message("T", 0, b"b" * chance.choice((0, 10, 400)), tag="t", properties=properties))
                 sent.append((name, long))
+            in_row = len(store.put_row(made)) if chance.random() < 0.5 else 0
+            for each in made[in_row:]:
+                store.put(each)
             if chance.random() < 0.5:
                 store.dispatch(chance.randrange(1, 6))
             if chance.random() < 0.3:
