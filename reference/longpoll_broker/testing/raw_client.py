@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from longpoll_broker.closeable import Closeable
@@ -56,6 +57,17 @@ class RawClient(Closeable):
         command = Command(code, self._opaque, flag, ext_fields=fields, body=body, serialisation=serialisation)
         self._socket.sendall(b"".join(encode(command)))
         return self._opaque
+
+    def send_row(self, code: int, row: Sequence[tuple[dict[str, str], Buffer]]) -> list[int]:
+        """Send requests with these fields and bodies as one piece; returns their opaques."""
+        opaques = [self._opaque + 1 + number for number in range(len(row))]
+        self._opaque += len(row)
+        commands = [
+            Command(code, opaque, ext_fields=fields, body=body)
+            for opaque, (fields, body) in zip(opaques, row, strict=True)
+        ]
+        self._socket.sendall(b"".join(b"".join(encode(command)) for command in commands))
+        return opaques
 
     def reply(self, opaque: int, timeout_s: float = PATIENCE_S) -> Command | None:
         """The reply to a request; None when none came in time or the peer closed."""
