@@ -166,6 +166,26 @@ def test_files_go_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert names == []
 
 
+_STARTED_BY_A_LARGE_ONE: Final = """
+import subprocess, sys
+large = bytearray(b"1") * (400 << 20)
+measure = "from longpoll_spec.engines.packed import program_mb; print(program_mb())"
+print(subprocess.run([sys.executable, "-c", measure], check=True, capture_output=True, text=True).stdout)
+"""
+
+
+def test_what_the_starting_process_has_does_not_count() -> None:
+    """The memory that a program itself takes is its own: a search is not refused because a large program began it."""
+    done = subprocess.run(
+        [sys.executable, "-c", _STARTED_BY_A_LARGE_ONE],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert 5 < int(done.stdout) < 400
+
+
 _WATCHED: Final = """
 import sys, threading
 from longpoll_spec.bounds import named

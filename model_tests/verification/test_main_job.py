@@ -13,8 +13,11 @@ from longpoll.verification.history import PLANTED
 from longpoll.verification.served import ServedBroker
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.testing.load import LoadPlan, drive
-from longpoll_judge.job import judge
+from longpoll_judge.job import LATE_MS, WAKE_MS, judge_on
 from longpoll_judge.plant import plant
+from longpoll_judge.result import Result
+from longpoll_judge.source import find
+from longpoll_judge.spark import SparkEngine
 
 LONGPOLL = Path(sys.executable).with_name("longpoll")
 
@@ -40,18 +43,22 @@ def test_main_job_ends_well_and_writes_its_report(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_recorded_run_is_valid_and_planted_faults_are_found_on_spark(tmp_path: Path) -> None:
+def test_recorded_run_is_valid_and_planted_faults_are_found_on_spark(tmp_path: Path, spark_engine: SparkEngine) -> None:
     """A real run of at least 50,000 events is valid; with each planted fault it is invalid, rightly named."""
     recorded = tmp_path / "history"
     with ServedBroker(tmp_path / "store", recorded) as served:
         assert drive(RealRuntime(), served.address, LoadPlan("T_recorded")).problems == []
-    clean = judge([recorded])
+
+    def judged(history: Path) -> Result:
+        return judge_on(spark_engine, find([history]), wake_ms=WAKE_MS, late_ms=LATE_MS, say=lambda _stage: None)
+
+    clean = judged(recorded)
 
     assert clean.verdict == "valid", clean.findings
     assert clean.events >= 50_000
     for name in PLANTED:
         fault = plant(recorded, name, tmp_path / name)
-        result = judge([tmp_path / name])
+        result = judged(tmp_path / name)
         found = {finding.property for finding in result.findings}
         assert result.verdict == "invalid", name
         assert found, name
