@@ -75,6 +75,7 @@ class Peer:
         connection.receive_data(content)
         while isinstance(command := connection.next_event(), Command):
             self.broker.received(self.channel, command, outbox)
+            self.channel.gives_way = False  # there is nobody else
         self.broker._pass_ended(outbox)
         outbox.flush()
         answered = bytes(self.wire.taken)

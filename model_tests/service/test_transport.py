@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import errno
 
+import pytest
+from msgspec.structs import replace
+
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.runtime import Listener, Socket
+from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service import send
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import pull_fields, records_of, send_message
+from longpoll_broker.testing.harness.topics import make_topic
+from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command, encode
 
@@ -52,6 +58,69 @@ def test_silent_connections_are_closed(start_broker: StartBroker, connect: Conne
 
     wait_until(is_closed)
     assert silent.closed
+
+
+class SlowFiles(RealFiles):
+    """The directories of topic T's queues, which come with their first files, take 3 ms to make, and are counted."""
+
+    def __init__(self, runtime: RealRuntime) -> None:
+        self._runtime = runtime
+        self.made = 0
+
+    def make_directory(self, path: str) -> None:
+        """Make it in the end."""
+        if "/consumequeue/T/" in path:
+            self.made += 1
+            self._runtime.sleep(0.003)
+        super().make_directory(path)
+
+
+class SlowRuntime(RealRuntime):
+    """A runtime with slow files."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._files = self.slow_files = SlowFiles(self)
+
+
+NEW_QUEUES = 64
+
+
+def made_before_another_is_served(start_broker: StartBroker, connect: Connect) -> tuple[int, list[str | None]]:
+    """One connection sends the first messages of many queues; how many have files when another one is answered.
+
+    The other asks when the first of them is answered. Also the queues that the answers name.
+    """
+    runtime = SlowRuntime()
+    files = runtime.slow_files
+    broker = start_broker(runtime=runtime)
+    sender, other = connect(broker.address), connect(broker.address)
+    make_topic(broker.address, "T", NEW_QUEUES)
+    numbers = range(NEW_QUEUES)
+    sends = [Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=send_fields("T", number)) for number in numbers]
+    sender.send_bytes(b"".join(b"".join(encode(replace(each, body=b"x"))) for each in sends))
+    replies = [sender.reply(0)]
+    assert other.call(RequestCode.GET_MAX_OFFSET, MAX_OFFSET).code == 0
+    made = files.made
+    replies += [sender.reply(number) for number in numbers[1:]]
+    assert files.made == NEW_QUEUES
+    return made, [reply.ext_fields.get("queueId") if reply and reply.ext_fields else None for reply in replies]
+
+
+def test_files_of_new_queues_stall_no_other_connection(start_broker: StartBroker, connect: Connect) -> None:
+    """Between any two of them the others have their turn; every send is answered, in order."""
+    made, answered = made_before_another_is_served(start_broker, connect)
+    assert made < NEW_QUEUES // 4
+    assert answered == [str(number) for number in range(NEW_QUEUES)]
+
+
+def test_planted_a_connection_that_does_not_give_way_is_seen(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All files are made before anything else is done."""
+    monkeypatch.setattr(send, "FIRST_OFFSET", -1)
+    made, _answered = made_before_another_is_served(start_broker, connect)
+    assert made == NEW_QUEUES
 
 
 class RefusingRuntime(RealRuntime):

@@ -80,6 +80,7 @@ class Channel:
         "broken",
         "closed",
         "connection",
+        "gives_way",
         "handler",
         "host_bytes",
         "number",
@@ -119,6 +120,8 @@ class Channel:
         self.received_ns = 0
         """When bytes last came."""
         self.request_count = 0
+        self.gives_way = False
+        """Others have their turn before more of what came is served: what was just done takes long. The loop only."""
 
     def __str__(self) -> str:
         return f"/{self.peer}"

@@ -70,6 +70,8 @@ _LEADING_ELSEWHERE: Final = frozenset({DELAY, PREPARED, INNER_QUEUES})
 """Properties that may bring a message into other topics, or into further queues."""
 _tags_code: Final = lru_cache(maxsize=256)(tags_code)
 """With the hashes of some tags kept, for producers use a few again and again."""
+FIRST_OFFSET: Final = 0
+"""That of a queue's first message, with which its files are made: as much work as fifty sends."""
 DEFAULT_QUEUE_COUNT: Final = 4
 """What a client that names no count gets (`defaultTopicQueueNums` of the clients)."""
 
@@ -221,6 +223,8 @@ class SendService:
         elif self.inner_queues is not None and INNER_QUEUES in properties:
             message = self.inner_queues.named(message, properties)
         result = self.appender.append(message, tag)
+        if result.queue_offset == FIRST_OFFSET:
+            channel.gives_way = True
         if self.commits is None and command.serialisation is _JSON and not traits.returns_transaction_id:
             if self.recorder is not None and not command.is_one_way:
                 self._record_acknowledged(channel, message, result, tag, number, outbox)
@@ -338,6 +342,8 @@ class SendService:
             tag = read_properties(part.properties).get(TAGS) or shared.get(TAGS, "")
             messages.append((self._message(channel, header, queue_id, part.body, stored, tag, part.flag), tag))
         results = self.appender.append_batch(messages)
+        if results[0].queue_offset == FIRST_OFFSET:
+            channel.gives_way = True
         put = [(message, tag, result) for (message, tag), result in zip(messages, results, strict=True)]
         fields = REGION_FIELDS | {
             "queueId": str(queue_id),

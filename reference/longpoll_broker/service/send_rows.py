@@ -40,28 +40,39 @@ class SendRows:
         return send.recorder is None and send.commits is None and not send.traits.returns_transaction_id
 
     def serve_following(self, channel: Channel, outbox: Outbox) -> int:
-        """Serve the sends that came right behind one that was served; how many they are."""
+        """Serve the sends that came right behind one that was served, until one gives way; how many were served."""
+        if channel.gives_way:
+            return 0
         following = channel.connection.next_sends()
-        commands: list[SendCommand] = []
+        served = 0
+        while served < len(following) and not channel.gives_way:
+            served += self._put(channel, following[served:], outbox)
+            if served < len(following) and not channel.gives_way:
+                self.serve_one(channel, following[served], outbox)
+                served += 1
+        if served < len(following):
+            channel.connection.give_back(len(following) - served)
+        return served
+
+    def _plain_ones(self, channel: Channel, following: Sequence[SendCommand]) -> list[MessageToStore]:
+        """The messages of the first sends, up to one that does not go the shortest way."""
         messages: list[MessageToStore] = []
         for command in following:
             message = None if command.flag & _RESPONSE else self.send.plain_message(channel, command)
-            if message is not None:
-                commands.append(command)
-                messages.append(message)
-                continue
-            self._put(channel, commands, messages, outbox)
-            commands, messages = [], []
-            self.serve_one(channel, command, outbox)
-        self._put(channel, commands, messages, outbox)
-        return len(following)
+            if message is None:
+                break
+            messages.append(message)
+        return messages
 
-    def _put(
-        self, channel: Channel, commands: Sequence[SendCommand], messages: Sequence[MessageToStore], outbox: Outbox
-    ) -> None:
-        """Store and answer sends of the shortest way; where the store stops, the next one is served by itself."""
+    def _put(self, channel: Channel, commands: Sequence[SendCommand], outbox: Outbox) -> int:
+        """Store and answer the first sends, those of the shortest way; how many they are, or were until one gave way.
+
+        Where the store stops, the next one is served by itself.
+        """
         host_digits = self.send.host_digits
-        while messages:
+        messages = self._plain_ones(channel, commands)
+        served = 0
+        while messages and not channel.gives_way:
             arrivals = self.send.appender.append_row(messages)
             count = len(arrivals)
             channel.request_count += count
@@ -77,4 +88,7 @@ class SendRows:
                 outbox.write(channel, (b"".join(heads),))
             if count < len(messages):
                 self.serve_one(channel, commands[count], outbox)
-            commands, messages = commands[count + 1 :], messages[count + 1 :]
+                count += 1
+            served += count
+            commands, messages = commands[count:], messages[count:]
+        return served

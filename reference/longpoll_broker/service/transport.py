@@ -2,7 +2,8 @@
 
 One pass of a loop reads every ready connection, hands each whole command to its listener's handler, calls
 `pass_ended`, and only then writes: all that one connection is told in a pass leaves in one system call, and a send, the
-pulls it wakes and their answers need no hand-over between threads.
+pulls it wakes and their answers need no hand-over between threads. A connection whose command takes long gives way: the
+rest of what came from it is served in the next pass.
 
 Leaves out a connection's own state and writing (`service.channel`) and what commands mean.
 """
@@ -81,6 +82,8 @@ class IoLoop:
         self._channels: dict[Channel, None] = {}
         self._to_close: deque[Channel] = deque()
         self._to_adopt: deque[Callable[[], None]] = deque()
+        self._unfinished: dict[Channel, None] = {}
+        """Channels that gave way: nothing more is read from them before what came is served."""
         self._stopping = False
         self._numbers = 0
         self._idle_check_ns = 0
@@ -138,7 +141,7 @@ class IoLoop:
         clock = self._clock
         while not self._stopping:
             wait_s = clock.wait_s() if clock is not None else None
-            wait_s_max = ACCEPT_PAUSE_S if self._paused else IDLE_CHECK_S
+            wait_s_max = 0.0 if self._unfinished else ACCEPT_PAUSE_S if self._paused else IDLE_CHECK_S
             ready = self.poller.poll(wait_s_max if wait_s is None or wait_s > wait_s_max else wait_s)
             self._run_pass(ready)
             if clock is not None:
@@ -159,16 +162,20 @@ class IoLoop:
             self._resume_accepting()
         while self._to_adopt:
             self._to_adopt.popleft()()
+        unfinished, self._unfinished = self._unfinished, {}
         for data, readable, writable in ready:
             if type(data) is Channel:
                 if writable:
                     data.flush()
-                if readable and not data.closed:
+                if readable and not data.closed and data not in unfinished:
                     data.received_ns = now_ns
                     self._receive(data)
             else:
                 assert type(data) is _Door
                 self._accept(data)
+        for channel in unfinished:
+            if not channel.closed:
+                self._serve(channel)
         self._pass_ended(self.outbox)
 
     def _receive(self, channel: Channel) -> None:
@@ -182,12 +189,19 @@ class IoLoop:
         if size == 0:
             self._close(channel, "the peer closed it")
             return
-        connection = channel.connection
-        connection.receive_data(bytes(self._view[:size]))
-        received = channel.handler.received
+        channel.connection.receive_data(bytes(self._view[:size]))
+        self._serve(channel)
+
+    def _serve(self, channel: Channel) -> None:
+        """Have what came served, up to where the channel gives way."""
+        connection, received = channel.connection, channel.handler.received
         try:
             while isinstance(command := connection.next_event(), Command):
                 received(channel, command, self.outbox)
+                if channel.gives_way:
+                    channel.gives_way = False
+                    self._unfinished[channel] = None
+                    return
         except RemoteProtocolError as error:
             # What came before the bad frame was answered in this pass; the bad frame costs its sender the connection.
             channel.flush()

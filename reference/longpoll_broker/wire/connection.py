@@ -87,6 +87,10 @@ class Connection:
         """
         return self._frames.next_alike(START, read_send)
 
+    def give_back(self, count: int) -> None:
+        """Have the last so many of the sends that `next_sends` has just returned come again."""
+        self._frames.give_back(count)
+
     def send(self, command: Command) -> list[Buffer]:
         """The buffers to write, in order; the body is not copied. Raises LocalProtocolError."""
         return encode(command, self._size_max)
