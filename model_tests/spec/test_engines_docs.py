@@ -31,7 +31,7 @@ def test_every_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
 
     In a process of its own, for some have a limit of memory or a Spark of their own.
     """
-    arguments = [LONGPOLL, *shlex.split(command)[1:]]
+    arguments = [str(LONGPOLL), *shlex.split(command)[1:]]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     wanted = 1 if "rocketmq" in command else 3 if FINDS_NOTHING in command else 0
