@@ -73,6 +73,7 @@ def test_both_ways_read_the_same(changed: dict[str, object], others: dict[str, o
 
 
 @given(st.binary(max_size=40), st.integers(0, 400), st.integers(0, 30))
+@example(b"\x80", 123, 0)
 def test_damage_is_read_the_same(content: bytes, start: int, size: int) -> None:
     """A header with a piece replaced, or without its fields."""
     whole = msgspec.json.encode({"code": 310, "extFields": send_fields("T")})

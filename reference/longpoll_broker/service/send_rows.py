@@ -51,7 +51,7 @@ class SendRows:
                 self.serve_one(channel, following[served], outbox)
                 served += 1
         if served < len(following):
-            channel.connection.give_back(len(following) - served)
+            channel.connection.keep_sends(served)
         return served
 
     def _plain_ones(self, channel: Channel, following: Sequence[SendCommand]) -> list[MessageToStore]:

@@ -87,9 +87,9 @@ class Connection:
         """
         return self._frames.next_alike(START, read_send)
 
-    def give_back(self, count: int) -> None:
-        """Have the last so many of the sends that `next_sends` has just returned come again."""
-        self._frames.give_back(count)
+    def keep_sends(self, count: int) -> None:
+        """Have those after the first so many sends that `next_sends` has just returned come again."""
+        self._frames.keep_alike(count)
 
     def send(self, command: Command) -> list[Buffer]:
         """The buffers to write, in order; the body is not copied. Raises LocalProtocolError."""

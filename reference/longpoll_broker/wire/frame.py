@@ -116,7 +116,7 @@ class FrameReader:
     `_gathered` is shorter than `_wanted` and belongs to one frame only.
     """
 
-    __slots__ = ("_alike_starts", "_chunk", "_gathered", "_size_max", "_start", "_waiting", "_wanted")
+    __slots__ = ("_alike_start", "_chunk", "_gathered", "_size_max", "_start", "_waiting", "_wanted")
 
     def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
         self._size_max = size_max
@@ -125,7 +125,7 @@ class FrameReader:
         self._waiting: deque[bytes] = deque()
         self._gathered = bytearray()
         self._wanted = LENGTH_SIZE
-        self._alike_starts: list[int] = []
+        self._alike_start = 0
 
     @property
     def is_between_frames(self) -> bool:
@@ -163,7 +163,7 @@ class FrameReader:
         returns None, stays the next one.
         """
         found: list[T] = []
-        self._alike_starts = starts = []
+        self._alike_start = self._start
         content, at = self._chunk.obj, self._start
         assert type(content) is bytes
         # None of the chunk belongs to a frame that is being gathered: that one goes on with it.
@@ -181,14 +181,16 @@ class FrameReader:
             if command is None:
                 break
             found.append(command)
-            starts.append(at)
             at = stop
         self._start = at
         return found
 
-    def give_back(self, count: int) -> None:
-        """Have the last so many frames that `next_alike` returned come again; nothing was asked or fed since then."""
-        self._start = self._alike_starts[-count]
+    def keep_alike(self, count: int) -> None:
+        """Have those after the first so many frames that `next_alike` has just returned come again."""
+        start = self._alike_start
+        for _frame in range(count):
+            start += LENGTH_SIZE + _unpack_head(self._chunk, start)[0]
+        self._start = start
 
     def _cut_in_place(self) -> Frame | None:
         """Cut a frame that lies whole in the chunk, or start to gather the one that does not."""

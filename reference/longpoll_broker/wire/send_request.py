@@ -14,7 +14,7 @@ import msgspec
 
 from longpoll_broker.wire.codes import OPAQUE_MADE_UP
 from longpoll_broker.wire.command import Command, decode_frame
-from longpoll_broker.wire.frame import Buffer, Frame, Serialisation
+from longpoll_broker.wire.frame import Frame, Serialisation
 from longpoll_broker.wire.headers.send import SendMessageRequestHeaderV2
 from longpoll_broker.wire.json_header import Int32
 
@@ -48,12 +48,15 @@ def decode_frame_or_send(frame: Frame) -> Command:
     """Read the header of a frame, a send's with its fields; raises RemoteProtocolError."""
     if frame.serialisation is not _JSON or bytes(frame.header[: len(START)]) != START:
         return decode_frame(frame)
-    return read_send(frame.header, frame.body) or decode_frame(frame)
+    return read_send(bytes(frame.header), frame.body) or decode_frame(frame)
 
 
-def read_send(header: Buffer, body: memoryview) -> SendCommand | None:
+def read_send(header: bytes, body: memoryview) -> SendCommand | None:
     """A send of a JSON header that begins with `START`, and its body; None when the common way has to read it."""
     try:
+        if not header.isascii():
+            # The names of unknown fields are not looked at below.
+            str(header, "utf-8")
         read = _decoder.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
