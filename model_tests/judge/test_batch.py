@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from longpoll_judge.batch import make_batch
 from longpoll_judge.exchange import decode, encode, joined, taken
-from longpoll_judge.schema import EVENT_SCHEMA, fill
+from longpoll_judge.schema import EVENT_SCHEMA, event_dict, event_dicts, fill
 from longpoll_judge.verdict import LOG_EVENTS, REQUEST_EVENTS
 
 NAMES = st.sampled_from(["", "a", "b", "r\u00e9", "x" * 80])
@@ -100,3 +100,11 @@ def test_a_part_takes_along_what_it_uses_alone() -> None:
 
     assert part.column_names == ["event", "after_ns", "before_ns", "source", "sequence", "request"]
     assert part["request"].chunk(0).dictionary.to_pylist() == ["r7", "r9"]
+
+
+@given(events=HISTORIES, border=st.integers(0, 30))
+def test_events_are_told_alike_one_by_one_and_by_column(events: Events, border: int) -> None:
+    """With the same fields in the same order, from a table of several chunks too."""
+    table = pa.concat_tables([table_of(events[:border]), table_of(events[border:])])
+    one_by_one = [list(event_dict(row).items()) for row in table.to_pylist()]
+    assert [list(event.items()) for event in event_dicts(table)] == one_by_one

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.parquet import ROW_GROUP_EVENTS, write_part
-from longpoll_judge.schema import event_dict
+from longpoll_judge.schema import event_dicts
 from longpoll_judge.source import Slice, find, read_slice
 from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
 
@@ -72,7 +72,7 @@ def _write(target: Path, number: int, slices: Sequence[Slice], into: FormatName)
         encoder = msgspec.json.Encoder()
         with (target / f"part-{number:06}{NDJSON_SUFFIX}").open("wb") as file:
             for table in tables():
-                file.write(encoder.encode_lines([event_dict(row) for row in table.to_pylist()]))
+                file.write(encoder.encode_lines(list(event_dicts(table))))
     return sum(counts)
 
 

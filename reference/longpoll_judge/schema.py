@@ -6,6 +6,7 @@ out where the rows come from (`source`) and what they mean (`steps`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -41,6 +42,8 @@ DEFAULTS: Final[dict[str, Any]] = {
     if not field.required
 }
 """What a field is when an event does not have it."""
+
+_NO_DEFAULT: Final = object()
 
 REQUIRED: Final = tuple(name for name in FIELD_TYPES if name not in DEFAULTS)
 
@@ -130,3 +133,19 @@ def are_named(texts: pa.StringArray) -> NDArray[np.bool_]:
 def event_dict(row: dict[str, Any]) -> dict[str, Any]:
     """One row as evidence: the fields that the event has, defaults left out as in the file."""
     return {name: value for name, value in row.items() if name not in DEFAULTS or value != DEFAULTS[name]}
+
+
+def event_dicts(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """The same of every row of a filled table, column by column first, which is several times as fast."""
+    names = table.column_names
+    defaults = [DEFAULTS.get(name, _NO_DEFAULT) for name in names]
+    for row in zip(*(_values(table, name) for name in names), strict=True):
+        yield {name: value for name, value, default in zip(names, row, defaults, strict=True) if value != default}
+
+
+def _values(table: pa.Table, name: str) -> list[Any]:
+    if name in NAMES:
+        codes, texts = coded(table, name)
+        return [texts[code] for code in codes.tolist()]
+    values: list[Any] = table[name].to_pylist() if name == "offsets" else table[name].to_numpy().tolist()
+    return values
