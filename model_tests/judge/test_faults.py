@@ -256,7 +256,7 @@ MUTANTS = {
     ),
     "order not looked at": (rightness, "answers.any_in_body(follows)", "answers.any_in_body(follows & ~follows)"),
     "size not looked at": (rightness, "(answers.body_count > count_max)", "(answers.body_count < 0)"),
-    "first message taken for visible": (queue_log, "place = ends.below(offset + 1)", "place = 0 * offset"),
+    "first message taken for visible": (queue_log, "place = ends.below(offset + 1)", "0 * offset"),
     "holds count as answers": (steps, 'events.request_key[row], "answer_sent")', 'events.request_key[row], "hold")'),
 }
 
