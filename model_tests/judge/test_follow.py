@@ -275,8 +275,7 @@ def test_planted_an_end_that_is_kept_hides_what_comes_after_it(
     """If slices were told apart by their beginning alone, the last one would stay as it was first seen."""
     directory, grow = growing
     monkeypatch.setattr(local, "stays", lambda _part: True)
-    for module in (local, spill):
-        monkeypatch.setattr(module, "key_of", lambda part: str(part.start).encode())
+    monkeypatch.setattr(spill, "key_of", lambda part: str(part.start).encode())
     last, _reads = reads_of(directory, grow, monkeypatch)
 
     assert last.events < judge([directory], engine="local").events

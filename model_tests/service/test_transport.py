@@ -12,6 +12,8 @@ from longpoll_broker.runtime import Listener, Socket
 from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service import send
+from longpoll_broker.service.channel import Channel
+from longpoll_broker.service.transport import RECEIVE_SIZE
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.harness.topics import make_topic
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
@@ -112,6 +114,31 @@ def test_files_of_new_queues_stall_no_other_connection(start_broker: StartBroker
     made, answered = made_before_another_is_served(start_broker, connect)
     assert made < NEW_QUEUES // 4
     assert answered == [str(number) for number in range(NEW_QUEUES)]
+
+
+def test_nothing_more_is_read_before_what_came_is_served(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that gives way again and again has no more than one read of the loop in memory."""
+    broker = start_broker()
+    make_topic(broker.address, "T", NEW_QUEUES)
+    body = bytes(64 * 1024)
+    left: list[int] = []
+    receive_into = Channel.receive_into
+
+    def noted(channel: Channel, buffer: bytearray) -> int:
+        frames = channel.connection._frames
+        left.append(len(frames._chunk) - frames._start + sum(map(len, frames._waiting)))
+        return receive_into(channel, buffer)
+
+    monkeypatch.setattr(Channel, "receive_into", noted)
+    sender = connect(broker.address)
+    numbers = range(NEW_QUEUES)
+    sends = [Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=send_fields("T", number)) for number in numbers]
+    sender.send_bytes(b"".join(b"".join(encode(replace(each, body=body))) for each in sends))
+    assert all(sender.reply(number) for number in numbers)
+    assert len(left) > len(numbers) * len(body) // RECEIVE_SIZE
+    assert max(left) < len(body)
 
 
 def test_planted_a_connection_that_does_not_give_way_is_seen(

@@ -22,7 +22,7 @@ from longpoll_judge.overview import OVERVIEW_COLUMNS, Overview, overview_of_tabl
 from longpoll_judge.plan import STRETCH_EVENTS, Plan
 from longpoll_judge.rest import judge_rest
 from longpoll_judge.source import Slice, is_cheap, read_slice
-from longpoll_judge.spill import Spill, key_of, open_spill
+from longpoll_judge.spill import Spill, open_spill
 from longpoll_judge.survey import Context, Survey
 from longpoll_judge.sweep import Stretches, Swept, sweep
 from longpoll_judge.verdict import judge_table, queue_rows
@@ -54,7 +54,7 @@ class LocalReading:
 
     def _known(self, part: Slice) -> Overview | None:
         """What an earlier reading saw of a slice that has not changed."""
-        return self._kept.overviews.get(key_of(part)) if self._kept else None
+        return self._kept.overview(part) if self._kept else None
 
     def _read_ahead(self, slices: Sequence[Slice]) -> Iterator[tuple[pa.Table, Overview]]:
         """Every slice in order; no more than a few are read before they are asked for."""

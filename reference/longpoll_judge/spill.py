@@ -26,10 +26,8 @@ class Spill:
     """Slices on disk, and what was seen when they were looked over."""
 
     _file: BinaryIO
-    overviews: dict[bytes, Overview] = field(factory=dict)
-    """By key, of the slices that are kept."""
-    _places: dict[bytes, tuple[int, int]] = field(factory=dict)
-    """Where each begins, and its length."""
+    _kept: dict[bytes, tuple[int, int, Overview]] = field(factory=dict)
+    """By key where each begins, its length, and what was seen."""
     _end: int = field(default=0)
 
     def put(self, part: Slice, table: pa.Table, overview: Overview) -> None:
@@ -37,15 +35,20 @@ class Spill:
         content = encode(table)
         self._file.seek(self._end)
         self._file.write(content)
-        self._places[key_of(part)] = (self._end, len(content))
-        self.overviews[key_of(part)] = overview
+        self._kept[key_of(part)] = (self._end, len(content), overview)
         self._end += len(content)
+
+    def overview(self, part: Slice) -> Overview | None:
+        """What was seen of a slice; None of one that is not kept."""
+        kept = self._kept.get(key_of(part))
+        return None if kept is None else kept[2]
 
     def get(self, part: Slice) -> pa.Table | None:
         """The events of a slice, with all columns; None of one that is not kept."""
-        if key_of(part) not in self._places:
+        kept = self._kept.get(key_of(part))
+        if kept is None:
             return None
-        start, length = self._places[key_of(part)]
+        start, length, _overview = kept
         self._file.seek(start)
         return fill(decode(self._file.read(length)))
 
