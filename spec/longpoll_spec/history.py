@@ -13,8 +13,8 @@ the broker itself can see. Five rules make a history judgeable:
    0, 1, 2, ... through each source and a request's identifier is never used twice.
 2. An observer starts with `source_started` and ends with `source_stopped`, which is its last event; without the latter
    the history counts as cut off.
-3. Whatever is dropped is declared by a `lost` event (it takes a sequence number; the dropped events take none). An
-   undeclared gap is damage, and excuses nothing.
+3. Whatever is dropped is declared by a `lost` event (it takes a sequence number; the dropped events take none), whose
+   interval holds the moments of all that it stands for. An undeclared gap is damage.
 4. An answer to a request that names a queue carries that request's broker, topic and queue.
 5. Offsets that were visible before the source started are told by one `make_visible` a queue right after the start.
 
@@ -45,6 +45,8 @@ BlackBox = Literal[
     "answer_sent",
     "message_acknowledged",
     "connection_closed",
+    "blocked",
+    "unblocked",
     "lost",
     "source_stopped",
 ]
@@ -75,6 +77,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     code: int = -1
     """request_received: the request code; answer_sent: the response code."""
+    direction: str = ""
+    """blocked and unblocked, of a connection: `answers` when its client does not read what it is sent, `requests` when
+    its broker does not read what it is asked. Between the two the observer saw bytes wait in that direction."""
     group: str = ""
     """request_received of a pull, and of a query or an update of a committed offset: the consumer group."""
     offset: int = -1
@@ -108,7 +113,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """answer_sent to a pull: why it was sent now: immediate, woken, expired, busy, thrown, stopped or error."""
 
     queue_offset: int = -1
-    """append and message_acknowledged: the message's queue offset."""
+    """append and message_acknowledged: the message's queue offset. `request` of message_acknowledged is the send that
+    was answered so, where the observer knows it."""
     tag: str = ""
     """append and message_acknowledged: the message's tag; empty when it has none."""
     visible_end: int = -1
@@ -169,6 +175,7 @@ FIELD_TYPES: Final[dict[str, type]] = {
     "request": str,
     "connection": str,
     "code": int,
+    "direction": str,
     "group": str,
     "offset": int,
     "commit_offset": int,
