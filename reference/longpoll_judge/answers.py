@@ -11,6 +11,7 @@ import numpy as np
 from attrs import define, field
 
 from longpoll_judge.case import Booleans, Case
+from longpoll_judge.clause import PULL_RESULTS
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.queue_log import NEVER, Integers
 
@@ -18,7 +19,6 @@ FOUND: Final = 0
 NO_NEW_MSG: Final = 19
 NO_MATCHED_MSG: Final = 20
 OFFSET_ILLEGAL: Final = 21
-PULL_RESULTS: Final = (FOUND, NO_NEW_MSG, NO_MATCHED_MSG, OFFSET_ILLEGAL)
 
 
 @define(frozen=True, eq=False)

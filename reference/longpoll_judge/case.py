@@ -26,6 +26,8 @@ Booleans = NDArray[np.bool_]
 class Explanation:
     """Why one suspect is one."""
 
+    clause: str
+    """The clause of the contract that it breaks."""
     why: str
     """One sentence with its numbers."""
     rows: list[int]

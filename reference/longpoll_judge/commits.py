@@ -23,8 +23,8 @@ import pyarrow as pa
 from attrs import frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.answers import PULL_RESULTS
 from longpoll_judge.arrow import compute
+from longpoll_judge.clause import PULL_RESULTS
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.queue_log import NEVER
 from longpoll_judge.result import COMMIT_NEVER_REGRESSES, Finding
@@ -134,6 +134,7 @@ class _Group:
         facts = context.sources.get(asks["source"], UNSEEN)
         return Finding(
             property=COMMIT_NEVER_REGRESSES,
+            clause="commit.told.least",
             verdict="unknown" if facts.lossy or facts.gapped else "violated",
             topic=asks.get("topic", ""),
             queue=asks.get("queue", -1),

@@ -83,6 +83,7 @@ def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> list[Findi
     first, last = window[0], events[blamed]
     finding = Finding(
         property=FOLLOWS_THE_LAW,
+        clause="law.step",
         verdict="violated" if is_whole and not found.undecided else "unknown",
         topic=last["topic"],
         queue=last["queue"],

@@ -118,6 +118,7 @@ def judge_source(events: Iterable[Event], limit: int, *, last_ns: int, is_whole:
     shown = sorted((held.event for held in together), key=lambda event: (event["after_ns"], event["sequence"]))
     return Finding(
         property=HOLD_LIMIT_KEPT,
+        clause="hold.limit.kept",
         verdict="violated" if is_whole else "unknown",
         topic=shown[-1]["topic"],
         queue=shown[-1]["queue"],

@@ -150,7 +150,7 @@ def _add_up(rows: pa.Table, others: list[Finding], gaps: list[Gap]) -> Result:
         engine="",
         findings=findings,
         findings_left_out=sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
-        gaps=[attrs.asdict(gap) for gap in gaps],
+        gaps=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in gaps],
         latency={
             "wake_ms": percentiles(buckets["wake"], highest["wake_max"]),
             "late_ms": percentiles(buckets["late"], highest["late_max"]),

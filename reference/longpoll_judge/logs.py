@@ -16,9 +16,11 @@ import numpy as np
 
 from longpoll_judge.batch import Events, Integers
 from longpoll_judge.case import Explanation, Suspects, suspects
-from longpoll_judge.result import OFFSETS_IN_ORDER, VISIBLE_IS_MONOTONE
+from longpoll_judge.contract import CLAUSE
+from longpoll_judge.result import OFFSETS_IN_ORDER
 from longpoll_judge.survey import UNSEEN, Context
 
+CLAUSES: Final = {"append": "log.append.once", "message_acknowledged": "log.acknowledged.once"}
 WORDS: Final = {"append": "appended", "message_acknowledged": "acknowledged"}
 
 
@@ -29,10 +31,10 @@ def judge_log(events: Events, context: Context) -> list[Suspects]:
         for rows in _by_source(events, kind, context):
             found += _given_twice(events, kind, rows)
     for rows in _by_source(events, "append", context):
-        found += _fallen(events, rows, "queue_offset", OFFSETS_IN_ORDER, "was appended after offset")
+        found += _fallen(events, rows, "queue_offset", "log.append.ordered", "was appended after offset")
         found += _left_out(events, rows, context)
     for rows in _by_source(events, "make_visible", context):
-        found += _fallen(events, rows, "visible_end", VISIBLE_IS_MONOTONE, "is the visible end, after it was")
+        found += _fallen(events, rows, "visible_end", "log.visible.monotone", "is the visible end, after it was")
     return found
 
 
@@ -52,12 +54,12 @@ def _given_twice(events: Events, kind: str, rows: Integers) -> list[Suspects]:
 
     def explain(member: int) -> Explanation:
         why = f"two messages were {WORDS[kind]} with queue offset {offsets[member]}"
-        return Explanation(why, [int(rows[before[member]]), int(rows[member])])
+        return Explanation(CLAUSES[kind], why, [int(rows[before[member]]), int(rows[member])])
 
     return suspects(OFFSETS_IN_ORDER, again, np.zeros_like(again), rows, explain)
 
 
-def _fallen(events: Events, rows: Integers, column: str, name: str, words: str) -> list[Suspects]:
+def _fallen(events: Events, rows: Integers, column: str, clause: str, words: str) -> list[Suspects]:
     """Rows whose value lies below one that was certainly there before."""
     values = events.integers(column, rows)
     after_ns, before_ns = events.integers("after_ns", rows), events.integers("before_ns", rows)
@@ -69,9 +71,10 @@ def _fallen(events: Events, rows: Integers, column: str, name: str, words: str) 
     def explain(member: int) -> Explanation:
         earlier = ended[: known[member]]
         higher = int(earlier[np.argmax(values[earlier])])
-        return Explanation(f"{values[member]} {words} {values[higher]}", [int(rows[higher]), int(rows[member])])
+        why = f"{values[member]} {words} {values[higher]}"
+        return Explanation(clause, why, [int(rows[higher]), int(rows[member])])
 
-    return suspects(name, fell, np.zeros_like(fell), rows, explain)
+    return suspects(CLAUSE[clause].property, fell, np.zeros_like(fell), rows, explain)
 
 
 def _left_out(events: Events, rows: Integers, context: Context) -> list[Suspects]:
@@ -83,6 +86,6 @@ def _left_out(events: Events, rows: Integers, context: Context) -> list[Suspects
 
     def explain(member: int) -> Explanation:
         why = f"no message was appended between the queue offsets {values[member - 1]} and {values[member]}"
-        return Explanation(why, [int(rows[first[member - 1]]), int(rows[first[member]])])
+        return Explanation("log.append.gapless", why, [int(rows[first[member - 1]]), int(rows[first[member]])])
 
     return suspects(OFFSETS_IN_ORDER, skips & is_whole, skips & (not is_whole), rows[first], explain)

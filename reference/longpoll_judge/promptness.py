@@ -71,7 +71,8 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
         limit = f"(allowed {ms(wake_ns)})"
         fits = _fits(visible_after[pull], pulls.received_before_ns[pull]) if pulls.is_answered[pull] else ""
         why = f"{asked} {since} and {outcome} {ms(max(delay_least[pull], 0))}{most} later {limit}{fits}"
-        return Explanation(why, _rows(case, pull), case.message_rows(message, pulls.answered_before_ns[pull]))
+        log_rows = case.message_rows(message, pulls.answered_before_ns[pull])
+        return Explanation("pull.wake.prompt", why, _rows(case, pull), log_rows)
 
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
     if not case.log.is_white_box:
@@ -106,13 +107,16 @@ def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
         asked = f"a pull at offset {pulls.offset[pull]} with a {timeout}"
         if pulls.is_answered[pull]:
             how_late = f"{ms(max(late_least[pull], 0))} to {ms(late_most[pull])} after its deadline"
-            return Explanation(f"{asked} was answered {how_late} (allowed {ms(late_ns)})", _rows(case, pull))
+            why = f"{asked} was answered {how_late} (allowed {ms(late_ns)})"
+            return Explanation("pull.deadline.met", why, _rows(case, pull))
         how_long = f"although the history goes on for {ms(late_least[pull])} after its deadline"
-        return Explanation(f"{asked} was never answered, {how_long} (allowed {ms(late_ns)})", _rows(case, pull))
+        why = f"{asked} was never answered, {how_long} (allowed {ms(late_ns)})"
+        return Explanation("pull.answered", why, _rows(case, pull))
 
     def explain_forgotten(pull: int) -> Explanation:
         reason = "although its connection stayed open and the policy answers held pulls when the broker stops"
-        return Explanation(f"a pull at offset {pulls.offset[pull]} was never answered, {reason}", _rows(case, pull))
+        why = f"a pull at offset {pulls.offset[pull]} was never answered, {reason}"
+        return Explanation("pull.stop.answered", why, _rows(case, pull))
 
     violated, unknown = over & ~is_excused, (over & is_excused) | (may_be_over & ~over)
     is_open = ~pulls.is_answered & ~pulls.is_closed & ~violated & ~unknown & ~forgotten

@@ -75,7 +75,7 @@ def render_section(result: Result) -> str:
     if result.gaps:
         parts += [
             "<h3>Missing evidence</h3>",
-            _table(("kind", "count", "what"), ((gap["kind"], gap["count"], gap["why"]) for gap in result.gaps)),
+            _table(("clause", "count", "what"), ((gap["clause"], gap["count"], gap["why"]) for gap in result.gaps)),
         ]
     parts += [
         f"<h3>Findings: {len(result.findings) + result.findings_left_out:,}</h3>",
@@ -105,7 +105,8 @@ def _findings(result: Result) -> str:
         return "<p>None.</p>"
     rows = "".join(_finding(finding, number) for number, finding in enumerate(result.findings[:FINDINGS_SHOWN_MAX]))
     head = "".join(
-        f"<th>{title}</th>" for title in ("property", "verdict", "queue", "request", "window (Unix ms)", "why")
+        f"<th>{title}</th>"
+        for title in ("property", "clause", "verdict", "queue", "request", "window (Unix ms)", "why")
     )
     more = len(result.findings) - FINDINGS_SHOWN_MAX + result.findings_left_out
     return f"<table><tr>{head}</tr>{rows}</table>" + (f"<p>{more:,} more are not shown.</p>" if more > 0 else "")
@@ -113,7 +114,7 @@ def _findings(result: Result) -> str:
 
 def _finding(finding: Finding, number: int) -> str:
     window = f"{finding.window_start_ms:.3f} to {finding.window_end_ms:.3f}"
-    cells = (finding.property, None, f"{finding.topic} / {finding.queue}", finding.request, window)
+    cells = (finding.property, finding.clause, None, f"{finding.topic} / {finding.queue}", finding.request, window)
     columns = "".join(f"<td>{_badge(finding.verdict) if cell is None else escape(cell)}</td>" for cell in cells)
     evidence = "\n".join(_evidence_line(event) for event in finding.evidence)
     chart = sequence_chart(finding) if number < CHARTS_MAX else ""

@@ -27,7 +27,7 @@ def render_markdown(result: Result) -> str:
     for name, values in result.latency.items():
         lines.append(f"| {name} | {values.count} | {' | '.join(values.texts())} |")
     if result.gaps:
-        lines += ["", "## Missing evidence", "", *(f"- {gap['kind']}: {_plain(gap['why'])}" for gap in result.gaps)]
+        lines += ["", "## Missing evidence", "", *(f"- `{gap['clause']}`: {_plain(gap['why'])}" for gap in result.gaps)]
     lines += ["", f"## Findings: {len(result.findings) + result.findings_left_out}", ""]
     lines += [_finding_line(finding) for finding in result.findings[:FINDINGS_SHOWN_MAX]]
     left_out = len(result.findings) + result.findings_left_out - FINDINGS_SHOWN_MAX
@@ -38,7 +38,11 @@ def render_markdown(result: Result) -> str:
 
 def _finding_line(finding: Finding) -> str:
     where = f"{finding.topic}/{finding.queue}" + (f" {finding.request}" if finding.request else "")
-    return f"- **{finding.property}** {finding.verdict}, {_plain(where)}: {_plain(finding.why)}"
+    return f"- **{finding.property}** `{finding.clause}` {finding.verdict}, {_plain(where)}: {_plain(finding.why)}"
+
+
+def _told(finding: Finding) -> str:
+    return f"{finding.clause}: {finding.why}"
 
 
 def _plain(text: str) -> str:
@@ -54,13 +58,13 @@ def render_junit(result: Result) -> str:
         case = ET.SubElement(suite, "testcase", classname="longpoll.judge", name=name)
         violated = [finding for finding in findings if finding.verdict == "violated"]
         if violated:
-            failure = ET.SubElement(case, "failure", message=_clean(violated[0].why))
+            failure = ET.SubElement(case, "failure", message=_clean(_told(violated[0])))
             failure.text = _clean("\n".join(_finding_line(finding) for finding in violated[:FINDINGS_SHOWN_MAX]))
         elif findings:
-            ET.SubElement(case, "skipped", message=_clean(findings[0].why))
+            ET.SubElement(case, "skipped", message=_clean(_told(findings[0])))
     evidence = ET.SubElement(suite, "testcase", classname="longpoll.judge", name="evidence")
     if result.gaps:
-        ET.SubElement(evidence, "skipped", message=_clean(str(result.gaps[0]["why"])))
+        ET.SubElement(evidence, "skipped", message=_clean(f"{result.gaps[0]['clause']}: {result.gaps[0]['why']}"))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"

@@ -26,6 +26,11 @@ VISIBLE_IS_MONOTONE: Final = "visible_is_monotone"
 COMMIT_NEVER_REGRESSES: Final = "commit_never_regresses"
 HOLD_LIMIT_KEPT: Final = "hold_limit_kept"
 FOLLOWS_THE_LAW: Final = "follows_the_law"
+HELD_AS_ASKED: Final = "held_as_asked"
+SEND_IS_KEPT: Final = "send_is_kept"
+COMMIT_IS_TOLD: Final = "commit_is_told"
+EVIDENCE: Final = "evidence"
+"""What clauses about the record itself belong to: no property of a broker."""
 PROPERTIES: Final = (
     NO_LOST_WAKEUP,
     ANSWERED_BY_DEADLINE,
@@ -37,6 +42,9 @@ PROPERTIES: Final = (
     COMMIT_NEVER_REGRESSES,
     HOLD_LIMIT_KEPT,
     FOLLOWS_THE_LAW,
+    HELD_AS_ASKED,
+    SEND_IS_KEPT,
+    COMMIT_IS_TOLD,
 )
 
 
@@ -44,6 +52,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One property that a request, or a queue's log, breaks or may break, with the events that show it."""
 
     property: str
+    clause: str
+    """The line of the contract that it rests on (`longpoll_judge.contract`)."""
     verdict: FindingVerdict
     topic: str
     queue: int
@@ -64,6 +74,11 @@ class Gap:
     where: str
     count: int
     why: str
+
+    @property
+    def clause(self) -> str:
+        """The line of the contract that it belongs to."""
+        return f"{EVIDENCE}.{self.kind.replace(' ', '_')}"
 
 
 class Percentiles(msgspec.Struct, frozen=True):

@@ -48,6 +48,7 @@ STOPPED: Final = "stopped"
 class Rule:
     """One conjunct of answer_is_right: who breaks it, whether for certain, and how to say so."""
 
+    clause: str
     broken: Booleans
     say: Callable[[int], str]
     needs_whole_record: bool = False
@@ -73,7 +74,8 @@ def judge_rightness(case: Case) -> list[Suspects]:
         offsets = {int(answers.asked[answer]), int(answers.last[answer])} - {-1}
         until_ns = int(answers.answered_before_ns[answer])
         log_rows = [row for offset in sorted(offsets) for row in case.message_rows(offset, until_ns)]
-        return Explanation(rules[int(first_rule[answer])].say(answer), rows, log_rows)
+        rule = rules[int(first_rule[answer])]
+        return Explanation(rule.clause, rule.say(answer), rows, log_rows)
 
     return suspects(ANSWER_IS_RIGHT, is_broken & ~weak, is_broken & weak, case.pulls.row[answers.pull], explain)
 
@@ -86,15 +88,30 @@ def _order(answers: Answers) -> list[Rule]:
     low = answers.body < answers.asked[answers.owner]
     count_max = np.maximum(pulls.count_max[answers.pull], 1)
     many = (pulls.count_max[answers.pull] >= 0) & (answers.body_count > count_max)
+
+    def say_count(answer: int) -> str:
+        return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages"
+
     return [
-        Rule(early, lambda answer: f"{_name(answers, answer)} was sent before its request was received"),
         Rule(
-            (answers.code == FOUND) != (answers.body_count > 0),
-            lambda answer: f"{_name(answers, answer)} carries {answers.body_count[answer]} messages",
+            "answer.after_request",
+            early,
+            lambda answer: f"{_name(answers, answer)} was sent before its request was received",
         ),
-        Rule(answers.any_in_body(follows), lambda answer: f"{_name(answers, answer)} carries offsets out of order"),
-        Rule(answers.any_in_body(low), lambda answer: f"{_name(answers, answer)} carries messages before that offset"),
+        Rule("pull.found.some", (answers.code == FOUND) & (answers.body_count == 0), say_count),
+        Rule("pull.none.empty", (answers.code != FOUND) & (answers.body_count > 0), say_count),
         Rule(
+            "pull.found.ordered",
+            answers.any_in_body(follows),
+            lambda answer: f"{_name(answers, answer)} carries offsets out of order",
+        ),
+        Rule(
+            "pull.found.from_asked",
+            answers.any_in_body(low),
+            lambda answer: f"{_name(answers, answer)} carries messages before that offset",
+        ),
+        Rule(
+            "pull.found.at_most",
             many,
             lambda answer: (
                 f"{_name(answers, answer)} carries {answers.body_count[answer]} messages, asked were at most "
@@ -111,6 +128,7 @@ def _bounds(answers: Answers) -> list[Rule]:
     told = answers.max >= 0
     return [
         Rule(
+            "pull.max.least",
             told & (answers.max < end_least),
             lambda answer: (
                 f"{_name(answers, answer)} says offset_max {answers.max[answer]}, but {end_least[answer]} was "
@@ -118,6 +136,7 @@ def _bounds(answers: Answers) -> list[Rule]:
             ),
         ),
         Rule(
+            "pull.max.most",
             told & (answers.max > end_most),
             lambda answer: (
                 f"{_name(answers, answer)} says offset_max {answers.max[answer]}, but no more than "
@@ -126,12 +145,14 @@ def _bounds(answers: Answers) -> list[Rule]:
             needs_whole_record=True,
         ),
         Rule(
+            "pull.min.below_max",
             told & (answers.min > answers.max),
             lambda answer: (
                 f"{_name(answers, answer)} says offset_min {answers.min[answer]} above offset_max {answers.max[answer]}"
             ),
         ),
         Rule(
+            "pull.next.visible",
             is_one_of(answers.code, (FOUND, NO_MATCHED_MSG)) & (answers.next > end_most),
             lambda answer: (
                 f"{_name(answers, answer)} says offset_next {answers.next[answer]}, but no more than "
@@ -157,9 +178,8 @@ def _found(answers: Answers) -> list[Rule]:
     exact = is_found & (is_full | everything) & (answers.next != last + 1)
     back = is_found & (answers.next <= last)
     first, end = answers.asked, np.maximum(answers.next, answers.asked)
-    matching_least, matching_most = matching_counts(answers, first, end)
+    matching_least, _most = matching_counts(answers, first, end)
     skipped = is_found & case.is_decidable[answers.pull] & (matching_least > answers.body_count)
-    surplus = is_found & case.is_decidable[answers.pull] & (matching_most < answers.body_count)
 
     def say_next(answer: int) -> str:
         rule = f"the last message is {last[answer]}, so it must be {last[answer] + 1}"
@@ -171,22 +191,24 @@ def _found(answers: Answers) -> list[Rule]:
 
     return [
         Rule(
+            "pull.found.visible",
             answers.any_in_body(unseen),
             lambda answer: f"{_name(answers, answer)} carries message {last[answer]}, which was not yet visible",
             needs_whole_record=True,
         ),
         Rule(
+            "pull.found.appended",
             answers.any_in_body(absent),
             lambda answer: f"{_name(answers, answer)} carries a message that was never appended",
             needs_whole_record=True,
         ),
         Rule(
+            "pull.found.tag",
             answers.any_in_body(wrong_tag),
             lambda answer: f"{_name(answers, answer)} carries a message whose tag does not match",
         ),
-        Rule(back | exact, say_next),
-        Rule(skipped, say_skipped),
-        Rule(surplus, say_skipped),
+        Rule("pull.found.next", back | exact, say_next),
+        Rule("pull.found.complete", skipped, say_skipped),
     ]
 
 
@@ -205,6 +227,7 @@ def _not_found(answers: Answers) -> list[Rule]:
     wrong_end |= (answers.asked < answers.min) & (answers.next != answers.min)
     return [
         Rule(
+            "pull.none.true",
             no_new & (visible_before < answers.received_after_ns) & ~is_stopped,
             lambda answer: (
                 f"{_name(answers, answer)} says that there is nothing new, but a matching message was visible "
@@ -212,6 +235,7 @@ def _not_found(answers: Answers) -> list[Rule]:
             ),
         ),
         Rule(
+            "pull.none.next",
             no_new & (answers.next != answers.asked),
             lambda answer: (
                 f"{_name(answers, answer)} says offset_next {answers.next[answer]}; with nothing new it must be "
@@ -219,12 +243,14 @@ def _not_found(answers: Answers) -> list[Rule]:
             ),
         ),
         Rule(
+            "pull.passed.next",
             no_match & (answers.next <= answers.asked),
             lambda answer: (
                 f"{_name(answers, answer)} says offset_next {answers.next[answer]}, so it passed over nothing"
             ),
         ),
         Rule(
+            "pull.passed.none_match",
             no_match & case.is_decidable[answers.pull] & (matching_least > 0),
             lambda answer: (
                 f"{_name(answers, answer)} passes over {matching_least[answer]} matching messages before "
@@ -232,6 +258,7 @@ def _not_found(answers: Answers) -> list[Rule]:
             ),
         ),
         Rule(
+            "pull.illegal.outside",
             illegal & inside,
             lambda answer: (
                 f"{_name(answers, answer)} calls the offset illegal, but it lies between offset_min "
@@ -239,6 +266,7 @@ def _not_found(answers: Answers) -> list[Rule]:
             ),
         ),
         Rule(
+            "pull.illegal.next",
             illegal & ~inside & wrong_end,
             lambda answer: (
                 f"{_name(answers, answer)} says offset_next {answers.next[answer]}, which is not the end of the "
@@ -263,6 +291,6 @@ def judge_once(case: Case) -> list[Suspects]:
         same = rows[case.events.request_key[rows] == case.events.request_key[row]].tolist()
         received = case.events.rows("request_received")
         asked = received[case.events.request_key[received] == case.events.request_key[row]].tolist()
-        return Explanation(f"one request has {len(same)} answers", [*asked, *same])
+        return Explanation("answer.once", f"one request has {len(same)} answers", [*asked, *same])
 
     return [Suspects(ANSWERED_ONCE, "violated", twice, twice, explain)]

@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from longpoll_judge.answers import FOUND, NO_MATCHED_MSG, PULL_RESULTS
+from longpoll_judge.answers import FOUND, NO_MATCHED_MSG
 from longpoll_judge.batch import Events, QueueName, make_batch
 from longpoll_judge.case import Case, Log, Suspects, make_case, make_log
+from longpoll_judge.clause import PULL_RESULTS
 from longpoll_judge.latency import bucket_counts
 from longpoll_judge.logs import judge_log
 from longpoll_judge.lookup import is_one_of
@@ -129,6 +130,7 @@ def _findings(name: QueueName, events: Events, log_events: Events, group: Suspec
         shown.sort(key=_order)
         finding = Finding(
             property=group.property,
+            clause=explanation.clause,
             verdict=group.verdict,
             topic=name[1],
             queue=name[2],

@@ -50,7 +50,7 @@ def itf(finding: Finding) -> bytes:
         {"#meta": {"index": number}} | {name: _value(event.get(name, "")) for name in names}
         for number, event in enumerate(finding.evidence)
     ]
-    meta = {"format": "ITF", "description": f"{finding.property} {finding.verdict}: {finding.why}"}
+    meta = {"format": "ITF", "description": f"{finding.property} {finding.clause} {finding.verdict}: {finding.why}"}
     return msgspec.json.encode({"#meta": meta, "vars": names, "states": states})
 
 

@@ -142,7 +142,7 @@ def _followed(
             place = (each.property, each.topic, each.queue, each.request, each.window_start_ms)
             if each.verdict == "violated" and place not in told:
                 told.add(place)
-                line = f"{each.property} {each.topic}/{each.queue} {each.request}: {each.why}"
+                line = f"{each.clause} {each.topic}/{each.queue} {each.request}: {each.why}"
                 err.print(line, markup=False, soft_wrap=True)
         err.print(f"{result.events} events so far: {result.verdict}", markup=False)
 
@@ -211,11 +211,11 @@ def show(result: Result) -> None:
             ((name, rate.violated, rate.of, rate.per_million, rate.low, rate.high) for name, rate in broken),
         )
     if result.gaps:
-        table("Missing evidence", ("kind", "what"), ((gap["kind"], gap["why"]) for gap in result.gaps))
+        table("Missing evidence", ("clause", "what"), ((gap["clause"], gap["why"]) for gap in result.gaps))
     shown = result.findings[:_FINDINGS_SHOWN_MAX]
     if shown:
-        rows = ((f.property, f.verdict, f"{f.topic}/{f.queue}", f.request, f.why) for f in shown)
-        table("Findings", ("property", "verdict", "queue", "request", "why"), rows)
+        rows = ((f.clause, f.verdict, f"{f.topic}/{f.queue}", f.request, f.why) for f in shown)
+        table("Findings", ("clause", "verdict", "queue", "request", "why"), rows)
     more = len(result.findings) - len(shown) + result.findings_left_out
     if more:
         out.print(f"{more} more findings; see --json or --report")
