@@ -43,9 +43,16 @@ def tracked() -> Iterator[Path]:
             yield path
 
 
+GUARD = "reference/longpoll/guard.py"
+"""The one place through which every fault leaves the program; it catches all of them, once."""
+
+
 def offences(name: str, text: str) -> list[str]:
     """The rules that a text breaks."""
-    return [f"{name}: {rule}" for rule, pattern in BANNED.items() if pattern.search(text)]
+    allowed = {"a broad except": 1} if name == GUARD else {}
+    return [
+        f"{name}: {rule}" for rule, pattern in BANNED.items() if len(pattern.findall(text)) > allowed.get(rule, 0)
+    ]
 
 
 def test_text_is_clean() -> None:

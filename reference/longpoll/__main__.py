@@ -1,5 +1,5 @@
 """`python -m longpoll` is `longpoll`."""
 
-from longpoll.cli import main
+from longpoll.entry import main
 
 main()

@@ -1,14 +1,18 @@
-"""The entry point `longpoll`: a group whose commands are loaded only when they are asked for.
+"""The group `longpoll`, whose commands are loaded only when they are asked for.
 
-Leaves out every command's work: `commands/` has one module a family.
+Leaves out every command's work: `commands/` has one module a family; and where a process begins (`entry`).
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Final
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
 
 import click
+
+from longpoll import guard
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "check": ("longpoll.commands.law", "Explore a policy's state space and judge its properties."),
@@ -37,6 +41,23 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is first used."""
 
+    def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> Any:
+        """Run a command to its end, which is SystemExit with a code of ours; click's own would be 1 for most faults."""
+        words = sys.argv[1:] if args is None else list(args)
+        run = super().main
+        code = guard.ended(lambda: run(words, *more, **(extra | {"standalone_mode": False})), words)
+        raise SystemExit(code if isinstance(code, int) else guard.OK)
+
+    def make_context(self, *words: Any, **extra: Any) -> click.Context:
+        """As click's, out of which no closed pipe leads to click's own exit code 1."""
+        with guard.readers():
+            return super().make_context(*words, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """The same."""
+        with guard.readers():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Every command, in the order of the list above."""
         return list(COMMANDS)
@@ -45,7 +66,8 @@ class LazyGroup(click.Group):
         """The command of this name, imported now; None when there is none."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
+        with guard.whole_imports():
+            module = importlib.import_module(COMMANDS[cmd_name][0])
         command: click.Command = getattr(module, cmd_name)
         return command
 
@@ -67,5 +89,7 @@ def main() -> None:
       longpoll prove --policy strict --requests 8    the proof for our own design
       longpoll serve --store /tmp/store              a broker that RocketMQ clients can use
 
-    Exit codes: 0 all as it should be, 1 violated or invalid, 2 a mistake in the call, 3 unknown.
+    Exit codes: 0 all as it should be, 1 violated or invalid and nothing else, 2 a mistake in the call, 3 unknown.
+    Ctrl-C before the work is done, no room on the disk, a reader who is gone and a fault of longpoll itself leave
+    what was asked unknown.
     """

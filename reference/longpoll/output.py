@@ -6,9 +6,14 @@ Leaves out what the commands say; each command's module does that.
 from __future__ import annotations
 
 import enum
+import errno
+import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any, Final, NoReturn, ParamSpec
 
 import click
@@ -22,13 +27,28 @@ from longpoll_judge.errors import JudgeUserError
 from longpoll_spec.errors import MemoryShortError, SpecUserError
 
 P = ParamSpec("P")
-USER_ERRORS = (SpecUserError, BrokerUserError, JudgeUserError)
+
+
+class NotWritableError(Exception):
+    """What was asked for cannot be written where it was asked for; the text says why."""
+
+
+USER_ERRORS = (SpecUserError, BrokerUserError, JudgeUserError, NotWritableError)
 
 WIDTH_OF_A_FILE: Final = 140
 """Columns of a table that goes to a file or a pipe, which has no width of its own."""
 
-out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
-err = Console(stderr=True, highlight=False)
+
+class _Console(Console):
+    """Rich's, less its own idea of what a closed pipe is: exit code 1."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Let the command end as any other that the system refuses something."""
+        raise BrokenPipeError
+
+
+out = _Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
+err = _Console(stderr=True, highlight=False)
 
 
 class Exit(enum.IntEnum):
@@ -70,6 +90,32 @@ def fail(message: str, code: Exit = Exit.USER) -> NoReturn:
     """Print one line on stderr and leave with the code."""
     err.print(f"longpoll: {message}", soft_wrap=True, markup=False)
     sys.exit(code)
+
+
+def check_file(file: Path, what: str) -> None:
+    """Look whether a file can be written, before the work; raises NotWritableError."""
+    with _telling(file, what):
+        if not os.path.lexists(file):
+            tempfile.TemporaryFile(dir=file.parent).close()
+        elif file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        elif not os.access(file.resolve(strict=True), os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def check_directory(directory: Path, what: str) -> None:
+    """Make a directory, unless it is there, and look whether files can be written into it; raises NotWritableError."""
+    with _telling(directory, what):
+        directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+
+
+@contextmanager
+def _telling(place: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NotWritableError(f"cannot write {what} {place}: {error.strerror}; name another place") from None
 
 
 def emit_json(value: Any) -> None:

@@ -142,7 +142,7 @@ def _parse_slowly(content: bytes, position: int, path: str, damages: list[Damage
         if line.strip():
             try:
                 good.append(_check_line(line))
-            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
                 bad_count += 1
                 if bad_count <= NAMED_DAMAGES_MAX:
                     damages.append(Damage(path, position, f"a damaged line: {error}"))

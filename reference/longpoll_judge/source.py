@@ -19,7 +19,7 @@ from attrs import frozen
 from longpoll_judge import ndjson, parquet
 from longpoll_judge.damage import Damage
 from longpoll_judge.errors import HistoryNotFoundError
-from longpoll_judge.schema import INTEGER_LIMIT, coded
+from longpoll_judge.schema import EVENT_SCHEMA, INTEGER_LIMIT, coded
 from longpoll_spec.history import (
     FORMAT_VERSION,
     META_FILE,
@@ -117,7 +117,7 @@ def _read_meta(directory: Path, damages: list[Damage]) -> Meta | None:
     except FileNotFoundError:
         damages.append(Damage(str(file), -1, "missing: the sources' clocks are taken as they are"))
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
         damages.append(Damage(str(file), -1, f"cannot be read ({error}): the sources' clocks are taken as they are"))
         return None
     if any(max(abs(source.offset_ns), abs(source.uncertainty_ns)) >= INTEGER_LIMIT for source in meta.sources):
@@ -134,6 +134,9 @@ def _cut(part: Path, rename: dict[str, str], clocks: dict[str, tuple[int, int]],
     kind = next((suffix for suffix in PART_SUFFIXES if part.name.endswith(suffix)), None)
     if kind is None:
         damages.append(Damage(str(part), -1, f"no kind of part that is read here ({', '.join(PART_SUFFIXES)})"))
+        return []
+    if not part.is_file():
+        damages.append(Damage(str(part), -1, "it is named like a part and is no file: nothing of it is read"))
         return []
     if kind == PARQUET_SUFFIX:
         step, end = 1, parquet.row_group_count(str(part), damages)
@@ -153,13 +156,20 @@ def read_slice(part: Slice, columns: Sequence[str] | None = None) -> tuple[pa.Ta
 
     Where some columns are named the others may be at their defaults.
     """
-    if part.path.endswith(PARQUET_SUFFIX):
-        table, damages = parquet.read_row_groups(part.path, part.start, part.end, columns)
-    elif part.path.endswith(NDJSON_SUFFIX):
-        table, damages = ndjson.read_range(part.path, part.start, part.end)
-    else:
-        table, damages = ndjson.read_compressed(part.path)
+    try:
+        table, damages = _read_part(part, columns)
+    except OSError as error:
+        table = EVENT_SCHEMA.empty_table()
+        damages = [Damage(part.path, part.start, f"cannot be read: {error.strerror or error}")]
     return _align(table, part), damages
+
+
+def _read_part(part: Slice, columns: Sequence[str] | None) -> tuple[pa.Table, list[Damage]]:
+    if part.path.endswith(PARQUET_SUFFIX):
+        return parquet.read_row_groups(part.path, part.start, part.end, columns)
+    if part.path.endswith(NDJSON_SUFFIX):
+        return ndjson.read_range(part.path, part.start, part.end)
+    return ndjson.read_compressed(part.path)
 
 
 def _align(table: pa.Table, part: Slice) -> pa.Table:

@@ -225,11 +225,19 @@ def preset(name: str) -> Policy:
     return PRESETS[name]
 
 
+NAME_LENGTH_MAX: Final = 4096
+"""A policy's name is no longer than this, so that one from outside costs nothing: each knob set twice fits."""
+
+
 def policy_named(text: str) -> Policy:
     """The policy that bears this name: a preset, and `+KNOB=VALUE` for each knob that is set otherwise.
 
     Raises `UnknownPolicyError` and `UnknownKnobError`.
     """
+    if len(text) > NAME_LENGTH_MAX:
+        raise UnknownPolicyError(
+            f"a policy's name has at most {NAME_LENGTH_MAX} characters, this one has {len(text)}: set each knob once"
+        )
     name, *settings = text.split("+")
     policy = preset(name)
     for setting in settings:

@@ -17,7 +17,18 @@ import click
 import msgspec
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.output import Exit, emit_json, err, json_option, out, progress_bar, table, user_mistakes
+from longpoll.output import (
+    Exit,
+    check_directory,
+    check_file,
+    emit_json,
+    err,
+    json_option,
+    out,
+    progress_bar,
+    table,
+    user_mistakes,
+)
 from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.follow import follow
 from longpoll_judge.job import LATE_MS, WAKE_MS, EngineName
@@ -103,6 +114,11 @@ def judge(  # noqa: PLR0917 - one argument an option
 
     Exit codes: 0 valid, 1 invalid, 2 a mistake in the call, 3 unknown (evidence is missing).
     """
+    for report in reports:
+        _renderer(report)
+        check_file(report, "the report")
+    if windows is not None:
+        check_directory(windows, "the windows into")
     if follows:
         result = _followed(paths, engine, master, wake_ms, late_ms)
     else:
@@ -175,10 +191,15 @@ def _interruptible() -> Iterator[Callable[[float], bool]]:
         os.close(write)
 
 
-def _write_report(file: Path, result: Result) -> None:
+def _renderer(file: Path) -> Callable[[Result], str]:
     render = RENDERERS.get(file.suffix)
     if render is None:
         raise ReportNotWrittenError(f"cannot tell the kind of report from {file}; end it in {', '.join(RENDERERS)}")
+    return render
+
+
+def _write_report(file: Path, result: Result) -> None:
+    render = _renderer(file)
     try:
         file.write_text(render(result), encoding="utf-8")
     except OSError as error:

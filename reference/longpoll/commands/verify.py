@@ -70,6 +70,7 @@ def verify(
     preset(policy_name)
     if name_server is not None and broker_address is None:
         raise ConfigError("--name-server goes with --broker: name the broker as well")
+    html.check(report_directory)
     page = Page()
     _law(page)
     with tempfile.TemporaryDirectory(prefix="longpoll-verify-") as scratch:

@@ -11,11 +11,13 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from longpoll.output import check_directory, check_file
 from longpoll.verification.page import Row
 from longpoll_judge.report import STYLE as JUDGE_STYLE
 from longpoll_judge.report import render_section
 from longpoll_judge.result import Result
 
+PAGE: Final = "index.html"
 STYLE: Final = """
 :root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0; color: #1c2733; background: #fff }
@@ -63,9 +65,15 @@ def _table(rows: Sequence[Row]) -> str:
     return f'<table class="rows"><tr>{head}</tr>{body}</table>'
 
 
+def check(directory: Path) -> None:
+    """Look whether the page can be written into the directory, before the work; raises NotWritableError."""
+    check_directory(directory, "the report into")
+    check_file(directory / PAGE, "the report")
+
+
 def write(directory: Path, text: str) -> Path:
     """Write the page as `index.html` into the directory, made if need be."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "index.html"
+    path = directory / PAGE
     path.write_text(text, encoding="utf-8")
     return path

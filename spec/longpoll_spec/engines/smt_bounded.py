@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import z3
 from attrs import define, field, frozen
 
+from longpoll_spec.engines.smt_check import check
 from longpoll_spec.engines.smt_terms import Frame, becomes, frame_of, solver_of
 from longpoll_spec.engines.tokens import token_of
 from longpoll_spec.model import Action, Model, Property
@@ -78,7 +79,7 @@ class _Unrolling:
         self.solver.push()
         self.solver.set("timeout", max(1, round(timeout_s * 1000)))
         self.solver.add(self.breaking(item))
-        answer = str(self.solver.check())
+        answer = check(self.solver)
         run = self._run_in(self.solver.model()) if answer == "sat" else []
         self.solver.pop()
         return answer, run

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 import z3
 from attrs import define, field, frozen
 
+from longpoll_spec.engines.smt_check import check
 from longpoll_spec.engines.smt_terms import Frame, frame_of, open_parameters, plausible, solver_of, state_in, value_in
 from longpoll_spec.engines.symmetry import is_representative, is_symmetric
 from longpoll_spec.model import Action, Model, Property
@@ -122,7 +123,7 @@ class Prover:
         began = time.perf_counter()
         self.solver.push()
         self.solver.add(z3.Not(self.frame.meaning(statement)))
-        answer = _ANSWERS[str(self.solver.check())]
+        answer = _ANSWERS[check(self.solver)]
         found = self._counterexample(action) if answer == "refuted" else None
         self.solver.pop()
         return Outcome(answer, time.perf_counter() - began, found)

@@ -77,7 +77,7 @@ class Checkpoint:
     def _read(self, file: Path, law: str) -> _State:
         try:
             state = msgspec.json.decode(file.read_bytes(), type=_State)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise CheckpointError(f"{file} is damaged: {error}; give --checkpoint an empty directory") from error
         if (state.format_version, state.law) != (FORMAT, law):
             raise CheckpointError(

@@ -146,7 +146,7 @@ def _payload(token: str) -> _Payload:
         raise TokenError("this token is damaged: copy it again, whole")
     try:
         return msgspec.msgpack.decode(raw, type=_Payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise TokenError(f"this token is of another version: {error}") from error
 
 

@@ -1,0 +1,317 @@
+"""However a command ends, its exit code is one of the four, and 1 is what it says of what it looked at."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import pytest
+import z3
+from click.testing import CliRunner
+
+from longpoll import guard
+from longpoll.cli import COMMANDS, main
+from longpoll.output import Exit
+from longpoll_spec.engines import smt_check
+from longpoll_spec.errors import UnknownPolicyError
+from longpoll_spec.policy import policy_named
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the test run's own parent chose
+GIVEN = "/named/in/the/call"
+AT_IMPORT = """
+import os, signal, sys
+mark, sys.argv = sys.argv[1], ["longpoll", *sys.argv[2:]]
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == mark:
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(interrupt)
+from longpoll.entry import main
+main()
+"""
+"""Ctrl-C in the moment in which a module is about to be imported."""
+AT_CALL = """
+import os, signal, sys
+wanted, number, sys.argv = sys.argv[1], int(sys.argv[2]), ["longpoll", *sys.argv[3:]]
+seen = 0
+def count(frame, event, argument):
+    global seen
+    if event == "call" and frame.f_globals.get("__name__", "").startswith(wanted):
+        seen += 1
+        if seen == number:
+            sys.setprofile(None)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.setprofile(count)
+from longpoll.entry import main
+main()
+"""
+"""Ctrl-C at the n-th call of any function of a package."""
+
+
+def python(script: str, *words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a script of ours in a process of its own."""
+    command = [sys.executable, "-c", script, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    """A command that ends so."""
+
+    def command() -> object:
+        raise error
+
+    return command
+
+
+@contextmanager
+def faults_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep the tracebacks of the block here."""
+    monkeypatch.setattr("tempfile.tempdir", str(directory))
+    yield
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (KeyboardInterrupt(), guard.UNKNOWN, "Ctrl-C"),
+        (click.Abort(), guard.UNKNOWN, "Ctrl-C"),
+        (EOFError(), guard.UNKNOWN, "Ctrl-C"),
+        (MemoryError(), guard.UNKNOWN, "memory ran out"),
+        (click.FileError("x", "no"), guard.USER, "Could not open file"),
+        (OSError(errno.ENOSPC, "No space left on device", GIVEN), guard.UNKNOWN, "make room"),
+        (OSError(errno.ENOENT, "No such file or directory", f"{GIVEN}/below"), guard.USER, "cannot use"),
+        (OSError(errno.ENOENT, "No such file or directory", "/another"), guard.UNKNOWN, "a fault of longpoll itself"),
+        (OSError(errno.ECONNRESET, "Connection reset"), guard.UNKNOWN, "a fault of longpoll itself"),
+        (RecursionError("too deep"), guard.UNKNOWN, "a fault of longpoll itself"),
+        (ValueError("two\nlines \x1b[31m"), guard.UNKNOWN, r"two\nlines \x1b[31m"),
+        (SystemExit(1), guard.UNKNOWN, "a fault of longpoll itself"),
+        (SystemExit("words"), guard.UNKNOWN, "a fault of longpoll itself"),
+        (SystemExit(77), guard.UNKNOWN, "a fault of longpoll itself"),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), guard.UNKNOWN, "a fault of longpoll itself"),
+    ],
+    ids=lambda value: ascii(value) if isinstance(value, BaseException) else None,
+)
+def test_whatever_ends_a_command_is_one_sentence_and_no_verdict(  # noqa: PLR0917 - three of pytest's
+    error: BaseException,
+    code: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Code 2 for what the caller named, 3 for the rest; no traceback, and where there is one it stands in a file."""
+    with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit) as left:
+        guard.ended(raising(error), ["judge", GIVEN])
+
+    said = capsys.readouterr().err
+    assert left.value.code == code
+    assert words in said
+    assert "Traceback" not in said
+    assert said.count("\n") == 1
+    kept = list(tmp_path.iterdir())
+    assert len(kept) == ("fault of longpoll" in said or "two" in words)
+    assert all(type(error).__name__ in file.read_text() for file in kept)
+
+
+def test_a_verdict_is_let_through() -> None:
+    """The exit code that a command chose is the process's."""
+    for code in Exit:
+        with pytest.raises(SystemExit) as left:
+            guard.ended(raising(SystemExit(code)), [])
+        assert left.value.code is code
+
+
+def test_a_fault_shows_its_traceback_where_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With LONGPOLL_DEBUG=1 it goes to stderr as well."""
+    monkeypatch.setenv(guard.DEBUG, "1")
+    with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit):
+        guard.ended(raising(ZeroDivisionError("here")), [])
+
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_interrupt_while_a_command_is_loaded_is_unknown(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C among the imports of any command: 3, where click says 1 and `Aborted!`."""
+    honest = importlib.import_module
+
+    def interrupted(module: str) -> object:
+        signal.raise_signal(signal.SIGINT)
+        return honest(module)
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    done = CliRunner().invoke(main, [name])
+
+    assert done.exit_code == Exit.UNKNOWN, done.output
+    assert guard.STOPPED in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mark", "words"),
+    [("click", ["policies"]), ("rich.console", ["policies"]), ("longpoll_spec.engines.smt_any", ["prove"])],
+)
+def test_an_interrupt_during_start_up_is_unknown(mark: str, words: list[str]) -> None:
+    """From the first import on Ctrl-C is one sentence and 3, in a process of its own."""
+    done = python(AT_IMPORT, mark, *words)
+
+    assert (done.returncode, done.stderr.strip()) == (Exit.UNKNOWN, f"longpoll: {guard.STOPPED}")
+
+
+SWALLOWED = """
+import os, signal
+from longpoll import guard
+class Leaves:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+def command():
+    Leaves()
+    while True:
+        pass
+guard.run(command)
+"""
+
+
+def test_an_interrupt_that_comes_to_nothing_comes_again() -> None:
+    """Python drops what is raised in a destructor: without a second try the command would never hear of Ctrl-C."""
+    done = python(SWALLOWED)
+
+    assert (done.returncode, done.stderr) == (Exit.UNKNOWN, f"longpoll: {guard.STOPPED}\n")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("package", "number", "words"),
+    [
+        (package, number, words.split())
+        for words, package in (
+            ("ablate --policy strict", "longpoll_spec"),
+            ("check --engine simulate --runs 1000000", "longpoll_spec"),
+            ("check --bounds small", "longpoll_spec"),
+            ("prove --requests any", "longpoll_spec"),
+            ("verify", "longpoll"),
+            ("export --to tla {target}", "longpoll_spec"),
+            ("coverage --help", "click"),
+        )
+        for number in (40, 300, 5_000, 60_000, 400_000)
+    ],
+)
+def test_an_interrupt_at_any_call_is_unknown_or_comes_too_late(
+    package: str, number: int, words: list[str], tmp_path: Path
+) -> None:
+    """Wherever Ctrl-C falls there is no traceback and no 1; a command that was done before it has its own code."""
+    words = [str(tmp_path / "target") if word == "{target}" else word for word in words]
+    done = python(AT_CALL, package, str(number), *words, cwd=tmp_path)
+
+    assert "Traceback" not in done.stderr
+    assert done.returncode in {Exit.OK, Exit.UNKNOWN}
+    assert done.returncode == Exit.OK or "stopped" in done.stderr or "unknown" in done.stdout
+
+
+def test_z3_gives_back_the_interrupt_that_it_takes() -> None:
+    """z3 answers `unknown` to Ctrl-C and says no more; here it is an interrupt again."""
+    solver = z3.SolverFor("QF_NIA")
+    numbers = [z3.Int(f"x{index}") for index in range(8)]
+    solver.add(z3.Sum([number * number * number for number in numbers]) == 114, *[number > 9 for number in numbers[:4]])
+    solver.add(z3.Product(numbers) == 7_777_777)
+    solver.set("timeout", 60_000)
+    done = threading.Event()
+
+    def interrupt() -> None:
+        while not done.wait(0.01):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)  # only z3 itself takes notice
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            smt_check.check(solver)
+    finally:
+        done.set()
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("redirected", "code", "said"), [(">/dev/full", Exit.UNKNOWN, "No space left"), (">&-", Exit.OK, "")]
+)
+def test_output_without_room_is_no_verdict(redirected: str, code: Exit, said: str) -> None:
+    """A full disk is 3 and said; a stdout that the caller closed is as good as any, for that wants no output."""
+    script = f'"$0" -c "from longpoll.entry import main; main()" --help {redirected}'
+    done = subprocess.run(
+        ["bash", "-c", script, sys.executable], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.returncode == code
+    assert said in done.stderr
+    assert done.stderr.count("\n") == bool(said)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["properties"], ["properties", "--json"]], ids=" ".join)
+def test_a_reader_who_is_gone_ends_a_command_quietly(words: list[str]) -> None:
+    """What nobody reads any more leaves the question open, without a word; rich and click would both leave with 1."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", "from longpoll.entry import main; main()", *words]
+    try:
+        done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False, timeout=60)
+    finally:
+        os.close(write)
+
+    assert (done.returncode, done.stderr) == (Exit.UNKNOWN, b"")
+
+
+DEEP = 100_000
+
+
+def test_a_history_of_nests_directories_and_dangling_links_is_unknown(tmp_path: Path) -> None:
+    """What is named like a part and is none, and JSON nested without end, is damage that is named."""
+    (tmp_path / "meta.json").write_text('{"format_version": 1, "sources": [], "more": ' + "[" * DEEP)
+    (tmp_path / "part-deep.ndjson").write_text('{"event": "x", "more": ' + "[" * DEEP + "]" * DEEP + "}\n")
+    for suffix in ("ndjson", "ndjson.zst", "parquet"):
+        (tmp_path / f"part-directory.{suffix}").mkdir()
+        (tmp_path / f"part-dangling.{suffix}").symlink_to(tmp_path / "nowhere")
+    done = CliRunner().invoke(main, ["judge", str(tmp_path), "--engine", "local", "--json"])
+    told = [gap["why"] for gap in json.loads(done.stdout)["gaps"]]
+
+    assert done.exit_code == Exit.UNKNOWN, done.output
+    assert sum("named like a part and is no file" in why for why in told) == 6
+    assert any("part-deep.ndjson at byte 0: a damaged line" in why for why in told)
+    assert any("meta.json: cannot be read" in why for why in told)
+
+
+def test_a_policy_of_very_many_knobs_is_refused() -> None:
+    """A name from outside costs nothing, however often it sets a knob."""
+    with pytest.raises(UnknownPolicyError, match="at most 4096 characters"):
+        policy_named("strict" + "+tick=free" * 100_000)
+
+
+@pytest.mark.parametrize("where", ["file/below", "dangling", "dangling/below", "/proc/nothing"])
+@pytest.mark.parametrize("words", ["verify --report", "judge {history} --report", "judge {history} --windows"])
+def test_a_report_into_nowhere_is_seen_before_the_work(
+    words: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 2 and one sentence, with nothing explored and nothing judged."""
+    (tmp_path / "file").write_text("")
+    for name in ("dangling", "dangling.html"):
+        (tmp_path / name).symlink_to(tmp_path / "no" / "where")
+    monkeypatch.setattr("longpoll.commands.verify._law", lambda _page: pytest.fail("it worked first"))
+    monkeypatch.setattr("longpoll.commands.judge.judge_paths", lambda *_, **_more: pytest.fail("it worked first"))
+    target = str(tmp_path / where) + (".html" if "judge" in words and "--report" in words else "")
+    done = CliRunner().invoke(main, [*words.format(history=tmp_path).split(), target])
+
+    assert done.exit_code == Exit.USER, done.output
+    assert re.fullmatch(r"longpoll: cannot write [^\n]+\n|Usage: [^E]+Error: [^\n]+\n", done.stderr)
