@@ -1,4 +1,7 @@
-"""What every test shares: Hypothesis settings profiles, and one Spark session for the whole run.
+"""What every test shares: Hypothesis settings, one Spark session, and what a test must not leave unseen.
+
+A broker answers a request for whatever it raises and goes on, so in a test a broken invariant would only be a line of
+the log: here it fails the test, and so does a thread that ends, which would otherwise end the run.
 
 `quick` (the default) keeps `make test` under five minutes; `long` is what `make test-long` sets by
 LONGPOLL_PROFILE=long. Deadlines are off in both: a shared machine stalls, and a stall is not a fault.
@@ -6,12 +9,16 @@ LONGPOLL_PROFILE=long. Deadlines are off in both: a shared machine stalls, and a
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from longpoll_broker.runtime import threads
 
 if TYPE_CHECKING:
     from longpoll_judge.spark import SparkEngine
@@ -54,6 +61,46 @@ def pytest_testnodedown(node: Any) -> None:
     alone = getattr(node, "workeroutput", {}).get("alone")
     if alone:
         pytest.exit(f"pytest-xdist groups nothing with this pytest: use the versions of the lock ({alone})", 4)
+
+
+class _BrokenInvariants(logging.Handler):
+    """Keeps what assertions of ours were logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the line, if an AssertionError comes with it."""
+        if record.exc_info and isinstance(record.exc_info[1], AssertionError):
+            self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+_BROKEN: Final = _BrokenInvariants()
+
+
+@pytest.fixture(autouse=True)
+def broken_invariants() -> Iterator[list[str]]:
+    """What a test has seen broken; the test that plants such a thing clears it."""
+    _BROKEN.seen.clear()
+    logging.getLogger().addHandler(_BROKEN)
+    yield _BROKEN.seen
+    logging.getLogger().removeHandler(_BROKEN)
+    assert _BROKEN.seen == []
+
+
+def _told_by_pytest(name: str, error: BaseException) -> None:
+    """Raise on the thread that has died: pytest makes a failure of it."""
+    assert name == threading.current_thread().name
+    raise error
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _threads_that_die_fail_their_test() -> Iterator[None]:
+    """A thread of ours that ends by an exception fails the test, where it would end the process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "end_process", _told_by_pytest)
+        yield
 
 
 @pytest.fixture(scope="session")

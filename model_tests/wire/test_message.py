@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.errors import HeaderError, LocalProtocolError
+from longpoll_broker.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_broker.testing.wire_strategies import filled_texts, int32, texts
 from longpoll_broker.wire import message as message_module
 from longpoll_broker.wire.message import (
@@ -147,7 +147,7 @@ def test_the_limits_of_a_batch() -> None:
         encode_batch([BatchMessage(b"", "x" * (PROPERTIES_SIZE_MAX + 1))])
     one = encode_batch([BatchMessage(b"", "")])
     assert len(decode_batch(one * BATCH_COUNT_MAX)) == BATCH_COUNT_MAX
-    with pytest.raises(HeaderError, match="more than"):
+    with pytest.raises(MessageRefusedError, match="more than"):
         decode_batch(one * (BATCH_COUNT_MAX + 1))
 
 

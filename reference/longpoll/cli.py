@@ -92,4 +92,5 @@ def main() -> None:
     Exit codes: 0 all as it should be, 1 violated or invalid and nothing else, 2 a mistake in the call, 3 unknown.
     Ctrl-C before the work is done, no room on the disk, a reader who is gone and a fault of longpoll itself leave
     what was asked unknown.
+    70: a thread has died, and with it the process at once.
     """

@@ -81,6 +81,8 @@ class Traits:
     """Each message of a batch gets the request's properties and the cluster's name."""
     batches_retries: bool = True
     """A batch may be sent to a retry topic."""
+    batch_size_is_an_error: bool = False
+    """A batch that is too large as a whole is an error, and not an illegal message."""
     refuses_empty_body: bool = False
     """A send without a body is an error."""
     blank_topic_is_told: bool = True
@@ -151,6 +153,7 @@ TRAITS_5: Final = attrs.evolve(
     stores_wait=True,
     merges_batch_properties=False,
     batches_retries=False,
+    batch_size_is_an_error=True,
     refuses_empty_body=True,
     blank_topic_is_told=False,
     marks_dead_letters=True,

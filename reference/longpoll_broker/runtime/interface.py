@@ -320,7 +320,7 @@ class Runtime(Protocol):
         ...
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
-        """Start a thread."""
+        """Start a thread; one that ends by an exception must not do so unheard (`runtime.threads`)."""
         ...
 
     def listen(self, host: str, port: int) -> Listener:

@@ -16,17 +16,25 @@ from longpoll_broker.runtime import tls
 from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.runtime.interface import Condition, Event, Files, Listener, Lock, Poller, Queue, Socket, Thread
 from longpoll_broker.runtime.sockets import RealListener, RealPoller, begin_connect, connect
-from longpoll_broker.runtime.threads import RealQueue, spawn
+from longpoll_broker.runtime.threads import Died, RealQueue, spawn
 
 
 class RealRuntime:
     """The `Runtime` of production.
 
     With `server_tls` every listener takes TLS connections beside plain ones; with `client_tls` every connection that
-    waits to be made is a TLS one.
+    waits to be made is a TLS one. A thread that ends by an exception ends the process with exit code 70, unless
+    `thread_died` is there to be told its name and the exception: whoever gives one decides what becomes of the rest.
     """
 
-    def __init__(self, *, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        server_tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
+        thread_died: Died | None = None,
+    ) -> None:
+        self._thread_died = thread_died
         self._server_tls = server_tls
         self._client_tls = client_tls
         self._files = RealFiles()
@@ -63,7 +71,7 @@ class RealRuntime:
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
         """Start a thread."""
-        return spawn(name, target)
+        return spawn(name, target, self._thread_died)
 
     def listen(self, host: str, port: int) -> Listener:
         """Listen for connections; port 0 picks one. Raises OSError."""

@@ -1,18 +1,36 @@
-"""Threads, locks and queues as the interpreter has them.
+"""Threads, locks and queues as the interpreter has them, and what becomes of a thread that fails.
+
+A thread whose work is gone leaves a process that lives and does nothing: clients wait, and whoever watches over the
+process sees nothing wrong. So every thread is started here (`spawn`), and one that ends by an exception ends the
+process: the traceback on stderr, exit code 70. What a single request raises is caught long before that
+(`core.faults`).
 
 Leaves out thread pools: `service` builds them from threads and a queue, so that each has its own bound and refusal.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from types import TracebackType
+from typing import Final, Generic, NoReturn, TypeVar
 
 from attrs import define, field
 
+from longpoll_broker.logs import event
+
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+Died = Callable[[str, BaseException], None]
+"""Told of a thread that ended by an exception: its name, and what it was."""
+EXIT_THREAD_DIED: Final = 70
+"""The exit code of a process of which a thread has died (`EX_SOFTWARE` of sysexits.h)."""
 
 
 @define(slots=True, init=False, eq=False)
@@ -57,8 +75,50 @@ class RealQueue(Generic[T]):
         return len(self._items)
 
 
-def spawn(name: str, target: Callable[[], None]) -> threading.Thread:
-    """Start a thread that does not keep the process alive by itself: whoever starts it, joins it."""
-    thread = threading.Thread(target=target, name=name, daemon=True)
+class _Supervised:
+    """Tells of whatever ends its block before the block's end, be it an exception or SystemExit."""
+
+    def __init__(self, name: str, died: Died) -> None:
+        self._name = name
+        self._died = died
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is not None:
+            self._died(self._name, error)
+        return True
+
+
+def spawn(name: str, target: Callable[[], None], died: Died | None = None) -> threading.Thread:
+    """Start a thread that does not keep the process alive by itself: whoever starts it, joins it.
+
+    `died` is told what the target raises, whatever it is; without it the process ends.
+    """
+
+    def run() -> None:
+        with _Supervised(name, died or end_process):
+            target()
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
+
+
+def end_process(name: str, error: BaseException) -> NoReturn:
+    """Say which thread has died of what, and end the process at once with exit code 70.
+
+    Nothing is flushed or closed: the thread may have left anything half done, and the next start recovers the store.
+    """
+    try:
+        log.critical("thread %s has ended", name, extra=event("thread_died", thread=name, reason=repr(error)))
+        told = "".join(traceback.format_exception(error))
+        sys.stderr.write(
+            f"longpoll: thread {name} has ended by a fault of the program, and so does the process.\n{told}"
+        )
+        sys.stderr.flush()
+    finally:
+        os._exit(EXIT_THREAD_DIED)

@@ -23,6 +23,7 @@ import attrs
 from msgspec import structs
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.core.faults import FAULTS, KeepGoing
 from longpoll_broker.core.filter_data import FilterTable
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.pull import Desk
@@ -35,6 +36,7 @@ from longpoll_broker.core.traits import traits_of
 from longpoll_broker.errors import ConfigError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Listener, Runtime
+from longpoll_broker.service import exchange
 from longpoll_broker.service.access_admin import AccessAdmin
 from longpoll_broker.service.admin import AdminService
 from longpoll_broker.service.append import Appender
@@ -42,7 +44,7 @@ from longpoll_broker.service.channel import Channel, Limits, Outbox
 from longpoll_broker.service.clients import ClientService
 from longpoll_broker.service.config_files import ConfigFiles
 from longpoll_broker.service.dispatch_service import DispatchService
-from longpoll_broker.service.exchange import OVERLOAD, TOO_LATE, Processor, answer_busy, serve, tell_refused
+from longpoll_broker.service.exchange import OVERLOAD, TOO_LATE, Processor
 from longpoll_broker.service.executors import InlineExecutor, PoolExecutor
 from longpoll_broker.service.flush_service import FlushService
 from longpoll_broker.service.group_commit import GroupCommit
@@ -258,29 +260,38 @@ class Broker:
             self._recorder.put("connection_opened", now_ns, connection=str(channel.number))
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
-        """Serve a request, or have the pull pool serve it."""
+        """Serve a request, or have the pull pool serve it; what that raises is answered, too."""
         self.request_counts.add(command.code)
+        rows = None
+        try:
+            rows = self._receive(channel, command, outbox)
+        except FAULTS as error:
+            exchange.refuse(channel, command, exchange.failure(channel, command, error), outbox)
+        if rows is not None:
+            self.request_counts.add(command.code, rows.serve_following(channel, outbox))
+
+    def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> SendRows | None:
+        """Serve one request, or refuse it; who serves the sends that came right behind it, if anybody may."""
         if self.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
         refusal = None if self._access is None else self._access.refusal(channel, command)
         if refusal is None and self._is_slave:
             refusal = self._roles.refusal(command)
-            if refusal is not None:
-                tell_refused(channel, command, refusal)
+            exchange.tell_refused(channel, command, refusal)
         if refusal is not None:
             if not command.is_one_way:
                 outbox.write(channel, refusal)
-            return
+            return None
         pool = self._pool
         if pool is None or command.code not in PULLS:
             self._serve(channel, command, outbox)
-            if type(command) is SendCommand and self._send_rows is not None:
-                self.request_counts.add(command.code, self._send_rows.serve_following(channel, outbox))
-        elif not pool.offer(
+            return self._send_rows if type(command) is SendCommand else None
+        if not pool.offer(
             partial(self._serve, channel, command),
-            lambda worker_outbox: answer_busy(channel, command, TOO_LATE, worker_outbox),
+            lambda worker_outbox: exchange.answer_busy(channel, command, TOO_LATE, worker_outbox),
         ):
-            answer_busy(channel, command, OVERLOAD, outbox)
+            exchange.answer_busy(channel, command, OVERLOAD, outbox)
+        return None
 
     def closed(self, channel: Channel) -> None:
         """Forget what is held for a closed connection, and its memberships."""
@@ -438,18 +449,20 @@ class Broker:
             processors |= AccessAdmin(self._access, config, "{}:{}".format(*self.address)).processors
         if recorder is not None:
             processors = recorded(processors, recorder)
-        self._serve = partial(serve, with_hooks(processors, hooks))
+        self._serve = partial(exchange.serve, with_hooks(processors, hooks))
         self._send_rows = SendRows(send, self._serve) if SendRows.suits(send) and not self._is_slave else None
 
     def _start_threads(self) -> None:
         self.dispatch_service.record_visible()
-        self._retention = RetentionService(self.runtime, self.store, self._store_config.clean_period_ms)
+        retention = RetentionService(self.runtime, self.store, self._store_config.clean_period_ms)
+        rounds = {
+            "statistics": lambda: self.statistics.sample(self.runtime.monotonic_ns() // 1_000_000),
+            "open transactions": self._transaction_checks.run_if_due,
+            "what waits to be visible": self._dispatch_waiting,
+            "expired files": retention.run_if_due,
+        }
         self._flush = FlushService(
-            self.runtime,
-            self.store,
-            self._config_files,
-            self._store_config.flush_interval_ms,
-            each_round=self._each_round,
+            self.runtime, self.store, self._config_files, self._store_config.flush_interval_ms, each_round=rounds
         )
         self._flush.start()
         if self._commits is not None:
@@ -471,26 +484,14 @@ class Broker:
             self.dispatch_service.run(outbox)
 
     def _dispatch_waiting(self) -> None:
-        """Make visible what the schedule appended, or what could not be at its append for want of disk."""
+        """Make visible, and durable if need be, what the schedule appended, or what could not be for want of disk."""
         if self.policy.notify != "dispatcher_poll" and self.store.dispatched_end < self.store.log_end:
             if self._store_config.visible_when_durable:
-                self._make_durable()
+                with KeepGoing(log, "messages could not be made durable, and stay unseen"):
+                    self.store.flush()
             outbox = Outbox()
             self.dispatch_service.run(outbox)
             outbox.flush()
-
-    def _make_durable(self) -> None:
-        """Sync what nobody waits for, such as the schedule's messages; else it would be visible with the next flush."""
-        try:
-            self.store.flush()
-        except OSError:
-            log.exception("messages could not be made durable, and stay unseen")
-
-    def _each_round(self) -> None:
-        self.statistics.sample(self.runtime.monotonic_ns() // 1_000_000)
-        self._transaction_checks.run_if_due()
-        self._dispatch_waiting()
-        self._retention.run_if_due()
 
     def _topic_deleted(self, topic: str, outbox: Outbox) -> None:
         """Tell those who wait for a topic that is gone; RocketMQ's hear it at the scan after their deadline."""

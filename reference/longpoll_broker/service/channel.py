@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from attrs import frozen
 
+from longpoll_broker.core.faults import FAULTS, KeepGoing
 from longpoll_broker.logs import event
 from longpoll_broker.runtime import PARTS_MAX, Buffer, Lock, Poller, Socket
 from longpoll_broker.wire.command import Command
@@ -138,16 +139,21 @@ class Channel:
                 self._pending.clear()
                 return
             pending = self._pending
-            while self._out:
-                pending.extend(self._out.popleft())
             try:
+                while self._out:
+                    pending.extend(self._out.popleft())
                 self._send(pending)
+                if bool(pending) != self._watches_write:
+                    self._watches_write = bool(pending)
+                    self._loop.poller.modify(self._socket, read=True, write=self._watches_write, data=self)
             except OSError:
                 self._break()
                 return
-            if bool(pending) != self._watches_write:
-                self._watches_write = bool(pending)
-                self._loop.poller.modify(self._socket, read=True, write=self._watches_write, data=self)
+            except FAULTS:
+                # Whatever it was, those whose answers leave in the same pass must get theirs.
+                log.exception("%s cannot be written to", self)
+                self._break()
+                return
             if pending and sum(map(len, pending)) > self._output_bytes_max:
                 log.warning(
                     "%s does not read: closing it with over %d bytes unsent",
@@ -258,7 +264,8 @@ class Outbox:
         for channel in reversed(channels):
             channel.flush()
         for told in sent:
-            told()
+            with KeepGoing(log, "an answer that was sent could not be noted"):
+                told()
 
 
 @frozen

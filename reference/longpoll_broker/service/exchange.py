@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 _RESPONSE: Final = CommandFlag.RESPONSE.value
 _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 
+REMARK_SIZE_MAX: Final = 2_000
+"""Characters told of an exception: its text may repeat what was sent."""
 OVERLOAD: Final = "[OVERLOAD]system busy, try again later"
 TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 """Why a request is not served, in RocketMQ's words."""
@@ -76,13 +78,17 @@ def serve(processors: Mapping[int, Processor], channel: Channel, command: Comman
 
 def answer_busy(channel: Channel, command: Command, remark: str, outbox: Outbox) -> None:
     """Answer a request that is not served: too many wait, or it has waited too long."""
-    refusal = answer(command, ResponseCode.SYSTEM_BUSY, remark)
+    refuse(channel, command, answer(command, ResponseCode.SYSTEM_BUSY, remark), outbox)
+
+
+def refuse(channel: Channel, command: Command, refusal: Parts, outbox: Outbox) -> None:
+    """Queue the answer of a request that no processor served, and note it in the log."""
     tell_refused(channel, command, refusal)
     if not command.is_one_way:
         outbox.write(channel, refusal)
 
 
-def tell_refused(channel: Channel, command: Command, refusal: Parts) -> None:
+def tell_refused(channel: Channel, command: Command, refusal: Parts | None) -> None:
     """Note in the log that a request was answered with no success, and why."""
     if type(refusal) is Refusal:
         log.info(
@@ -101,11 +107,17 @@ def call(processor: Processor, channel: Channel, command: Command, outbox: Outbo
     """Call a processor; what it raises becomes a reply with code 1, in JSON and without fields as Java's are."""
     try:
         return processor(channel, command, outbox)
-    except HeaderError as error:
-        remark = str(error)
     except FAULTS as error:
-        log.exception("request %d of %s failed", command.code, channel)
-        remark = f"{type(error).__name__}: {error}"
+        return failure(channel, command, error)
+
+
+def failure(channel: Channel, command: Command, error: Exception) -> Refusal:
+    """The reply to a request whose processing raised this; what is no mistake of the peer's goes to the log."""
+    if isinstance(error, HeaderError):
+        remark = str(error)
+    else:
+        log.error("request %d of %s failed", command.code, channel, exc_info=error)
+        remark = f"{type(error).__name__}: {error}"[:REMARK_SIZE_MAX]
     code = ResponseCode.SYSTEM_ERROR
     head = encode_reply_head(command, code, remark=remark, serialisation=Serialisation.JSON)
     return Refusal((head,), code, remark)

@@ -7,11 +7,12 @@ before a send is answered (`service.group_commit`). Source: `FlushRealTimeServic
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from attrs import define, field
 
+from longpoll_broker.core.faults import FAULTS, KeepGoing
 from longpoll_broker.runtime import Event, Runtime, Thread
 from longpoll_broker.service.config_files import ConfigFiles
 from longpoll_broker.store.message_store import MessageStore
@@ -33,8 +34,8 @@ class FlushService:
     store: MessageStore
     config_files: ConfigFiles
     period_ms: int
-    each_round: Callable[[], None]
-    """More to do in a round; must not raise."""
+    each_round: Mapping[str, Callable[[], None]]
+    """More to do in a round, by what it is about; one that raises costs the others nothing."""
     _stop: Event = field(init=False)
     _thread: Thread | None = field(default=None, init=False)
 
@@ -57,30 +58,28 @@ class FlushService:
         flushed_queues_end = self.store.log_end
         while not self._stop.wait(self.period_ms / 1000):
             rounds += 1
-            self.each_round()
+            for what, do in self.each_round.items():
+                with KeepGoing(log, f"{what}: this round was cut short; trying again"):
+                    do()
             self._save()
-            try:
+            with KeepGoing(log, "the store could not be made durable; trying again"):
                 if self.store.flushed_end < self.store.log_end:
                     self.store.flush()
                 if rounds % QUEUES_EVERY == 0 and flushed_queues_end != self.store.log_end:
                     flushed_queues_end = self.store.log_end
                     self.store.flush_queues()
-            except OSError:
-                log.exception("the store could not be made durable; trying again")
             self._index()
 
     def _index(self) -> None:
         """Index what has become visible; queries by key find it from now on without waiting."""
-        try:
+        with KeepGoing(log, "messages could not be indexed; trying again"):
             while not self.store.index(INDEX_COUNT) and not self._stop.is_set():
                 pass
-        except OSError:
-            log.exception("messages could not be indexed; trying again")
 
     def _save(self) -> None:
         try:
             self.config_files.save()
-        except OSError:
+        except FAULTS:
             log.exception("config files could not be saved; trying again")
             self.config_files.topics.changed = True
             self.config_files.groups.changed = True

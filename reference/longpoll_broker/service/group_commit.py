@@ -15,7 +15,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.core.faults import FAULTS
+from longpoll_broker.core.faults import FAULTS, KeepGoing
 from longpoll_broker.runtime import Condition, Runtime, Thread
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.store.message_store import MessageStore
@@ -108,10 +108,11 @@ class GroupCommit:
         """One sync for all of them."""
         try:
             flushed_end = self.store.flush()
-        except OSError:
+        except FAULTS:
             log.exception("messages could not be made durable")
             flushed_end = self.store.flushed_end
-        self.flushed(outbox)
+        with KeepGoing(log, "what became durable could not be made visible"):
+            self.flushed(outbox)
         for request in requests:
             self._answer(request, flushed_end >= request.log_end, outbox)
 

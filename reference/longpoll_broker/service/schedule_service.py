@@ -113,12 +113,18 @@ class ScheduleService:
         return 0
 
     def _deliver(self, physical_offset: int) -> None:
-        record = self.store.read_record(physical_offset)
-        found = brought_back(record, self.form) if record is not None else None
-        if found is None or found[0].topic == HALF_TOPIC:
-            log.error("the delayed message at %d of the log has no topic to go to and is dropped", physical_offset)
-            return
         try:
+            record = self.store.read_record(physical_offset)
+            found = brought_back(record, self.form) if record is not None else None
+            if found is None or found[0].topic == HALF_TOPIC:
+                log.error("the delayed message at %d of the log has no topic to go to and is dropped", physical_offset)
+                return
             self.appender.append(*found)
         except MessageRefusedError as error:
             log.error("the delayed message at %d of the log cannot be delivered: %s", physical_offset, error)  # noqa: TRY400 - no fault of ours
+        except (OSError, MemoryError):
+            # It may go well the next time.
+            raise
+        except FAULTS:
+            # It would go wrong every time, and keep back all that its level has behind it.
+            log.exception("the delayed message at %d of the log cannot be delivered and is dropped", physical_offset)

@@ -47,6 +47,7 @@ from longpoll_broker.errors import HeaderError, MessageRefusedError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.append import HALF_TOPIC, TRANSACTION_MASK, Appender, delayed, moved
+from longpoll_broker.service.batches import BatchLimits, no_message
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.service.group_commit import GroupCommit
@@ -57,7 +58,7 @@ from longpoll_broker.wire.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
 from longpoll_broker.wire.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from longpoll_broker.wire.message import decode_batch, tags_code
+from longpoll_broker.wire.message import tags_code
 from longpoll_broker.wire.send_answer import encode_send_head
 from longpoll_broker.wire.send_request import SendCommand
 
@@ -97,11 +98,13 @@ class SendService:
     _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
     _added_properties: bytes = field(init=False)
     """The stored properties of a message that came without any."""
+    _batches: BatchLimits = field(init=False)
     host_digits: bytes = field(init=False)
     """How a message's id begins: the broker's address in hexadecimal."""
 
     def __attrs_post_init__(self) -> None:
         self.host_digits = self.store_host.hex().upper().encode()
+        self._batches = BatchLimits.of(self.appender.store.message_size_max, len(self.host_digits), self.traits)
         added = {CLUSTER: self.config.cluster_name}
         self._added_properties = write_properties(added, self.traits.properties_form)
 
@@ -317,15 +320,13 @@ class SendService:
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
             )
         if not len(command.body):
-            raise _no_message()
+            raise no_message()
         properties = self._without_offsets(header.properties)
         if header.sys_flag & TRANSACTION_MASK or self._level(properties) > 0:
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch as a whole can be neither part of a transaction nor delayed"
             )
-        parts = decode_batch(command.body)
-        if not parts:
-            raise _no_message()
+        parts = self._batches.read(command.body)
         messages = []
         # Each message's own properties stay as they came; the request's, and with them CLUSTER, follow in 4.9.
         shared: dict[str, str] = {}
@@ -481,8 +482,3 @@ class SendService:
                 tag=tag,
             )
         )
-
-
-def _no_message() -> HeaderError:
-    """What a batch without a message is told: Java fails on it, and so the reply lacks the fields of a refusal."""
-    return HeaderError("a batch", "body", "has no message")

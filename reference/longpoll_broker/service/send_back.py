@@ -29,7 +29,7 @@ from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.store.record import Record
+from longpoll_broker.store.record import Record, as_int32
 from longpoll_broker.wire.codes import ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import ConsumerSendMsgBackRequestHeader
@@ -95,11 +95,11 @@ class SendBackService:
             if self.topics.make_retry(topic_name, 1) is None:
                 return answer(command, ResponseCode.SYSTEM_ERROR, f"topic[{topic_name[:128]}] not exist")
         else:
-            level = level or LEVEL_OF_FIRST_RETRY + record.reconsume_times
+            level = level or as_int32(LEVEL_OF_FIRST_RETRY + record.reconsume_times)
             topic_name, queue_id = RETRY_PREFIX + header.group, next(self._next_queue) % group.retry_queue_nums
         properties = _properties(record, level)
         message = self._message(record, topic_name, queue_id, properties)
-        if level:
+        if level > 0:
             message = delayed(message, properties, level, self.traits.properties_form)
         self.appender.append(message, properties.get(TAGS, ""))
         return answer(command, ResponseCode.SUCCESS)
@@ -117,7 +117,7 @@ class SendBackService:
             store_host=self.store_host,
             flag=record.flag,
             sys_flag=record.sys_flag,
-            reconsume_times=record.reconsume_times + 1,
+            reconsume_times=as_int32(record.reconsume_times + 1),
         )
 
 

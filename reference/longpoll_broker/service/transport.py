@@ -5,6 +5,8 @@ One pass of a loop reads every ready connection, hands each whole command to its
 pulls it wakes and their answers need no hand-over between threads. A connection whose command takes long gives way: the
 rest of what came from it is served in the next pass.
 
+Whatever serving a connection raises costs that connection, and nobody else anything: the loop goes on.
+
 Leaves out a connection's own state and writing (`service.channel`) and what commands mean.
 """
 
@@ -17,6 +19,7 @@ from typing import Final, Protocol
 
 from attrs import define
 
+from longpoll_broker.core.faults import FAULTS, KeepGoing
 from longpoll_broker.errors import RemoteProtocolError
 from longpoll_broker.logs import event
 from longpoll_broker.runtime import Listener, Poller, Runtime, Socket, Thread
@@ -36,6 +39,7 @@ ACCEPT_PAUSE_S: Final = 1.0
 IDLE_CHECK_S: Final = 10.0
 """How often a loop looks for channels that have said nothing for too long, and the longest that it sleeps."""
 STOPPING: Final = "the broker stops"
+CANNOT_BE_SERVED: Final = "the broker failed at it"
 
 
 class Clock(Protocol):
@@ -145,7 +149,8 @@ class IoLoop:
             ready = self.poller.poll(wait_s_max if wait_s is None or wait_s > wait_s_max else wait_s)
             self._run_pass(ready)
             if clock is not None:
-                clock.run(self.outbox)
+                with KeepGoing(log, "what was due could not be done"):
+                    clock.run(self.outbox)
             self.outbox.flush()
             while self._to_close:
                 self._close(self._to_close.popleft(), "it could not be written to")
@@ -155,13 +160,7 @@ class IoLoop:
     def _run_pass(self, ready: list[tuple[object, bool, bool]]) -> None:
         """Read every ready connection and let the handlers finish; nothing is written before the end."""
         now_ns = self._runtime.monotonic_ns()
-        if now_ns >= self._idle_check_ns:
-            self._idle_check_ns = now_ns + int(IDLE_CHECK_S * 1e9)
-            self._close_idle(now_ns)
-        if self._paused and now_ns >= self._resume_ns:
-            self._resume_accepting()
-        while self._to_adopt:
-            self._to_adopt.popleft()()
+        self._look_after_connections(now_ns)
         unfinished, self._unfinished = self._unfinished, {}
         for data, readable, writable in ready:
             if type(data) is Channel:
@@ -170,13 +169,25 @@ class IoLoop:
                 if readable and not data.closed and data not in unfinished:
                     data.received_ns = now_ns
                     self._receive(data)
-            else:
-                assert type(data) is _Door
-                self._accept(data)
+            elif type(data) is _Door:
+                with KeepGoing(log, "a connection could not be accepted"):
+                    self._accept(data)
         for channel in unfinished:
             if not channel.closed:
                 self._serve(channel)
-        self._pass_ended(self.outbox)
+        with KeepGoing(log, "a pass could not be ended"):
+            self._pass_ended(self.outbox)
+
+    def _look_after_connections(self, now_ns: int) -> None:
+        """Close those that are idle, go on accepting, and take over what another loop accepted."""
+        if now_ns >= self._idle_check_ns:
+            self._idle_check_ns = now_ns + int(IDLE_CHECK_S * 1e9)
+            self._close_idle(now_ns)
+        if self._paused and now_ns >= self._resume_ns:
+            self._resume_accepting()
+        while self._to_adopt:
+            with KeepGoing(log, "a connection could not be taken over"):
+                self._to_adopt.popleft()()
 
     def _receive(self, channel: Channel) -> None:
         try:
@@ -189,7 +200,12 @@ class IoLoop:
         if size == 0:
             self._close(channel, "the peer closed it")
             return
-        channel.connection.receive_data(bytes(self._view[:size]))
+        try:
+            channel.connection.receive_data(bytes(self._view[:size]))
+        except FAULTS:
+            log.exception("what %s sent cannot be taken", channel)
+            self._close(channel, CANNOT_BE_SERVED)
+            return
         self._serve(channel)
 
     def _serve(self, channel: Channel) -> None:
@@ -206,6 +222,11 @@ class IoLoop:
             # What came before the bad frame was answered in this pass; the bad frame costs its sender the connection.
             channel.flush()
             self._close(channel, f"it sent what cannot be read: {error}")
+        except FAULTS:
+            # Requests are answered for what they raise (`service.exchange`): this came beside one.
+            log.exception("what %s sent cannot be served", channel)
+            channel.flush()
+            self._close(channel, CANNOT_BE_SERVED)
 
     def _accept(self, door: _Door) -> None:
         for _ in range(ACCEPTS_MAX):
@@ -255,10 +276,18 @@ class IoLoop:
             return
         channel = Channel(self, sock, peer, number, handler, self._limits, self._runtime.lock())
         channel.received_ns = self._runtime.monotonic_ns()
+        try:
+            self.poller.register(sock, read=True, write=False, data=channel)
+        except FAULTS:
+            sock.close()
+            raise
         self._channels[channel] = None
         log.info("%s is connected", channel, extra=event("connection_opened", peer=channel.peer, connection=number))
-        handler.opened(channel)
-        self.poller.register(sock, read=True, write=False, data=channel)
+        try:
+            handler.opened(channel)
+        except FAULTS:
+            log.exception("%s cannot be served", channel)
+            self._close(channel, CANNOT_BE_SERVED)
 
     def _close(self, channel: Channel, reason: str) -> None:
         if channel.closed:
@@ -271,7 +300,8 @@ class IoLoop:
             reason,
             extra=event("connection_closed", peer=channel.peer, connection=channel.number, reason=reason),
         )
-        channel.handler.closed(channel)
+        with KeepGoing(log, "a closed connection could not be forgotten"):
+            channel.handler.closed(channel)
 
     def _close_idle(self, now_ns: int) -> None:
         """Close the channels that have said nothing for too long (`serverChannelMaxIdleTimeSeconds`)."""

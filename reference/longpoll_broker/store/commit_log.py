@@ -50,16 +50,26 @@ def size_of(message: MessageToStore) -> int:
 
 
 def encode_record(message: MessageToStore, topic_part: bytes, queue_offset: int, start: int, store_ms: int) -> bytes:
-    """The record between IPv4 hosts that `append` writes at a physical offset; raises struct.error for a wild one."""
+    """The record between IPv4 hosts that `append` writes at a physical offset.
+
+    Raises MessageRefusedError for a number that does not fit its field.
+    """
     body, properties = message.body, message.properties
     body_size, properties_size = len(body), len(properties)
     size = _HEAD_V4.size + body_size + len(topic_part) + 2 + properties_size
-    head = _HEAD_V4.pack(
-        size, MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, message.flag, queue_offset, start,
-        message.sys_flag & ~HOST_BITS, message.born_ms, message.born_host, store_ms, message.store_host,
-        message.reconsume_times, message.prepared_offset, body_size,
-    )  # fmt: skip
+    try:
+        head = _HEAD_V4.pack(
+            size, MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, message.flag, queue_offset, start,
+            message.sys_flag & ~HOST_BITS, message.born_ms, message.born_host, store_ms, message.store_host,
+            message.reconsume_times, message.prepared_offset, body_size,
+        )  # fmt: skip
+    except struct.error as error:
+        raise _out_of_range(error) from None
     return b"".join((head, body, topic_part, _SHORT.pack(properties_size), properties))
+
+
+def _out_of_range(error: struct.error) -> MessageRefusedError:
+    return MessageRefusedError(f"a number of the message does not fit the record: {error}")
 
 
 class CommitLog:
@@ -94,7 +104,8 @@ class CommitLog:
         """Write one record at the end and return its physical offset.
 
         `topic_part` is the topic with its length byte before it. Raises OSError when the disk is full and
-        MessageRefusedError when no file can hold it; the log is then as before, but for a blank that may end a file.
+        MessageRefusedError when no file can hold it or a number does not fit its field; the log is then as before, but
+        for a blank that may end a file, and no byte after its end has been touched.
         """
         body, properties = message.body, message.properties
         born_host, store_host = message.born_host, message.store_host
@@ -117,6 +128,14 @@ class CommitLog:
         position = start - segment.start
         if position + size > segment.reserved_end:
             segment.reserve(position, position + size)
+        try:
+            content = head.pack(
+                size, MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, message.flag, queue_offset, start,
+                sys_flag, message.born_ms, born_host, store_ms, store_host, message.reconsume_times,
+                message.prepared_offset, body_size,
+            )  # fmt: skip
+        except struct.error as error:
+            raise _out_of_range(error) from None
         view = segment.view
         body_position = position + head.size
         tail_position = body_position + body_size
@@ -124,11 +143,7 @@ class CommitLog:
         view[body_position:tail_position] = body
         tail = topic_part + _SHORT.pack(properties_size) + properties
         view[tail_position : tail_position + len(tail)] = tail
-        head.pack_into(
-            view, position, size, MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, message.flag, queue_offset, start,
-            sys_flag, message.born_ms, born_host, store_ms, store_host, message.reconsume_times,
-            message.prepared_offset, body_size,
-        )  # fmt: skip
+        view[position:body_position] = content
         self.end = start + size
         return start
 

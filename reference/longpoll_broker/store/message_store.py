@@ -269,6 +269,11 @@ class MessageStore:
         return arrivals
 
     @property
+    def message_size_max(self) -> int:
+        """Most bytes of a message's body, or of a whole batch (`maxMessageSize`)."""
+        return self._message_size_max
+
+    @property
     def dispatched_end(self) -> int:
         """Physical offset up to which every message is visible."""
         return self._dispatcher.cursor

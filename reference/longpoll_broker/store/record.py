@@ -93,6 +93,11 @@ def is_listed(sys_flag: int) -> bool:
     return sys_flag & SYS_FLAG_TRANSACTION_MASK not in _NOT_LISTED
 
 
+def as_int32(value: int) -> int:
+    """What Java's `int` arithmetic makes of a sum: 2**31 is -2**31."""
+    return (value + 2**31) % 2**32 - 2**31
+
+
 class Damage(msgspec.Struct, frozen=True):
     """Why bytes are not a whole record: at `offset` bytes from the record's start stood `found`, not `expected`."""
 

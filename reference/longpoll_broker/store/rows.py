@@ -7,9 +7,9 @@ first message that is not so. Leaves out locks and everything that can fail; `pu
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
+from longpoll_broker.errors import MessageRefusedError
 from longpoll_broker.store.commit_log import HOST_V4_SIZE, CommitLog, encode_record
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.dispatch import Handed
@@ -37,7 +37,7 @@ def append_row(
             break
         try:
             record = encode_record(message, topic.part, queue.offset_next, start, store_ms)
-        except struct.error:
+        except MessageRefusedError:
             break
         size = len(record)
         if start + size > sure_end:

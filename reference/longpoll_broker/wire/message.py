@@ -17,7 +17,7 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.errors import HeaderError, LocalProtocolError
+from longpoll_broker.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_broker.wire.frame import Buffer
 
 PROPERTY_TAGS: Final = "TAGS"
@@ -31,8 +31,10 @@ PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
 
 PROPERTIES_SIZE_MAX: Final = 2**15 - 1
 """Longest property text, bytes of UTF-8: the record holds its size in an int16."""
-BATCH_COUNT_MAX: Final = 65_536
-"""Most messages of one batch. Java has no limit but the frame's; a message of a batch takes at least 22 bytes."""
+BATCH_COUNT_MAX: Final = 18_000
+"""Most messages of one batch: their ids come back in one header, which has at most `frame.HEADER_SIZE_MAX` bytes.
+
+An id of a broker with an IPv6 address has 56 characters. Java has no such limit."""
 
 _NAME_END: Final = "\x01"
 _VALUE_END: Final = "\x02"
@@ -150,14 +152,17 @@ def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(body: Buffer) -> list[BatchMessage]:
-    """Read the body of a 320 request; bodies are views into it. Raises HeaderError when it is damaged or too long."""
+def decode_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> list[BatchMessage]:
+    """Read the body of a 320 request; bodies are views into it.
+
+    Raises HeaderError when it is damaged, and MessageRefusedError over `count_max` messages.
+    """
     view = memoryview(body)
     messages: list[BatchMessage] = []
     at = 0
     while at < len(view):
-        if len(messages) == BATCH_COUNT_MAX:
-            raise HeaderError("a batch", "body", f"has more than {BATCH_COUNT_MAX} messages")
+        if len(messages) == count_max:
+            raise MessageRefusedError(f"the batch has more than {count_max} messages")
         message, at = _decode_batch_message(view, at)
         messages.append(message)
     return messages

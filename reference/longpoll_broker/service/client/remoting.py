@@ -10,11 +10,13 @@ Source: `NettyRemotingAbstract.java`, `NettyRemotingClient.java`.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from longpoll_broker.config import MIB
+from longpoll_broker.core.faults import FAULTS, KeepGoing
 from longpoll_broker.errors import (
     AnswerTimeoutError,
     ClientError,
@@ -31,6 +33,8 @@ from longpoll_broker.wire.command import Command, encode_reply_head
 from longpoll_broker.wire.connection import Connection, Signal
 from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
 from longpoll_broker.wire.headers import Header
+
+log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 3.0
 CALL_TIMEOUT_S: Final = 3.0
@@ -248,6 +252,9 @@ class RemotingClient:
                 self._handle(event)
         except ProtocolError as error:
             return ConnectionLostError(f"{self.address} does not keep to the protocol: {error}")
+        except FAULTS as error:
+            log.exception("what %s sent could not be served", self.address)
+            return ConnectionLostError(f"what {self.address} sent could not be served: {type(error).__name__}")
         return None
 
     def _handle(self, command: Command) -> None:
@@ -255,9 +262,11 @@ class RemotingClient:
             with self._lock:
                 call = self._calls.pending.pop(command.opaque, None)
             if call is not None:
-                call.callback(command)
+                _tell(call, command)
             return
-        is_known = self._on_request is not None and self._on_request(command)
+        is_known = False
+        with KeepGoing(log, f"a request of {self.address} could not be served"):
+            is_known = self._on_request is not None and self._on_request(command)
         if not is_known and not command.is_one_way:
             remark = f" request type {command.code} not supported"
             head = encode_reply_head(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
@@ -269,7 +278,7 @@ class RemotingClient:
         with self._lock:
             expired = self._calls.expired(now_ns)
         for call in expired:
-            call.callback(AnswerTimeoutError(f"{call.name}: no answer in time"))
+            _tell(call, AnswerTimeoutError(f"{call.name}: no answer in time"))
 
     def _finish(self, failure: ClientError) -> None:
         with self._lock:
@@ -281,4 +290,10 @@ class RemotingClient:
             self._socket.close()
             self._poller.close()
         for call in waiting:
-            call.callback(ConnectionLostError(f"{call.name}: {failure}"))
+            _tell(call, ConnectionLostError(f"{call.name}: {failure}"))
+
+
+def _tell(call: PendingCall, answer: Answer) -> None:
+    """Call back; what the callback raises must cost no other call its answer."""
+    with KeepGoing(log, f"the callback of {call.name} failed"):
+        call.callback(answer)

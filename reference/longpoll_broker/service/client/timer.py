@@ -6,9 +6,13 @@ Leaves out what is done; an action must not wait long, for the next ones wait fo
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable
 
+from longpoll_broker.core.faults import KeepGoing
 from longpoll_broker.runtime import Runtime
+
+log = logging.getLogger(__name__)
 
 
 class Timer:
@@ -43,7 +47,8 @@ class Timer:
 
     def _run(self) -> None:
         while (action := self._take()) is not None:
-            action()
+            with KeepGoing(log, "something that was due later failed"):
+                action()
 
     def _take(self) -> Callable[[], None] | None:
         """Wait for the next action that is due; None once closed."""

@@ -15,6 +15,7 @@ from typing import Final, Self, TypeAlias
 
 from attrs import field, frozen
 
+from longpoll_broker.core.faults import KeepGoing
 from longpoll_broker.runtime import Queue, Runtime, Thread
 from longpoll_broker.service.client.delivery import DELIVERY_CAPACITY
 from longpoll_broker.service.client.messages import ReceivedMessage
@@ -124,4 +125,5 @@ class Workers:
         while not self._stopping.is_set():
             task = self._tasks.take(TAKE_S)
             if task is not None and not self._stopping.is_set():
-                task()
+                with KeepGoing(log, f"a listener's thread of group {self._group} failed at its task"):
+                    task()

@@ -1,0 +1,69 @@
+"""Every thread of the broker and of the commands is started where it is watched (`runtime.threads.spawn`)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from model_tests.service.test_threads_end_loudly import THREADS
+
+ROOT = Path(__file__).parents[2]
+STARTERS = {"Thread", "Timer", "start_new_thread", "ThreadPoolExecutor", "ThreadingHTTPServer", "start_http_server"}
+HOMES = {"threading", "_thread", "concurrent.futures", "http.server", "prometheus_client"}
+ALLOWED = {
+    "longpoll_broker/runtime/threads.py": "the one place",
+    "longpoll_judge/sweep.py": "a pool hands what is raised to whoever asks for the result",
+    "longpoll_judge/local.py": "the same",
+    "longpoll/real_client.py": "ends a child process that hangs, and nothing else",
+    "longpoll/commands/serve.py": "metrics: a library's server, whose end costs no client anything",
+}
+"""Who else starts threads, and why nobody is left waiting when they end."""
+PLANTS = (
+    "import threading\nthreading.Thread(target=print).start()",
+    "from threading import Timer\nTimer(1, print)",
+    "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor(1)",
+)
+
+
+def started_in(text: str) -> list[int]:
+    """The lines of a text that start a thread by themselves."""
+    tree = ast.parse(text)
+    imported = {
+        name.asname or name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in HOMES
+        for name in node.names
+    }
+    return [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and _starts(node.func, imported)]
+
+
+def _starts(called: ast.expr, imported: set[str]) -> bool:
+    if isinstance(called, ast.Attribute):
+        return called.attr in STARTERS and ast.unparse(called.value) in HOMES
+    return isinstance(called, ast.Name) and called.id in STARTERS & imported
+
+
+def test_threads_are_started_in_one_place() -> None:
+    """Anywhere else one could end unheard; test harnesses are let be."""
+    paths = [path for path in (ROOT / "reference").rglob("*.py") if "/testing/" not in path.as_posix()]
+    found = {path.relative_to(ROOT / "reference").as_posix() for path in paths if started_in(path.read_text("utf-8"))}
+    assert found == set(ALLOWED)
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_thread_is_found(plant: str) -> None:
+    """Each way to start one."""
+    assert started_in(plant)
+
+
+def test_every_thread_of_the_broker_is_seen_to_end_its_process() -> None:
+    """The names that are spawned outside the client are those that are tried."""
+    service = ROOT / "reference" / "longpoll_broker"
+    names = set()
+    for path in (*service.glob("*.py"), *service.glob("service/*.py"), *service.glob("service/observe/*.py")):
+        names |= set(re.findall(r"""\.spawn\(\s*f?["']([a-z-]+)""", path.read_text("utf-8")))
+    tried = {re.sub(r"\d+$", "", name) for name in THREADS}
+    # An I/O loop is given its name.
+    assert names == tried - {"io-"}
