@@ -1,0 +1,301 @@
+"""A hold table under every kind of visitor at once, switched between any two bytecodes; what must hold at the end.
+
+A stage is made from a seed: a policy, some queues in one shard and one beside it, pulls held before, and three to five
+actors of those that a broker has. Whatever they do between one another, in the end no pull may be lost, run twice,
+counted wrongly or forgotten by its deadline. Leaves out the broker around the table.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import attrs
+from attrs import define, field
+from model_tests.simulate.preempted import Preemption
+
+from longpoll_broker.core import deadlines, hold, notifier
+from longpoll_broker.core.filter import tag_filter
+from longpoll_broker.core.hold import ANSWERED, HELD, Pull
+from longpoll_broker.service import hold_service
+from longpoll_broker.service.channel import Outbox
+from longpoll_broker.testing.memory_queues import MemoryQueues
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
+
+FILES: Final = tuple(str(module.__file__) for module in (deadlines, hold, notifier, hold_service))
+"""Where an actor may be interrupted."""
+POLICIES: Final = (
+    STRICT,
+    STRICT_CLONE,
+    attrs.evolve(STRICT, name="strict-look", on_role_change="look_then_take"),
+    attrs.evolve(STRICT, name="strict-walk", recheck="walk"),
+    ROCKETMQ_4_9,
+    ROCKETMQ_PR7359,
+    ROCKETMQ_LMQ,
+)
+TOPIC: Final = "T"
+EVERYTHING: Final = tag_filter("*", None)
+HELD_MAX: Final = 4
+"""How many pulls may be held under a policy that looks in the lock; as many as are held before, and one."""
+STALE_MS: Final = 90
+SOON_MS: Final = 80
+DUE_MS: Final = 100
+LATE_MS: Final = 1_000_000
+MEETINGS: Final[tuple[tuple[Policy, tuple[str, ...]], ...]] = (
+    (ROCKETMQ_LMQ, ("hold c", "hold e")),  # a queue's first two pulls make its bucket
+    (ROCKETMQ_4_9, ("scan", "close e")),  # what is put back belongs to a channel that closes
+    (STRICT_CLONE, ("scan", "close e")),
+    (STRICT, ("hold a", "clock")),  # a deadline earlier than all others comes while the earliest is looked for
+    (STRICT, ("arrive a", "hold b")),  # the last pull of a channel is let go while its next one comes
+)
+"""Who meets seldom by chance, at a place that is short, and under which policy."""
+MEETING_SHARE: Final = 0.4
+STOP_SHARE: Final = 0.1
+Key = tuple[str, int]
+
+
+@define(eq=False)
+class Stage:
+    """One run. Invariant: `pulls` are all that there are, and `ran` and `refused` count each time one was let go."""
+
+    seed: int
+    module: ModuleType = hold_service
+    preemption: Preemption = field(init=False)
+    policy: Policy = field(init=False)
+    wanted: tuple[str, ...] = field(init=False)
+    """Actors that take part in any case."""
+    queues: MemoryQueues = field(factory=MemoryQueues, init=False)
+    now_ms: int = field(default=0, init=False)
+    service: Any = field(init=False)
+    pulls: list[Pull] = field(factory=list, init=False)
+    gone: Counter[Pull] = field(factory=Counter, init=False)
+    keys: list[Key] = field(init=False)
+    stopped: bool = field(default=False, init=False)
+    swept: bool = field(default=False, init=False)
+    """Whether a scanner may have removed a bucket that somebody had in hand (upstream issue #10754)."""
+
+    def __attrs_post_init__(self) -> None:
+        self.preemption = Preemption(self.seed, FILES)
+        choose = self.preemption.random
+        self.policy, self.wanted = choose.choice(POLICIES), ()
+        if choose.random() < MEETING_SHARE:
+            self.policy, self.wanted = choose.choice(MEETINGS)
+        self.service = self.module.HoldService(
+            self, self.policy, self.queues, self, refuse=self.refuse, held_count_max=HELD_MAX
+        )
+        count = hold_service.SHARD_COUNT
+        alike = [(TOPIC, number) for number in range(1000) if hash((TOPIC, number)) % count == 0][:2]
+        other = next((TOPIC, number) for number in range(1000) if hash((TOPIC, number)) % count == 1)
+        self.keys = [*alike, other]
+        self.service.run_clock_on(Outbox(), lambda: None)
+
+    # -- what a table asks of a runtime and of an executor -----------------------------------------------------------
+
+    def lock(self) -> Any:
+        """A new lock."""
+        return self.preemption.lock()
+
+    def monotonic_ns(self) -> int:
+        """The clock; it stands still while actors run."""
+        return self.now_ms * 1_000_000
+
+    def step(self, action: str) -> None:
+        """A step point does nothing here: every bytecode is one."""
+
+    def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
+        """Run a pull; noted."""
+        self.gone[pull] += 1
+        return True
+
+    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+        """Run pulls that one message woke; noted."""
+        for pull in pulls:
+            self.submit(pull, "woken", outbox)
+        return ()
+
+    def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
+        """Answer a pull without running it; noted."""
+        self.gone[pull] += 1
+
+    # -- the actors --------------------------------------------------------------------------------------------------
+
+    def pull(self, key: Key, channel: str, deadline_ms: int) -> Pull:
+        """A pull that missed, of the end that was visible when it came."""
+        made = Pull(channel, 1, "G", *key, self.queues.visible_end(*key), 32, 2, deadline_ms=deadline_ms)
+        made.filter = EVERYTHING
+        self.pulls.append(made)
+        return made
+
+    def hold(self, pull: Pull) -> None:
+        """A pull's thread."""
+        self.service.hold(pull, Outbox())
+
+    def arrive(self, key: Key) -> None:
+        """The dispatcher: a message becomes visible, and its bucket is walked."""
+        self.queues.append(key)
+        end = self.queues.make_visible(key)
+        self.service.notify(key, end, 0, Outbox())
+
+    def look_at_clock(self) -> None:
+        """The thread of the deadlines: how long to sleep, and whom to let go."""
+        self.service.wait_s()
+        self.service.run(Outbox())
+
+    def stop(self) -> None:
+        """The end of the broker."""
+        self.stopped = True
+        self.service.stop(Outbox())
+
+    def actors(self) -> dict[str, Callable[[], None]]:
+        """Two to five of what a broker has, chosen by the seed."""
+        choose = self.preemption.random
+        first, second, other = self.keys
+        service = self.service
+        pulls = {
+            "hold a": (first, "c", SOON_MS),
+            "hold b": (second, "c", LATE_MS),
+            "hold c": (other, "d", LATE_MS),
+            "hold d": (first, "e", LATE_MS),
+            "hold e": (other, "e", LATE_MS),
+        }
+        others: dict[str, Callable[[], None]] = {
+            "arrive a": partial(self.arrive, first),
+            "arrive b": partial(self.arrive, second),
+            "arrive c": partial(self.arrive, other),
+            "close c": partial(service.drop_channel, "c"),
+            "close e": partial(service.drop_channel, "e"),
+            "clock": self.look_at_clock,
+            "scan": partial(service.scan, Outbox()),
+            "delete": partial(service.topic_deleted, TOPIC, Outbox()),
+            "role": partial(service.role_changed, Outbox()),
+        }
+        unasked = [name for name in (*pulls, *others) if name not in self.wanted]
+        names = [*self.wanted, *choose.sample(unasked, choose.randint(0 if self.wanted else 2, 3))]
+        if self.policy.on_stop == "answer" and choose.random() < STOP_SHARE:
+            # `stop` is called when no notifier is at work any more.
+            names = [name for name in names if name.startswith(("hold", "close"))]
+            others["stop"] = self.stop
+            names.append("stop")
+        return {name: partial(self.hold, self.pull(*pulls[name])) if name in pulls else others[name] for name in names}
+
+    # -- one run -----------------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Hold some pulls, let the actors run, and look; raises what is wrong."""
+        for key, channel, deadline_ms in (
+            (self.keys[0], "c", DUE_MS),
+            (self.keys[0], "e", LATE_MS),
+            (self.keys[1], "d", DUE_MS),
+        ):
+            self.hold(self.pull(key, channel, deadline_ms))
+        # An entry of the deadlines that is stale, and the earliest.
+        gone = self.pull(self.keys[1], "x", STALE_MS)
+        self.hold(gone)
+        self.service.drop_channel("x")
+        self.now_ms = DUE_MS
+        actors = self.actors()
+        self.swept = "scan" in actors and self.policy.bucket_removal == "if_empty_unsafe"
+        long_row, notifier.LONG_ROW = notifier.LONG_ROW, self.preemption.random.choice((1, notifier.LONG_ROW))  # type: ignore[misc]
+        try:
+            self.preemption.run(actors)
+        finally:
+            notifier.LONG_ROW = long_row  # type: ignore[misc]
+        self.look()
+        # No deadline was lost either.
+        if self.policy.expiry == "own_deadline":
+            self.now_ms = LATE_MS
+            self.service.wait_s()
+            self.service.run(Outbox())
+            assert not len(self.service), f"{len(self.service)} pulls outlive their deadlines"
+            self.look()
+
+    def look(self) -> None:
+        """What must hold when nobody is at work."""
+        self.service.assert_tidy()
+        held = [pull for pull in self.pulls if pull.phase is HELD]
+        assert len(self.service) == len(held), f"{len(self.service)} pulls are counted, {len(held)} are held"
+        tables = [shard.table for shard in self.service._shards]
+        listed = {pull for table in tables for bucket in table._buckets.values() for pull in bucket.pulls}
+        if not self.swept:
+            assert listed == set(held), "a held pull is in no bucket"
+        for pull in self.pulls:
+            ends = self.gone[pull] + (pull.phase is HELD) + (pull.phase is ANSWERED)
+            assert ends == 1, f"a pull that is {pull.phase.name} was let go {self.gone[pull]} times"
+        if self.policy in POLICIES[:4] and not self.stopped:
+            waiting = [pull for pull in held if self.queues.visible_end(pull.topic, pull.queue_id) > pull.offset]
+            assert not waiting, "a held pull waits although there is a message for it"
+        assert not (self.stopped and held), "a pull is held after the stop"
+
+
+def first_fault(seeds: Iterable[int], make: Callable[[int], Stage] = Stage) -> tuple[int, BaseException] | None:
+    """The first seed whose run goes wrong, and how; None when none does."""
+    for seed in seeds:
+        stage = make(seed)
+        try:
+            stage.play()
+        except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a find
+            return seed, error
+    return None
+
+
+def without_shard_locks(seed: int) -> Stage:
+    """A planted fault: no shard has a lock."""
+    stage = Stage(seed)
+    stage.service._shards = tuple(hold_service.Shard(_Nothing(), shard.table) for shard in stage.service._shards)
+    return stage
+
+
+def without_room_guard(seed: int) -> Stage:
+    """A planted fault: the count of all held pulls has no lock."""
+    stage = Stage(seed)
+    stage.service._room.guard = nullcontext()
+    return stage
+
+
+class _Nothing(nullcontext[None]):
+    """A lock that locks nothing."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+def lock_sites() -> list[str]:
+    """Each `with shard.lock` of the hold service, by the method in which it stands and its number there."""
+    found = []
+    for function in _methods():
+        found += [f"{function.name}-{number}" for number, _with in enumerate(_locks_in(function))]
+    return found
+
+
+def without_lock_at(site: str) -> ModuleType:
+    """The hold service as a module in which one `with shard.lock` locks nothing; on the same lines of the same file."""
+    tree = ast.parse(_SOURCE)
+    name, _, number = site.rpartition("-")
+    function = next(each for each in _methods(tree) if each.name == name)
+    _locks_in(function)[int(number)].items[0].context_expr = ast.Call(ast.Name("nullcontext", ast.Load()), [], [])
+    module = ModuleType(hold_service.__name__)
+    module.__dict__.update(nullcontext=nullcontext, __file__=hold_service.__file__)
+    exec(compile(ast.fix_missing_locations(tree), str(hold_service.__file__), "exec"), module.__dict__)  # noqa: S102 - our own text
+    return module
+
+
+_SOURCE: Final = Path(str(hold_service.__file__)).read_text(encoding="utf-8")
+
+
+def _methods(tree: ast.AST | None = None) -> list[ast.FunctionDef]:
+    every = ast.walk(tree or ast.parse(_SOURCE))
+    return [node for node in every if isinstance(node, ast.FunctionDef) and _locks_in(node)]
+
+
+def _locks_in(function: ast.FunctionDef) -> list[ast.With]:
+    withs = [node for node in ast.walk(function) if isinstance(node, ast.With)]
+    return [node for node in withs if ast.unparse(node.items[0].context_expr) == "shard.lock"]

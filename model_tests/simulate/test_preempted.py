@@ -1,0 +1,219 @@
+"""Critical sections under switches between any two bytecodes: each lock that is taken away is missed."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Final
+
+import pytest
+from model_tests.simulate.hold_stress import (
+    Stage,
+    first_fault,
+    lock_sites,
+    without_lock_at,
+    without_room_guard,
+    without_shard_locks,
+)
+from model_tests.simulate.preempted import Preemption, StuckError
+
+from longpoll_broker.core import offsets, statistics
+from longpoll_broker.core.offsets import Offsets
+from longpoll_broker.core.statistics import GROUP_GET_NUMS, Statistics
+from longpoll_broker.runtime.files import RealFiles
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service import hold_service
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.store import consume_queue
+from longpoll_broker.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.messages import Arrival
+from longpoll_broker.store.segment import SegmentList
+from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_spec.testing.cases import quick_if
+
+SEEDS: Final = 600
+"""Runs of a quick test, two seconds; a table without locks fails in one of the first twenty."""
+SEEDS_LONG: Final = 30_000
+"""Runs in which each lock must be missed; most are in the first fifty, the slowest in some thousands."""
+QUICK: Final = {"hold-0", "_walk_once-0", "run-0", "drop_channel-0", "topic_deleted-0", "_wake_all-1"}
+"""Locks that are missed in the first few runs."""
+ONE_READ: Final = {
+    "assert_tidy-0": "tests alone look there, when nobody else is at work",
+    "_keep-1": "one bytecode makes the list, and whoever walks because of it looks again",
+    "scan-0": "the list of buckets is made by one bytecode",
+    "_sweep-0": "a look at one bucket, which the policy means to be out of date when it is used",
+    "_sweep-1": "one entry is removed by one bytecode",
+    "_wake_all-0": "the list of buckets is made by one bytecode",
+}
+"""Locks around what one bytecode does; without them nothing changes as long as bytecodes are not interrupted."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What a policy drops is logged; here it is by the thousand."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_the_hold_table_stands_every_interleaving() -> None:
+    """No pull is lost, run twice, counted wrongly or kept beyond its deadline, whoever comes between whom."""
+    assert first_fault(range(SEEDS)) is None
+
+
+@pytest.mark.long
+def test_the_hold_table_stands_many_interleavings() -> None:
+    """The same fifty times as long."""
+    assert first_fault(range(SEEDS, SEEDS + SEEDS_LONG)) is None
+
+
+@pytest.mark.parametrize("make", [without_shard_locks, without_room_guard])
+def test_a_table_without_its_locks_does_not(make: Callable[[int], Stage]) -> None:
+    """The planted faults: no shard has a lock; the count of all that is held has none."""
+    assert first_fault(range(SEEDS), make) is not None
+
+
+def test_every_lock_of_the_hold_service_is_known() -> None:
+    """A new critical section is tried below, or its lock is around one read."""
+    assert set(ONE_READ) < set(lock_sites())
+    assert len(lock_sites()) == 20
+
+
+@pytest.mark.parametrize(
+    "site",
+    quick_if((site for site in lock_sites() if site not in ONE_READ), lambda site: site in QUICK),
+)
+def test_each_lock_is_missed(site: str) -> None:
+    """Planted: this one `with shard.lock` locks nothing."""
+    module = without_lock_at(site)
+
+    assert module.HoldService is not hold_service.HoldService
+    assert first_fault(range(SEEDS_LONG), lambda seed: Stage(seed, module)) is not None
+
+
+def test_a_seed_gives_the_same_run_again() -> None:
+    """As many switches, at the same places: the pulls end alike."""
+
+    def played(seed: int) -> tuple[int, list[tuple[str, int]]]:
+        stage = Stage(seed)
+        stage.play()
+        return stage.preemption.switches, [(pull.phase.name, stage.gone[pull]) for pull in stage.pulls]
+
+    runs = [played(seed) for seed in range(30)]
+    assert runs == [played(seed) for seed in range(30)]
+    assert len({switches for switches, _ends in runs}) > 5
+
+
+def test_actors_that_wait_for_each_other_are_stuck() -> None:
+    """Two locks in two orders: a run in which both have one ends with the reason."""
+
+    def crossed(seed: int) -> None:
+        preemption = Preemption(seed, [__file__])
+        one, other = preemption.lock(), preemption.lock()
+
+        def take(first: object, second: object) -> None:
+            with first, second:  # type: ignore[attr-defined]
+                pass
+
+        preemption.run({"a": lambda: take(one, other), "b": lambda: take(other, one)})
+
+    def crossed_by(seed: int) -> bool:
+        try:
+            crossed(seed)
+        except StuckError:
+            return True
+        return False
+
+    ends = {crossed_by(seed) for seed in range(60)}
+    assert ends == {False, True}
+
+
+# -- tables that several threads count in ----------------------------------------------------------------------------
+
+
+def commits_forward(*, guarded: bool, seed: int) -> bool:
+    """Whether the greater of two offsets stands, when two threads commit them forward only."""
+    preemption = Preemption(seed, [str(offsets.__file__)])
+    table = Offsets(guard=preemption.lock() if guarded else nullcontext())
+    table.commit("T", "G", 0, 1)
+    preemption.run(
+        {str(offset): lambda offset=offset: table.commit("T", "G", 0, offset, forward_only=True) for offset in (5, 7)}  # type: ignore[misc]
+    )
+    return table.query("T", "G", 0) == 7
+
+
+def counts_all(*, guarded: bool, seed: int) -> bool:
+    """Whether what two threads count is all there."""
+    preemption = Preemption(seed, [str(statistics.__file__)])
+    table = Statistics(preemption.lock() if guarded else nullcontext())
+
+    def count(queue_id: int) -> None:
+        table.count_get("T", "G", queue_id, messages=3, size=10, latency_ms=1)
+
+    table.sample(0)
+    count(0)
+    table.sample(1)
+    preemption.run({str(number): lambda number=number: count(number % 2) for number in range(3)})  # type: ignore[misc]
+    table.sample(100_000)
+    found = table.snapshots(GROUP_GET_NUMS, "T@G")
+    assert found is not None
+    return found["statsMinute"].sum == 9
+
+
+@pytest.mark.parametrize("keeps", [commits_forward, counts_all])
+def test_what_threads_share_needs_its_guard(keeps: Callable[..., bool]) -> None:
+    """Under any interleaving it is right, and without the guard it is not."""
+    assert all(keeps(guarded=True, seed=seed) for seed in range(150))
+    assert not all(keeps(guarded=False, seed=seed) for seed in range(150))
+
+
+def test_a_broker_guards_what_its_threads_share(tmp_path: pathlib.Path) -> None:
+    """The guards that a broker gives to its tables are locks."""
+    with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
+        for guard in (broker.offsets.guard, broker.statistics.guard, broker.hold_service._room.guard):
+            with guard:
+                assert not guard.acquire(blocking=False)  # type: ignore[attr-defined]
+
+
+# -- the end of a queue is shown last --------------------------------------------------------------------------------
+
+
+class ShownTooSoon(ConsumeQueue):
+    """A planted fault: the end moves before the unit is written."""
+
+    def put(self, arrival: Arrival) -> bool:
+        """Show, then write."""
+        self.offset_end = arrival.offset_end
+        segment = self._segment_for(arrival.offset_end - 1)
+        position = (arrival.offset_end - 1 - self._segment_offset) * UNIT_SIZE
+        UNIT.pack_into(segment.view, position, arrival.physical_offset, arrival.size, arrival.tags_code)
+        return True
+
+
+def reads_what_is_shown(kind: type[ConsumeQueue], directory: pathlib.Path, seed: int) -> bool:
+    """Whether every unit below the end is written, whenever a reader looks while a dispatcher writes."""
+    preemption = Preemption(seed, [str(consume_queue.__file__), __file__])
+    queue = kind(SegmentList(RealFiles(), str(directory / str(seed)), 4 * UNIT_SIZE), "T", 0)
+    seen: list[tuple[int, int, int] | None] = []
+
+    def write() -> None:
+        for number in range(6):
+            queue.put(Arrival("T", 0, number + 1, 7, 1, 100 * number, 100))
+
+    def read() -> None:
+        for _ in range(30):
+            end = queue.offset_end
+            if end:
+                seen.append(queue.unit(end - 1))
+
+    preemption.run({"write": write, "read": read})
+    queue.segments.close()
+    return all(unit is not None and unit[1] == 100 and unit[2] == 7 for unit in seen)
+
+
+def test_a_unit_is_written_before_it_is_shown(tmp_path: pathlib.Path) -> None:
+    """A reader on another thread finds what the end promises; planted: the end moves first."""
+    assert all(reads_what_is_shown(ConsumeQueue, tmp_path / "good", seed) for seed in range(60))
+    assert not all(reads_what_is_shown(ShownTooSoon, tmp_path / "planted", seed) for seed in range(60))
