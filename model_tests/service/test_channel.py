@@ -1,13 +1,16 @@
-"""The outbox: what is told in one pass leaves together, and the beginning of a long row does not wait for its end."""
+"""The outbox and the channel: what is told in one pass leaves together, and a peer that does not read is given up."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
 from longpoll_broker.service import channel as subject
-from longpoll_broker.service.channel import CHANNEL_COUNT, FLUSH_COUNT, FLUSH_COUNT_MAX, Channel, Outbox, Parts
+from longpoll_broker.service.channel import CHANNEL_COUNT, FLUSH_COUNT, FLUSH_COUNT_MAX, Channel, Limits, Outbox, Parts
+from longpoll_broker.wire.frame import Buffer
 
 
 class Sink:
@@ -105,3 +108,92 @@ def test_parts_that_do_not_grow_are_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(subject, "FLUSH_COUNT_MAX", FLUSH_COUNT)
 
     assert max(_row(20_000, 8)) == FLUSH_COUNT // 8
+
+
+class DeafSocket:
+    """A socket whose peer takes so many bytes and no more."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.sent = bytearray()
+
+    def send(self, content: Buffer, /) -> int:
+        """Take what there is room for."""
+        if not self.room:
+            raise BlockingIOError
+        taken = bytes(content)[: self.room]
+        self.room -= len(taken)
+        self.sent += taken
+        return len(taken)
+
+    def send_parts(self, parts: Sequence[Buffer], /) -> int:
+        """The same of several buffers."""
+        return self.send(b"".join(parts))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Loop:
+    """The loop of a channel: notes what it is asked to watch, and which channels it is to close."""
+
+    def __init__(self) -> None:
+        self.poller: Any = self
+        self.watches: list[bool] = []
+        self.given_up: list[Channel] = []
+
+    def modify(self, _key: object, *, read: bool, write: bool, data: object) -> None:
+        """Watch."""
+        assert read
+        assert data is not None
+        self.watches.append(write)
+
+    def unregister(self, _key: object) -> None:
+        """Watch no more."""
+
+    def close_soon(self, channel: Channel) -> None:
+        """Close it when there is time."""
+        self.given_up.append(channel)
+
+
+def deaf_channel(room: int, output_bytes_max: int) -> tuple[Channel, DeafSocket, Loop]:
+    """A channel whose peer takes so many bytes, and for which no more than a limit may wait."""
+    sock, loop = DeafSocket(room), Loop()
+    limits = Limits(1024, output_bytes_max, 10, 1000)
+    made = Channel(loop, cast("Any", sock), ("127.0.0.1", 1), 1, cast("Any", None), limits, threading.Lock())
+    return made, sock, loop
+
+
+def test_what_has_not_left_is_told_until_it_has() -> None:
+    """A stopping broker waits for what is unsent: before the flush, while the peer does not read, and no longer."""
+    channel, sock, loop = deaf_channel(room=3, output_bytes_max=100)
+    assert not channel.unsent()
+    channel.write((b"answer",))
+    assert channel.unsent()
+    channel.flush()
+    assert (channel.unsent(), bytes(sock.sent), loop.watches) == (True, b"ans", [True])
+    sock.room = 100
+    channel.flush()
+    assert (channel.unsent(), bytes(sock.sent), loop.watches) == (False, b"answer", [True, False])
+
+    channel.write((b"late",))
+    channel.close()
+    assert not channel.unsent()
+
+
+def test_a_peer_that_does_not_read_is_given_up_once_and_costs_nothing_more() -> None:
+    """Over the limit the channel is broken: nothing is kept for it, nothing is sent on it, nothing is waited for."""
+    channel, sock, loop = deaf_channel(room=0, output_bytes_max=10)
+    channel.write((b"0123456789",))
+    channel.flush()
+    assert (channel.broken, channel.unsent(), loop.given_up) == (False, True, [])
+    channel.write((b"x",))
+    channel.flush()
+    assert (channel.broken, channel.unsent(), loop.given_up) == (True, False, [channel])
+
+    # The rest of a frame that was cut would be read as the beginning of another.
+    sock.room = 1000
+    channel.write((b"more",))
+    channel.flush()
+    assert (bytes(sock.sent), len(channel._out), len(channel._pending)) == (b"", 0, 0)
+    assert loop.given_up == [channel]

@@ -457,3 +457,27 @@ def test_many_that_are_due_at_once_leave_the_loop_its_turns(monkeypatch: pytest.
     assert sum(turns) == 40
     assert turns == [3] * 13 + [1]
     assert [cause for _pull, cause in bench.ran] == ["expired"] * 40
+
+
+def test_a_deadline_before_all_others_wakes_the_clock() -> None:
+    """Another thread holds it while the clock sleeps until a later one; a later one, and its own holds, do not."""
+    bench = Bench(STRICT)
+    woken: list[int] = []
+    clock_outbox = Outbox()
+    bench.service.run_clock_on(clock_outbox, lambda: woken.append(1))
+    assert bench.service.wait_s() is None
+    bench.hold(deadline_ms=500)
+    assert len(woken) == 1, "the clock sleeps for ever"
+    assert bench.service.wait_s() == 0.5
+    bench.hold(deadline_ms=800)
+    assert len(woken) == 1
+    bench.hold(deadline_ms=200)
+    assert len(woken) == 2, "the clock sleeps past a deadline"
+    assert bench.service.wait_s() == 0.2
+    bench.outbox = clock_outbox
+    bench.hold(deadline_ms=100)
+    assert len(woken) == 2, "who looks at the clock next need not be woken"
+    assert bench.service.wait_s() == 0.1
+    bench.now_ns = 150_000_000
+    bench.service.run(clock_outbox)
+    assert [cause for _pull, cause in bench.ran] == ["expired"]

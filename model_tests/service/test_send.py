@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 
 import pytest
 
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import send_fields
 from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.command import Command
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 BATCH = struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"m" + struct.pack(">h", 0)
@@ -55,3 +57,29 @@ def test_how_a_transaction_must_not_end(
         assert reply.code == 1
     # Answers come in the order of the requests.
     assert (client.reply(undecided, 0.01) is not None) is answered
+
+
+@POLICIES
+def test_a_send_that_names_no_queue_goes_to_each_in_turn(
+    policy: Policy, start_broker: StartBroker, connect: Connect
+) -> None:
+    """Queue -1 leaves the choice to the broker, which must not make it 0 for everybody; one by one and in rows."""
+    broker = start_broker(policy=policy)
+    client = connect(broker.address)
+    client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"first")
+    topic = broker.topics.get("T")
+    assert topic is not None
+    count = topic.write_queue_nums
+    assert count > 1
+
+    def queue_of(reply: Command | None) -> int:
+        assert reply is not None
+        assert reply.code == 0
+        assert reply.ext_fields is not None
+        return int(reply.ext_fields["queueId"])
+
+    alone = [queue_of(client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", -1), b"x")) for _ in range(2 * count)]
+    row = client.send_row(RequestCode.SEND_MESSAGE_V2, [(send_fields("T", -1), b"y")] * 2 * count)
+    together = [queue_of(client.reply(opaque)) for opaque in row]
+    for queues in (alone, together):
+        assert Counter(queues) == dict.fromkeys(range(count), 2)

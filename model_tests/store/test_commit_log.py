@@ -53,3 +53,24 @@ def test_planted_bits_that_are_believed_are_seen(tmp_path: pathlib.Path, monkeyp
     monkeypatch.setattr(commit_log, "HOST_BITS", 0)
 
     assert found_by_verify(tmp_path)
+
+
+def test_no_slice_reaches_past_the_end(tmp_path: pathlib.Path) -> None:
+    """Neither past what was written, where zeros are mapped, nor into another file."""
+    store = open_store(tmp_path)
+    put = [store.put(message(body=b"b" * 300)) for _ in range(8)]
+    log = store._log
+    assert len(log.segments.segments) > 1, "the log must have rolled over"
+    for result in put:
+        found = log.slice(result.physical_offset, result.size)
+        assert found is not None
+        assert len(found) == result.size
+    end, last = log.end, put[-1]
+    assert log.slice(last.physical_offset, last.size + 1) is None
+    assert log.slice(end, 1) is None
+    assert log.slice(end - 1, 1) is not None
+    assert log.slice(last.physical_offset, 0) is None
+    first_stop = log.segments.segments[0].stop
+    assert log.slice(first_stop - 10, 10) is not None
+    assert log.slice(first_stop - 10, 11) is None
+    store.close()

@@ -235,3 +235,30 @@ def test_an_empty_newest_queue_file_is_dropped(tmp_path: pathlib.Path) -> None:
             (tmp_path / "store" / "abort").touch()
         open_store(tmp_path / "store").close()
         assert_sound(tmp_path / "store", 10)
+
+
+def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: pathlib.Path) -> None:
+    """After a clean stop too: a log that ends early is believed, and the queues are walked again to its end.
+
+    Of the three queues one loses its last units, one the whole of its newest file, one everything.
+    """
+    store = open_store(tmp_path)
+    kept, _ = put_and_dispatch(store, [message("T", 0), *(message("T", 1) for _ in range(10)), message("T", 0)])
+    lost, _ = put_and_dispatch(store, [message("T", queue_id) for queue_id in (0, 1, 1, 2, 2, 0)])
+    assert len(kept) + len(lost) == 18
+    store.close()
+    # The first record that is lost is no record any more; the log is whole up to it.
+    file = max(path for path in (tmp_path / "commitlog").iterdir() if int(path.name) <= lost[0].physical_offset)
+    content = bytearray(file.read_bytes())
+    position = lost[0].physical_offset - int(file.name)
+    content[position : position + 8] = bytes(8)
+    file.write_bytes(content)
+
+    opened = open_store(tmp_path)
+    assert opened.log_end == lost[0].physical_offset
+    assert [opened.visible_end("T", queue_id) for queue_id in range(3)] == [2, 10, 0]
+    again, _ = put_and_dispatch(opened, [message("T", queue_id, b"again") for queue_id in range(3)])
+    assert [result.queue_offset for result in again] == [2, 10, 0]
+    assert all(b"again" in read_all(opened, "T", queue_id)[-1] for queue_id in range(3))
+    opened.close()
+    assert_sound(tmp_path, 15)

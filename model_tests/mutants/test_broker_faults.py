@@ -1,0 +1,65 @@
+"""The broker's zoo: each fault that its tests once passed over turns a test red now."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Final
+
+import pytest
+from model_tests.mutants.broker_faults import FAULTS, Fault
+
+ROOT: Final = pathlib.Path(__file__).resolve().parents[2]
+NEEDED: Final = ("pyproject.toml", "spec", "reference", "model_tests")
+FAILED: Final = 1
+"""pytest's exit code when tests ran and some failed; another one would show a fault of the zoo."""
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_each_fault_can_be_planted(fault: Fault) -> None:
+    """The text that it changes stands in the file once, and the test that misses it is there."""
+    text = (ROOT / fault.file).read_text(encoding="utf-8")
+    file, _, name = fault.missed_by.partition("::")
+
+    assert text.count(fault.before) == 1
+    assert fault.before != fault.after
+    assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8") or not name
+
+
+def outcome(tree: pathlib.Path, missed_by: str) -> subprocess.CompletedProcess[str]:
+    """What the tests say of a tree."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", missed_by]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def tree(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A copy of what the broker's tests need."""
+    skipped = shutil.ignore_patterns("__pycache__", ".hypothesis")
+    for name in NEEDED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=skipped)
+        else:
+            shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_each_fault_is_missed(fault: Fault, tree: pathlib.Path) -> None:
+    """Planted in a copy of the tree, it turns its test red."""
+    path = tree / fault.file
+    path.write_text(path.read_text(encoding="utf-8").replace(fault.before, fault.after), encoding="utf-8")
+    found = outcome(tree, fault.missed_by)
+
+    assert found.returncode == FAILED, found.stdout[-2000:]
+
+
+@pytest.mark.long
+def test_without_a_fault_they_are_green(tree: pathlib.Path) -> None:
+    """The same copy and the same tests: what turns red above does so because of the fault."""
+    for missed_by in sorted({fault.missed_by for fault in FAULTS}):
+        found = outcome(tree, missed_by)
+        assert found.returncode == 0, found.stdout[-2000:]
