@@ -1,82 +1,73 @@
-"""The proxy's intervals hold the true moments, which a broker on the same clock tells."""
+"""The proxy's intervals hold the true moments, which a broker and a client on the same clock tell."""
 
 from __future__ import annotations
 
+import os
 import random
-import socket
+import signal
+import subprocess
+import sys
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from model_tests.service.true_moments import Comparison, Load, compare, run_load, truthful_broker
 
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe import Observer, tap
-from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
-from longpoll_judge.recording import load
+from longpoll_broker.service.observe.arrival import Arrivals
+from longpoll_broker.service.observe.links import Link
+from longpoll_broker.service.observe.loop import RelayLoop
 
-ANSWER = {"suggestWhichBrokerId": "0", "nextBeginOffset": "7", "minOffset": "0", "maxOffset": "7"}
-ROUNDS, IN_FLIGHT = 60, 5
-STALL_S = 0.02
-WAY_NS = 2_000_000
-"""What a busy machine's kernel may take from one socket to the other; far less than a stall."""
+STALLS_S = (0.003, 0.03, 0.2, 2.0)
+"""How long the proxy's whole process stands still."""
+COMMAND = (sys.executable, "-c", "from longpoll.cli import main; main()")
+QUICK = {
+    "bursts": (Load(3_000), 2_000, 0, True),
+    "large": (Load(60, rows=(1, 3, 20)), 2_000, 10, True),
+    "kept small pieces": (Load(150, rows=(3, 10)), 300, 0, False),
+}
+"""By name: what the client does, the size of most answers, one of how many has 3 MB, and whether small ones leave."""
+THOROUGH = {
+    "bursts": (Load(400_000), 2_000, 0, True),
+    "always busy": (Load(400_000, rows=(5_000,), connections=1, pauses=False), 2_000, 0, True),
+    "20 KB each": (Load(200_000, pauses=False), 20_000, 0, True),
+    "large": (Load(4_000, rows=(1, 3, 20)), 2_000, 10, True),
+    "always busy with large ones": (Load(1_000, rows=(500,), connections=2, pauses=False), 2_000, 2, True),
+    "kept small pieces": (Load(20_000, rows=(1, 3, 10)), 300, 0, False),
+}
+"""Over a million events, some 100 s of it."""
+Case = tuple[Load, int, int, bool]
 
 
-def told_and_true(directory: Path, seed: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """For each answer the proxy's interval, and when the server's call that sent it began and ended."""
-    true: dict[int, tuple[int, int]] = {}
-    sequence = random.Random(seed)
+def told_and_true(directory: Path, case: Case, seed: int) -> Comparison:
+    """Run a case through a proxy in this process, whose thread stands still now and then."""
+    load, size, large_one_in, nodelay = case
+    log, history = directory / "log", directory / "history"
     never = threading.Event()
 
     def stall() -> None:
-        never.wait(STALL_S)
-
-    def answer(peer: Peer, command: Command) -> None:
-        # Without this the kernel keeps an answer back for up to 40 ms, and the call does not tell when it left.
-        peer._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        never.wait(sequence.choice((0, 0.0005, 0.003)))
-        begun_ns = time.monotonic_ns()
-        peer.answer(command, 19, ANSWER)
-        true[command.opaque] = (begun_ns, time.monotonic_ns())
+        never.wait(0.02)
 
     with (
-        ScriptedServer(answer) as server,
-        Observer.start(RealRuntime(), brokers=[(server.host, server.port)], record_directory=str(directory)) as proxy,
+        truthful_broker(log, seed=seed, small_size_max=size, large_one_in=large_one_in, nodelay=nodelay) as address,
+        Observer.start(RealRuntime(), brokers=[address], record_directory=str(history)) as proxy,
     ):
         (door,) = proxy.doors.values()
-        with RawClient(door) as client:
-            for number in range(ROUNDS):
-                if number % 7 == 0:
-                    proxy.loop._told.append(stall)
-                opaques = [
-                    client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 7, timeout_ms=100)) for _ in range(IN_FLIGHT)
-                ]
-                assert all(client.reply(opaque, PATIENCE_S) is not None for opaque in opaques)
-    told = {
-        int(event.request.split("-")[1]): (event.after_ns, event.before_ns)
-        for event in load(directory).events
-        if event.event == "answer_sent"
-    }
-    assert told.keys() == true.keys()
-    return [(told[opaque], true[opaque]) for opaque in sorted(told)]
+        for _ in range(3):
+            proxy.loop._told.append(stall)
+        begun_ns = run_load(door, load, seed)
+    return compare(history, log, begun_ns)
 
 
-def outside(pairs: list[tuple[tuple[int, int], tuple[int, int]]]) -> int:
-    """How many true intervals do not meet the told ones."""
-    return sum(told[0] - WAY_NS > true[1] or told[1] < true[0] for told, true in pairs)
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_every_answer_was_sent_within_its_interval(tmp_path: Path, seed: int) -> None:
-    """Also while the proxy's thread stands still now and then; and most intervals are short."""
-    pairs = told_and_true(tmp_path / "history", seed)
-    assert len(pairs) == ROUNDS * IN_FLIGHT
-    assert outside(pairs) == 0, f"seed {seed}"
-    widths = sorted(told[1] - told[0] for told, _true in pairs)
-    assert widths[0] < STALL_S * 1e9
+@pytest.mark.parametrize("name", QUICK)
+def test_every_event_happened_within_its_interval(name: str, tmp_path: Path) -> None:
+    """Whatever the broker's kernel holds back: none is outside."""
+    seen = told_and_true(tmp_path, QUICK[name], seed=1)
+    assert seen.answers == seen.requests >= QUICK[name][0].events
+    assert (seen.answers_outside, seen.requests_outside) == (0, 0), str(seen)
 
 
 def test_the_moment_of_reading_is_not_the_moment_of_sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,4 +78,69 @@ def test_the_moment_of_reading_is_not_the_moment_of_sending(tmp_path: Path, monk
         "answered",
         lambda self, content, _after_ns, before_ns: tell(self, content, before_ns, before_ns),
     )
-    assert outside(told_and_true(tmp_path / "history", 1)) > 0
+    assert told_and_true(tmp_path, QUICK["bursts"], seed=1).answers_outside > 0
+
+
+@pytest.mark.parametrize("name", ["bursts", "kept small pieces"])
+def test_a_queue_that_was_read_empty_is_not_all_that_was_sent(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy that takes it for that is caught by the same comparison: the broker's kernel held the rest."""
+
+    def acknowledge(self: RelayLoop, _link: Link, arrivals: Arrivals) -> None:
+        arrivals._mark(arrivals.read, self._now_ns())
+
+    monkeypatch.setattr(RelayLoop, "_acknowledge", acknowledge)
+    seen = told_and_true(tmp_path, QUICK[name], seed=1)
+    assert seen.answers_outside > 0, str(seen)
+
+
+@contextmanager
+def stalled(process: subprocess.Popen[str], seed: int) -> Iterator[None]:
+    """Stop a process now and then, and let it go on."""
+    chance, over = random.Random(seed), threading.Event()
+
+    def work() -> None:
+        while not over.wait(chance.choice((0.05, 0.3, 1.0))):
+            os.kill(process.pid, signal.SIGSTOP)
+            over.wait(chance.choices(STALLS_S, (10, 10, 10, 1))[0])
+            os.kill(process.pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stalls", [False, True], ids=["undisturbed", "stalled"])
+@pytest.mark.parametrize("name", THOROUGH)
+def test_of_a_million_events_none_is_outside_its_interval(
+    name: str, stalls: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the proxy is stopped and goes on, clients do not read, and answers have three megabytes."""
+    load, size, large_one_in, nodelay = THOROUGH[name]
+    log, history = tmp_path / "log", tmp_path / "history"
+    with truthful_broker(log, seed=2, small_size_max=size, large_one_in=large_one_in, nodelay=nodelay) as address:
+        broker = "{}:{}".format(*address)
+        words = ("observe", "--listen", "127.0.0.1:0", "--broker", broker, "--record", str(history))
+        with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True) as proxy:
+            assert proxy.stdout is not None
+            port = int(proxy.stdout.readline().split()[1].rsplit(":", 1)[1])
+            try:
+                if stalls:
+                    with stalled(proxy, 3):
+                        begun_ns = run_load(("127.0.0.1", port), load, 4)
+                else:
+                    begun_ns = run_load(("127.0.0.1", port), load, 4)
+            finally:
+                proxy.send_signal(signal.SIGTERM)
+            assert proxy.wait(60) == 0
+    seen = compare(history, log, begun_ns)
+    with capsys.disabled():
+        sys.stdout.write(f"\n{name}{', stalled' if stalls else ''}: {seen}\n")
+    assert seen.answers == seen.requests >= load.events
+    assert (seen.answers_outside, seen.requests_outside) == (0, 0), str(seen)

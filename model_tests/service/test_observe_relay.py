@@ -6,6 +6,7 @@ import logging
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -20,7 +21,8 @@ from longpoll_broker.service.observe import Observer, observer
 from longpoll_broker.service.observe.loop import CHUNK_SIZE
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import send_message
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.codes import CommandFlag, RequestCode
+from longpoll_broker.wire.command import Command, encode
 from longpoll_spec.history import Event
 
 PATIENCE_S = 10.0
@@ -189,6 +191,110 @@ def test_a_slow_reader_stops_the_fast_side_and_loses_nothing(upstream: Upstream)
         behind.setblocking(True)
         behind.sendall(b"end")
         assert read_exactly(client, 3) == b"end"
+
+
+FRAME = b"".join(encode(Command(0, 77, int(CommandFlag.RESPONSE), body=bytes(100_000))))
+"""An answer to nothing that was asked."""
+
+
+def stuff(into: socket.socket) -> int:
+    """Send frames until nothing more is taken; how many bytes were."""
+    sent = 0
+    into.setblocking(False)
+    while select.select([], [into], [], 0.3)[1]:
+        sent += into.send(memoryview(FRAME)[sent % len(FRAME) :])
+    into.setblocking(True)
+    return sent
+
+
+@pytest.mark.parametrize("direction", ["answers", "requests"])
+def test_a_side_that_does_not_read_is_told_of(direction: str, upstream: Upstream) -> None:
+    """From the first byte that was not taken until what had waited then was, once however often it stops."""
+    client, behind = upstream.connect()
+    with client, behind:
+        wait_until(lambda: upstream.observer.loop.link_count == 1)
+        (link,) = upstream.observer.loop._links
+        writer, reader = (behind, client) if direction == "answers" else (client, behind)
+        stopped_side = link.client if direction == "answers" else link.broker
+        begun_ns = time.monotonic_ns()
+        sent = stuff(writer)
+        stuffed_ns = time.monotonic_ns()
+        wait_until(lambda: stopped_side.stuck_told)
+        reading_ns = time.monotonic_ns()
+        assert len(read_exactly(reader, sent)) == sent
+        wait_until(lambda: not upstream.observer.loop._stuck)
+        rest = FRAME[sent % len(FRAME) :]
+        writer.sendall(rest)
+        assert read_exactly(reader, len(rest)) == rest
+    upstream.close()
+    told = [event for event in events_of(upstream.history) if event.direction]
+    assert [(event.event, event.direction) for event in told] == [("blocked", direction), ("unblocked", direction)]
+    blocked, unblocked = told
+    assert begun_ns <= blocked.after_ns <= blocked.before_ns <= stuffed_ns
+    assert blocked.before_ns <= unblocked.after_ns
+    assert reading_ns <= unblocked.before_ns
+    assert blocked.connection == unblocked.connection == "1"
+
+
+def test_answers_that_a_closing_client_leaves_unread_are_told_of(upstream: Upstream) -> None:
+    """Nobody knows what the broker's kernel still holds: blocked since the last moment at which all was seen."""
+    client, behind = upstream.connect()
+    with client, behind:
+        begun_ns = time.monotonic_ns()
+        stuff(behind)
+        client.close()
+        wait_until(lambda: upstream.observer.loop.link_count == 0)
+    upstream.close()
+    told = [event for event in events_of(upstream.history) if event.event in {"blocked", "connection_closed"}]
+    assert [event.event for event in told] == ["blocked", "connection_closed"]
+    assert begun_ns - 100_000_000 < told[0].after_ns
+
+
+def test_a_client_that_reads_is_told_of_by_nothing(upstream: Upstream) -> None:
+    """Not while it is idle, nor at its end."""
+    client, behind = upstream.connect()
+    with client, behind:
+        for _ in range(50):
+            behind.sendall(FRAME)
+            assert read_exactly(client, len(FRAME)) == FRAME
+        wait_until(lambda: not upstream.observer.loop._stuck)
+        (link,) = upstream.observer.loop._links
+        read = link.broker.arrivals
+        wait_until(lambda: read.since_ns > 0 and upstream.observer.loop._quiet_ns - read._permits[-1][0] > 10_000_000)
+    wait_until(lambda: upstream.observer.loop.link_count == 0)
+    upstream.close()
+    assert [event.event for event in events_of(upstream.history) if event.direction] == []
+
+
+def send_and_half_close(client: socket.socket, content: bytes) -> None:
+    """The last that a client says."""
+    client.sendall(content)
+    client.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "while its requests wait"])
+def test_a_client_that_only_says_that_it_sends_no_more_is_answered(waits: bool, upstream: Upstream) -> None:
+    """The broker reads all and then the end, and what it sends afterwards arrives; only then the connection closes."""
+    client, behind = upstream.connect()
+    with client, behind:
+        sent = stuff(client) if waits else 0
+        asked = FRAME[sent % len(FRAME) :] + FRAME
+        sender = threading.Thread(target=send_and_half_close, args=(client, asked))
+        sender.start()
+        assert len(read_exactly(behind, sent + len(asked))) == sent + len(asked)
+        sender.join()
+        half_closed_ns = time.monotonic_ns()
+        assert behind.recv(1) == b""
+        assert upstream.observer.loop.link_count == 1
+        behind.sendall(FRAME)
+        assert read_exactly(client, len(FRAME)) == FRAME
+        answered_ns = time.monotonic_ns()
+        behind.close()
+        assert client.recv(1) == b""
+    upstream.close()
+    (closed,) = [event for event in events_of(upstream.history) if event.event == "connection_closed"]
+    assert closed.after_ns <= half_closed_ns
+    assert answered_ns <= closed.before_ns
 
 
 def test_two_hundred_connections_need_no_thread_each(

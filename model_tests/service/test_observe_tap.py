@@ -118,7 +118,8 @@ def test_a_send_is_told_when_it_is_acknowledged(scene: Scene) -> None:
     scene.answers(0, 1, {"msgId": "x", "queueId": "2", "queueOffset": "9"})
     scene.asks(SEND, 2, send_fields("T"))
     scene.answers(14, 2)
-    _asked, acknowledged, _again, refused = scene.events()
+    asked, acknowledged, _again, refused = scene.events()
+    assert asked.request == acknowledged.request != ""
     assert (acknowledged.event, acknowledged.queue, acknowledged.queue_offset) == ("message_acknowledged", 2, 9)
     assert acknowledged.tag == "red"
     assert (refused.event, refused.code) == ("answer_sent", 14)

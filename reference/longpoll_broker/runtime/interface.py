@@ -234,6 +234,25 @@ class Socket(Protocol):
         ...
 
 
+class PlainSocket(Socket, Protocol):
+    """A socket without TLS, of which the kernel's own state can be asked."""
+
+    def acknowledge(self) -> None:
+        """Have the kernel acknowledge now what was read, if nothing unread waits."""
+        ...
+
+    def arrived(self) -> tuple[int, int]:
+        """How many bytes had come when the kernel was asked; and how many more, at least, the peer may send unasked.
+
+        The latter holds when `acknowledge` was called before and nothing had come in between; 0: it is not known.
+        """
+        ...
+
+    def end_sending(self) -> None:
+        """Tell the peer that nothing more comes, and go on to receive. Raises OSError."""
+        ...
+
+
 class Listener(Protocol):
     """A listening socket."""
 
@@ -331,7 +350,7 @@ class Runtime(Protocol):
         """Connect, then switch the socket to non-blocking. Raises OSError."""
         ...
 
-    def begin_connect(self, host: str, port: int) -> Socket:
+    def begin_connect(self, host: str, port: int) -> PlainSocket:
         """Begin to connect without waiting: the socket is writable once connected, readable once that failed.
 
         Raises OSError when it fails at once, and so does its first `recv_into` when it fails later.

@@ -14,7 +14,18 @@ from typing import Any
 
 from longpoll_broker.runtime import tls
 from longpoll_broker.runtime.files import RealFiles
-from longpoll_broker.runtime.interface import Condition, Event, Files, Listener, Lock, Poller, Queue, Socket, Thread
+from longpoll_broker.runtime.interface import (
+    Condition,
+    Event,
+    Files,
+    Listener,
+    Lock,
+    PlainSocket,
+    Poller,
+    Queue,
+    Socket,
+    Thread,
+)
 from longpoll_broker.runtime.sockets import RealListener, RealPoller, begin_connect, connect
 from longpoll_broker.runtime.threads import Died, RealQueue, spawn
 
@@ -83,7 +94,7 @@ class RealRuntime:
             return tls.connect(host, port, timeout_s, self._client_tls)
         return connect(host, port, timeout_s)
 
-    def begin_connect(self, host: str, port: int) -> Socket:
+    def begin_connect(self, host: str, port: int) -> PlainSocket:
         """Begin to connect without waiting. Raises OSError."""
         return begin_connect(host, port)
 

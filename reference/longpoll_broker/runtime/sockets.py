@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -16,6 +17,20 @@ from longpoll_broker.runtime.interface import Buffer, Listener, Socket
 ACCEPT_BACKLOG: Final = 1024
 """Connections the kernel may hold for us; Java's default for Netty here is 1024 as well."""
 
+# What is read of `struct tcp_info` (linux/tcp.h), host byte order. A kernel before 6.2 tells no window of ours.
+#
+# | offset | size | field                                                                     |
+# |--------|------|---------------------------------------------------------------------------|
+# | 20     | 4    | rcv_mss: the largest segment that came lately                              |
+# | 64     | 4    | rcv_ssthresh: the window offered when nothing unread waits                 |
+# | 84     | 4    | advmss: the largest segment that may come                                  |
+# | 128    | 8    | bytes_received: in order, read or not                                      |
+# | 232    | 4    | rcv_wnd: the window that the latest acknowledgement offered, bytes         |
+_INFO_SIZE: Final = 236
+_INFO: Final = struct.Struct("=20xI40xI16xI40xQ96xI")
+FLIGHT: Final = 10
+"""Segments that congestion control lets a peer send unasked over a network (RFC 6928)."""
+
 READABLE: Final = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 """What makes a socket worth reading: bytes, or an end that only a read will show."""
 
@@ -23,12 +38,13 @@ READABLE: Final = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR | select.EP
 class RealSocket:
     """A connected, non-blocking TCP socket; calls go straight to the operating system's."""
 
-    __slots__ = ("_socket", "close", "fileno", "recv_into", "send")
+    __slots__ = ("_is_local", "_socket", "close", "fileno", "recv_into", "send")
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
+        self._is_local: bool | None = None
         self.recv_into = connected.recv_into
         self.send = connected.send
         self.fileno = connected.fileno
@@ -37,6 +53,30 @@ class RealSocket:
     def send_parts(self, parts: Sequence[Buffer], /) -> int:
         """Send some of the bytes of the parts, in order; raises BlockingIOError when none fit."""
         return self._socket.sendmsg(parts)
+
+    def acknowledge(self) -> None:
+        """Have the kernel acknowledge now what was read, if nothing unread waits."""
+        # Not kept by the kernel: the next answer to the peer puts acknowledgements off again.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+    def arrived(self) -> tuple[int, int]:
+        """How many bytes had come; and how many more, at least, the peer may send unasked.
+
+        A peer keeps a segment back that does not fit into the rest of the window, so one is taken off. A segment is no
+        longer than half the window. On this machine nothing else limits it, for acknowledgements wait for nobody.
+        """
+        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_SIZE)
+        segment, usual_window, segment_max, came, window = _INFO.unpack(info.ljust(_INFO_SIZE, b"\0"))
+        # A kernel that does not tell its window: it is the usual one, or what is left of it, which is over half.
+        window = window or usual_window // 2
+        room = window - max(segment, min(segment_max, window // 2))
+        if self._is_local is None:
+            self._is_local = self._socket.getpeername()[0] == self._socket.getsockname()[0]
+        return came, max(room if self._is_local else min(room, FLIGHT * segment), 0)
+
+    def end_sending(self) -> None:
+        """Tell the peer that nothing more comes. Raises OSError."""
+        self._socket.shutdown(socket.SHUT_WR)
 
 
 class RealListener:

@@ -7,9 +7,9 @@ direction waits here.
 When bytes came is an interval. A poll that does not report a socket has seen it empty at some moment after the poll
 began; so bytes that the next pass reads came after that. The loop polls at least every `TICK_S`, which bounds the
 interval without any assumption on how soon a sleeping thread is woken: a stall of this process widens the interval
-and accuses nobody.
+and accuses nobody. That bytes had not come does not say that they had not been sent: that is `arrival`'s.
 
-Leaves out what the bytes mean (`tap`, `routes`).
+Leaves out what the bytes mean (`tap`, `routes`), and what is kept of a connection (`links`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from attrs import define, field
-
-from longpoll_broker.runtime import Buffer, Listener, Poller, Runtime, Socket, Thread
+from longpoll_broker.runtime import Poller, Runtime, Socket, Thread
+from longpoll_broker.service.observe.arrival import FIRST_FLIGHT, Arrivals
+from longpoll_broker.service.observe.links import Direction, Door, Link, Side
 
 log = logging.getLogger(__name__)
 
-Address = tuple[str, int]
 TICK_S: Final = 0.005
 """The longest poll while there are connections; the interval of an arrival is about twice as long at most."""
 IDLE_S: Final = 1.0
@@ -39,90 +38,10 @@ CONNECT_S: Final = 3.0
 ACCEPTS_MAX: Final = 256
 ACCEPT_PAUSE_S: Final = 1.0
 """How long nothing is accepted after the operating system refused a connection."""
+BLOCKED_NS: Final = 25_000_000
+"""A side that has not caught up for so long is told of; a shorter pause is in the intervals of what comes after it."""
 TLS_HANDSHAKE: Final = 0x16
 """First byte of a TLS connection; as the first byte of a frame it would announce 369 MB, far over the limit."""
-
-
-class Tap(Protocol):
-    """What is told of one connection's bytes; every call comes after the bytes have left."""
-
-    def opened(self, after_ns: int) -> None:
-        """The client is connected."""
-        ...
-
-    def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:
-        """The client's next bytes were handed to the broker's socket between the two moments."""
-        ...
-
-    def answered(self, content: bytes, after_ns: int, before_ns: int) -> None:
-        """The broker's next bytes came between the two moments."""
-        ...
-
-    def closed(self, after_ns: int, before_ns: int) -> None:
-        """The connection ended, on either side, between the two moments."""
-        ...
-
-
-Rewrite = Callable[[bytes], bytes]
-"""From the broker's next bytes to those that the client is sent instead."""
-
-
-@define(slots=True, eq=False)
-class Door:
-    """A listener, where its connections lead, and what is to be told of them."""
-
-    listener: Listener
-    target: Address
-    make_tap: Callable[[], tuple[Tap, Rewrite | None]]
-    is_down: bool = field(default=False, init=False)
-    """Whether the last connection to the target failed; said once."""
-
-    @property
-    def address(self) -> Address:
-        """Where clients come to."""
-        return self.listener.address
-
-
-@define(slots=True, eq=False)
-class Side:
-    """One socket of a link.
-
-    Invariants: `out` is what the other side sent and this one has not taken; the other side is read only while it is
-    empty. `drained_ns` is a moment at which everything that had arrived was read.
-    """
-
-    socket: Socket
-    drained_ns: int
-    busy_pass: int
-    """The last pass in which the socket was reported readable, or was not watched for that."""
-    out: Buffer = field(default=b"")
-    reads: bool = field(default=False)
-    writes: bool = field(default=False)
-    """What the poller watches."""
-    link: Link = field(init=False)
-
-
-@define(slots=True, eq=False)
-class Link:
-    """A client's connection and the broker's that belongs to it."""
-
-    door: Door
-    tap: Tap
-    rewrite: Rewrite | None
-    client: Side
-    broker: Side
-    peer: str
-    opened_ns: int
-    connected: bool = field(default=False)
-    started: bool = field(default=False)
-    """The client's first byte was seen."""
-    ending: tuple[int, int] | None = field(default=None)
-    """One side has ended, between these moments; what waits for the other is still sent."""
-    closed: bool = field(default=False)
-
-    def other(self, side: Side) -> Side:
-        """The opposite side."""
-        return self.broker if side is self.client else self.client
 
 
 class RelayLoop:
@@ -135,6 +54,7 @@ class RelayLoop:
         self._doors: list[Door] = []
         self._links: dict[Link, None] = {}
         self._connecting: dict[Link, None] = {}
+        self._stuck: dict[Side, None] = {}
         self._paused: list[Door] = []
         self._resume_ns = 0
         self._pass = 1
@@ -183,7 +103,7 @@ class RelayLoop:
                     assert type(data) is Door
                     self._accept(data)
             self._tell()
-            if self._connecting or self._paused:
+            if self._connecting or self._paused or self._stuck:
                 self._look_at_clock(begun_ns)
             if len(ready) < READY_MAX:
                 self._quiet_ns = begun_ns
@@ -206,34 +126,61 @@ class RelayLoop:
 
     def _receive(self, side: Side) -> None:
         """Read once and pass on what came."""
-        link = side.link
-        after_ns = self._quiet_ns if side.busy_pass < self._pass - 1 else side.drained_ns
+        link, arrivals = side.link, side.arrivals
+        self._note_quiet(side)
         side.busy_pass = self._pass
-        begun_ns = self._now_ns()
+        after_ns = arrivals.since_ns
         try:
             size = side.socket.recv_into(self._buffer)
         except BlockingIOError:
             return
         except OSError:
-            size = 0
-        before_ns = self._now_ns()
-        side.drained_ns = begun_ns if size < CHUNK_SIZE else after_ns
-        if size == 0:
-            self._end(link, side, after_ns, before_ns)
+            self._end(link, side, after_ns, self._now_ns())
             return
+        before_ns = self._now_ns()
+        if size == 0:
+            if side is link.client:
+                self._half_close(link, after_ns, before_ns)
+            else:
+                arrivals.ended(before_ns)
+                self._end(link, side, after_ns, before_ns)
+            return
+        arrivals.read += size
         content = bytes(self._view[:size])
         if side is link.client:
+            # Its end is the one thing that is told of it, and no end waits for an acknowledgement.
+            arrivals.acknowledged(before_ns, arrivals.read + FIRST_FLIGHT)
             if not link.started and not self._start(link, content):
                 return
             self._pass_on(link.broker, content)
             return
         self._told.append(lambda: link.tap.answered(content, after_ns, before_ns))
+        self._acknowledge(link, arrivals)
         if link.rewrite is None:
             self._pass_on(link.client, content)
         else:
             # What is rewritten answers a request that the tap must have been told of.
             self._tell()
             self._pass_on(link.client, link.rewrite(content))
+
+    def _note_quiet(self, side: Side) -> None:
+        """Remember that a poll which watched the side did not report it."""
+        if side.busy_pass < self._pass - 1:
+            side.arrivals.looked(self._quiet_ns, side.arrivals.read)
+
+    def _acknowledge(self, link: Link, arrivals: Arrivals) -> None:
+        """Have what the broker's kernel holds back until we acknowledge come now, and know when that was."""
+        begun_ns = self._now_ns()
+        try:
+            link.onward.acknowledge()
+            come, room = link.onward.arrived()
+        except OSError:
+            # The connection has broken; the next read says so.
+            return
+        if come >= arrivals.read:
+            arrivals.looked(begun_ns, come)
+        if come == arrivals.read:
+            arrivals.acknowledged(self._now_ns(), come + room)
 
     def _start(self, link: Link, content: bytes) -> bool:
         """Look at a client's first byte; false when the connection is refused."""
@@ -270,9 +217,15 @@ class RelayLoop:
                 size = 0
             except OSError:
                 side.out = b""
-                self._close(link, side.drained_ns, self._now_ns())
+                self._close(link, side.arrivals.since_ns, self._now_ns())
                 return
-            side.out = b"" if size == len(content) else memoryview(content)[size:]
+            if size == len(content):
+                side.out = b""
+            else:
+                side.out = memoryview(content)[size:]
+                if side.stuck is None:
+                    side.stuck = after_ns, self._now_ns()
+                    self._stuck[side] = None
             if side is link.broker and size:
                 before_ns = self._now_ns()
                 sent = content if size == len(content) and type(content) is bytes else bytes(content[:size])
@@ -280,8 +233,43 @@ class RelayLoop:
         if link.ending is not None and not side.out:
             self._close(link, *link.ending)
             return
+        if link.half_closed is not None and side is link.broker:
+            self._pass_half_close(link)
         self._watch(side)
         self._watch(link.other(side))
+
+    # -- a side that does not read -----------------------------------------------------------------------------------
+
+    def _look_at_stuck(self) -> None:
+        """Tell of sides that have not read for long, and of those that have caught up."""
+        now_ns = self._now_ns()
+        for side in list(self._stuck):
+            link, stuck = side.link, side.stuck
+            assert stuck is not None
+            direction: Direction = "answers" if side is link.client else "requests"
+            since_ns = stuck[1]
+            if side is link.client:
+                self._note_quiet(link.broker)
+                since_ns = link.broker.arrivals.since_ns
+            if not side.out and since_ns >= stuck[1]:
+                if side.stuck_told:
+                    link.tap.unblocked(direction, stuck[1], now_ns)
+                self._unstick(side)
+            elif not side.stuck_told and now_ns - stuck[1] > BLOCKED_NS:
+                side.stuck_told = True
+                link.tap.blocked(direction, *stuck)
+
+    def _unstick(self, side: Side) -> None:
+        self._stuck.pop(side, None)
+        side.stuck, side.stuck_told = None, False
+
+    def _tell_unseen(self, link: Link) -> None:
+        """A connection ends: what its broker had sent may still lie unread, if it was not seen empty lately."""
+        if not link.client.stuck_told:
+            self._note_quiet(link.broker)
+            since_ns, now_ns = link.broker.arrivals.since_ns, self._now_ns()
+            if now_ns - since_ns > BLOCKED_NS:
+                self._told.append(lambda: link.tap.blocked("answers", since_ns, now_ns))
 
     # -- opening and closing -----------------------------------------------------------------------------------------
 
@@ -312,8 +300,9 @@ class RelayLoop:
             door,
             tap,
             rewrite,
-            client=Side(accepted, now_ns, self._pass),
-            broker=Side(onward, now_ns, self._pass),
+            client=Side(accepted, Arrivals(now_ns), self._pass),
+            broker=Side(onward, Arrivals(now_ns, door.settle_ns, door.held_max), self._pass),
+            onward=onward,
             peer=peer,
             opened_ns=now_ns,
         )
@@ -347,6 +336,21 @@ class RelayLoop:
             door.is_down = True
             log.warning("%s:%d cannot be reached (%s): closing the connections that come for it", *door.target, why)
 
+    def _half_close(self, link: Link, after_ns: int, before_ns: int) -> None:
+        """The client sends nothing more: the broker is told after the last byte, and may still answer."""
+        link.half_closed = (after_ns, before_ns)
+        self._pass_half_close(link)
+        self._watch(link.client)
+
+    def _pass_half_close(self, link: Link) -> None:
+        if link.half_closed_told or link.broker.out or not link.connected or link.half_closed is None:
+            return
+        link.half_closed_told = True
+        try:
+            link.onward.end_sending()
+        except OSError:
+            self._close(link, link.half_closed[0], self._now_ns())
+
     def _end(self, link: Link, side: Side, after_ns: int, before_ns: int) -> None:
         """One side has ended: send the other what waits for it, then close both."""
         if link.other(side).out:
@@ -360,6 +364,10 @@ class RelayLoop:
         if link.closed:
             return
         link.closed = True
+        if link.connected:
+            self._tell_unseen(link)
+        if link.half_closed is not None:
+            after_ns = link.half_closed[0]
         self._links.pop(link, None)
         self._connecting.pop(link, None)
         for side in (link.client, link.broker):
@@ -367,6 +375,7 @@ class RelayLoop:
                 self.poller.unregister(side.socket)
             side.reads = side.writes = False
             side.out = b""
+            self._unstick(side)
             side.socket.close()
         self._told.append(lambda: link.tap.closed(after_ns, before_ns))
 
@@ -375,7 +384,7 @@ class RelayLoop:
         link = side.link
         if link.closed:
             return
-        reads = not link.other(side).out and link.ending is None
+        reads = not link.other(side).out and link.ending is None and (side is link.broker or link.half_closed is None)
         writes = bool(side.out) or (side is link.broker and not link.connected)
         if (reads, writes) == (side.reads, side.writes):
             return
@@ -398,6 +407,8 @@ class RelayLoop:
             for door in self._paused:
                 self.poller.modify(door.listener, read=True, write=False, data=door)
             self._paused.clear()
+        if self._stuck:
+            self._look_at_stuck()
         self._tell()
 
     def _close_all(self) -> None:

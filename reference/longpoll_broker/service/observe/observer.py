@@ -21,9 +21,11 @@ from typing import Final, Self
 
 from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.record import HistoryRecorder
-from longpoll_broker.runtime import Runtime
+from longpoll_broker.runtime import Files, Runtime
+from longpoll_broker.service.observe.arrival import HELD_MAX, SETTLE_NS
 from longpoll_broker.service.observe.events import Subscriptions
-from longpoll_broker.service.observe.loop import Address, Door, RelayLoop, Rewrite, Tap
+from longpoll_broker.service.observe.links import Address, Door, Rewrite, Tap
+from longpoll_broker.service.observe.loop import RelayLoop
 from longpoll_broker.service.observe.routes import RouteTap
 from longpoll_broker.service.observe.tap import ConnectionTap, TapTotals
 
@@ -35,6 +37,10 @@ UNCERTAINTY_NS_MIN: Final = 100_000
 """Never less is claimed: what a kernel takes to hand a segment over on a busy machine."""
 UNCERTAINTY_NS_UNMEASURED: Final = 5_000_000
 """Claimed of a broker that could not be reached at the start."""
+WRITE_MEMORY: Final = (("/proc/sys/net/ipv4/tcp_wmem", 1), ("/proc/sys/net/core/wmem_max", 2))
+"""Where Linux tells how many bytes a connection's sender may have: by itself, and on demand, and then twice that."""
+PIECE: Final = 1024 * 1024
+"""How far a sender's last piece may lead beyond that."""
 DOORS_MAX: Final = 1_000
 """Most brokers that routes may name."""
 
@@ -46,6 +52,15 @@ class ObserveError(BrokerUserError):
 def name_of(address: Address) -> str:
     """HOST:PORT, as routes write it and as events name the broker."""
     return f"{address[0]}:{address[1]}"
+
+
+def held_max(files: Files) -> int:
+    """Most bytes that a kernel holds of a connection, where it is as this one or as Linux is by default."""
+    sizes = [HELD_MAX]
+    for path, times in WRITE_MEMORY:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            sizes.append(times * int(files.read(path).split()[-1]) + PIECE)
+    return max(sizes)
 
 
 class Observer:
@@ -65,6 +80,7 @@ class Observer:
         self.totals: dict[str, TapTotals] = {}
         """What was seen, by broker."""
         self.name_server_address: Address | None = None
+        self._held_max = held_max(runtime.files)
         self._connections = 0
         self._stopped = False
 
@@ -129,13 +145,14 @@ class Observer:
             listener = self._runtime.listen(*listen)
         except (OSError, OverflowError) as error:
             raise ObserveError(f"cannot listen on {name_of(listen)}: {error}; give another address") from None
+        uncertainty_ns = self._uncertainty_ns(broker)
         try:
             recorder = HistoryRecorder(
                 self._runtime,
                 self._directory,
                 broker=name,
                 policy="",
-                uncertainty_ns=self._uncertainty_ns(broker),
+                uncertainty_ns=uncertainty_ns,
                 wait_s=0,
             )
         except BrokerUserError:
@@ -149,7 +166,7 @@ class Observer:
             self._connections += 1
             return ConnectionTap(recorder, subscriptions, str(self._connections), totals), None
 
-        door = Door(listener, broker, make_tap)
+        door = Door(listener, broker, make_tap, max(SETTLE_NS, uncertainty_ns), self._held_max)
         self._doors[name] = door
         self.loop.add_door(door)
         return door

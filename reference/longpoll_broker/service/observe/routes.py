@@ -60,6 +60,12 @@ class RouteTap:
     def answered(self, content: bytes, after_ns: int, before_ns: int) -> None:
         """Nothing to tell: `rewrite` has seen the bytes."""
 
+    def blocked(self, direction: str, after_ns: int, before_ns: int) -> None:
+        """Nothing to tell."""
+
+    def unblocked(self, direction: str, after_ns: int, before_ns: int) -> None:
+        """Nothing to tell."""
+
     def closed(self, after_ns: int, before_ns: int) -> None:
         """Nothing to tell."""
 

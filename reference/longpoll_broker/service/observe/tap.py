@@ -149,6 +149,14 @@ class ConnectionTap:
         except RemoteProtocolError as error:
             self._give_up("broker", error, after_ns, before_ns)
 
+    def blocked(self, direction: str, after_ns: int, before_ns: int) -> None:
+        """Bytes wait that their receiver does not take."""
+        self._tell_waiting("blocked", direction, after_ns, before_ns)
+
+    def unblocked(self, direction: str, after_ns: int, before_ns: int) -> None:
+        """They were taken."""
+        self._tell_waiting("unblocked", direction, after_ns, before_ns)
+
     def closed(self, after_ns: int, before_ns: int) -> None:
         """The connection ended."""
         if self._ended:
@@ -157,6 +165,10 @@ class ConnectionTap:
         self._recorder.put("connection_closed", after_ns, before_ns=before_ns, connection=self._connection)
 
     # -- the parts ---------------------------------------------------------------------------------------------------
+
+    def _tell_waiting(self, event: str, direction: str, after_ns: int, before_ns: int) -> None:
+        if not self._ended:
+            self._recorder.put(event, after_ns, before_ns=before_ns, connection=self._connection, direction=direction)
 
     def _request(self, command: Command, after_ns: int, before_ns: int) -> None:
         code = command.code

@@ -1,0 +1,179 @@
+"""Since when bytes can have been sent: one case for each thing that a sender's kernel may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longpoll_broker.service.observe import arrival
+from longpoll_broker.service.observe.arrival import RECOVER_NS, STEP, Arrivals
+
+SETTLE = 10
+HELD_MAX = 4 * STEP
+
+
+def arrivals() -> Arrivals:
+    """A connection opened at 100; clocks here go in single steps."""
+    return Arrivals(100, SETTLE, HELD_MAX)
+
+
+def test_a_connection_that_stays_empty_is_bound_by_each_look() -> None:
+    """From the settling of its opening on."""
+    one = arrivals()
+    one.looked(109, 0)
+    assert one.since_ns == 100
+    one.looked(110, 0)
+    assert one.since_ns == 110
+
+
+def test_empty_after_a_read_says_nothing_until_the_acknowledgement_has_settled() -> None:
+    """What the kernel held back may still be under way."""
+    one = arrivals()
+    one.read = 50
+    one.looked(120, 50)
+    assert one.since_ns == 100
+    one.acknowledged(121, 50)
+    one.looked(130, 50)
+    assert one.since_ns == 100
+    one.looked(131, 50)
+    assert one.since_ns == 131
+
+
+@pytest.mark.parametrize(("come", "since_ns"), [(999, 120), (1000, 120), (1001, 100)])
+def test_a_busy_connection_is_bound_by_an_acknowledgement_that_was_not_used_up(come: int, since_ns: int) -> None:
+    """One byte more than it permitted, and the sender may have waited for the next, and for the processor."""
+    one = arrivals()
+    one.read = 10
+    one.acknowledged(120, 1000)
+    one.read = come
+    one.looked(130, come)
+    assert one.since_ns == since_ns
+
+
+def test_a_sender_that_used_up_what_it_was_permitted_may_take_long_to_go_on() -> None:
+    """What is seen of it counts only then; and after that as before."""
+    one = arrivals()
+    one.read = 1_000
+    one.acknowledged(120, 2_000)
+    one.read = 3_000
+    one.looked(130, 3_000)
+    one.acknowledged(131, 9_000)
+    one.looked(131 + RECOVER_NS - 1, 3_000)
+    assert one.since_ns == 100
+    one.looked(131 + RECOVER_NS, 3_000)
+    assert one.since_ns == 131 + RECOVER_NS
+    later_ns = 200 + 3 * RECOVER_NS
+    one.acknowledged(later_ns, 9_000)
+    one.looked(later_ns + SETTLE, 4_000)
+    one.read = 4_000
+    assert one.since_ns == later_ns
+
+
+def test_a_look_ahead_binds_what_comes_later_and_not_what_lies_there() -> None:
+    """Of 600 bytes that had come only what follows them was sent later."""
+    one = arrivals()
+    one.acknowledged(120, 1000)
+    one.looked(130, 600)
+    assert one.since_ns == 100
+    one.read = 599
+    assert one.since_ns == 100
+    one.read = 600
+    assert one.since_ns == 120
+
+
+def test_a_sender_that_is_always_ahead_is_bound_by_what_its_kernel_can_hold() -> None:
+    """No acknowledgement is ever enough; yet what is far behind a look was sent after it."""
+    one = arrivals()
+    for step in range(10):
+        one.read = step * STEP
+        one.looked(1_000 + step, one.read)
+    assert one.since_ns == 1_000 + 9 - HELD_MAX // STEP
+
+
+def test_the_end_of_the_stream_is_all_that_there_is() -> None:
+    """Nothing is held back behind it."""
+    one = arrivals()
+    one.read = 5
+    one.ended(200)
+    assert one.since_ns == 200
+
+
+Change = tuple[int, bool, int, int]
+changes = st.lists(
+    st.tuples(st.integers(1, 30), st.booleans(), st.integers(0, 80), st.integers(0, 60)), min_size=1, max_size=40
+)
+
+
+def sent_too_early(script: list[Change], make: Callable[[], Arrivals]) -> list[tuple[int, int]]:
+    """Play a sender whose kernel holds back by window and by Nagle; (bound, truth) of each byte that breaks its bound.
+
+    Each change: some time passes, the sender sends or not, so many bytes; the reader reads up to so many. What an
+    acknowledgement permits arrives `SETTLE` later at most.
+    """
+    one, now_ns, broken = make(), 200, []
+    sent: list[int] = []
+    come, window, released_ns = 0, 30, 0
+    for passed_ns, sends, size, wanted in script:
+        now_ns += passed_ns
+        if sends:
+            sent += [now_ns] * size
+        # The kernel lets go up to the window, and nothing until the last acknowledgement has reached it.
+        if now_ns >= released_ns:
+            come = max(come, min(len(sent), window))
+        one.looked(now_ns, come)
+        since_ns = one.since_ns
+        taken = min(wanted, come - one.read)
+        broken += [(since_ns, sent_ns) for sent_ns in sent[one.read : one.read + taken] if sent_ns < since_ns]
+        one.read += taken
+        if taken and one.read == come:
+            window = one.read + 30
+            released_ns = now_ns + SETTLE
+            one.acknowledged(now_ns, window - 1)
+    return broken
+
+
+@settings(max_examples=500)
+@given(changes)
+def test_no_byte_was_sent_before_its_bound(script: list[Change]) -> None:
+    """However a sender, its window and a reader meet, and without the grace for a sender that waits."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(arrival, "RECOVER_NS", SETTLE)
+        assert sent_too_early(script, arrivals) == []
+
+
+class Trusting(Arrivals):
+    """Takes what had come for what had been sent."""
+
+    __slots__ = ()
+
+    def looked(self, looked_ns: int, come: int) -> None:
+        """Planted: the kernel holds nothing."""
+        self._mark(come, looked_ns)
+
+
+def test_planted_what_had_come_is_not_what_had_been_sent() -> None:
+    """Forty bytes were sent, thirty had come."""
+    script = [(1, True, 40, 30), (1, False, 0, 0), (20, False, 0, 60)]
+    assert sent_too_early(script, lambda: Trusting(100, SETTLE, HELD_MAX))
+    assert not sent_too_early(script, arrivals)
+
+
+class Generous(Arrivals):
+    """Takes an acknowledgement that was used up to its last byte for one that was not."""
+
+    __slots__ = ()
+
+    def acknowledged(self, now_ns: int, permitted: int) -> None:
+        """Planted: one byte more."""
+        super().acknowledged(now_ns, permitted + 1)
+
+
+def test_planted_a_window_that_is_full_may_keep_more_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred bytes are sent and come thirty at a time, each time as many as was permitted."""
+    monkeypatch.setattr(arrival, "RECOVER_NS", SETTLE)
+    script = [(1, True, 100, 30), (SETTLE, False, 0, 30), (SETTLE, False, 0, 30), (SETTLE, False, 0, 30)]
+    assert sent_too_early(script, lambda: Generous(100, SETTLE, HELD_MAX))
+    assert not sent_too_early(script, arrivals)

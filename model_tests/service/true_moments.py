@@ -1,0 +1,363 @@
+"""A broker and a client that write down when they really sent and received, to be held against what a proxy tells.
+
+    python true_moments.py SEED SMALL_SIZE_MAX LARGE_ONE_IN NODELAY LOG
+
+The broker is a process of its own: it says its port, answers pulls until its standard input ends, and then writes LOG.
+It answers after random pauses, in bursts, and cut at random bytes; one answer of LARGE_ONE_IN has 3 MB. With NODELAY 0
+its kernel keeps small pieces back. Both sides use the machine's monotonic clock, as the proxy does. A moment is two:
+when the call of the kernel began, and when it ended.
+
+`compare` holds what a proxy told against it. Leaves out the proxy, and everything that a broker does.
+"""
+
+from __future__ import annotations
+
+import array
+import random
+import re
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic_ns
+
+import msgspec
+from attrs import define, field, frozen
+
+from longpoll_broker.testing.raw_client import pull_fields
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.command import Command, encode
+from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
+
+LARGE_SIZE = 3 * 1024 * 1024
+CHUNK = 1 << 18
+OPAQUE = re.compile(rb'"opaque":(-?\d+)')
+COLUMNS = 5
+"""Of each answer: its request's number; when the call began and ended that took its first byte; when the call began
+that took its last byte; when the request's last byte had been received."""
+
+
+@frozen
+class Truth:
+    """What really happened with one request."""
+
+    received_ns: int
+    first_begun_ns: int
+    first_ended_ns: int
+    last_begun_ns: int
+
+
+@define(eq=False)
+class BrokerEnd:
+    """One connection of the broker. Invariant: `ends` are the positions in the stream at which answers end."""
+
+    socket: socket.socket
+    waiting: bytearray = field(factory=bytearray)
+    asked: deque[tuple[int, int]] = field(factory=deque)
+    """Requests without an answer: number, and when it was received."""
+    out: bytearray = field(factory=bytearray)
+    sent: int = 0
+    made: int = 0
+    answers: deque[list[int]] = field(factory=deque)
+    """Answers not yet sent: first position, end, number, received_ns, and the first call's moments (0: none yet)."""
+    not_before_ns: int = 0
+
+
+class TruthfulBroker:
+    """Answers every pull once, sooner or later, and remembers when."""
+
+    def __init__(self, seed: int, small_size_max: int, large_one_in: int, *, nodelay: bool) -> None:
+        self._random = random.Random(seed)
+        self._small_size_max = small_size_max
+        self._large_one_in = large_one_in
+        self._nodelay = nodelay
+        self.log = array.array("q")
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self._poller = select.epoll()
+        self._poller.register(self.listening, select.EPOLLIN)
+        self._poller.register(sys.stdin.fileno(), select.EPOLLIN)
+        self._ends: dict[int, BrokerEnd] = {}
+
+    def run(self) -> None:
+        """Serve until standard input ends."""
+        while True:
+            for descriptor, _events in self._poller.poll(0.0005 if self._ends else None):
+                if descriptor == sys.stdin.fileno():
+                    return
+                if descriptor == self.listening.fileno():
+                    self._accept()
+                elif descriptor in self._ends:
+                    self._read(self._ends[descriptor])
+            for end in list(self._ends.values()):
+                self._answer(end)
+                self._send(end)
+
+    def _accept(self) -> None:
+        connected, _peer = self.listening.accept()
+        connected.setblocking(False)
+        if self._nodelay:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._ends[connected.fileno()] = BrokerEnd(connected)
+        self._poller.register(connected, select.EPOLLIN)
+
+    def _read(self, end: BrokerEnd) -> None:
+        content = end.socket.recv(CHUNK)
+        now_ns = monotonic_ns()
+        if not content:
+            self._poller.unregister(end.socket)
+            del self._ends[end.socket.fileno()]
+            end.socket.close()
+            return
+        waiting = end.waiting
+        waiting += content
+        at = 0
+        while len(waiting) - at >= 4:
+            (length,) = struct.unpack_from(">i", waiting, at)
+            if len(waiting) - at < 4 + length:
+                break
+            found = OPAQUE.search(waiting, at, at + 4 + length)
+            assert found is not None
+            end.asked.append((int(found[1]), now_ns))
+            at += 4 + length
+        del waiting[:at]
+
+    def _answer(self, end: BrokerEnd) -> None:
+        """Make answers to some of the requests; now and then none for a while."""
+        now_ns = monotonic_ns()
+        if not end.asked or now_ns < end.not_before_ns:
+            return
+        if self._random.random() < 0.3:
+            end.not_before_ns = now_ns + int(self._random.choice((0.1, 1, 5, 30)) * 1e6)
+            return
+        for _ in range(min(len(end.asked), self._random.choice((1, 3, 50, 5_000)))):
+            number, received_ns = end.asked.popleft()
+            content = self._content(number)
+            end.answers.append([end.made, end.made + len(content), number, received_ns, 0, 0])
+            end.out += content
+            end.made += len(content)
+
+    def _content(self, number: int) -> bytes:
+        is_large = self._large_one_in and self._random.randrange(self._large_one_in) == 0
+        size = LARGE_SIZE if is_large else self._random.choice((0, 91, 300, self._small_size_max))
+        body = struct.pack(">i", size) + bytes(16) + struct.pack(">q", 7) + bytes(size - 28) if size else b""
+        header = (
+            b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"8","minOffset":"0",'
+            b'"maxOffset":"8"},"flag":1,"language":"JAVA","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":397}'
+            % (0 if size else 19, number)
+        )
+        return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
+
+    def _send(self, end: BrokerEnd) -> None:
+        """Send some of the bytes: pieces that end anywhere, or exactly one answer."""
+        calls = 0
+        while end.out and calls < 64:
+            calls += 1
+            whole = end.answers[0][1] - end.sent
+            size = self._random.choice((whole, whole, whole, self._random.randint(1, 2_000), CHUNK, 1 << 22))
+            begun_ns = monotonic_ns()
+            try:
+                taken = end.socket.send(memoryview(end.out)[:size].toreadonly())
+            except BlockingIOError:
+                return
+            except OSError:
+                end.out.clear()
+                return
+            self._note(end, taken, begun_ns, monotonic_ns())
+            end.sent += taken
+            del end.out[:taken]
+
+    def _note(self, end: BrokerEnd, taken: int, begun_ns: int, ended_ns: int) -> None:
+        stop = end.sent + taken
+        for answer in end.answers:
+            if answer[0] >= stop:
+                break
+            if not answer[4]:
+                answer[4:] = begun_ns, ended_ns
+        while end.answers and end.answers[0][1] <= stop:
+            _start, _stop, number, received_ns, first_begun_ns, first_ended_ns = end.answers.popleft()
+            self.log.extend((number, first_begun_ns, first_ended_ns, begun_ns, received_ns))
+
+
+def read_log(path: Path) -> dict[int, Truth]:
+    """What the broker wrote down, by the request's number."""
+    log = array.array("q")
+    log.frombytes(path.read_bytes())
+    return {log[at]: Truth(log[at + 4], log[at + 1], log[at + 2], log[at + 3]) for at in range(0, len(log), COLUMNS)}
+
+
+@contextmanager
+def truthful_broker(
+    log: Path, *, seed: int, small_size_max: int, large_one_in: int, nodelay: bool
+) -> Iterator[tuple[str, int]]:
+    """The broker as a process; its address. LOG is there when this has ended."""
+    words = [str(word) for word in (seed, small_size_max, large_one_in, int(nodelay), log)]
+    with subprocess.Popen(
+        [sys.executable, __file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield "127.0.0.1", int(process.stdout.readline())
+            process.stdin.close()
+            assert process.wait(60) == 0
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+class TruthfulClient:
+    """A connection that asks rows of pulls, and remembers when each row began to be sent. Numbers are queue offsets."""
+
+    def __init__(self, door: tuple[str, int], first_number: int) -> None:
+        self._socket = socket.create_connection(door, 60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._number = first_number
+        self._left = bytearray()
+        self.begun_ns: dict[int, int] = {}
+
+    def ask(self, count: int) -> None:
+        """Send a row of pulls; a thread sends, for who is not read may not read either."""
+        numbers = range(self._number, self._number + count)
+        self._number += count
+        row = b"".join(
+            b"".join(encode(Command(PULL, number, ext_fields=pull_fields("T", number, timeout_ms=60_000))))
+            for number in numbers
+        )
+        now_ns = monotonic_ns()
+        self.begun_ns.update(dict.fromkeys(numbers, now_ns))
+        sender = threading.Thread(target=self._socket.sendall, args=(row,))
+        sender.start()
+        self._senders = [sender]
+
+    def read(self, count: int, piece: int = CHUNK) -> None:
+        """Read so many answers."""
+        left = self._left
+        while count:
+            while len(left) >= 4:
+                (length,) = struct.unpack_from(">i", left)
+                if len(left) < 4 + length:
+                    break
+                del left[: 4 + length]
+                count -= 1
+            if count:
+                content = self._socket.recv(piece)
+                assert content, "the connection was closed"
+                left += content
+        for sender in self._senders:
+            sender.join()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+
+PULL = RequestCode.PULL_MESSAGE.value
+
+
+@frozen
+class Load:
+    """What a client does: rows of so many pulls, and whether it pauses or reads little by little now and then."""
+
+    events: int
+    rows: tuple[int, ...] = (1, 5, 64, 500, 2_000)
+    connections: int = 3
+    pauses: bool = True
+
+
+def run_load(door: tuple[str, int], load: Load, seed: int) -> dict[int, int]:
+    """Ask until there were so many answers; when the asking of each request began."""
+    begun_ns: dict[int, int] = {}
+    clients = [TruthfulClient(door, number * 10_000_000) for number in range(load.connections)]
+    never = threading.Event()
+
+    def work(number: int) -> None:
+        chance = random.Random(seed * 1_000 + number)
+        left = load.events // load.connections
+        while left > 0:
+            row = chance.choice(load.rows)
+            left -= row
+            clients[number].ask(row)
+            kind = chance.random() if load.pauses else 1.0
+            if kind < 0.1:
+                never.wait(chance.choice((0.02, 0.1, 0.3)))
+            clients[number].read(row, CHUNK if kind > 0.2 else 20_000)
+            if kind > 0.9:
+                never.wait(0.005)
+
+    with ThreadPoolExecutor(load.connections) as threads:
+        for done in [threads.submit(work, number) for number in range(load.connections)]:
+            done.result()
+    for client in clients:
+        begun_ns.update(client.begun_ns)
+        client.close()
+    return begun_ns
+
+
+@frozen
+class Comparison:
+    """How many answers and requests were told, how many outside their interval, and how wide those of answers are."""
+
+    answers: int
+    requests: int
+    answers_outside: int
+    requests_outside: int
+    worst_ms: float
+    widths_ms: list[float]
+
+    def width_ms(self, quantile: float) -> float:
+        """So many of the intervals are no wider than this."""
+        return self.widths_ms[int(quantile * (len(self.widths_ms) - 1))]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.answers} answers, {self.answers_outside} outside (by {self.worst_ms:.1f} ms at most), width p50 "
+            f"{self.width_ms(0.5):.1f} ms, p99 {self.width_ms(0.99):.1f} ms; {self.requests} requests, "
+            f"{self.requests_outside} outside"
+        )
+
+
+def compare(history: Path, log: Path, begun_ns: dict[int, int]) -> Comparison:
+    """Hold a history against the truth: an interval must meet that of the call of the kernel, within the uncertainty.
+
+    An answer is sent when its first byte is, and not read before its last one was sent.
+    """
+    truths = read_log(log)
+    uncertainty_ns = msgspec.json.decode((history / META_FILE).read_bytes(), type=Meta).sources[0].uncertainty_ns
+    numbers: dict[str, int] = {}
+    widths_ms = []
+    outside, requests_outside, worst_ns = 0, 0, 0
+    for part in sorted(history.glob(PART_GLOB)):
+        for event in msgspec.json.Decoder(Event).decode_lines(part.read_bytes()):
+            after_ns, before_ns = event.after_ns - uncertainty_ns, event.before_ns + uncertainty_ns
+            if event.event == "request_received":
+                numbers[event.request] = event.offset
+                truth = truths[event.offset]
+                requests_outside += after_ns > truth.received_ns or before_ns < begun_ns[event.offset]
+            elif event.event == "answer_sent":
+                truth = truths[numbers[event.request]]
+                early_ns = max(after_ns - truth.first_ended_ns, truth.last_begun_ns - before_ns)
+                outside += early_ns > 0
+                worst_ns = max(worst_ns, early_ns)
+                widths_ms.append((event.before_ns - event.after_ns) / 1e6)
+    return Comparison(len(widths_ms), len(numbers), outside, requests_outside, worst_ns / 1e6, sorted(widths_ms))
+
+
+def main() -> None:
+    """The broker's process."""
+    seed, small_size_max, large_one_in, nodelay, log = sys.argv[1:]
+    broker = TruthfulBroker(int(seed), int(small_size_max), int(large_one_in), nodelay=nodelay == "1")
+    sys.stdout.write(f"{broker.listening.getsockname()[1]}\n")
+    sys.stdout.flush()
+    broker.run()
+    Path(log).write_bytes(broker.log.tobytes())
+
+
+if __name__ == "__main__":
+    main()
