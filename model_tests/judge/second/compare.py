@@ -1,0 +1,104 @@
+"""The judge beside the second one on a history: do they agree, and if not, on which smallest piece of it.
+
+What counts as agreement stands in `disagreement`. Leaves out where histories come from (`observer`, `faults`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from attrs import frozen
+from model_tests.judge.second.faults import Event
+from model_tests.judge.second.judge import Opinion, weigh
+from model_tests.judge.second.observer import History, write
+
+from longpoll_judge.job import judge
+
+
+@frozen
+class Judged:
+    """What the judge says of a history, as far as the two are compared."""
+
+    verdict: str
+    violated: frozenset[str]
+    """Properties that are certainly broken."""
+    reasons: tuple[str, ...]
+    """Each finding and gap, for people."""
+
+
+def judge_it(history: History, directory: Path) -> Judged:
+    """The judge's verdict, by the engine without Spark."""
+    write(history, directory)
+    result = judge([directory], engine="local")
+    return Judged(
+        result.verdict,
+        frozenset(finding.property for finding in result.findings if finding.verdict == "violated"),
+        (
+            *(f"{finding.property} {finding.verdict}: {finding.why}" for finding in result.findings),
+            *(f"gap {gap['kind']}: {gap['why']}" for gap in result.gaps),
+        ),
+    )
+
+
+def disagreement(first: Judged, second: Opinion) -> str:
+    """Why the two do not agree; empty where they do.
+
+    `valid` must be harmless to the second, and `invalid` invalid by the same properties. What the second finds valid
+    or invalid may be `unknown` to the judge: that is caution, and its share is bounded where many are compared.
+    """
+    if first.verdict == "valid" and second.verdict != "valid":
+        return f"the judge says valid, the second {second.verdict}: {second.clauses}"
+    if first.verdict == "invalid":
+        if second.verdict != "invalid":
+            return f"the judge says invalid ({', '.join(sorted(first.violated))}), the second {second.verdict}"
+        if first.violated - second.violated:
+            return f"the judge alone convicts of {', '.join(sorted(first.violated - second.violated))}"
+    return ""
+
+
+def caution(first: Judged, second: Opinion) -> str:
+    """What the judge leaves open and the second does not; empty where there is nothing of the kind."""
+    if first.verdict == "unknown" and second.verdict != "unknown":
+        return f"unknown for {second.verdict}"
+    if first.verdict == "invalid" and second.violated - first.violated:
+        return f"not convicted of {', '.join(sorted(second.violated - first.violated))}"
+    return ""
+
+
+def difference(history: History) -> str:
+    """The disagreement of the two about one history; empty where there is none."""
+    with tempfile.TemporaryDirectory(prefix="longpoll-second-") as directory:
+        return disagreement(judge_it(history, Path(directory) / "history"), weigh(history.meta, history.events))
+
+
+def shrunk(history: History, differs: Callable[[History], bool]) -> History:
+    """A smallest piece of the history on which they still differ: pieces are left out as long as that lasts."""
+    events = list(history.events)
+    size = len(events) // 2
+    while size:
+        start = 0
+        while start < len(events):
+            fewer = history.with_events(_without(events, start, size))
+            if differs(fewer):
+                events = list(fewer.events)
+            else:
+                start += size
+        size //= 2
+    return history.with_events(events)
+
+
+def _without(events: list[Event], start: int, size: int) -> list[Event]:
+    """The events without a piece; later numbers fall by as many, so that gaps and repeats stay what they are."""
+    gone = Counter(one["source"] for one in events[start : start + size])
+    later = [one | {"sequence": one["sequence"] - gone[one["source"]]} for one in events[start + size :]]
+    return events[:start] + later
+
+
+def as_text(history: History) -> str:
+    """The history as it can be pasted into a file: `meta.json`, then one event a line."""
+    encoder = msgspec.json.Encoder()
+    return "\n".join(encoder.encode(one).decode() for one in (history.meta, *history.events))

@@ -1,0 +1,79 @@
+"""The second judge: slow, obvious, and written from docs/contract.md alone; each line of it is one short function.
+
+A function gives what breaks its line: `violated` if no choice of moments makes it good, `unknown` if some choice does
+not. Leaves out histories of steps (`law.step`), and how the history was read (`reading`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from attrs import frozen
+from model_tests.judge.second import logs, offsets, pulls
+from model_tests.judge.second.case import Said, exchanges
+from model_tests.judge.second.reading import QUERY, READS, Record, read, wanted
+
+Clause = Callable[[Record], Iterator[Said]]
+CLAUSES: Final[dict[str, tuple[str, Clause]]] = {**pulls.CLAUSES, **logs.CLAUSES, **offsets.CLAUSES}
+"""Of each clause the property that it belongs to, and the function."""
+TIMELESS: Final = (
+    *("answer.once", "answer.same_connection", "commit.code.known", "log.append.once", "log.acknowledged.once"),
+    *("send.acknowledged.same_connection", "send.acknowledged.tag", "pull.code.known", "pull.found.some"),
+    *("pull.none.empty", "pull.found.ordered", "pull.found.from_asked", "pull.found.at_most", "pull.found.next"),
+    *("pull.found.above_min", "pull.next.within", "pull.none.next", "pull.passed.next", "pull.illegal.outside"),
+    *("pull.illegal.next", "pull.min.below_max", "pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
+    *("pull.hold.allowed", "pull.hold.once"),
+)
+"""What stands whatever the clock did: no moment is compared, but for a deletion's, which is looked at by itself."""
+
+
+@frozen
+class Opinion:
+    """What the second judge says."""
+
+    verdict: str
+    violated: frozenset[str]
+    """Properties that are certainly broken."""
+    reasons: tuple[str, ...]
+
+    @property
+    def clauses(self) -> str:
+        """The ids of the clauses that are, or may be, broken."""
+        return ", ".join(sorted({reason.split(": ")[0].removeprefix("? ") for reason in self.reasons}))
+
+
+def weigh(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Opinion:
+    """Judge a history."""
+    record = read(meta, events)
+    gaps = list(record.gaps)
+    broken: dict[str, set[str]] = {"violated": set(), "unknown": set()}
+    for name, (_property, clause) in CLAUSES.items():
+        for said in clause(record):
+            if name in TIMELESS or said.source not in record.jumped:
+                broken[said.verdict].add(f"{name}: {said.why}")
+    gaps += not_judged(record)
+    violated = frozenset(CLAUSES[one.split(": ")[0]][0] for one in broken["violated"])
+    verdict = "invalid" if violated else "unknown" if broken["unknown"] or gaps else "valid"
+    reasons = (*sorted(broken["violated"]), *(f"? {one}" for one in sorted(broken["unknown"])), *sorted(set(gaps)))
+    return Opinion(verdict, violated, reasons)
+
+
+def not_judged(record: Record) -> Iterator[str]:
+    """evidence.nothing_judged, evidence.not_judged: what could not be judged."""
+    pulled = list(exchanges(record))
+    judged = [one for one in pulled if one.code in READS and wanted(one.request) != "undecidable"]
+    queries = [one for one in record.of("request_received") if one.code == QUERY and one.request]
+    answered = {one.about for one in record.of("answer_sent")}
+    if not judged and not any(one.about in answered for one in queries):
+        yield "evidence.nothing_judged"
+    if any(wanted(one.request) == "undecidable" for one in pulled if one.code in READS):
+        yield "evidence.not_judged: tags cannot decide"
+    if any(pulls.has_unknown_tag(record, one) for one in judged):
+        yield "evidence.not_judged: tags that nobody recorded"
+    asked = {one.about for one in record.of("request_received")}
+    if any(one.about not in asked for one in record.of("answer_sent")):
+        yield "evidence.not_judged: answers without requests"
+    requests = [one.about for one in record.of("request_received") if one.request]
+    if len(set(requests)) < len(requests):
+        yield "evidence.not_judged: a request told twice"

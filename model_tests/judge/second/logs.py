@@ -1,0 +1,172 @@
+"""The contract's clauses about logs and sends, each a function of its id.
+
+All are judged within one source: another source is another life of the broker. Leaves out pulls (`pulls`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import Final
+
+from model_tests.judge.second.case import Said, absent, deleted_between, read_answers, violated
+from model_tests.judge.second.reading import FAR, SENDS, Record, Seen, before
+
+
+def _pairs(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
+    """Every two events of these kinds of one queue, one source and one life of their topic."""
+    for one, other in combinations(record.of(*kinds), 2):
+        same = (one.place, one.source) == (other.place, other.source)
+        if same and not deleted_between(record, one.place, one, other):
+            yield one, other
+
+
+def append_once(record: Record) -> Iterator[Said]:
+    """log.append.once."""
+    for one, other in _pairs(record, "append"):
+        if one.queue_offset == other.queue_offset:
+            yield violated(one, f"{one.place} has two messages at {one.queue_offset}")
+
+
+def append_ordered(record: Record) -> Iterator[Said]:
+    """log.append.ordered."""
+    for one, other in _pairs(record, "append"):
+        for first, last in ((one, other), (other, one)):
+            if before(first, last) and last.queue_offset < first.queue_offset:
+                yield violated(one, f"{one.place} has {last.queue_offset} after {first.queue_offset}")
+
+
+def append_gapless(record: Record) -> Iterator[Said]:
+    """log.append.gapless."""
+    for one, other in _pairs(record, "append"):
+        low, high = sorted((one.queue_offset, other.queue_offset))
+        between = {
+            third.queue_offset
+            for third in record.of("append")
+            if (third.place, third.source) == (one.place, one.source) and low < third.queue_offset < high
+        }
+        if len(between) < high - low - 1:
+            lo, hi = min(one.lo, other.lo), max(one.hi, other.hi)
+            yield from absent(record, one, lo, hi, f"{one.place} has nothing between {low} and {high}")
+
+
+def acknowledged_once(record: Record) -> Iterator[Said]:
+    """log.acknowledged.once."""
+    for one, other in _pairs(record, "message_acknowledged"):
+        if one.queue_offset == other.queue_offset:
+            yield violated(one, f"{one.place} has two messages acknowledged at {one.queue_offset}")
+
+
+def visible_monotone(record: Record) -> Iterator[Said]:
+    """log.visible.monotone."""
+    for one, other in _pairs(record, "make_visible"):
+        for first, last in ((one, other), (other, one)):
+            if before(first, last) and last.visible_end < first.visible_end:
+                yield violated(one, f"the end of {one.place} falls from {first.visible_end} to {last.visible_end}")
+
+
+def visible_appended(record: Record) -> Iterator[Said]:
+    """log.visible.appended."""
+    for shown in record.of("make_visible"):
+        own = [
+            one
+            for one in record.of("append")
+            if (one.place, one.source) == (shown.place, shown.source)
+            and not deleted_between(record, one.place, one, shown)
+        ]
+        if not own or shown.visible_end <= min(one.queue_offset for one in own):
+            continue
+        if not any(one.queue_offset == shown.visible_end - 1 and not before(shown, one) for one in own):
+            lo = max((one.lo for one in own if one.queue_offset < shown.visible_end - 1), default=-FAR)
+            why = f"{shown.place} is visible to {shown.visible_end}, and not appended"
+            yield from absent(record, shown, lo, shown.hi, why)
+
+
+# -- sends -------------------------------------------------------------------------------------------------------------
+
+
+def _sends(record: Record) -> dict[tuple[str, str], Seen]:
+    return {one.about: one for one in record.of("request_received") if one.code in SENDS and one.request}
+
+
+def acknowledged_after_request(record: Record) -> Iterator[Said]:
+    """send.acknowledged.after_request."""
+    sends = _sends(record)
+    for one in record.of("message_acknowledged"):
+        if one.about in sends and before(one, sends[one.about]):
+            yield violated(one, f"{one.request} is acknowledged before it came")
+
+
+def acknowledged_same_connection(record: Record) -> Iterator[Said]:
+    """send.acknowledged.same_connection."""
+    sends = _sends(record)
+    for one in record.of("message_acknowledged"):
+        send = sends.get(one.about)
+        if send is not None and send.connection and one.connection and send.connection != one.connection:
+            yield violated(one, f"{one.request} is acknowledged on another connection")
+
+
+def _appended(record: Record, one: Seen) -> list[Seen]:
+    return [
+        other
+        for other in record.of("append")
+        if (other.source, other.place, other.queue_offset) == (one.source, one.place, one.queue_offset)
+    ]
+
+
+def acknowledged_appended(record: Record) -> Iterator[Said]:
+    """send.acknowledged.appended."""
+    writers, sends = {one.source for one in record.of("append")}, _sends(record)
+    for one in record.of("message_acknowledged"):
+        if one.source in writers and all(before(one, other) for other in _appended(record, one)):
+            lo = sends[one.about].lo if one.about in sends else -FAR
+            why = f"{one.queue_offset} of {one.place} is acknowledged and not appended"
+            yield from absent(record, one, lo, one.hi, why)
+
+
+def acknowledged_tag(record: Record) -> Iterator[Said]:
+    """send.acknowledged.tag."""
+    for one in record.of("message_acknowledged"):
+        appended = [other for other in _appended(record, one) if not deleted_between(record, one.place, one, other)]
+        if appended and all(other.tag != one.tag for other in appended):
+            yield violated(one, f"{one.queue_offset} of {one.place} is acknowledged with another tag")
+
+
+def sequential(record: Record) -> Iterator[Said]:
+    """send.sequential."""
+    sends = _sends(record)
+    for one, other in _pairs(record, "message_acknowledged"):
+        for first, last in ((one, other), (other, one)):
+            send = sends.get(last.about)
+            if send is not None and before(first, send) and last.queue_offset <= first.queue_offset:
+                yield violated(last, f"{last.request} was sent later and stands before {first.request}")
+
+
+def delivered_after_request(record: Record) -> Iterator[Said]:
+    """send.delivered.after_request."""
+    sends = _sends(record)
+    for one in record.of("message_acknowledged"):
+        send = sends.get(one.about)
+        for request, answer in read_answers(record) if send is not None else ():
+            same = (answer.source, request.place) == (one.source, one.place)
+            told = same and one.queue_offset in answer.offsets and send is not None and before(answer, send)
+            if told and not deleted_between(record, one.place, request, one):
+                yield violated(request, f"{request.request} is given {one.queue_offset} before it was sent")
+
+
+ORDER, VISIBLE, KEPT = "offsets_in_order", "visible_is_monotone", "send_is_kept"
+Clause = Callable[[Record], Iterator[Said]]
+CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
+    "log.append.once": (ORDER, append_once),
+    "log.append.ordered": (ORDER, append_ordered),
+    "log.append.gapless": (ORDER, append_gapless),
+    "log.acknowledged.once": (ORDER, acknowledged_once),
+    "log.visible.monotone": (VISIBLE, visible_monotone),
+    "log.visible.appended": (VISIBLE, visible_appended),
+    "send.acknowledged.after_request": (KEPT, acknowledged_after_request),
+    "send.acknowledged.same_connection": (KEPT, acknowledged_same_connection),
+    "send.acknowledged.appended": (KEPT, acknowledged_appended),
+    "send.acknowledged.tag": (KEPT, acknowledged_tag),
+    "send.sequential": (KEPT, sequential),
+    "send.delivered.after_request": (KEPT, delivered_after_request),
+}

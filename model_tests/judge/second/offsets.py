@@ -1,0 +1,197 @@
+"""The contract's clauses about committed offsets and about how many pulls are held, each a function of its id.
+
+Leaves out pulls (`pulls`), logs and sends (`logs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from attrs import frozen
+from model_tests.judge.second.case import Exchange, Said, absent, first_answers, unknown, violated
+from model_tests.judge.second.parts import MS
+from model_tests.judge.second.pulls import over
+from model_tests.judge.second.reading import LATE_NS, PULLS, QUERY, READS, RESETS, UPDATE, Record, Seen, before
+
+UNANSWERED_NS: Final = 2_000 * MS
+"""How long a request may be under way whose answer is not told."""
+ANSWER_NS: Final = UNANSWERED_NS + LATE_NS
+CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)
+
+
+@frozen
+class Commit:
+    """An offset that may have been committed, from its request's receipt on; certainly by its answer."""
+
+    request: Seen
+    answer: Seen | None
+    """None where it is not known to have been done."""
+
+    @property
+    def offset(self) -> int:
+        """What is committed."""
+        return int(self.request.commit_offset)
+
+
+def _key(one: Seen) -> tuple[str, str, str, int]:
+    return one.broker, one.group, one.topic, one.queue
+
+
+def commits(record: Record, query: Seen) -> list[Commit]:
+    """What the group of a query may have committed in its queue, in any source of the broker."""
+    answers = first_answers(record)
+    found = []
+    for one in record.of("request_received"):
+        if _key(one) != _key(query) or one.commit_offset < 0 or one.code not in {*PULLS, UPDATE}:
+            continue
+        answer = answers.get(one.about) if one.request else None
+        done = READS if one.code in PULLS else (0,)
+        if answer is not None and answer.code not in done:
+            continue
+        found.append(Commit(one, answer))
+    return found
+
+
+def reset_after(record: Record, one: Seen, query_answer: Seen) -> bool:
+    """Whether what was committed may have been put elsewhere after an event."""
+    for reset in record.of("request_received"):
+        concerns = reset.group in {"", one.group} and reset.topic in {"", one.topic}
+        if reset.code in RESETS and concerns and not before(reset, one) and not before(query_answer, reset):
+            return True
+    return False
+
+
+def queries(record: Record) -> Iterator[tuple[Seen, Seen]]:
+    """Questions for a committed offset, and the first answer to each."""
+    answers = first_answers(record)
+    for one in record.of("request_received"):
+        if one.code == QUERY and one.request and one.about in answers:
+            yield one, answers[one.about]
+
+
+def certain(record: Record, query: Seen, answer: Seen) -> list[Commit]:
+    """What was certainly committed before a query, in its own source, and not put elsewhere since."""
+    return [
+        one
+        for one in commits(record, query)
+        if one.answer is not None
+        and one.request.source == query.source
+        and before(one.answer, query)
+        and not reset_after(record, one.request, answer)
+    ]
+
+
+def told_least(record: Record) -> Iterator[Said]:
+    """commit.told.least."""
+    for query, answer in queries(record):
+        if answer.code != 0:
+            continue
+        for one in certain(record, query, answer):
+            put_back = any(
+                other.request.code == UPDATE
+                and other.offset <= answer.offset
+                and not before(answer, other.request)
+                and (other.answer is None or not before(other.answer, one.request))
+                for other in commits(record, query)
+            )
+            if answer.offset < one.offset and not put_back:
+                why = f"{query.request} is told {answer.offset}, not {one.offset}"
+                yield from absent(record, query, one.request.lo - UNANSWERED_NS, answer.hi, why)
+
+
+def told_most(record: Record) -> Iterator[Said]:
+    """commit.told.most."""
+    for query, answer in queries(record):
+        possible = [one for one in commits(record, query) if not before(answer, one.request)]
+        if answer.code != 0 or any(one.offset >= answer.offset for one in possible):
+            continue
+        why = f"{query.request} is told {answer.offset}, which nobody committed"
+        earlier = [
+            (asked, told)
+            for asked, told in queries(record)
+            if _key(asked) == _key(query) and asked.source == query.source and before(told, query)
+        ]
+        lower = [
+            asked for asked, told in earlier if told.code == 22 or (told.code == 0 and told.offset < answer.offset)
+        ]
+        since = [asked.lo for asked in lower if not reset_after(record, asked, answer)]
+        if since:
+            yield from absent(record, query, max(since) - UNANSWERED_NS, answer.hi, why)
+        elif certain(record, query, answer):
+            yield unknown(query, why)
+
+
+def told_some(record: Record) -> Iterator[Said]:
+    """commit.told.some."""
+    for query, answer in queries(record):
+        there = [one.request.lo for one in certain(record, query, answer)]
+        if answer.code == 22 and there:
+            why = f"{query.request} is told that nothing was committed"
+            yield from absent(record, query, max(there) - UNANSWERED_NS, answer.hi, why)
+
+
+def commit_answered(record: Record) -> Iterator[Said]:
+    """commit.answered."""
+    answers = first_answers(record)
+    for one in record.of("request_received"):
+        if one.code in {QUERY, UPDATE} and one.request:
+            exchange = Exchange(one, answers.get(one.about))
+            yield from over(record, exchange, (one.lo, one.hi), ANSWER_NS, f"{one.request} is not answered in time")
+
+
+def code_known(record: Record) -> Iterator[Said]:
+    """commit.code.known."""
+    answers = first_answers(record)
+    for one in record.of("request_received"):
+        if one.code in {QUERY, UPDATE} and one.request and one.about in answers:
+            code = answers[one.about].code
+            if code not in CODES and not (code == 22 and one.code == QUERY):
+                yield violated(one, f"{one.request} is answered {code}")
+
+
+def limit_kept(record: Record) -> Iterator[Said]:
+    """hold.limit.kept."""
+    for source, limit in record.limits.items():
+        if limit < 0:
+            continue
+        spans = list(_held(record, source))
+        for hold, begin, _end in spans:
+            others = [one for one, since, until in spans if since <= begin < until]
+            if len(others) > limit:
+                lo = min(one.lo for one in others)
+                yield from absent(record, hold, lo, begin, f"{source} holds {len(others)}, and promises {limit}")
+
+
+def _held(record: Record, source: str) -> Iterator[tuple[Seen, int, int]]:
+    """When each pull of a source was certainly held."""
+    asked = {one.about: one for one in record.of("request_received")}
+    for hold in record.of("hold", "keep"):
+        if hold.source != source:
+            continue
+        ends = [
+            one.lo
+            for one in record.of("take", "expire", "run", "stop", "answer_sent", "recheck")
+            if one.about == hold.about and one.hi >= hold.lo
+        ]
+        request = asked.get(hold.about)
+        ends += [
+            one.lo
+            for one in record.of("connection_closed")
+            if request is not None and (one.source, one.connection) == (source, request.connection)
+        ]
+        ends.append(record.last(source).lo)
+        if hold.hi < min(ends):
+            yield hold, hold.hi, min(ends)
+
+
+TOLD: Final = "commit_is_told"
+Clause = Callable[[Record], Iterator[Said]]
+CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
+    "commit.told.least": ("commit_never_regresses", told_least),
+    "commit.told.most": (TOLD, told_most),
+    "commit.told.some": (TOLD, told_some),
+    "commit.answered": (TOLD, commit_answered),
+    "commit.code.known": (TOLD, code_known),
+    "hold.limit.kept": ("hold_limit_kept", limit_kept),
+}

@@ -1,0 +1,538 @@
+"""The contract's clauses about pulls and their answers, each a function of its id.
+
+Leaves out logs and sends (`logs`) and committed offsets and limits (`offsets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Final
+
+from model_tests.judge.second.case import (
+    DELETED_NS,
+    Exchange,
+    Said,
+    absent,
+    became_visible,
+    certain_end,
+    deleted_between,
+    exchanges,
+    first_answers,
+    is_inside,
+    policy_says,
+    possible_end,
+    read_answers,
+    risen_from,
+    seen_inside,
+    tags,
+    takes,
+    told_anywhere,
+    unknown,
+    violated,
+)
+from model_tests.judge.second.parts import MS
+from model_tests.judge.second.reading import FAR, LATE_NS, WAKE_NS, Record, Seen, before, wanted
+
+REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
+UNHELD_NS: Final = 2_000 * MS
+SHORT_POLLING_NS: Final = 1_000 * MS
+STOPPING_NS: Final = 5_000 * MS
+
+
+def has_unknown_tag(record: Record, one: Exchange) -> bool:
+    """Whether an answer hangs on a message whose tag nobody told."""
+    if one.code not in {0, 20} or wanted(one.request) is None or one.answer is None:
+        return False
+    told = told_anywhere(record, one.request)
+    passed = {*range(max(one.request.offset, 0), min(one.answer.offset_next, one.request.offset + 1000))}
+    return any(offset not in told for offset in passed | set(one.answer.offsets))
+
+
+def code_known(record: Record) -> Iterator[Said]:
+    """pull.code.known."""
+    for one in exchanges(record):
+        if one.answer is not None and one.code not in {0, 19, 20, 21, *REFUSALS}:
+            yield violated(one.request, f"{one.name} is answered {one.code}")
+
+
+def error_explained(record: Record) -> Iterator[Said]:
+    """pull.error.explained."""
+    for one in exchanges(record):
+        shown = any(other.place == one.request.place for other in record.of("append", "message_acknowledged"))
+        if one.code == 1 and shown and wanted(one.request) != "undecidable" and one.request.count_max >= 0:
+            yield unknown(one.request, f"{one.name} is answered SYSTEM_ERROR")
+
+
+def after_request(record: Record) -> Iterator[Said]:
+    """answer.after_request."""
+    asked = {one.about: one for one in record.of("request_received") if one.request}
+    for one in record.of("answer_sent"):
+        if one.about in asked and before(one, asked[one.about]):
+            yield violated(one, f"{one.request} is answered before it came")
+
+
+def once(record: Record) -> Iterator[Said]:
+    """answer.once."""
+    first = first_answers(record)
+    for one in record.of("answer_sent"):
+        if one is not first[one.about]:
+            yield violated(one, f"{one.request} has several answers")
+
+
+def same_connection(record: Record) -> Iterator[Said]:
+    """answer.same_connection."""
+    asked = {one.about: one for one in record.of("request_received") if one.request}
+    for one in record.of("answer_sent"):
+        request = asked.get(one.about)
+        if request is not None and one.connection and request.connection and one.connection != request.connection:
+            yield violated(one, f"{one.request} is answered on another connection")
+
+
+def open_connection(record: Record) -> Iterator[Said]:
+    """answer.open_connection."""
+    for one in record.of("answer_sent"):
+        for close in record.of("connection_closed"):
+            if (close.source, close.connection) == (one.source, one.connection) and before(close, one):
+                yield violated(one, f"{one.request} is answered on a closed connection")
+
+
+def found_some(record: Record) -> Iterator[Said]:
+    """pull.found.some."""
+    for request, answer in read_answers(record):
+        if answer.code == 0 and not answer.offsets:
+            yield violated(request, f"{request.request} is told FOUND and given nothing")
+
+
+def none_empty(record: Record) -> Iterator[Said]:
+    """pull.none.empty."""
+    for request, answer in read_answers(record):
+        if answer.code != 0 and answer.offsets:
+            yield violated(request, f"{request.request} is given messages with {answer.code}")
+
+
+def found_ordered(record: Record) -> Iterator[Said]:
+    """pull.found.ordered."""
+    for request, answer in read_answers(record):
+        if any(later <= earlier for earlier, later in pairwise(answer.offsets)):
+            yield violated(request, f"{request.request} is given messages out of order")
+
+
+def found_from_asked(record: Record) -> Iterator[Said]:
+    """pull.found.from_asked."""
+    for request, answer in read_answers(record):
+        if any(offset < request.offset for offset in answer.offsets):
+            yield violated(request, f"{request.request} is given what it did not ask for")
+
+
+def found_at_most(record: Record) -> Iterator[Said]:
+    """pull.found.at_most."""
+    for request, answer in read_answers(record):
+        if answer.code == 0 and len(answer.offsets) > max(request.count_max, 1):
+            yield violated(request, f"{request.request} is given too many messages")
+
+
+def found_visible(record: Record) -> Iterator[Said]:
+    """pull.found.visible."""
+    for request, answer in read_answers(record):
+        end = possible_end(record, request, answer)
+        if end is not None and any(offset >= end for offset in answer.offsets):
+            why = f"{request.request} is given what was not visible"
+            yield from absent(record, request, risen_from(record, request, max(answer.offsets) + 1), answer.hi, why)
+
+
+def found_appended(record: Record) -> Iterator[Said]:
+    """pull.found.appended."""
+    for request, answer in read_answers(record):
+        # A message of any life of the queue will do.
+        own = [one for one in record.of("append", "message_acknowledged") if one.source == request.source]
+        told = [one for one in own if one.place == request.place]
+        shown = {one.queue_offset for one in told}
+        missing = [offset for offset in answer.offsets if offset >= min(shown, default=FAR) and offset not in shown]
+        if seen_inside(record, request.place) and missing:
+            lower = [one.lo for one in told if one.queue_offset < min(missing)]
+            why = f"{request.request} is given {missing}, which nobody appended"
+            yield from absent(record, request, max(lower, default=-FAR), answer.hi, why)
+
+
+def found_tag(record: Record) -> Iterator[Said]:
+    """pull.found.tag."""
+    for request, answer in read_answers(record):
+        if isinstance(wanted(request), str):
+            continue
+        told = tags(record, request)
+        for offset in answer.offsets:
+            if offset in told and not any(takes(request, tag) for tag in told[offset]):
+                yield violated(request, f"{request.request} is given {offset}, whose tag it does not want")
+
+
+def found_next(record: Record) -> Iterator[Said]:
+    """pull.found.next."""
+    for request, answer in read_answers(record):
+        if answer.code != 0 or not answer.offsets:
+            continue
+        last = answer.offsets[-1]
+        is_full = len(answer.offsets) == max(request.count_max, 1) or wanted(request) is None
+        if answer.offset_next <= last or (is_full and answer.offset_next != last + 1):
+            yield violated(request, f"{request.request} is sent on to {answer.offset_next} after {last}")
+
+
+def found_complete(record: Record) -> Iterator[Said]:
+    """pull.found.complete."""
+    for request, answer in read_answers(record):
+        if answer.code != 0 or isinstance(wanted(request), str):
+            continue
+        passed = {o: t for o, t in tags(record, request).items() if request.offset <= o < answer.offset_next}
+        if sum(all(takes(request, tag) for tag in told) for told in passed.values()) > len(answer.offsets):
+            yield violated(request, f"{request.request} is not given all that it passes over")
+
+
+def found_above_min(record: Record) -> Iterator[Said]:
+    """pull.found.above_min."""
+    for request, answer in read_answers(record):
+        if any(offset < answer.offset_min for offset in answer.offsets):
+            yield violated(request, f"{request.request} is given what lies below offset_min")
+
+
+def next_visible(record: Record) -> Iterator[Said]:
+    """pull.next.visible."""
+    for request, answer in read_answers(record):
+        end = possible_end(record, request, answer)
+        if answer.code in {0, 20} and end is not None and answer.offset_next > end:
+            why = f"{request.request} is sent past what was visible"
+            yield from absent(record, request, risen_from(record, request, answer.offset_next), answer.hi, why)
+
+
+def next_within(record: Record) -> Iterator[Said]:
+    """pull.next.within."""
+    if not all(one.split("+")[0] in {"strict", "strict-clone"} for one in record.policies):
+        return
+    for request, answer in read_answers(record):
+        if answer.code in {0, 20} and answer.offset_next > answer.offset_max:
+            yield violated(request, f"{request.request} is sent past offset_max")
+
+
+def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> Iterator[Said]:
+    """What is wrong with a 19, but for a broker that stops: it answers what it holds, and closes its connections."""
+    if answer.cause == "stopped" or any(one.about == request.about for one in record.of("stop")):
+        return
+    soon = answer.hi + STOPPING_NS
+    closes = [
+        one
+        for one in record.of("connection_closed")
+        if (one.source, one.connection) == (request.source, request.connection)
+        and not before(one, answer)
+        and one.lo <= soon
+    ]
+    if not closes or policy_says(record, "on_stop", "silent", unnamed=False):
+        yield from absent(record, request, request.lo - DELETED_NS, soon, why)
+    elif record.last(request.source).lo > soon:
+        yield unknown(request, why)
+
+
+def none_true(record: Record) -> Iterator[Said]:
+    """pull.none.true."""
+    for request, answer in read_answers(record):
+        if answer.code != 19 or isinstance(wanted(request), str):
+            continue
+        end = certain_end(record, request)
+        for offset, told in tags(record, request).items():
+            if request.offset <= offset < end and all(takes(request, tag) for tag in told):
+                yield from unless_stopping(record, request, answer, f"{request.request} is denied {offset}")
+
+
+def none_next(record: Record) -> Iterator[Said]:
+    """pull.none.next."""
+    for request, answer in read_answers(record):
+        if answer.code == 19 and answer.offset_next != request.offset:
+            yield violated(request, f"{request.request} is told 19 and moved to {answer.offset_next}")
+
+
+def none_at_end(record: Record) -> Iterator[Said]:
+    """pull.none.at_end."""
+    for request, answer in read_answers(record):
+        if answer.code == 19 and answer.offset_max != request.offset:
+            why = f"{request.request} is told 19 at {request.offset} of {answer.offset_max}"
+            yield from unless_stopping(record, request, answer, why)
+
+
+def passed_next(record: Record) -> Iterator[Said]:
+    """pull.passed.next."""
+    for request, answer in read_answers(record):
+        if answer.code == 20 and answer.offset_next <= request.offset:
+            yield violated(request, f"{request.request} passes over nothing")
+
+
+def passed_none_match(record: Record) -> Iterator[Said]:
+    """pull.passed.none_match."""
+    for request, answer in read_answers(record):
+        if answer.code != 20 or isinstance(wanted(request), str):
+            continue
+        for offset, told in tags(record, request).items():
+            if request.offset <= offset < answer.offset_next and all(takes(request, tag) for tag in told):
+                yield violated(request, f"{request.request} passes over {offset}, which it wants")
+
+
+def illegal_outside(record: Record) -> Iterator[Said]:
+    """pull.illegal.outside."""
+    for request, answer in read_answers(record):
+        inside = answer.offset_min <= request.offset <= answer.offset_max
+        if answer.code == 21 and inside and answer.offset_max != 0:
+            yield violated(request, f"{request.request} is told 21 within its bounds")
+
+
+def illegal_next(record: Record) -> Iterator[Said]:
+    """pull.illegal.next."""
+    for request, answer in read_answers(record):
+        if answer.code != 21:
+            continue
+        allowed = {answer.offset_min} if request.offset < answer.offset_min else {answer.offset_max}
+        if answer.offset_min == 0:
+            allowed.add(0)
+        if answer.offset_next not in allowed:
+            yield violated(request, f"{request.request} is told 21 and sent to {answer.offset_next}")
+
+
+def min_below_max(record: Record) -> Iterator[Said]:
+    """pull.min.below_max."""
+    for request, answer in read_answers(record):
+        if answer.offset_min > answer.offset_max:
+            yield violated(request, f"{request.request} is told bounds that cross")
+
+
+def _successive(record: Record) -> Iterator[tuple[Seen, Seen, Seen]]:
+    """Pairs of answers about one queue on one connection, the later one certainly read after the earlier."""
+    told = list(read_answers(record))
+    for asked, earlier in told:
+        for request, later in told:
+            same = (asked.place, asked.source, asked.connection) == (request.place, request.source, request.connection)
+            if same and before(earlier, request) and not deleted_between(record, request.place, asked, later):
+                yield earlier, later, request
+
+
+def min_never_falls(record: Record) -> Iterator[Said]:
+    """pull.min.never_falls."""
+    for earlier, later, request in _successive(record):
+        if later.offset_min < earlier.offset_min:
+            yield violated(request, f"{request.request} is told a lower offset_min than before")
+
+
+def max_never_falls(record: Record) -> Iterator[Said]:
+    """pull.max.never_falls."""
+    for earlier, later, request in _successive(record):
+        if later.offset_max < earlier.offset_max and not seen_inside(record, request.place):
+            yield violated(request, f"{request.request} is told a lower offset_max than before")
+
+
+def max_least(record: Record) -> Iterator[Said]:
+    """pull.max.least."""
+    for request, answer in read_answers(record):
+        if answer.offset_max < certain_end(record, request):
+            yield violated(request, f"{request.request} is told an offset_max that is too low")
+
+
+def max_most(record: Record) -> Iterator[Said]:
+    """pull.max.most."""
+    for request, answer in read_answers(record):
+        end = possible_end(record, request, answer)
+        if end is not None and answer.offset_max > end:
+            why = f"{request.request} is told an offset_max that is too high"
+            yield from absent(record, request, risen_from(record, request, answer.offset_max), answer.hi, why)
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def open_until(record: Record, request: Seen) -> Seen:
+    """The event until which a pull without an answer was certainly waited for."""
+    closes = [
+        one
+        for one in record.of("connection_closed")
+        if (one.source, one.connection) == (request.source, request.connection) and not before(one, request)
+    ]
+    return min([*closes, record.last(request.source)], key=lambda one: one.lo)
+
+
+def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why: str) -> Iterator[Said]:
+    """Whether an answer, or its absence, came later than `limit` after a moment within `begun`."""
+    request = one.request
+    end = one.answer if one.answer is not None else open_until(record, request)
+    is_certain = request.source not in record.loose and not unread(record, request, begun[0], end.hi)
+    if end.lo - begun[1] <= limit or not is_certain:
+        if end.hi - begun[0] > limit:
+            yield unknown(request, why)
+    elif one.answer is not None:
+        yield violated(request, why)
+    else:
+        yield from absent(record, request, request.lo, begun[1] + limit, why)
+
+
+def unread(record: Record, request: Seen, lo: int, hi: int) -> bool:
+    """Whether some direction of a request's connection may not have been read between two moments."""
+    mine = (request.source, request.connection)
+    told = [one for one in record.of("blocked", "unblocked") if (one.source, one.connection) == mine]
+    for one in told:
+        ends = [
+            other.hi
+            for other in told
+            if other.event == "unblocked" and other.direction == one.direction and other.hi >= one.lo
+        ]
+        if one.event == "blocked" and one.lo <= hi and lo <= min(ends, default=FAR):
+            return True
+    return False
+
+
+def wake_prompt(record: Record) -> Iterator[Said]:
+    """pull.wake.prompt."""
+    held = {one.about for one in record.of("hold")}
+    for one in exchanges(record):
+        request = one.request
+        inside = seen_inside(record, request.place)
+        is_held = request.about in held if inside else request.may_hold
+        if not is_held or one.code == 21 or isinstance(wanted(request), str):
+            continue
+        moments = [
+            became_visible(record, request, offset)
+            for offset, told in tags(record, request).items()
+            if offset >= request.offset and all(takes(request, tag) for tag in told)
+        ]
+        for lo, hi in [moment for moment in moments if moment is not None]:
+            begun = (max(lo, request.lo), max(hi, request.hi))
+            yield from over(record, one, begun, WAKE_NS, f"{one.name} was woken too late")
+
+
+def _deadline(request: Seen) -> tuple[int, int]:
+    timeout = max(request.timeout_ms, 0) * MS
+    return request.lo + timeout, request.hi + timeout
+
+
+def deadline_met(record: Record) -> Iterator[Said]:
+    """pull.deadline.met."""
+    for one in exchanges(record):
+        if one.answer is not None and one.request.may_hold:
+            yield from over(record, one, _deadline(one.request), LATE_NS, f"{one.name} is answered late")
+
+
+def answered(record: Record) -> Iterator[Said]:
+    """pull.answered."""
+    for one in exchanges(record):
+        if one.answer is None:
+            begun = one.request.lo + UNHELD_NS, one.request.hi + UNHELD_NS
+            begun = _deadline(one.request) if one.request.may_hold else begun
+            yield from over(record, one, begun, LATE_NS, f"{one.name} is never answered")
+
+
+def stop_answered(record: Record) -> Iterator[Said]:
+    """pull.stop.answered."""
+    if not policy_says(record, "on_stop", "answer", unnamed=False):
+        return
+    for one in exchanges(record):
+        end = open_until(record, one.request)
+        if one.answer is None and end.event == "source_stopped" and one.request.hi + LATE_NS < end.lo:
+            why = f"{one.name} is not answered at the stop"
+            if not unread(record, one.request, one.request.lo, end.hi):
+                yield from absent(record, one.request, one.request.lo, end.hi, why)
+
+
+def unheld_prompt(record: Record) -> Iterator[Said]:
+    """pull.unheld.prompt."""
+    for one in exchanges(record):
+        if one.answer is not None and not one.request.may_hold:
+            begun = one.request.lo, one.request.hi
+            yield from over(record, one, begun, UNHELD_NS + LATE_NS, f"{one.name} may not be held, and is")
+
+
+def not_early(record: Record) -> Iterator[Said]:
+    """pull.hold.not_early."""
+    for request, answer in read_answers(record):
+        early = answer.hi + LATE_NS < _deadline(request)[0]
+        if answer.code != 19 or not request.may_hold or not early:
+            continue
+        if deleted_between(record, request.place, request, answer):
+            continue
+        why = f"{request.request} is told 19 before its deadline"
+        is_short = not is_inside(record, request.source) and answer.hi - request.lo >= SHORT_POLLING_NS
+        for said in unless_stopping(record, request, answer, why):
+            yield unknown(request, why) if is_short or request.source in record.loose else said
+
+
+def hold_allowed(record: Record) -> Iterator[Said]:
+    """pull.hold.allowed."""
+    held = {one.about for one in record.of("hold")}
+    for one in exchanges(record):
+        if one.request.about in held and not one.request.may_hold:
+            yield violated(one.request, f"{one.name} may not be held, and is")
+
+
+def hold_once(record: Record) -> Iterator[Said]:
+    """pull.hold.once."""
+    first = {one.about: one for one in reversed(record.of("hold"))}
+    for one in record.of("hold"):
+        if one is not first[one.about]:
+            yield violated(one, f"{one.request} is held twice")
+
+
+def hold_unanswered(record: Record) -> Iterator[Said]:
+    """pull.hold.unanswered."""
+    for one in exchanges(record):
+        for hold in record.of("hold"):
+            if hold.about == one.request.about and one.answer is not None and before(one.answer, hold):
+                yield violated(one.request, f"{one.name} is held after its answer")
+
+
+def hold_at_end(record: Record) -> Iterator[Said]:
+    """pull.hold.at_end."""
+    for one in exchanges(record):
+        for hold in record.of("hold"):
+            if hold.about == one.request.about:
+                end = possible_end(record, one.request, hold)
+                if end is not None and one.request.offset > end:
+                    lo = risen_from(record, one.request, one.request.offset)
+                    yield from absent(record, one.request, lo, hold.hi, f"{one.name} is held past the end")
+
+
+RIGHT, HELD, ONCE = "answer_is_right", "held_as_asked", "answered_once"
+Clause = Callable[[Record], Iterator[Said]]
+CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
+    "pull.code.known": (RIGHT, code_known),
+    "pull.error.explained": (RIGHT, error_explained),
+    "answer.after_request": (RIGHT, after_request),
+    "answer.once": (ONCE, once),
+    "answer.same_connection": (ONCE, same_connection),
+    "answer.open_connection": (ONCE, open_connection),
+    "pull.found.some": (RIGHT, found_some),
+    "pull.none.empty": (RIGHT, none_empty),
+    "pull.found.ordered": (RIGHT, found_ordered),
+    "pull.found.from_asked": (RIGHT, found_from_asked),
+    "pull.found.at_most": (RIGHT, found_at_most),
+    "pull.found.visible": (RIGHT, found_visible),
+    "pull.found.appended": (RIGHT, found_appended),
+    "pull.found.tag": (RIGHT, found_tag),
+    "pull.found.next": (RIGHT, found_next),
+    "pull.found.complete": (RIGHT, found_complete),
+    "pull.found.above_min": (RIGHT, found_above_min),
+    "pull.next.visible": (RIGHT, next_visible),
+    "pull.next.within": (RIGHT, next_within),
+    "pull.none.true": (RIGHT, none_true),
+    "pull.none.next": (RIGHT, none_next),
+    "pull.none.at_end": (RIGHT, none_at_end),
+    "pull.passed.next": (RIGHT, passed_next),
+    "pull.passed.none_match": (RIGHT, passed_none_match),
+    "pull.illegal.outside": (RIGHT, illegal_outside),
+    "pull.illegal.next": (RIGHT, illegal_next),
+    "pull.min.below_max": (RIGHT, min_below_max),
+    "pull.min.never_falls": (RIGHT, min_never_falls),
+    "pull.max.never_falls": (RIGHT, max_never_falls),
+    "pull.max.least": (RIGHT, max_least),
+    "pull.max.most": (RIGHT, max_most),
+    "pull.wake.prompt": ("no_lost_wakeup", wake_prompt),
+    "pull.deadline.met": ("answered_by_deadline", deadline_met),
+    "pull.answered": ("answered_by_deadline", answered),
+    "pull.stop.answered": ("answered_on_stop", stop_answered),
+    "pull.unheld.prompt": (HELD, unheld_prompt),
+    "pull.hold.not_early": (HELD, not_early),
+    "pull.hold.allowed": (HELD, hold_allowed),
+    "pull.hold.once": (HELD, hold_once),
+    "pull.hold.unanswered": (HELD, hold_unanswered),
+    "pull.hold.at_end": (HELD, hold_at_end),
+}

@@ -1,0 +1,236 @@
+"""A history as the second judge reads it: moments on one clock, and everything that is missing or doubtful.
+
+Plain lists and dictionaries, asked again and again: slow, and easy to follow. Leaves out what must hold (`clauses`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+from attrs import define, field, frozen
+from model_tests.judge.second.observer import DEFAULTS
+from model_tests.judge.second.parts import DELETE_TOPIC, MS, java_hash
+
+from longpoll_spec.history import BLACK_BOX, WHITE_BOX
+from longpoll_spec.policy import PRESETS
+
+PULLS: Final = (11, 361)
+SENDS: Final = (10, 310, 320)
+QUERY, UPDATE = 14, 15
+RESETS: Final = (207, 215, 222, 314)
+READS: Final = (0, 19, 20, 21)
+"""Answers to a pull that tell of a read of the store."""
+LAW_EVENTS: Final = frozenset(WHITE_BOX)
+WAKE_NS: Final = 100 * MS
+LATE_NS: Final = 50 * MS
+CLOCK_STEP_NS: Final = 1_000 * MS
+"""An event that lies so far before one with a lower number was told by a clock that was set back."""
+DISORDER_NS: Final = 50 * MS
+"""What is missing may lie so far from its neighbours by number."""
+FAR: Final = 1 << 62
+Queue = tuple[str, str, int]
+
+
+class Seen:
+    """One event: it happened between `lo` and `hi`, Unix nanoseconds, widened by its source's uncertainty.
+
+    Its fields are attributes, at their defaults where they are missing.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], lo: int, hi: int) -> None:
+        self.__dict__.update(DEFAULTS)
+        self.__dict__.update(fields)
+        self.fields = fields
+        self.lo = lo
+        self.hi = hi
+        self.place: Queue = (self.broker, self.topic, self.queue)
+        self.about = (self.source, self.request)
+
+    def __getattr__(self, name: str) -> Any:
+        """For a field that is missing and has no default."""
+        return None
+
+
+def before(one: Seen, other: Seen) -> bool:
+    """Certainly before."""
+    return one.hi < other.lo
+
+
+@frozen
+class Hole:
+    """Something may have happened between two moments that a source does not tell."""
+
+    source: str
+    lo: int
+    hi: int
+
+
+@define
+class Record:
+    """The whole of it."""
+
+    events: list[Seen] = field(factory=list)
+    gaps: list[str] = field(factory=list)
+    """Ids of clauses of evidence."""
+    policies: list[str] = field(factory=list)
+    limits: dict[str, int] = field(factory=dict)
+    holes: list[Hole] = field(factory=list)
+    jumped: set[str] = field(factory=set)
+    """Sources whose clock was set back: nothing in them is before anything."""
+    loose: set[str] = field(factory=set)
+    """Sources whose clock may be set: how long something took is not known."""
+    _of: dict[tuple[str, ...], list[Seen]] = field(factory=dict)
+    """What was asked for before: `events` changes while it is read only."""
+
+    def of(self, *kinds: str) -> list[Seen]:
+        """The events of these kinds."""
+        if kinds not in self._of:
+            self._of[kinds] = [one for one in self.events if one.event in kinds]
+        return self._of[kinds]
+
+    def deletions(self) -> list[Seen]:
+        """The requests that delete a topic."""
+        if ("215",) not in self._of:
+            self._of["215",] = [one for one in self.of("request_received") if one.code == DELETE_TOPIC]
+        return self._of["215",]
+
+    def forget(self) -> None:
+        """The events have changed."""
+        self._of.clear()
+
+    def is_whole(self, source: str, lo: int, hi: int) -> bool:
+        """Whether what this source does not tell of between two moments did not happen."""
+        return not any(one.source == source and one.lo <= hi and lo <= one.hi for one in self.holes)
+
+    def last(self, source: str) -> Seen:
+        """The last event of a source."""
+        return max((one for one in self.events if one.source == source), key=lambda one: one.lo)
+
+
+def read(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Record:
+    """Read a history; what is missing or doubtful is noted and never raised."""
+    sources = {one["name"]: one for one in meta["sources"]}
+    record = Record(policies=[meta.get("policy", "")])
+    record.limits = {name: one.get("hold_limit", -1) for name, one in sources.items()}
+    if meta.get("policy") and meta["policy"].split("+")[0] not in PRESETS:
+        record.gaps.append("evidence.unknown_policy")
+    record.loose = {name for name, one in sources.items() if one["clock"] != "monotonic"}
+    good = [_moment(fields, sources) for fields in events if _is_sound(record, fields)]
+    _look_at_fields(record, good)
+    numbers: dict[str, list[Seen]] = defaultdict(list)
+    for one in record.events:
+        numbers[one.source].append(one)
+    for source in {*sources, *numbers}:
+        if source not in sources:
+            record.gaps.append("evidence.undeclared_source")
+        if source not in numbers:
+            record.gaps.append("evidence.source_silent")
+        else:
+            _look_at_numbers(record, source, sorted(numbers[source], key=lambda one: one.sequence))
+    record.events.sort(key=lambda one: (one.lo, one.hi))
+    if not record.events:
+        record.gaps.append("evidence.empty")
+    return record
+
+
+def _is_sound(record: Record, fields: Mapping[str, Any]) -> bool:
+    """Whether a line is an event at all."""
+    is_there = all(name in fields for name in ("event", "after_ns", "before_ns", "source", "sequence"))
+    if not is_there or fields["after_ns"] > fields["before_ns"] or fields["sequence"] < 0:
+        record.gaps.append("evidence.damage")
+    elif fields["event"] not in BLACK_BOX and fields["event"] not in LAW_EVENTS:
+        record.gaps.append("evidence.unknown_event")
+    else:
+        return True
+    return False
+
+
+def _moment(fields: Mapping[str, Any], sources: Mapping[str, Any]) -> Seen:
+    source = sources.get(fields["source"], {})
+    offset, wide = source.get("offset_ns", 0), source.get("uncertainty_ns", 0)
+    return Seen(fields, fields["after_ns"] + offset - wide, fields["before_ns"] + offset + wide)
+
+
+def _look_at_numbers(record: Record, source: str, own: list[Seen]) -> None:
+    """Begin, end, holes and the clock of one source, whose events come in order of their numbers."""
+    starts = [one.sequence for one in own if one.event == "source_started"]
+    stops = [one.sequence for one in own if one.event == "source_stopped"]
+    if starts != [0]:
+        record.gaps.append("evidence.source_start")
+    if stops != [own[-1].sequence]:
+        record.gaps.append("evidence.source_end")
+        record.holes.append(Hole(source, own[-1].lo - DISORDER_NS, FAR))
+    if own[0].sequence > 0:
+        record.gaps.append("evidence.sequence_gap")
+        record.holes.append(Hole(source, -FAR, own[0].hi + DISORDER_NS))
+    latest = own[0].lo
+    for one, following in pairwise(own):
+        latest = max(latest, one.lo)
+        if following.sequence > one.sequence + 1:
+            record.gaps.append("evidence.sequence_gap")
+            record.holes.append(Hole(source, min(one.lo, following.lo) - DISORDER_NS, following.hi + DISORDER_NS))
+        if following.sequence == one.sequence:
+            record.gaps.append("evidence.sequence_repeated")
+        if following.hi + CLOCK_STEP_NS < latest:
+            record.gaps.append("evidence.clock_jump")
+            record.jumped.add(source)
+    for one in own:
+        if one.event == "lost":
+            record.gaps.append("evidence.lost")
+            record.holes.append(Hole(source, one.lo, one.hi))
+
+
+def _look_at_fields(record: Record, events: list[Seen]) -> None:
+    """Leave out events that lack a field that their kind needs."""
+    record.events = sorted(events, key=lambda one: one.lo)
+    answered = {one.about: one.code for one in reversed(record.of("answer_sent"))}
+    asked = {one.about: one for one in record.of("request_received") if one.request}
+    record.events = []
+    for one in events:
+        if any(one.fields.get(name, DEFAULTS[name]) == DEFAULTS[name] for name in _needed(one, answered, asked)):
+            record.gaps.append("evidence.field_missing")
+        else:
+            record.events.append(one)
+    record.forget()
+
+
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "message_acknowledged": ("topic", "queue", "queue_offset"),
+    "append": ("topic", "queue", "queue_offset"),
+    "make_visible": ("topic", "queue", "visible_end"),
+    "blocked": ("connection", "direction"),
+    "unblocked": ("connection", "direction"),
+    "connection_opened": ("connection",),
+    "connection_closed": ("connection",),
+    "lost": ("lost_count",),
+} | dict.fromkeys(("hold", "recheck", "take", "keep", "expire", "run", "stop"), ("request",))
+
+
+def _needed(one: Seen, answered: Mapping[Any, int], asked: Mapping[Any, Seen]) -> tuple[str, ...]:
+    if one.event == "answer_sent":
+        request = asked.get(one.about)
+        is_read = request is not None and request.code in PULLS and one.code in READS
+        return ("request", "code", *(("offset_next", "offset_min", "offset_max") if is_read else ()))
+    if one.event != "request_received":
+        return _NEEDED.get(one.event, ())
+    if one.code in {QUERY, UPDATE}:
+        return ("code", "topic", "group")
+    if one.code in PULLS and one.request:
+        code = answered.get(one.about)
+        needed = ("code", *(("topic", "queue", "offset") if code in {0, 19, 20} else ()))
+        return (*needed, *(("count_max",) if code == 0 else ()), *(("timeout_ms",) if one.may_hold else ()))
+    return ("code",)
+
+
+def wanted(request: Seen) -> frozenset[int] | str | None:
+    """The tag hashes that a pull takes, None for everything; a text where that cannot be told."""
+    if request.expression_type not in {"", "TAG"} or (not request.expression_type and not request.expression):
+        return "undecidable"
+    if request.expression in {"", "*"}:
+        return None
+    parts = [part.strip() for part in request.expression.split("||")]
+    codes = frozenset(java_hash(part) for part in parts if part)
+    return codes or "undecidable"
