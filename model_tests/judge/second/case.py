@@ -27,6 +27,9 @@ from longpoll_spec.policy import PRESETS
 DELETED_NS: Final = 2_000 * MS
 """Until how long after its receipt a deletion (215) may take effect: nobody tells of its answer."""
 
+STOPPING_NS: Final = 5_000 * MS
+"""Within this a broker that stops closes the connections of those that it has answered."""
+
 
 @frozen
 class Said:
@@ -195,3 +198,21 @@ def risen_from(record: Record, request: Seen, end: int) -> int:
     """Since when an end that is not told may have been there: ends only rise."""
     lower = [one.lo for one in messages(record, request, "make_visible") if one.visible_end < end]
     return max(lower, default=-FAR)
+
+
+def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> Iterator[Said]:
+    """What is wrong with a 19, but for a broker that stops: it answers what it holds, and closes its connections."""
+    if answer.cause == "stopped" or any(one.about == request.about for one in record.of("stop")):
+        return
+    soon = answer.hi + STOPPING_NS
+    closes = [
+        one
+        for one in record.of("connection_closed")
+        if (one.source, one.connection) == (request.source, request.connection)
+        and not before(one, answer)
+        and one.lo <= soon
+    ]
+    if not closes or policy_says(record, "on_stop", "silent", unnamed=False):
+        yield from absent(record, request, request.lo - DELETED_NS, soon, why)
+    elif record.last(request.source).lo > soon:
+        yield unknown(request, why)

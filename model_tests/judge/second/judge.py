@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from attrs import frozen
-from model_tests.judge.second import logs, offsets, pulls
+from model_tests.judge.second import logs, offsets, pulls, waits
 from model_tests.judge.second.case import Said, exchanges
 from model_tests.judge.second.reading import QUERY, READS, Record, read, wanted
 
 Clause = Callable[[Record], Iterator[Said]]
-CLAUSES: Final[dict[str, tuple[str, Clause]]] = {**pulls.CLAUSES, **logs.CLAUSES, **offsets.CLAUSES}
+CLAUSES: Final[dict[str, tuple[str, Clause]]] = {**pulls.CLAUSES, **waits.CLAUSES, **logs.CLAUSES, **offsets.CLAUSES}
 """Of each clause the property that it belongs to, and the function."""
 TIMELESS: Final = (
     *("answer.once", "answer.same_connection", "commit.code.known", "log.append.once", "log.acknowledged.once"),

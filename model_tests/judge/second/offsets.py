@@ -11,8 +11,8 @@ from typing import Final
 from attrs import frozen
 from model_tests.judge.second.case import Exchange, Said, absent, first_answers, unknown, violated
 from model_tests.judge.second.parts import MS
-from model_tests.judge.second.pulls import over
 from model_tests.judge.second.reading import LATE_NS, PULLS, QUERY, READS, RESETS, UPDATE, Record, Seen, before
+from model_tests.judge.second.waits import over
 
 UNANSWERED_NS: Final = 2_000 * MS
 """How long a request may be under way whose answer is not told."""

@@ -1,6 +1,6 @@
-"""The contract's clauses about pulls and their answers, each a function of its id.
+"""The contract's clauses about what answers to pulls say, each a function of its id.
 
-Leaves out logs and sends (`logs`) and committed offsets and limits (`offsets`).
+Leaves out when they must come (`waits`), logs and sends (`logs`), committed offsets and limits (`offsets`).
 """
 
 from __future__ import annotations
@@ -10,17 +10,13 @@ from itertools import pairwise
 from typing import Final
 
 from model_tests.judge.second.case import (
-    DELETED_NS,
     Exchange,
     Said,
     absent,
-    became_visible,
     certain_end,
     deleted_between,
     exchanges,
     first_answers,
-    is_inside,
-    policy_says,
     possible_end,
     read_answers,
     risen_from,
@@ -29,15 +25,12 @@ from model_tests.judge.second.case import (
     takes,
     told_anywhere,
     unknown,
+    unless_stopping,
     violated,
 )
-from model_tests.judge.second.parts import MS
-from model_tests.judge.second.reading import FAR, LATE_NS, WAKE_NS, Record, Seen, before, wanted
+from model_tests.judge.second.reading import FAR, Record, Seen, before, wanted
 
 REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
-UNHELD_NS: Final = 2_000 * MS
-SHORT_POLLING_NS: Final = 1_000 * MS
-STOPPING_NS: Final = 5_000 * MS
 
 
 def has_unknown_tag(record: Record, one: Exchange) -> bool:
@@ -212,24 +205,6 @@ def next_within(record: Record) -> Iterator[Said]:
             yield violated(request, f"{request.request} is sent past offset_max")
 
 
-def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> Iterator[Said]:
-    """What is wrong with a 19, but for a broker that stops: it answers what it holds, and closes its connections."""
-    if answer.cause == "stopped" or any(one.about == request.about for one in record.of("stop")):
-        return
-    soon = answer.hi + STOPPING_NS
-    closes = [
-        one
-        for one in record.of("connection_closed")
-        if (one.source, one.connection) == (request.source, request.connection)
-        and not before(one, answer)
-        and one.lo <= soon
-    ]
-    if not closes or policy_says(record, "on_stop", "silent", unnamed=False):
-        yield from absent(record, request, request.lo - DELETED_NS, soon, why)
-    elif record.last(request.source).lo > soon:
-        yield unknown(request, why)
-
-
 def none_true(record: Record) -> Iterator[Said]:
     """pull.none.true."""
     for request, answer in read_answers(record):
@@ -340,158 +315,7 @@ def max_most(record: Record) -> Iterator[Said]:
             yield from absent(record, request, risen_from(record, request, answer.offset_max), answer.hi, why)
 
 
-# -- time --------------------------------------------------------------------------------------------------------------
-
-
-def open_until(record: Record, request: Seen) -> Seen:
-    """The event until which a pull without an answer was certainly waited for."""
-    closes = [
-        one
-        for one in record.of("connection_closed")
-        if (one.source, one.connection) == (request.source, request.connection) and not before(one, request)
-    ]
-    return min([*closes, record.last(request.source)], key=lambda one: one.lo)
-
-
-def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why: str) -> Iterator[Said]:
-    """Whether an answer, or its absence, came later than `limit` after a moment within `begun`."""
-    request = one.request
-    end = one.answer if one.answer is not None else open_until(record, request)
-    is_certain = request.source not in record.loose and not unread(record, request, begun[0], end.hi)
-    if end.lo - begun[1] <= limit or not is_certain:
-        if end.hi - begun[0] > limit:
-            yield unknown(request, why)
-    elif one.answer is not None:
-        yield violated(request, why)
-    else:
-        yield from absent(record, request, request.lo, begun[1] + limit, why)
-
-
-def unread(record: Record, request: Seen, lo: int, hi: int) -> bool:
-    """Whether some direction of a request's connection may not have been read between two moments."""
-    mine = (request.source, request.connection)
-    told = [one for one in record.of("blocked", "unblocked") if (one.source, one.connection) == mine]
-    for one in told:
-        ends = [
-            other.hi
-            for other in told
-            if other.event == "unblocked" and other.direction == one.direction and other.hi >= one.lo
-        ]
-        if one.event == "blocked" and one.lo <= hi and lo <= min(ends, default=FAR):
-            return True
-    return False
-
-
-def wake_prompt(record: Record) -> Iterator[Said]:
-    """pull.wake.prompt."""
-    held = {one.about for one in record.of("hold")}
-    for one in exchanges(record):
-        request = one.request
-        inside = seen_inside(record, request.place)
-        is_held = request.about in held if inside else request.may_hold
-        if not is_held or one.code == 21 or isinstance(wanted(request), str):
-            continue
-        moments = [
-            became_visible(record, request, offset)
-            for offset, told in tags(record, request).items()
-            if offset >= request.offset and all(takes(request, tag) for tag in told)
-        ]
-        for lo, hi in [moment for moment in moments if moment is not None]:
-            begun = (max(lo, request.lo), max(hi, request.hi))
-            yield from over(record, one, begun, WAKE_NS, f"{one.name} was woken too late")
-
-
-def _deadline(request: Seen) -> tuple[int, int]:
-    timeout = max(request.timeout_ms, 0) * MS
-    return request.lo + timeout, request.hi + timeout
-
-
-def deadline_met(record: Record) -> Iterator[Said]:
-    """pull.deadline.met."""
-    for one in exchanges(record):
-        if one.answer is not None and one.request.may_hold:
-            yield from over(record, one, _deadline(one.request), LATE_NS, f"{one.name} is answered late")
-
-
-def answered(record: Record) -> Iterator[Said]:
-    """pull.answered."""
-    for one in exchanges(record):
-        if one.answer is None:
-            begun = one.request.lo + UNHELD_NS, one.request.hi + UNHELD_NS
-            begun = _deadline(one.request) if one.request.may_hold else begun
-            yield from over(record, one, begun, LATE_NS, f"{one.name} is never answered")
-
-
-def stop_answered(record: Record) -> Iterator[Said]:
-    """pull.stop.answered."""
-    if not policy_says(record, "on_stop", "answer", unnamed=False):
-        return
-    for one in exchanges(record):
-        end = open_until(record, one.request)
-        if one.answer is None and end.event == "source_stopped" and one.request.hi + LATE_NS < end.lo:
-            why = f"{one.name} is not answered at the stop"
-            if not unread(record, one.request, one.request.lo, end.hi):
-                yield from absent(record, one.request, one.request.lo, end.hi, why)
-
-
-def unheld_prompt(record: Record) -> Iterator[Said]:
-    """pull.unheld.prompt."""
-    for one in exchanges(record):
-        if one.answer is not None and not one.request.may_hold:
-            begun = one.request.lo, one.request.hi
-            yield from over(record, one, begun, UNHELD_NS + LATE_NS, f"{one.name} may not be held, and is")
-
-
-def not_early(record: Record) -> Iterator[Said]:
-    """pull.hold.not_early."""
-    for request, answer in read_answers(record):
-        early = answer.hi + LATE_NS < _deadline(request)[0]
-        if answer.code != 19 or not request.may_hold or not early:
-            continue
-        if deleted_between(record, request.place, request, answer):
-            continue
-        why = f"{request.request} is told 19 before its deadline"
-        is_short = not is_inside(record, request.source) and answer.hi - request.lo >= SHORT_POLLING_NS
-        for said in unless_stopping(record, request, answer, why):
-            yield unknown(request, why) if is_short or request.source in record.loose else said
-
-
-def hold_allowed(record: Record) -> Iterator[Said]:
-    """pull.hold.allowed."""
-    held = {one.about for one in record.of("hold")}
-    for one in exchanges(record):
-        if one.request.about in held and not one.request.may_hold:
-            yield violated(one.request, f"{one.name} may not be held, and is")
-
-
-def hold_once(record: Record) -> Iterator[Said]:
-    """pull.hold.once."""
-    first = {one.about: one for one in reversed(record.of("hold"))}
-    for one in record.of("hold"):
-        if one is not first[one.about]:
-            yield violated(one, f"{one.request} is held twice")
-
-
-def hold_unanswered(record: Record) -> Iterator[Said]:
-    """pull.hold.unanswered."""
-    for one in exchanges(record):
-        for hold in record.of("hold"):
-            if hold.about == one.request.about and one.answer is not None and before(one.answer, hold):
-                yield violated(one.request, f"{one.name} is held after its answer")
-
-
-def hold_at_end(record: Record) -> Iterator[Said]:
-    """pull.hold.at_end."""
-    for one in exchanges(record):
-        for hold in record.of("hold"):
-            if hold.about == one.request.about:
-                end = possible_end(record, one.request, hold)
-                if end is not None and one.request.offset > end:
-                    lo = risen_from(record, one.request, one.request.offset)
-                    yield from absent(record, one.request, lo, hold.hi, f"{one.name} is held past the end")
-
-
-RIGHT, HELD, ONCE = "answer_is_right", "held_as_asked", "answered_once"
+RIGHT, ONCE = "answer_is_right", "answered_once"
 Clause = Callable[[Record], Iterator[Said]]
 CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "pull.code.known": (RIGHT, code_known),
@@ -525,14 +349,4 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "pull.max.never_falls": (RIGHT, max_never_falls),
     "pull.max.least": (RIGHT, max_least),
     "pull.max.most": (RIGHT, max_most),
-    "pull.wake.prompt": ("no_lost_wakeup", wake_prompt),
-    "pull.deadline.met": ("answered_by_deadline", deadline_met),
-    "pull.answered": ("answered_by_deadline", answered),
-    "pull.stop.answered": ("answered_on_stop", stop_answered),
-    "pull.unheld.prompt": (HELD, unheld_prompt),
-    "pull.hold.not_early": (HELD, not_early),
-    "pull.hold.allowed": (HELD, hold_allowed),
-    "pull.hold.once": (HELD, hold_once),
-    "pull.hold.unanswered": (HELD, hold_unanswered),
-    "pull.hold.at_end": (HELD, hold_at_end),
 }

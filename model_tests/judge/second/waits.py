@@ -1,0 +1,198 @@
+"""The contract's clauses about when pulls are held and answered, each a function of its id.
+
+Leaves out what the answers say (`pulls`), and limits (`offsets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from model_tests.judge.second.case import (
+    Exchange,
+    Said,
+    absent,
+    became_visible,
+    deleted_between,
+    exchanges,
+    is_inside,
+    policy_says,
+    possible_end,
+    read_answers,
+    risen_from,
+    seen_inside,
+    tags,
+    takes,
+    unknown,
+    unless_stopping,
+    violated,
+)
+from model_tests.judge.second.parts import MS
+from model_tests.judge.second.reading import FAR, LATE_NS, WAKE_NS, Record, Seen, before, wanted
+
+UNHELD_NS: Final = 2_000 * MS
+SHORT_POLLING_NS: Final = 1_000 * MS
+
+
+def open_until(record: Record, request: Seen) -> Seen:
+    """The event until which a pull without an answer was certainly waited for."""
+    closes = [
+        one
+        for one in record.of("connection_closed")
+        if (one.source, one.connection) == (request.source, request.connection) and not before(one, request)
+    ]
+    return min([*closes, record.last(request.source)], key=lambda one: one.lo)
+
+
+def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why: str) -> Iterator[Said]:
+    """Whether an answer, or its absence, came later than `limit` after a moment within `begun`."""
+    request = one.request
+    end = one.answer if one.answer is not None else open_until(record, request)
+    is_certain = request.source not in record.loose and not unread(record, request, begun[0], end.hi)
+    if end.lo - begun[1] <= limit or not is_certain:
+        if end.hi - begun[0] > limit:
+            yield unknown(request, why)
+    elif one.answer is not None:
+        yield violated(request, why)
+    else:
+        yield from absent(record, request, request.lo, begun[1] + limit, why)
+
+
+def unread(record: Record, request: Seen, lo: int, hi: int) -> bool:
+    """Whether some direction of a request's connection may not have been read between two moments."""
+    mine = (request.source, request.connection)
+    told = [one for one in record.of("blocked", "unblocked") if (one.source, one.connection) == mine]
+    for one in told:
+        ends = [
+            other.hi
+            for other in told
+            if other.event == "unblocked" and other.direction == one.direction and other.hi >= one.lo
+        ]
+        if one.event == "blocked" and one.lo <= hi and lo <= min(ends, default=FAR):
+            return True
+    return False
+
+
+def wake_prompt(record: Record) -> Iterator[Said]:
+    """pull.wake.prompt."""
+    held = {one.about for one in record.of("hold")}
+    for one in exchanges(record):
+        request = one.request
+        inside = seen_inside(record, request.place)
+        is_held = request.about in held if inside else request.may_hold
+        if not is_held or one.code == 21 or isinstance(wanted(request), str):
+            continue
+        moments = [
+            became_visible(record, request, offset)
+            for offset, told in tags(record, request).items()
+            if offset >= request.offset and all(takes(request, tag) for tag in told)
+        ]
+        for lo, hi in [moment for moment in moments if moment is not None]:
+            begun = (max(lo, request.lo), max(hi, request.hi))
+            yield from over(record, one, begun, WAKE_NS, f"{one.name} was woken too late")
+
+
+def _deadline(request: Seen) -> tuple[int, int]:
+    timeout = max(request.timeout_ms, 0) * MS
+    return request.lo + timeout, request.hi + timeout
+
+
+def deadline_met(record: Record) -> Iterator[Said]:
+    """pull.deadline.met."""
+    for one in exchanges(record):
+        if one.answer is not None and one.request.may_hold:
+            yield from over(record, one, _deadline(one.request), LATE_NS, f"{one.name} is answered late")
+
+
+def answered(record: Record) -> Iterator[Said]:
+    """pull.answered."""
+    for one in exchanges(record):
+        if one.answer is None:
+            begun = one.request.lo + UNHELD_NS, one.request.hi + UNHELD_NS
+            begun = _deadline(one.request) if one.request.may_hold else begun
+            yield from over(record, one, begun, LATE_NS, f"{one.name} is never answered")
+
+
+def stop_answered(record: Record) -> Iterator[Said]:
+    """pull.stop.answered."""
+    if not policy_says(record, "on_stop", "answer", unnamed=False):
+        return
+    for one in exchanges(record):
+        end = open_until(record, one.request)
+        if one.answer is None and end.event == "source_stopped" and one.request.hi + LATE_NS < end.lo:
+            why = f"{one.name} is not answered at the stop"
+            if not unread(record, one.request, one.request.lo, end.hi):
+                yield from absent(record, one.request, one.request.lo, end.hi, why)
+
+
+def unheld_prompt(record: Record) -> Iterator[Said]:
+    """pull.unheld.prompt."""
+    for one in exchanges(record):
+        if one.answer is not None and not one.request.may_hold:
+            begun = one.request.lo, one.request.hi
+            yield from over(record, one, begun, UNHELD_NS + LATE_NS, f"{one.name} may not be held, and is")
+
+
+def not_early(record: Record) -> Iterator[Said]:
+    """pull.hold.not_early."""
+    for request, answer in read_answers(record):
+        early = answer.hi + LATE_NS < _deadline(request)[0]
+        if answer.code != 19 or not request.may_hold or not early:
+            continue
+        if deleted_between(record, request.place, request, answer):
+            continue
+        why = f"{request.request} is told 19 before its deadline"
+        is_short = not is_inside(record, request.source) and answer.hi - request.lo >= SHORT_POLLING_NS
+        for said in unless_stopping(record, request, answer, why):
+            yield unknown(request, why) if is_short or request.source in record.loose else said
+
+
+def hold_allowed(record: Record) -> Iterator[Said]:
+    """pull.hold.allowed."""
+    held = {one.about for one in record.of("hold")}
+    for one in exchanges(record):
+        if one.request.about in held and not one.request.may_hold:
+            yield violated(one.request, f"{one.name} may not be held, and is")
+
+
+def hold_once(record: Record) -> Iterator[Said]:
+    """pull.hold.once."""
+    first = {one.about: one for one in reversed(record.of("hold"))}
+    for one in record.of("hold"):
+        if one is not first[one.about]:
+            yield violated(one, f"{one.request} is held twice")
+
+
+def hold_unanswered(record: Record) -> Iterator[Said]:
+    """pull.hold.unanswered."""
+    for one in exchanges(record):
+        for hold in record.of("hold"):
+            if hold.about == one.request.about and one.answer is not None and before(one.answer, hold):
+                yield violated(one.request, f"{one.name} is held after its answer")
+
+
+def hold_at_end(record: Record) -> Iterator[Said]:
+    """pull.hold.at_end."""
+    for one in exchanges(record):
+        for hold in record.of("hold"):
+            if hold.about == one.request.about:
+                end = possible_end(record, one.request, hold)
+                if end is not None and one.request.offset > end:
+                    lo = risen_from(record, one.request, one.request.offset)
+                    yield from absent(record, one.request, lo, hold.hi, f"{one.name} is held past the end")
+
+
+HELD: Final = "held_as_asked"
+Clause = Callable[[Record], Iterator[Said]]
+CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
+    "pull.wake.prompt": ("no_lost_wakeup", wake_prompt),
+    "pull.deadline.met": ("answered_by_deadline", deadline_met),
+    "pull.answered": ("answered_by_deadline", answered),
+    "pull.stop.answered": ("answered_on_stop", stop_answered),
+    "pull.unheld.prompt": (HELD, unheld_prompt),
+    "pull.hold.not_early": (HELD, not_early),
+    "pull.hold.allowed": (HELD, hold_allowed),
+    "pull.hold.once": (HELD, hold_once),
+    "pull.hold.unanswered": (HELD, hold_unanswered),
+    "pull.hold.at_end": (HELD, hold_at_end),
+}
