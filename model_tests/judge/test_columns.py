@@ -14,7 +14,7 @@ from longpoll_judge.expression import java_hash, parse
 from longpoll_judge.latency import bucket_counts, percentiles
 from longpoll_judge.queue_log import NEVER, Growth, QueueLog
 from longpoll_judge.schema import fill
-from longpoll_judge.survey import jump_count, merge, sequence_faults, survey_slice
+from longpoll_judge.survey import Run, merge, sequence_faults, survey_slice
 
 MOMENTS = st.integers(0, 50)
 GROWTHS = st.lists(st.tuples(st.integers(0, 12), MOMENTS, st.integers(0, 9)), max_size=8)
@@ -123,7 +123,7 @@ def test_percentiles_are_within_one_per_cent_and_add_up(values: list[int], cut: 
 @given(numbers=st.lists(st.integers(0, 15), max_size=20))
 def test_sequence_faults_are_those_of_the_numbers(numbers: list[int]) -> None:
     """Missing and repeated numbers are counted exactly, from runs in any order."""
-    faults = sequence_faults([(number, number) for number in numbers])
+    faults = sequence_faults([Run(number, number) for number in numbers])
     missing = set(range(max(numbers, default=-1) + 1)) - set(numbers)
 
     assert faults.missing_count == len(missing)
@@ -133,7 +133,7 @@ def test_sequence_faults_are_those_of_the_numbers(numbers: list[int]) -> None:
 
 @given(starts=st.lists(st.integers(0, 400), min_size=1, max_size=8), cuts=st.sets(st.integers(1, 7)))
 def test_a_clock_set_back_is_seen_wherever_slices_are_cut(starts: list[int], cuts: set[int]) -> None:
-    """Whether any event lies over a minute before one with a lower number does not depend on the slices."""
+    """Whether any event lies over a second before one with a lower number does not depend on the slices."""
     seconds = np.array(starts, dtype=np.int64)
     borders = [0, *sorted(cut for cut in cuts if cut < len(starts)), len(starts)]
     surveys = []
@@ -143,6 +143,6 @@ def test_a_clock_set_back_is_seen_wherever_slices_are_cut(starts: list[int], cut
             for number, at in list(enumerate(starts))[begin:end]
         ]
         surveys.append(survey_slice(fill(pa.Table.from_pylist(rows)), []))
-    jumped = bool((np.maximum.accumulate(seconds) - seconds > 60).any())
+    jumped = bool((np.maximum.accumulate(seconds) - seconds > 1).any())
 
-    assert bool(jump_count(merge(surveys).sources["s"])) == jumped
+    assert bool(merge(surveys).sources["s"].steps) == jumped

@@ -101,8 +101,10 @@ def test_answers_that_name_no_queue_find_their_requests(clean: Path, tmp_path: P
 def test_two_histories_are_judged_as_one(clean: Path, tmp_path: Path) -> None:
     """The broker's inside in one directory and its outside in another make one history; one alone is not enough."""
     recording = load(clean)
-    inside = [event for event in recording.events if event.event in ("append", "make_visible", "hold", "expire")]
-    outside = [event for event in recording.events if event not in inside]
+    both = ("source_started", "source_stopped")
+    alone = ("append", "make_visible", "hold", "expire")
+    inside = [event for event in recording.events if event.event in (*alone, *both)]
+    outside = [event for event in recording.events if event.event not in alone]
     for name, events in (("inside", inside), ("outside", outside)):
         numbered = [msgspec.structs.replace(event, sequence=place) for place, event in enumerate(events)]
         write(tmp_path / name, numbered, simulated_meta())

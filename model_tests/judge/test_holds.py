@@ -32,14 +32,14 @@ def meta_with(limit: int) -> Meta:
     return msgspec.structs.replace(meta, sources=[msgspec.structs.replace(meta.sources[0], hold_limit=limit)])
 
 
-def judged(directory: Path, steps: list[Step], *, limit: int = LIMIT, lost: bool = False) -> list[Finding]:
-    """The findings about the limit in these steps."""
+def judged(directory: Path, steps: list[Step], *, limit: int = LIMIT, lost_ns: int = -1) -> list[Finding]:
+    """The findings about the limit in these steps; the source says that it lost an event at `lost_ns`."""
     made: list[dict[str, Any]] = [{"event": "source_started", "after_ns": 0, "before_ns": 0}]
     for name, number, after_ms, before_ms in steps:
         moment = {"after_ns": int(after_ms * 1e6), "before_ns": int(before_ms * 1e6)}
         place = {"topic": "T", "queue": 0, "request": f"r{number}", "connection": f"c{number}", "visible_end": 0}
         made.append({"event": name, **moment, **place})
-    made += [{"event": "lost", "after_ns": 10**9, "before_ns": 10**9, "lost_count": 1}] if lost else []
+    made += [{"event": "lost", "after_ns": lost_ns, "before_ns": lost_ns, "lost_count": 1}] if lost_ns >= 0 else []
     made.append({"event": "source_stopped", "after_ns": 10**9, "before_ns": 10**9})
     events = [Event(**fields, source=SOURCE, sequence=at, broker=BROKER) for at, fields in enumerate(made)]
     write(directory, events, meta_with(limit))
@@ -84,10 +84,15 @@ def test_what_stays_is_counted(tmp_path: Path, between: list[Step]) -> None:
 
 
 def test_without_a_promise_nothing_is_broken(tmp_path: Path) -> None:
-    """A source that declares no limit, or a large one, is not counted; a lost event makes a finding unknown."""
+    """A source that declares no limit, or a large one, is not counted."""
     assert judged(tmp_path / "none", HELD, limit=-1) == []
     assert judged(tmp_path / "large", HELD, limit=3) == []
-    assert [each.verdict for each in judged(tmp_path / "lost", HELD, lost=True)] == ["unknown"]
+
+
+@pytest.mark.parametrize(("lost_ns", "verdict"), [(2_500_000, "unknown"), (900_000_000, "violated")])
+def test_what_may_have_left_unseen_is_not_certain(tmp_path: Path, lost_ns: int, verdict: str) -> None:
+    """An event that was lost while the pulls were held may have ended one; one lost long after may not."""
+    assert [each.verdict for each in judged(tmp_path / "lost", HELD, lost_ns=lost_ns)] == [verdict]
 
 
 def crowded(directory: Path) -> Result:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from longpoll_judge import home, keys
 from longpoll_judge.generate import Load, simulate, simulated_meta
+from longpoll_judge.holes import holes_of
 from longpoll_judge.keys import Keys, open_keys, repeated, text_hashes
 from longpoll_judge.local import judge_stretches
 from longpoll_judge.overview import overview_of_table
@@ -35,10 +36,12 @@ CONTEXT = Context(
     late_ns=0,
     answers_on_stop=True,
     sources={
-        "one": SourceFacts(last_ns=99, stopped_ns=99, lossy=False, gapped=False),
-        "other": SourceFacts(last_ns=98, stopped_ns=None, lossy=True, gapped=True),
+        "one": SourceFacts(last_ns=99, stopped_ns=99, holes=holes_of([(20, 22), (40, 40)])),
+        "other": SourceFacts(last_ns=98, stopped_ns=None, holes=holes_of([(50, 1 << 61)]), is_steady=False),
     },
     closes={("one", ""): (70, 80)},
+    broker_holes={"": holes_of([(20, 22), (40, 40)])},
+    blocked={("one", ""): holes_of([(30, 35)])},
 )
 MOMENTS = st.integers(0, 60)
 EVENTS = st.fixed_dictionaries(
@@ -124,7 +127,7 @@ def test_simulated_histories_are_judged_as_the_whole(seed: int, faults: list[str
         with contextlib.suppress(NoVictimError):
             FAULTS[name].apply(recording)
     table = table_of_events(recording.events)
-    source = {"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None, lossy=False, gapped=False)}
+    source = {"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None)}
     context = Context(wake_ns=MS, late_ns=0, answers_on_stop=True, sources=source, closes={})
     stretches = stretches_of(cut(table, list(range(0, len(table), stretch))))
     swept = sweep(stretches, (0, len(stretches.plan.stretches)), context, keys.NO_KEYS, lambda _keys: None)
@@ -146,7 +149,7 @@ def faulty_history(*names: str) -> pa.Table:
 
 def both(table: pa.Table, stretch_events: int) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """What is said of a history in stretches, and of the whole."""
-    source = {"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None, lossy=False, gapped=False)}
+    source = {"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None)}
     context = Context(wake_ns=100 * MS, late_ns=50 * MS, answers_on_stop=True, sources=source, closes={})
     stretches = stretches_of(cut(table, list(range(0, len(table), stretch_events))))
     return told(judge_stretches(stretches, context)), told(judge_table(table, context))
@@ -247,7 +250,7 @@ def test_a_pull_that_is_never_answered_needs_no_whole_log() -> None:
     assert in_stretches == whole
     assert any("was not answered" in row[3] for row in whole)
     stretches = stretches_of(cut(table, list(range(0, len(table), 50))), 50)
-    source = {"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None, lossy=False, gapped=False)}
+    source = {"broker-a#1": SourceFacts(last_ns=1 << 60, stopped_ns=None)}
     context = Context(wake_ns=100 * MS, late_ns=50 * MS, answers_on_stop=True, sources=source, closes={})
     rest = sweep(stretches, (0, len(stretches.plan.stretches)), context, keys.NO_KEYS, lambda _keys: None).rest
     read: list[int] = []

@@ -50,9 +50,7 @@ GUARD = "reference/longpoll/guard.py"
 def offences(name: str, text: str) -> list[str]:
     """The rules that a text breaks."""
     allowed = {"a broad except": 1} if name == GUARD else {}
-    return [
-        f"{name}: {rule}" for rule, pattern in BANNED.items() if len(pattern.findall(text)) > allowed.get(rule, 0)
-    ]
+    return [f"{name}: {rule}" for rule, pattern in BANNED.items() if len(pattern.findall(text)) > allowed.get(rule, 0)]
 
 
 def test_text_is_clean() -> None:

@@ -13,8 +13,9 @@ from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.batch import Events, QueueName
+from longpoll_judge.holes import NO_HOLES
 from longpoll_judge.outlook import Outlook
-from longpoll_judge.queue_log import NEVER, Integers, Matching, QueueLog
+from longpoll_judge.queue_log import BEGINNING, NEVER, Integers, Matching, QueueLog
 from longpoll_judge.result import FindingVerdict
 from longpoll_judge.steps import MS, Pulls, pulls, queue_log
 from longpoll_judge.survey import Context
@@ -89,6 +90,33 @@ class Case:
                 for column, values in zip(answers, question(matching, mine), strict=True):
                     column[mine] = values
         return answers
+
+    def is_log_whole(self, until_ns: Integers) -> Booleans:
+        """Whether the record of the queue's log is whole from its beginning until each moment."""
+        first_ns = np.full(len(until_ns), BEGINNING, dtype=np.int64)
+        return ~self.context.log_holes(self.name[0]).touch(first_ns, until_ns)
+
+    def is_watched(self, first_ns: Integers, last_ns: Integers) -> Booleans:
+        """Whether nothing that happened to each pull in [first, last] can be missing from its source's record."""
+        whole = np.ones(len(self.pulls), dtype=np.bool_)
+        for number, facts in enumerate(self.pulls.source_facts):
+            if len(facts.holes):
+                mine = self.pulls.source == number
+                whole[mine] = ~facts.holes.touch(first_ns[mine], last_ns[mine])
+        return whole
+
+    def is_unread(self, wanted: Booleans, first_ns: Integers, last_ns: Integers) -> Booleans:
+        """Of the wanted pulls those whose connection was not read, in either direction, at a moment of [first, last].
+
+        Answers are seen there later than they were sent, or never, and requests are not received when they are seen.
+        """
+        unread = np.zeros(len(self.pulls), dtype=np.bool_)
+        for pull in np.flatnonzero(wanted).tolist() if self.context.blocked else ():
+            row = int(self.pulls.row[pull])
+            name = self.events.text("source", row), self.events.text("connection", row)
+            blocked = self.context.blocked.get(name, NO_HOLES)
+            unread[pull] = bool(blocked.touch(first_ns[pull : pull + 1], last_ns[pull : pull + 1])[0])
+        return unread
 
     def message_rows(self, offset: int, until_ns: int) -> list[int]:
         """The log's events that show one message: its append or acknowledgement, and what made it visible by then."""

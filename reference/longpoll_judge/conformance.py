@@ -52,7 +52,7 @@ def judge_conformance(history: History, context: Context) -> tuple[list[Finding]
             gaps.append(Gap("unknown law", source, 1, f"source {source!r} declares no law that there is: {error}"))
             continue
         facts = context.sources.get(source, UNSEEN)
-        findings += judge_run(checker, events, is_whole=not (facts.lossy or facts.gapped))
+        findings += judge_run(checker, events, is_whole=facts.is_steady and not len(facts.holes))
     return findings, gaps
 
 

@@ -13,15 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from longpoll_judge.arrow import compute
 from longpoll_judge.result import HOLD_LIMIT_KEPT, Finding
 from longpoll_judge.schema import REQUIRED, event_dict
 from longpoll_judge.source import History, read_slice
 from longpoll_judge.steps import MS
-from longpoll_judge.survey import Context, Survey
+from longpoll_judge.survey import Context, SourceFacts, Survey
 
 BEGINS: Final = ("hold", "keep")
 ENDS: Final = ("take", "expire", "run", "stop", "answer_sent")
@@ -43,9 +44,7 @@ def judge_holds(history: History, survey: Survey, context: Context) -> list[Find
     found = []
     for source, events in _events_by_source(history, crowded).items() if crowded else ():
         facts = context.sources[source]
-        finding = judge_source(
-            events, crowded[source], last_ns=facts.last_ns, is_whole=not (facts.lossy or facts.gapped)
-        )
+        finding = judge_source(events, crowded[source], facts)
         found += [] if finding is None else [finding]
     return found
 
@@ -105,21 +104,22 @@ def _finds(held: Event, recheck: Event) -> bool:
     return bool(held["event"] != "hold" or recheck["visible_end"] > held["visible_end"])
 
 
-def judge_source(events: Iterable[Event], limit: int, *, last_ns: int, is_whole: bool) -> Finding | None:
-    """Judge the events of one source; `is_whole` unless some of them are missing."""
+def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Finding | None:
+    """Judge the events of one source; a pull may be gone from where the record has a hole."""
     table = _Table()
     for event in sorted(events, key=lambda event: (event["after_ns"], event["before_ns"], event["sequence"])):
         table.see(event)
     for request in list(table.begun):
-        table.end(request, last_ns)
-    together = _too_many(table.held, limit)
+        table.end(request, facts.last_ns)
+    certain = _too_many(list(_whole(table.held, facts)), limit) if facts.is_steady else []
+    together = certain or _too_many(table.held, limit)
     if not together:
         return None
     shown = sorted((held.event for held in together), key=lambda event: (event["after_ns"], event["sequence"]))
     return Finding(
         property=HOLD_LIMIT_KEPT,
         clause="hold.limit.kept",
-        verdict="violated" if is_whole else "unknown",
+        verdict="violated" if certain else "unknown",
         topic=shown[-1]["topic"],
         queue=shown[-1]["queue"],
         request=shown[-1]["request"],
@@ -128,6 +128,13 @@ def judge_source(events: Iterable[Event], limit: int, *, last_ns: int, is_whole:
         why=f"{len(together)} pulls were held at once, and the broker promises to hold at most {limit}",
         evidence=[event_dict(event) for event in shown[-EVIDENCE_MAX:]],
     )
+
+
+def _whole(held: list[_Held], facts: SourceFacts) -> Iterator[_Held]:
+    """What was held for certain only until the next hole of the record, which may hide its end."""
+    begins = np.array([each.begin_ns for each in held], dtype=np.int64)
+    for each, hole_ns in zip(held, facts.holes.begin_from(begins).tolist(), strict=True):
+        yield evolve(each, end_ns=max(min(each.end_ns, hole_ns), each.begin_ns))
 
 
 def _too_many(held: list[_Held], limit: int) -> list[_Held]:

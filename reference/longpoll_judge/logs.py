@@ -18,7 +18,7 @@ from longpoll_judge.batch import Events, Integers
 from longpoll_judge.case import Explanation, Suspects, suspects
 from longpoll_judge.contract import CLAUSE
 from longpoll_judge.result import OFFSETS_IN_ORDER
-from longpoll_judge.survey import UNSEEN, Context
+from longpoll_judge.survey import Context
 
 CLAUSES: Final = {"append": "log.append.once", "message_acknowledged": "log.acknowledged.once"}
 WORDS: Final = {"append": "appended", "message_acknowledged": "acknowledged"}
@@ -81,11 +81,14 @@ def _left_out(events: Events, rows: Integers, context: Context) -> list[Suspects
     """Appends that do not follow upon the offset before; what is missing may have been lost by the recorder."""
     values, first = np.unique(events.integers("queue_offset", rows), return_index=True)
     skips = np.append(False, np.diff(values) > 1)
-    facts = context.sources.get(events.text("source", int(rows[0])), UNSEEN)
-    is_whole = not (facts.lossy or facts.gapped)
+    holes = context.log_holes(events.text("broker", int(rows[0])))
+    after_ns = events.integers("after_ns", rows[first])
+    before_ns = events.integers("before_ns", rows[first])
+    since_ns = np.minimum(np.append(after_ns[:1], after_ns[:-1]), after_ns)
+    is_whole = ~holes.touch(since_ns, np.maximum(np.append(before_ns[:1], before_ns[:-1]), before_ns))
 
     def explain(member: int) -> Explanation:
         why = f"no message was appended between the queue offsets {values[member - 1]} and {values[member]}"
         return Explanation("log.append.gapless", why, [int(rows[first[member - 1]]), int(rows[first[member]])])
 
-    return suspects(OFFSETS_IN_ORDER, skips & is_whole, skips & (not is_whole), rows[first], explain)
+    return suspects(OFFSETS_IN_ORDER, skips & is_whole, skips & ~is_whole, rows[first], explain)

@@ -74,12 +74,12 @@ def _answer_deleted(recording: Recording) -> None:
 
 def _answer_delayed(recording: Recording) -> None:
     request, answer = _pick_expired(recording)
-    recording.replace(answer, moved(answer, deadline_ns(request) + ALLOWANCE_MS * MS - answer.after_ns))
+    recording.delay(answer, deadline_ns(request) + ALLOWANCE_MS * MS - answer.after_ns)
 
 
 def _wake_delayed(recording: Recording) -> None:
     _request, answer = pick(recording, lambda _request, answer: answer.cause == "woken" and answer.code == 0)
-    recording.replace(answer, moved(answer, WAKE_DELAY_MS * MS))
+    recording.delay(answer, WAKE_DELAY_MS * MS)
 
 
 def _answer_duplicated(recording: Recording) -> None:
@@ -205,18 +205,20 @@ def _sequence_gap(recording: Recording) -> None:
 
 def _events_lost(recording: Recording) -> None:
     """The source says that it dropped events, and the answer of one pull is among them."""
+    before = list(recording.events)
     _answer_deleted(recording)
-    place = len(recording.events) // 2
-    event = recording.events[place]
+    pairs = zip(before, [*recording.events, None], strict=True)
+    lost = next(was for was, event in pairs if event is None or was.after_ns != event.after_ns)
+    event = next(each for each in recording.events if each.source == lost.source and each.sequence == lost.sequence)
     told = Event(
         event="lost",
-        after_ns=event.after_ns,
-        before_ns=event.before_ns,
-        source=event.source,
-        sequence=event.sequence,
+        after_ns=lost.after_ns,
+        before_ns=lost.before_ns,
+        source=lost.source,
+        sequence=lost.sequence,
         lost_count=1,
     )
-    recording.replace(event, event, told)
+    recording.replace(event, told, event)
 
 
 FAULTS: Final[dict[str, Fault]] = {

@@ -71,12 +71,12 @@ def _answered_much_later(recording: Recording) -> None:
 
 def _wake_late(recording: Recording) -> None:
     _request, answer = pick(recording, lambda _request, answer: answer.cause == "woken" and answer.code == 0)
-    recording.replace(answer, moved(answer, 150 * MS))
+    recording.delay(answer, 150 * MS)
 
 
 def _deadline_missed(recording: Recording) -> None:
     request, answer = pick(recording, lambda _request, answer: answer.cause == "expired")
-    recording.replace(answer, moved(answer, deadline_ns(request) + 60 * MS - answer.after_ns))
+    recording.delay(answer, deadline_ns(request) + 60 * MS - answer.after_ns)
 
 
 def _timeout_cut(recording: Recording) -> None:

@@ -58,7 +58,8 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
     delay_most = pulls.answered_before_ns - since_after
     over = is_judged & (delay_least > wake_ns)
     may_be_over = is_judged & pulls.is_answered & (visible_after < NEVER) & (delay_most > wake_ns)
-    is_excused = ~pulls.is_answered & pulls.facts("lossy")
+    missing = ~pulls.is_answered & (pulls.missing_until_ns - since_before <= wake_ns)
+    unread = case.is_unread(over, pulls.received_after_ns, _looked_until(case))
 
     def explain(pull: int) -> Explanation:
         matching = case.matchings[int(pulls.expression[pull])]
@@ -71,16 +72,29 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
         limit = f"(allowed {ms(wake_ns)})"
         fits = _fits(visible_after[pull], pulls.received_before_ns[pull]) if pulls.is_answered[pull] else ""
         why = f"{asked} {since} and {outcome} {ms(max(delay_least[pull], 0))}{most} later {limit}{fits}"
+        why += _doubt(missing[pull], unread[pull])
         log_rows = case.message_rows(message, pulls.answered_before_ns[pull])
         return Explanation("pull.wake.prompt", why, _rows(case, pull), log_rows)
 
+    doubted = missing | unread
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
     if not case.log.is_white_box:
         measured &= visible_before > pulls.received_after_ns
     return (
-        suspects(NO_LOST_WAKEUP, over & ~is_excused, (over & is_excused) | (may_be_over & ~over), pulls.row, explain),
+        suspects(NO_LOST_WAKEUP, over & ~doubted, (over & doubted) | (may_be_over & ~over), pulls.row, explain),
         np.maximum(delay_most[measured], 0),
     )
+
+
+def _looked_until(case: Case) -> Integers:
+    """When each pull's answer came at the latest, or was looked for in vain."""
+    return np.where(case.pulls.is_answered, case.pulls.answered_before_ns, case.pulls.answered_after_ns)
+
+
+def _doubt(missing: bool, unread: bool) -> str:
+    """Why what was seen is not certain."""
+    hole = "; the record has a hole in that time, and the answer may be in it" if missing else ""
+    return hole + ("; its connection was not read in that time" if unread else "")
 
 
 def _fits(visible_after_ns: int, received_before_ns: int) -> str:
@@ -100,31 +114,35 @@ def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
     over = is_judged & (late_least > late_ns)
     may_be_over = is_judged & pulls.is_answered & (late_most > late_ns)
     forgotten = _forgotten_on_stop(case) & ~over
-    is_excused = ~pulls.is_answered & pulls.facts("lossy")
+    missing = ~pulls.is_answered & (pulls.missing_until_ns - due_before <= late_ns)
+    unread = case.is_unread(over | forgotten, pulls.received_after_ns, _looked_until(case))
 
     def explain(pull: int) -> Explanation:
+        doubt = _doubt(missing[pull], unread[pull])
         timeout = f"timeout of {ms(pulls.timeout_ns[pull])}" if pulls.may_hold[pull] else "no leave to be held"
         asked = f"a pull at offset {pulls.offset[pull]} with a {timeout}"
         if pulls.is_answered[pull]:
             how_late = f"{ms(max(late_least[pull], 0))} to {ms(late_most[pull])} after its deadline"
-            why = f"{asked} was answered {how_late} (allowed {ms(late_ns)})"
+            why = f"{asked} was answered {how_late} (allowed {ms(late_ns)}){doubt}"
             return Explanation("pull.deadline.met", why, _rows(case, pull))
         how_long = f"although the history goes on for {ms(late_least[pull])} after its deadline"
-        why = f"{asked} was never answered, {how_long} (allowed {ms(late_ns)})"
+        why = f"{asked} was never answered, {how_long} (allowed {ms(late_ns)}){doubt}"
         return Explanation("pull.answered", why, _rows(case, pull))
 
     def explain_forgotten(pull: int) -> Explanation:
         reason = "although its connection stayed open and the policy answers held pulls when the broker stops"
-        why = f"a pull at offset {pulls.offset[pull]} was never answered, {reason}"
+        why = f"a pull at offset {pulls.offset[pull]} was never answered, {reason}{_doubt(cut_off[pull], unread[pull])}"
         return Explanation("pull.stop.answered", why, _rows(case, pull))
 
-    violated, unknown = over & ~is_excused, (over & is_excused) | (may_be_over & ~over)
+    doubted = missing | unread
+    violated, unknown = over & ~doubted, (over & doubted) | (may_be_over & ~over)
     is_open = ~pulls.is_answered & ~pulls.is_closed & ~violated & ~unknown & ~forgotten
     was_cut = np.array([facts.stopped_ns is None for facts in pulls.source_facts], dtype=np.bool_)
     open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open]])) if len(was_cut) else 0
     measured = pulls.may_hold & pulls.is_answered & (late_most >= 0)
     found = suspects(ANSWERED_BY_DEADLINE, violated, unknown, pulls.row, explain)
-    open_ones = forgotten & ~is_excused, forgotten & is_excused
+    cut_off = pulls.missing_until_ns < pulls.answered_after_ns
+    open_ones = forgotten & ~cut_off & ~unread, forgotten & (cut_off | unread)
     found += suspects(ANSWERED_ON_STOP, *open_ones, pulls.row, explain_forgotten)
     return found, late_most[measured], open_at_cut
 

@@ -57,6 +57,19 @@ class Recording:
             if is_later:
                 self.events[place] = change(event, sequence=event.sequence + shift)
 
+    def delay(self, event: Event, delay_ns: int) -> None:
+        """Have an event happen later, with the number that its observer would have given it then."""
+        self.replace(event)
+        late = moved(event, delay_ns)
+        mine = [place for place, one in enumerate(self.events) if one.source == event.source]
+        later = [place for place in mine if self.events[place].after_ns > late.after_ns]
+        place = min(later, default=mine[-1])  # nothing comes after the end of a source
+        number = self.events[place].sequence
+        for other in mine:
+            if self.events[other].sequence >= number:
+                self.events[other] = change(self.events[other], sequence=self.events[other].sequence + 1)
+        self.events.insert(place, change(late, sequence=number))
+
 
 def change(event: Event, /, **fields: object) -> Event:
     """The event with some fields changed."""

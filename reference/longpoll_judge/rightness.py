@@ -64,7 +64,7 @@ def judge_rightness(case: Case) -> list[Suspects]:
     first_rule = np.full(len(answers.pull), -1, dtype=np.int64)
     for number, rule in reversed(list(enumerate(rules))):
         first_rule[rule.broken] = number
-    whole = ~(case.pulls.facts("lossy") | case.pulls.facts("gapped"))[answers.pull]
+    whole = case.is_log_whole(answers.answered_before_ns)
     weak = np.array([rule.needs_whole_record for rule in rules])[first_rule] & ~whole
     is_broken = first_rule >= 0
 

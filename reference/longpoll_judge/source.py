@@ -7,7 +7,7 @@ Leaves out how a kind of part is read (`ndjson`, `parquet`) and what the events 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,7 @@ from longpoll_spec.history import (
     PART_SUFFIXES,
     Law,
     Meta,
+    Source,
 )
 
 SLICE_BYTES: Final = 8 << 20
@@ -120,13 +121,24 @@ def _read_meta(directory: Path, damages: list[Damage]) -> Meta | None:
     except (msgspec.DecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
         damages.append(Damage(str(file), -1, f"cannot be read ({error}): the sources' clocks are taken as they are"))
         return None
-    if any(max(abs(source.offset_ns), abs(source.uncertainty_ns)) >= INTEGER_LIMIT for source in meta.sources):
-        damages.append(Damage(str(file), -1, "a clock offset is out of range: the clocks are taken as they are"))
+    wrong = next((text for source in meta.sources for text in _odd_numbers(source)), None)
+    if wrong is not None:
+        damages.append(Damage(str(file), -1, f"{wrong}: the clocks are taken as they are, and no promise is known"))
         return None
     if meta.format_version != FORMAT_VERSION:
         text = f"format {meta.format_version} is not the one read here, {FORMAT_VERSION}: the directory is left unread"
         damages.append(Damage(str(file), -1, text))
     return meta
+
+
+def _odd_numbers(source: Source) -> Iterator[str]:
+    """What is wrong with the numbers that a source gives of itself."""
+    if abs(source.offset_ns) >= INTEGER_LIMIT:
+        yield f"offset_ns of source {source.name!r} is {source.offset_ns}, which is out of range"
+    if not 0 <= source.uncertainty_ns < INTEGER_LIMIT:
+        yield f"uncertainty_ns of source {source.name!r} is {source.uncertainty_ns}, which is no width"
+    if not -1 <= source.hold_limit < INTEGER_LIMIT:
+        yield f"hold_limit of source {source.name!r} is {source.hold_limit}, which is no number of pulls"
 
 
 def _cut(part: Path, rename: dict[str, str], clocks: dict[str, tuple[int, int]], damages: list[Damage]) -> list[Slice]:

@@ -72,9 +72,11 @@ class Pulls:
     expressions: list[Expression | None] = field()
     answer_row: Integers = field()
     answered_after_ns: Integers = field()
-    """When the answer was certainly not sent before; without answer the last moment that it was certainly missing."""
+    """When the answer was certainly not sent before; without answer the last moment at which it was looked for."""
     answered_before_ns: Integers = field()
     """Without answer `NEVER`."""
+    missing_until_ns: Integers = field()
+    """Without answer: until then the record is whole, so that it is certainly missing; else `answered_after_ns`."""
     is_closed: NDArray[np.bool_] = field()
     """Without answer: the connection was closed."""
     source_facts: list[SourceFacts] = field()
@@ -88,10 +90,6 @@ class Pulls:
     def is_answered(self) -> NDArray[np.bool_]:
         """Whether each pull has an answer."""
         return self.answer_row >= 0
-
-    def facts(self, flag: str) -> NDArray[np.bool_]:
-        """A flag of each pull's source."""
-        return np.array([getattr(facts, flag) for facts in self.source_facts], dtype=np.bool_)[self.source]
 
 
 def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
@@ -109,13 +107,19 @@ def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
     answered_after_ns[~is_answered] = np.minimum(answered_after_ns[~is_answered], closed_after_ns)
     is_closed = np.zeros(len(row), dtype=np.bool_)
     is_closed[~is_answered] = closed_after_ns < NEVER
+    missing_until_ns = answered_after_ns.copy()
+    received_after_ns = events.integers("after_ns", row)
+    for number, fact in enumerate(facts):
+        mine = np.flatnonzero(~is_answered & (source == number)) if len(fact.holes) else row[:0]
+        whole_ns = fact.holes.begin_from(received_after_ns[mine])
+        missing_until_ns[mine] = np.minimum(missing_until_ns[mine], whole_ns)
     may_hold = events.flags("may_hold", row)
     held = events.answer_to(events.request_key[row], "hold") >= 0
     expression, expressions = _expressions(events, row)
     timeout_ms = np.clip(events.integers("timeout_ms", row), 0, TIMEOUT_MS_MAX)
     return Pulls(
         row=row,
-        received_after_ns=events.integers("after_ns", row),
+        received_after_ns=received_after_ns,
         received_before_ns=events.integers("before_ns", row),
         offset=events.integers("offset", row),
         count_max=events.integers("count_max", row),
@@ -127,6 +131,7 @@ def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
         answer_row=answer_row,
         answered_after_ns=answered_after_ns,
         answered_before_ns=np.where(is_answered, events.integers("before_ns", answer_row), NEVER),
+        missing_until_ns=missing_until_ns,
         is_closed=is_closed,
         source_facts=facts,
         source=source,

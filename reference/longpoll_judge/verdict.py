@@ -6,26 +6,27 @@ which. Leaves out the survey of the evidence and the overall verdict.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+from attrs import evolve
 
 from longpoll_judge.answers import FOUND, NO_MATCHED_MSG
 from longpoll_judge.batch import Events, QueueName, make_batch
-from longpoll_judge.case import Case, Log, Suspects, make_case, make_log
+from longpoll_judge.case import Case, Explanation, Log, Suspects, make_case, make_log
 from longpoll_judge.clause import PULL_RESULTS
 from longpoll_judge.latency import bucket_counts
 from longpoll_judge.logs import judge_log
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.promptness import judge_promptness
 from longpoll_judge.queue_log import Integers
-from longpoll_judge.result import Finding
+from longpoll_judge.result import ANSWERED_ONCE, Finding
 from longpoll_judge.rightness import judge_once, judge_rightness
 from longpoll_judge.steps import MS
-from longpoll_judge.survey import Context
+from longpoll_judge.survey import UNSEEN, Context
 
 FINDINGS_MAX: Final = 50
 """Most findings that one queue lists for one property and verdict; the others are counted."""
@@ -68,7 +69,7 @@ def judge_logs(logs: Mapping[QueueName, Log], context: Context) -> pa.Table:
     for name, log in logs.items():
         if any(map(len, map(log.events.rows, LOG_EVENTS))):
             rows.append(_queue_row(name))
-            for group in judge_log(log.events, context):
+            for group in steady(judge_log(log.events, context), name, log.events, context):
                 rows += _findings(name, log.events, log.events, group)
     return as_table(rows)
 
@@ -86,10 +87,33 @@ def judge_case(case: Case) -> pa.Table:
     promptness = judge_promptness(case)
     latencies = [_latency("wake", promptness.wake_ns), _latency("late", promptness.late_ns)]
     rows: list[Row] = [_queue_row(name), ("pulls", 0, len(case.pulls), "")]
-    for group in (*promptness.suspects, *judge_rightness(case), *judge_once(case)):
+    groups = (*promptness.suspects, *judge_rightness(case), *judge_once(case))
+    for group in steady(groups, name, events, case.context):
         rows += _findings(name, events, log_events, group)
     rows += ((("note", 0, count, text)) for text, count in _notes(case, promptness.open_at_cut) if count)
     return pa.concat_tables([as_table(rows), *latencies])
+
+
+TIMELESS: Final = (ANSWERED_ONCE,)
+"""Properties that rest on no moment."""
+
+
+def steady(groups: Iterable[Suspects], name: QueueName, events: Events, context: Context) -> Iterator[Suspects]:
+    """The suspects, but what rests on the moments of a clock that was set back is unknown."""
+    for group in groups:
+        sources, names = events.codes("source", group.rows)
+        moved = [not context.sources.get(source, UNSEEN).is_steady for source in names]
+        doubted = np.array(moved, dtype=np.bool_)[sources] | (name[0] in context.unsteady_brokers)
+        if group.verdict == "unknown" or group.property in TIMELESS or not doubted.any():
+            yield group
+            continue
+
+        def explain(member: int, told: Callable[[int], Explanation] = group.explain) -> Explanation:
+            explanation = told(member)
+            return evolve(explanation, why=f"{explanation.why}; a clock that was set back told the moments")
+
+        yield evolve(group, members=group.members[~doubted], rows=group.rows[~doubted])
+        yield Suspects(group.property, "unknown", group.members[doubted], group.rows[doubted], explain)
 
 
 def queue_rows(names: Iterable[QueueName]) -> pa.Table:

@@ -1,0 +1,284 @@
+"""Where the record has holes, or its clock was set back, nothing that rests on that is certain; elsewhere it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from longpoll_judge.generate import SOURCE, simulated_meta, write
+from longpoll_judge.holes import HOLES_MAX, holes_of
+from longpoll_judge.job import judge
+from longpoll_judge.plant import FAULTS
+from longpoll_judge.recording import MS, PULLS, Recording, change, load, moved
+from longpoll_judge.result import ANSWERED_BY_DEADLINE, ANSWERED_ONCE, Result
+from longpoll_spec.history import Event
+
+INSIDE = ("make_visible", "hold", "expire")
+
+
+def judged(directory: Path, recording: Recording) -> Result:
+    """The verdict on a history in memory."""
+    write(directory, recording.events, recording.meta)
+    return judge([directory], engine="local")
+
+
+def numbered(events: list[Event]) -> list[Event]:
+    """The events with numbers from 0."""
+    return [change(event, sequence=number) for number, event in enumerate(events)]
+
+
+def seen_from_outside(recording: Recording) -> None:
+    """Leave what a proxy sees: each append becomes its acknowledgement."""
+    kept = [event for event in recording.events if event.event not in INSIDE]
+    named = [change(each, event="message_acknowledged") if each.event == "append" else each for each in kept]
+    recording.events = numbered(named)
+
+
+def violated(result: Result) -> list[str]:
+    """Why what is certainly wrong is wrong."""
+    return [finding.why for finding in result.findings if finding.verdict == "violated"]
+
+
+def gap_kinds(result: Result) -> set[str]:
+    """The kinds of evidence that is missing."""
+    return {gap["kind"] for gap in result.gaps}
+
+
+def without(recording: Recording, first: int, count: int) -> None:
+    """Events go missing without a word."""
+    del recording.events[first : first + count]
+
+
+def declared(recording: Recording, first: int, count: int) -> None:
+    """The observer says that it lost the events, and numbers the others as if they had not been."""
+    lost = recording.events[first : first + count]
+    first_ns, last_ns = min(event.after_ns for event in lost), max(event.before_ns for event in lost)
+    told = Event(event="lost", after_ns=first_ns, before_ns=last_ns, source=SOURCE, sequence=0, lost_count=count)
+    recording.events = numbered([*recording.events[:first], told, *recording.events[first + count :]])
+
+
+def nothing(_recording: Recording) -> None:
+    """Leave the history as it was seen from inside."""
+
+
+@pytest.mark.parametrize("seen", [nothing, seen_from_outside], ids=["inside", "outside"])
+@pytest.mark.parametrize("lose", [without, declared])
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.45, 0.8])
+def test_200_missing_events_accuse_nobody(
+    clean: Path,
+    tmp_path: Path,
+    part: float,
+    lose: Callable[[Recording, int, int], None],
+    seen: Callable[[Recording], None],
+) -> None:
+    """Wherever they are missing, told or not: the history of a good broker is unknown, and nothing is violated."""
+    recording = load(clean)
+    seen(recording)
+    lose(recording, 1 + int(part * len(recording.events)), 200)
+    result = judged(tmp_path / "history", recording)
+
+    assert (result.verdict, violated(result)) == ("unknown", [])
+    assert gap_kinds(result) & {"sequence gap", "lost"}
+
+
+@pytest.mark.parametrize("kept", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("seen", [nothing, seen_from_outside], ids=["inside", "outside"])
+def test_a_record_that_breaks_off_is_named(
+    clean: Path, tmp_path: Path, kept: float, seen: Callable[[Recording], None]
+) -> None:
+    """An observer that was killed leaves no source_stopped; that is a gap by itself, even if no pull is open."""
+    recording = load(clean)
+    seen(recording)
+    recording.events = recording.events[: int(kept * len(recording.events))]
+    result = judged(tmp_path / "killed", recording)
+    whole = load(clean)
+    idle = judged(tmp_path / "idle", Recording(whole.events[:-1], whole.meta))
+
+    assert (result.verdict, violated(result)) == ("unknown", [])
+    assert (idle.verdict, gap_kinds(idle), idle.findings) == ("unknown", {"source end"}, [])
+    assert "breaks off without source_stopped" in idle.gaps[0]["why"]
+
+
+def test_a_hole_elsewhere_excuses_nobody(clean: Path, tmp_path: Path) -> None:
+    """A pull that is never answered at the beginning is so, though the end of the record has a hole."""
+    recording = load(clean)
+    FAULTS["answer_deleted"].apply(recording)
+    last_ns = recording.events[-1].after_ns
+    recording.events[-1] = change(recording.events[-1], after_ns=last_ns + 10**9, before_ns=last_ns + 10**9)
+    without(recording, len(recording.events) - 40, 20)
+    result = judged(tmp_path / "history", recording)
+
+    assert {finding.property for finding in result.findings if finding.verdict == "violated"} & {ANSWERED_BY_DEADLINE}
+    assert "sequence gap" in gap_kinds(result)
+
+
+def set_back(recording: Recording, places: list[float], step_ms: int) -> None:
+    """The observer's clock is set back at these places, each time as far."""
+    starts = [int(place * len(recording.events)) for place in places]
+    for number, event in enumerate(recording.events):
+        steps = sum(number >= start for start in starts)
+        recording.events[number] = moved(event, -steps * step_ms * MS)
+
+
+@pytest.mark.parametrize("seen", [nothing, seen_from_outside], ids=["inside", "outside"])
+@pytest.mark.parametrize("step_ms", [2_000, 7_000, 50_000])
+@pytest.mark.parametrize("places", [[0.1], [0.5], [0.9], [0.3, 0.6, 0.8]], ids=str)
+def test_a_clock_set_back_accuses_nobody(
+    clean: Path, tmp_path: Path, places: list[float], step_ms: int, seen: Callable[[Recording], None]
+) -> None:
+    """Whenever and however often: numbers tell the order, so the step is seen, and no moment counts."""
+    recording = load(clean)
+    seen(recording)
+    set_back(recording, places, step_ms)
+    result = judged(tmp_path / "history", recording)
+
+    assert (result.verdict, violated(result)) == ("unknown", [])
+    assert "clock jump" in gap_kinds(result)
+
+
+def test_a_clock_that_was_right_again_accuses_nobody(clean: Path, tmp_path: Path) -> None:
+    """Set forward by 9 s and back again: what came between looks late, and is unknown."""
+    recording = load(clean)
+    third = len(recording.events) // 3
+    recording.events = [
+        moved(event, 9_000 * MS) if third <= number < 2 * third else event
+        for number, event in enumerate(recording.events)
+    ]
+    result = judged(tmp_path / "history", recording)
+
+    assert (result.verdict, violated(result)) == ("unknown", [])
+    assert any("a clock that was set back told the moments" in finding.why for finding in result.findings)
+
+
+def test_what_rests_on_no_moment_stays_certain(clean: Path, tmp_path: Path) -> None:
+    """A pull with two answers has two answers, whatever the clock did."""
+    recording = load(clean)
+    FAULTS["answer_duplicated"].apply(recording)
+    set_back(recording, [0.5], 5_000)
+    found = judged(tmp_path / "history", recording).findings
+
+    assert {finding.property for finding in found if finding.verdict == "violated"} == {ANSWERED_ONCE}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("uncertainty_ns", -1, "which is no width"),
+        ("uncertainty_ns", -10_000_000, "which is no width"),
+        ("uncertainty_ns", 1 << 62, "which is no width"),
+        ("offset_ns", -(1 << 62), "out of range"),
+        ("hold_limit", -7, "no number of pulls"),
+        ("hold_limit", 1 << 62, "no number of pulls"),
+    ],
+)
+def test_odd_numbers_of_a_source_are_damage(clean: Path, tmp_path: Path, field: str, value: int, says: str) -> None:
+    """A width below 0 would make intervals shorter than they were; no such number is used, and it is named."""
+    meta = simulated_meta()
+    odd = msgspec.structs.replace(meta, sources=[msgspec.structs.replace(meta.sources[0], **{field: value})])
+    result = judged(tmp_path / "history", Recording(load(clean).events, odd))
+
+    assert (result.verdict, violated(result)) == ("unknown", [])
+    assert [says in gap["why"] and field in gap["why"] for gap in result.gaps if gap["kind"] == "damage"] == [True]
+
+
+# -- connections that are not read ------------------------------------------------------------------------------------
+
+
+def block(recording: Recording, answer: Event, direction: str, first_ns: int, last_ns: int) -> None:
+    """The connection of the answer is not read in one direction."""
+    for name, moment_ns in (("blocked", first_ns), ("unblocked", last_ns)):
+        place = next(
+            (n for n, event in enumerate(recording.events) if event.after_ns > moment_ns), len(recording.events) - 1
+        )
+        told = Event(
+            event=name,
+            after_ns=moment_ns,
+            before_ns=moment_ns,
+            source=SOURCE,
+            sequence=0,
+            connection=answer.connection,
+            direction=direction,
+        )
+        recording.events.insert(place, told)
+    recording.events = numbered(recording.events)
+
+
+def late_answer(clean: Path) -> tuple[Recording, Event]:
+    """A history with an answer that comes 2 s late, and this answer."""
+    recording = load(clean)
+    before = {event.request for event in recording.events}
+    FAULTS["wake_delayed"].apply(recording)
+    delays = [
+        (answer.after_ns - request.after_ns, answer) for request, answer in recording.exchanges() if answer.code == 0
+    ]
+    assert before
+    return recording, max(delays, key=lambda pair: pair[0])[1]
+
+
+@pytest.mark.parametrize("direction", ["answers", "requests"])
+def test_a_client_that_does_not_read_convicts_nobody(clean: Path, tmp_path: Path, direction: str) -> None:
+    """The answer waited for its reader; that it is late is not certain, and the text says why."""
+    recording, answer = late_answer(clean)
+    block(recording, answer, direction, answer.after_ns - 1_500 * MS, answer.after_ns - 10 * MS)
+    result = judged(tmp_path / "history", recording)
+
+    assert (result.verdict, violated(result)) == ("unknown", [])
+    assert all("its connection was not read in that time" in finding.why for finding in result.findings)
+
+
+def test_what_is_not_read_at_another_time_convicts(clean: Path, tmp_path: Path) -> None:
+    """A connection that was not read before the pull came, or another one, excuses nothing."""
+    recording, answer = late_answer(clean)
+    block(recording, answer, "answers", answer.after_ns - 6_000 * MS, answer.after_ns - 5_000 * MS)
+    block(recording, change(answer, connection="other"), "answers", 0, answer.after_ns + 10**12)
+    events = [event for event in recording.events if event.event != "unblocked" or event.connection != "other"]
+    result = judged(tmp_path / "history", Recording(numbered(events), recording.meta))
+
+    assert result.verdict == "invalid"
+
+
+def test_answers_that_nobody_reads_are_not_missing(clean: Path, tmp_path: Path) -> None:
+    """A connection that is not read to the end: none of its pulls is said to be left without an answer."""
+    recording = load(clean)
+    victim = next(answer.connection for _request, answer in recording.exchanges() if answer.cause == "expired")
+    silent = [
+        event
+        for number, event in enumerate(recording.events)
+        if event.connection != victim or event.event != "answer_sent" or number < 1_000
+    ]
+    pulls = [event for event in silent if event.connection == victim and event.code in PULLS]
+    answered = {event.request for event in silent if event.event == "answer_sent"}
+    left = [event for event in pulls if event.request not in answered][:1]
+    events = [event for event in silent if event not in pulls or event.request in answered or event in left]
+    recording.events = numbered(events)
+    convicted = judged(tmp_path / "read", recording)
+    first_ns = left[0].before_ns
+    told = Event(
+        event="blocked",
+        after_ns=first_ns,
+        before_ns=first_ns + MS,
+        source=SOURCE,
+        sequence=0,
+        connection=victim,
+        direction="answers",
+    )
+    recording.events = numbered([*recording.events[:-1], told, recording.events[-1]])
+    result = judged(tmp_path / "unread", recording)
+
+    assert convicted.verdict == "invalid"
+    assert (result.verdict, violated(result)) == ("unknown", [])
+    assert {"its connection was not read" in finding.why for finding in result.findings} == {True}
+
+
+def test_many_holes_are_few() -> None:
+    """Of more holes than are kept apart those that lie closest are one; none is left out."""
+    many = [(place * 10 + place % 7, place * 10 + place % 7 + 1) for place in range(3 * HOLES_MAX)]
+    holes = holes_of(many)
+
+    assert len(holes) == HOLES_MAX
+    for start, end in many:
+        where = int(holes.ends.searchsorted(end))
+        assert holes.starts[where] <= start <= end <= holes.ends[where]
