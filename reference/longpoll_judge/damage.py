@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from longpoll_spec.tables import with_table
 
+
+@with_table
 class Damage(msgspec.Struct, frozen=True, order=True):
     """Something in the files that could not be read: evidence that is missing."""
 

@@ -21,6 +21,7 @@ from longpoll_judge.schema import coded
 from longpoll_judge.source import Slice, read_slice
 from longpoll_judge.survey import SURVEY_COLUMNS, Survey, survey_slice
 from longpoll_judge.verdict import LOG_EVENTS
+from longpoll_spec.tables import with_table
 
 _LOG_COLUMNS: Final = (
     *("event", "after_ns", "before_ns", "source", "broker", "topic", "queue", "queue_offset", "visible_end"),
@@ -29,6 +30,7 @@ OVERVIEW_COLUMNS: Final = tuple(dict.fromkeys((*_LOG_COLUMNS, *SURVEY_COLUMNS)))
 """What is read of a slice before anything is judged."""
 
 
+@with_table
 class LogSpan(msgspec.Struct, frozen=True, array_like=True):
     """What one slice shows of one queue's log through one source; a least value of nothing is `NEVER`, a highest -1."""
 
@@ -55,6 +57,7 @@ class LogSpan(msgspec.Struct, frozen=True, array_like=True):
     """In order of time every append takes the next offset, every acknowledgement and every visible end a higher one."""
 
 
+@with_table
 class Overview(msgspec.Struct, frozen=True):
     """What one slice shows."""
 

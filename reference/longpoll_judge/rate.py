@@ -11,11 +11,14 @@ from typing import Final
 
 import msgspec
 
+from longpoll_spec.tables import with_table
+
 Z: Final = 1.959964
 """The normal quantile of a two-sided 95 % interval."""
 MILLION: Final = 1_000_000
 
 
+@with_table
 class Rate(msgspec.Struct, frozen=True):
     """Violations per million chances to violate, between `low` and `high` with 95 % confidence."""
 

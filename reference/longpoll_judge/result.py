@@ -12,6 +12,7 @@ import msgspec
 from attrs import frozen
 
 from longpoll_judge.rate import Rate
+from longpoll_spec.tables import with_table
 
 Verdict = Literal["valid", "invalid", "unknown"]
 FindingVerdict = Literal["violated", "unknown"]
@@ -48,6 +49,7 @@ PROPERTIES: Final = (
 )
 
 
+@with_table
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One property that a request, or a queue's log, breaks or may break, with the events that show it."""
 
@@ -81,6 +83,7 @@ class Gap:
         return f"{EVIDENCE}.{self.kind.replace(' ', '_')}"
 
 
+@with_table
 class Percentiles(msgspec.Struct, frozen=True):
     """Of upper bounds, so that no latency is understated; None when nothing was measured."""
 
@@ -95,6 +98,7 @@ class Percentiles(msgspec.Struct, frozen=True):
         return p50, p99, most
 
 
+@with_table
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The judgement of one history."""
 

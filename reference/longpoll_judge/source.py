@@ -31,11 +31,13 @@ from longpoll_spec.history import (
     Meta,
     Source,
 )
+from longpoll_spec.tables import with_table
 
 SLICE_BYTES: Final = 8 << 20
 """Bytes of an NDJSON part that are read at once."""
 
 
+@with_table
 class Slice(msgspec.Struct, frozen=True, order=True):
     """A range [start, end) of one part file, and how its sources' clocks are aligned."""
 

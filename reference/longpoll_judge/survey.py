@@ -27,6 +27,7 @@ from longpoll_spec.errors import SpecUserError
 from longpoll_spec.history import BLACK_BOX, WHITE_BOX
 from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.policy import policy_named
+from longpoll_spec.tables import with_table
 
 KNOWN_EVENTS: Final = frozenset((*BLACK_BOX, *WHITE_BOX, *ACTION_NAMES))
 RARE: Final = frozenset({"connection_closed", "lost", "source_stopped", "blocked", "unblocked"})
@@ -65,6 +66,7 @@ class Span(NamedTuple):
     before_max_ns: int
 
 
+@with_table
 class SourceSurvey(msgspec.Struct):
     """What one slice, or all of them, show of one source."""
 
@@ -104,6 +106,7 @@ class Block(NamedTuple):
     begins: bool
 
 
+@with_table
 class Survey(msgspec.Struct):
     """What slices show of their sources, connections and damage."""
 

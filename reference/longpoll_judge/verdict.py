@@ -27,6 +27,7 @@ from longpoll_judge.result import ANSWERED_ONCE, Finding
 from longpoll_judge.rightness import judge_once, judge_rightness
 from longpoll_judge.steps import MS
 from longpoll_judge.survey import UNSEEN, Context
+from longpoll_spec.tables import with_table
 
 FINDINGS_MAX: Final = 50
 """Most findings that one queue lists for one property and verdict; the others are counted."""
@@ -137,6 +138,7 @@ def as_table(rows: list[Row]) -> pa.Table:
     )
 
 
+@with_table
 class Found(msgspec.Struct, frozen=True):
     """A finding and its place in time among those of its group: one queue, property and verdict."""
 

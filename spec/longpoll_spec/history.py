@@ -27,6 +27,8 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from longpoll_spec.tables import with_table
+
 FORMAT_VERSION: Final = 1
 META_FILE: Final = "meta.json"
 PART_GLOB: Final = "part-*.ndjson"
@@ -55,6 +57,7 @@ BLACK_BOX: Final[tuple[str, ...]] = get_args(BlackBox)
 WHITE_BOX: Final[tuple[str, ...]] = get_args(WhiteBox)
 
 
+@with_table
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One event. A field that an event does not have is left at its default and not written.
 
@@ -123,6 +126,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """lost: how many events were not recorded."""
 
 
+@with_table
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """One observer and its clock."""
 
@@ -137,6 +141,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Most pulls that the broker may hold at once, where it says so; -1 where nothing is known of a limit."""
 
 
+@with_table
 class Law(msgspec.Struct, frozen=True, kw_only=True):
     """Says that each source writes the steps of one run of the law, from its first state, and in which world."""
 
@@ -152,6 +157,7 @@ class Law(msgspec.Struct, frozen=True, kw_only=True):
     them may have happened between two events."""
 
 
+@with_table
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `meta.json`."""
 

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from longpoll_broker.core.sql92 import Expression, Lookup, Sql92Error, Sql92LimitError, compile_expression
+from longpoll_spec.tables import with_table
 
 SUBSCRIBE_ALL: Final = "*"
 TAG: Final = "TAG"
@@ -25,6 +26,7 @@ class ExpressionError(ValueError):
     """A subscription expression that RocketMQ cannot parse."""
 
 
+@with_table
 class TagFilter(msgspec.Struct, frozen=True):
     """A parsed subscription; shared by every pull that asks for the same."""
 
@@ -39,6 +41,7 @@ class TagFilter(msgspec.Struct, frozen=True):
         return self.all_tags or tags_code is None or tags_code in self.codes
 
 
+@with_table
 class SqlFilter(msgspec.Struct, frozen=True):
     """A subscription whose type is not TAG; shared likewise."""
 

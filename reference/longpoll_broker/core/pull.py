@@ -24,6 +24,7 @@ from longpoll_broker.core.standing import Standing
 from longpoll_broker.core.subscription import BROADCASTING, Clients
 from longpoll_broker.core.topics import Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
+from longpoll_spec.tables import with_table
 
 SUCCESS: Final = 0
 SYSTEM_ERROR: Final = 1
@@ -125,6 +126,7 @@ class Store(Protocol):
         ...
 
 
+@with_table
 class Refused(msgspec.Struct, frozen=True, gc=False):
     """A check failed: the answer is a code and a remark, and no offsets."""
 
@@ -134,6 +136,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     """Of a code 16: a `FORBIDDEN_` number."""
 
 
+@with_table
 class Found(msgspec.Struct, frozen=True):
     """Messages: answer them."""
 
@@ -151,6 +154,7 @@ class Miss(msgspec.Struct, frozen=True):
     code: int = PULL_NOT_FOUND
 
 
+@with_table
 class OffsetMoved(msgspec.Struct, frozen=True):
     """Nothing for this pull here, but where to go on is known: answer at once, 20, or 21 for an illegal offset."""
 

@@ -15,6 +15,8 @@ from typing import Final
 import msgspec
 from attrs import define, field
 
+from longpoll_spec.tables import with_table
+
 PERM_INHERIT: Final = 1
 PERM_WRITE: Final = 2
 PERM_READ: Final = 4
@@ -57,6 +59,7 @@ FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 """`TopicFilterType`."""
 
 
+@with_table
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     """One topic; the JSON names are those of `topics.json`."""
 
@@ -74,6 +77,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
         return bool(self.perm & PERM_READ)
 
 
+@with_table
 class GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     """One consumer group; the JSON names are those of `subscriptionGroup.json`."""
 

@@ -31,6 +31,7 @@ from longpoll_broker.wire.bodies import ClusterAclConfig, HeartbeatData, LockBat
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.signature import ACCESS_KEY, SIGNATURE, sign
+from longpoll_spec.tables import with_table
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ _GROUP_ONLY: Final = frozenset({RequestCode.UNREGISTER_CLIENT, RequestCode.GET_C
 _LOCKS: Final = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ})
 
 
+@with_table
 class _Account(Struct, frozen=True, rename="camel"):
     """One entry of `accounts`; keys may be written as numbers."""
 
@@ -74,6 +76,7 @@ class _Account(Struct, frozen=True, rename="camel"):
     group_perms: list[str] | None = None
 
 
+@with_table
 class _File(Struct, frozen=True, rename="camel"):
     """The whole of `plain_acl.yml`."""
 

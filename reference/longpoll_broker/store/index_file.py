@@ -28,6 +28,7 @@ import msgspec
 
 from longpoll_broker.runtime import Files
 from longpoll_broker.wire.message import java_hash
+from longpoll_spec.tables import with_table
 
 HEADER: Final = struct.Struct(">qqqqii")
 HEADER_SIZE: Final = 40
@@ -39,6 +40,7 @@ _PIECE_BITS: Final = 16
 _INT_MAX: Final = 2**31 - 1
 
 
+@with_table
 class IndexHeader(msgspec.Struct, frozen=True, gc=False):
     """The first 40 bytes."""
 

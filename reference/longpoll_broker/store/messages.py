@@ -11,6 +11,8 @@ from functools import lru_cache
 import msgspec
 from attrs import frozen
 
+from longpoll_spec.tables import with_table
+
 
 class MessageToStore(msgspec.Struct, frozen=True, gc=False):
     """A message as the send processor hands it over (`MessageExtBrokerInner.java`)."""
@@ -42,6 +44,7 @@ def _host_text(store_host: bytes) -> str:
     return store_host.hex().upper()
 
 
+@with_table
 class PutResult(msgspec.Struct, frozen=True, gc=False):
     """Where an appended message stands (`AppendMessageResult.java`)."""
 
@@ -63,6 +66,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
         return self.physical_offset + self.size
 
 
+@with_table
 class Arrival(msgspec.Struct, frozen=True, gc=False):
     """One message made visible: what `NotifyMessageArrivingListener.arriving` is told."""
 
@@ -96,6 +100,7 @@ class GetStatus(enum.Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
+@with_table
 class GetResult(msgspec.Struct, frozen=True):
     """What a read of a queue found (`GetMessageResult.java`)."""
 
@@ -115,6 +120,7 @@ class GetResult(msgspec.Struct, frozen=True):
     """`suggestPullingFromSlave`: the reader is further behind than the share of memory that the log may fill."""
 
 
+@with_table
 class QueryResult(msgspec.Struct, frozen=True):
     """What a query by key found (`QueryMessageResult.java`)."""
 

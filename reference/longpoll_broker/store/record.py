@@ -42,6 +42,7 @@ import msgspec
 
 from longpoll_broker.errors import MessageRefusedError
 from longpoll_broker.wire.message import tags_code
+from longpoll_spec.tables import with_table
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -98,6 +99,7 @@ def as_int32(value: int) -> int:
     return (value + 2**31) % 2**32 - 2**31
 
 
+@with_table
 class Damage(msgspec.Struct, frozen=True):
     """Why bytes are not a whole record: at `offset` bytes from the record's start stood `found`, not `expected`."""
 
@@ -106,6 +108,7 @@ class Damage(msgspec.Struct, frozen=True):
     expected: str
 
 
+@with_table
 class Record(msgspec.Struct, frozen=True):
     """One decoded record; field names are RocketMQ's where a tool prints them (`inspect`)."""
 

@@ -21,6 +21,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from longpoll_broker.config import MIB
 from longpoll_broker.errors import HeaderError
 from longpoll_broker.wire.frame import Buffer
+from longpoll_spec.tables import with_table
 
 ITEM_COUNT_MAX: Final = 10_000
 """Most groups, subscriptions or queues in one list of a body; a real client has a few hundred at most."""
@@ -69,6 +70,7 @@ _ENUMS: Final[dict[str, type[enum.Enum]]] = {
 """The keys whose values are enums."""
 
 
+@with_table
 class Body(Struct, frozen=True, rename="camel"):
     """A body that is one JSON object."""
 
@@ -87,6 +89,7 @@ class Body(Struct, frozen=True, rename="camel"):
         return msgspec.json.encode(self)
 
 
+@with_table
 class SubscriptionData(Body, frozen=True, kw_only=True):
     """What a group wants of one topic."""
 
@@ -104,12 +107,14 @@ class SubscriptionData(Body, frozen=True, kw_only=True):
     """Their hashes; left out likewise."""
 
 
+@with_table
 class ProducerData(Body, frozen=True, kw_only=True):
     """A producer group of a client."""
 
     group_name: str
 
 
+@with_table
 class ConsumerData(Body, frozen=True, kw_only=True):
     """A consumer group of a client."""
 
@@ -121,6 +126,7 @@ class ConsumerData(Body, frozen=True, kw_only=True):
     subscription_data_set: Items[SubscriptionData] = field(default_factory=list)
 
 
+@with_table
 class HeartbeatData(Body, frozen=True, kw_only=True):
     """34 HEART_BEAT: who the client is and what its groups want."""
 
@@ -133,6 +139,7 @@ class HeartbeatData(Body, frozen=True, kw_only=True):
     """Whether the subscriptions are left out, because the broker has those of this fingerprint."""
 
 
+@with_table
 class CheckClientData(Body, frozen=True, kw_only=True):
     """46 CHECK_CLIENT_CONFIG: whether the broker can serve a subscription (`CheckClientRequestBody`)."""
 
@@ -141,6 +148,7 @@ class CheckClientData(Body, frozen=True, kw_only=True):
     subscription_data: SubscriptionData | None = None
 
 
+@with_table
 class QueueData(Body, frozen=True, kw_only=True):
     """How many queues of a topic one broker has."""
 
@@ -152,6 +160,7 @@ class QueueData(Body, frozen=True, kw_only=True):
     topic_sys_flag: Int32 = 0
 
 
+@with_table
 class BrokerData(Body, frozen=True, kw_only=True):
     """Where a broker is: addresses by broker id, 0 being the master."""
 
@@ -163,6 +172,7 @@ class BrokerData(Body, frozen=True, kw_only=True):
     """Of 5.x: whether a slave may act as the group's master."""
 
 
+@with_table
 class TopicRouteData(Body, frozen=True, kw_only=True):
     """105 GET_ROUTEINFO_BY_TOPIC: where a topic's queues are."""
 
@@ -171,6 +181,7 @@ class TopicRouteData(Body, frozen=True, kw_only=True):
     filter_server_table: dict[str, list[str]] = field(default_factory=dict)
 
 
+@with_table
 class TopicList(Body, frozen=True, kw_only=True):
     """206 GET_ALL_TOPIC_LIST_FROM_NAMESERVER: the names of all topics."""
 
@@ -178,6 +189,7 @@ class TopicList(Body, frozen=True, kw_only=True):
     broker_addr: str | None = None
 
 
+@with_table
 class DataVersion(Body, frozen=True, kw_only=True):
     """Which state of a table is meant; the body of 322, and part of others."""
 
@@ -190,6 +202,7 @@ class DataVersion(Body, frozen=True, kw_only=True):
         return self.counter, self.timestamp
 
 
+@with_table
 class TopicTable(Body, frozen=True, kw_only=True):
     """All topics of a broker (`TopicConfigSerializeWrapper`)."""
 
@@ -198,6 +211,7 @@ class TopicTable(Body, frozen=True, kw_only=True):
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
+@with_table
 class RegisterBody(Body, frozen=True, kw_only=True):
     """103 REGISTER_BROKER: what a broker has."""
 
@@ -205,6 +219,7 @@ class RegisterBody(Body, frozen=True, kw_only=True):
     filter_server_list: list[str] = field(default_factory=list)
 
 
+@with_table
 class GroupTable(Body, frozen=True, kw_only=True):
     """201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all consumer groups of a broker (`SubscriptionGroupWrapper`)."""
 
@@ -213,6 +228,7 @@ class GroupTable(Body, frozen=True, kw_only=True):
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
+@with_table
 class ClusterInfo(Body, frozen=True, kw_only=True):
     """106 GET_BROKER_CLUSTER_INFO: every broker by its name, and each cluster's names."""
 
@@ -220,12 +236,14 @@ class ClusterInfo(Body, frozen=True, kw_only=True):
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
 
 
+@with_table
 class ConsumerList(Body, frozen=True, kw_only=True):
     """38 GET_CONSUMER_LIST_BY_GROUP: the clients of a group."""
 
     consumer_id_list: Items[str]
 
 
+@with_table
 class MessageQueue(Body, frozen=True, kw_only=True, order=True):
     """One queue; ordered as `MessageQueue.compareTo`: topic, broker, number."""
 
@@ -234,6 +252,7 @@ class MessageQueue(Body, frozen=True, kw_only=True, order=True):
     queue_id: Int32
 
 
+@with_table
 class LockBatchRequest(Body, frozen=True, kw_only=True):
     """41 LOCK_BATCH_MQ and 42 UNLOCK_BATCH_MQ: a client wants queues for itself."""
 
@@ -242,12 +261,14 @@ class LockBatchRequest(Body, frozen=True, kw_only=True):
     mq_set: Items[MessageQueue] = field(default_factory=list)
 
 
+@with_table
 class LockBatchResponse(Body, frozen=True, kw_only=True):
     """The reply to 41: the queues it got."""
 
     lock_ok_mq_set: Items[MessageQueue] = field(default_factory=list, name="lockOKMQSet")
 
 
+@with_table
 class PlainAccessConfig(Body, frozen=True, kw_only=True):
     """One account, as in `plain_acl.yml`."""
 
@@ -261,6 +282,7 @@ class PlainAccessConfig(Body, frozen=True, kw_only=True):
     group_perms: list[str] | UnsetType = UNSET
 
 
+@with_table
 class ClusterAclConfig(Body, frozen=True, kw_only=True):
     """The reply to 54: all accounts of a broker, with their secrets (`GetBrokerClusterAclConfigResponseBody`)."""
 

@@ -23,6 +23,7 @@ import msgspec
 
 from longpoll_broker.config import MIB
 from longpoll_broker.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_spec.tables import with_table
 
 # One frame, big endian. `length` counts everything after itself.
 #
@@ -58,6 +59,7 @@ class Serialisation(enum.IntEnum):
     ROCKETMQ = 1
 
 
+@with_table
 class Frame(msgspec.Struct, frozen=True, gc=False):
     """One frame, cut but not yet read."""
 

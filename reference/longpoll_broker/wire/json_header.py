@@ -14,10 +14,12 @@ from msgspec import Meta
 
 from longpoll_broker.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_broker.wire.codes import OPAQUE_MADE_UP
+from longpoll_spec.tables import with_table
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
+@with_table
 class HeaderValues(msgspec.Struct, gc=False):
     """What a header says, in either encoding; named as in JSON, where nearly every peer's is read in one typed pass."""
 
@@ -30,6 +32,7 @@ class HeaderValues(msgspec.Struct, gc=False):
     extFields: dict[str, str] | None = None  # noqa: N815 - the key on the wire
 
 
+@with_table
 class _OddHeader(msgspec.Struct):
     """What fastjson accepts beyond it: null for a number, anything as a language, numbers and booleans as fields."""
 
@@ -42,6 +45,7 @@ class _OddHeader(msgspec.Struct):
     extFields: dict[str, msgspec.Raw] | None = None  # noqa: N815 - the key on the wire
 
 
+@with_table
 class _HeaderOut(msgspec.Struct, gc=False, omit_defaults=True):
     """What is written. fastjson leaves out a null remark and null extension fields, and so do we."""
 

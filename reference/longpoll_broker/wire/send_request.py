@@ -17,6 +17,7 @@ from longpoll_broker.wire.command import Command, decode_frame
 from longpoll_broker.wire.frame import Frame, Serialisation
 from longpoll_broker.wire.headers.send import SendMessageRequestHeaderV2
 from longpoll_broker.wire.json_header import Int32
+from longpoll_spec.tables import with_table
 
 START: Final = b'{"code":310,'
 """How the header of a 310 begins from every client that writes JSON."""
@@ -29,6 +30,7 @@ class SendCommand(Command, frozen=True, gc=False, kw_only=True):
     header: SendMessageRequestHeaderV2
 
 
+@with_table
 class _SendValues(msgspec.Struct, gc=False):
     """As `HeaderValues`, but for the fields."""
 

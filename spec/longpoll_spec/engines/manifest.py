@@ -17,11 +17,13 @@ from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.packed import explore
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.tables import with_table
 
 PINNED_BOUNDS: Final = ("tiny", "small", *EXPLORATIONS)
 _FILE: Final = "manifest.json"
 
 
+@with_table
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one preset under one bounds."""
 

@@ -26,12 +26,14 @@ from longpoll_spec.engines.exploration import Ledger, Witness
 from longpoll_spec.engines.spark_expand import TOLD, Told, table_of
 from longpoll_spec.engines.words import Words
 from longpoll_spec.errors import CheckpointError
+from longpoll_spec.tables import with_table
 
 FORMAT: Final = 1
 STATE_FILE: Final = "search.json"
 WORK: Final = "work"
 
 
+@with_table
 class _State(msgspec.Struct, kw_only=True):
     """What `search.json` holds."""
 

@@ -18,6 +18,7 @@ from longpoll_spec.engines.compile_packed import Found
 from longpoll_spec.engines.packed_part import Part, Successors
 from longpoll_spec.engines.packed_source import Source
 from longpoll_spec.engines.words import Words, distinct, key_of
+from longpoll_spec.tables import with_table
 
 TOLD: Final = "told"
 """The column that is null in every row but those that tell what expanding noticed."""
@@ -27,6 +28,7 @@ _parts: dict[tuple[str, ...], Part] = {}
 """Text of an expanding function -> the part that has it: a worker process compiles it once."""
 
 
+@with_table
 class Told(msgspec.Struct, frozen=True):
     """What expanding some states noticed. Keys are hexadecimal: JSON's numbers are not exact."""
 

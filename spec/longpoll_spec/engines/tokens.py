@@ -29,6 +29,7 @@ from longpoll_spec.errors import SpecUserError, TokenError
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Action, Model, Trace
 from longpoll_spec.policy import PRESETS, STRICT, Policy, knob_values, preset, with_knob
+from longpoll_spec.tables import with_table
 
 PREFIX: Final = "lp1."
 LENGTH_MAX: Final = 4096
@@ -38,6 +39,7 @@ PLAIN_FIELDS: Final = 6
 """The fields of a token without queues, tags and aspects: it is as short as it was before there were any."""
 
 
+@with_table
 class _Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     preset: str
     knobs: list[str]

@@ -31,6 +31,7 @@ from longpoll_broker.wire.headers import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from longpoll_spec.tables import with_table
 
 
 class OffsetStore(Protocol):
@@ -111,6 +112,7 @@ class RemoteOffsets:
         return self._instance.client(self._instance.broker_address(queue.broker_name))
 
 
+@with_table
 class _Entry(Struct, frozen=True, rename="camel"):
     """One queue in the file of a broadcasting member."""
 

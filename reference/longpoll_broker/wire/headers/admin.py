@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from longpoll_broker.wire.codes import Permission
 from longpoll_broker.wire.headers.base import Header, Int32, Int64
+from longpoll_spec.tables import with_table
 
 
+@with_table
 class GetRouteInfoRequestHeader(Header, frozen=True, kw_only=True):
     """105 GET_ROUTEINFO_BY_TOPIC, to a name server; the reply's body is a `TopicRouteData`."""
 
@@ -18,6 +20,7 @@ class GetRouteInfoRequestHeader(Header, frozen=True, kw_only=True):
     """Whether broker ids must be quoted; ours always are."""
 
 
+@with_table
 class CreateTopicRequestHeader(Header, frozen=True, kw_only=True):
     """17 UPDATE_AND_CREATE_TOPIC: make a topic or change it."""
 
@@ -33,12 +36,14 @@ class CreateTopicRequestHeader(Header, frozen=True, kw_only=True):
     order: bool = False
 
 
+@with_table
 class DeleteTopicRequestHeader(Header, frozen=True, kw_only=True):
     """215 DELETE_TOPIC_IN_BROKER."""
 
     topic: str
 
 
+@with_table
 class DeleteSubscriptionGroupRequestHeader(Header, frozen=True, kw_only=True):
     """207 DELETE_SUBSCRIPTIONGROUP."""
 
@@ -46,6 +51,7 @@ class DeleteSubscriptionGroupRequestHeader(Header, frozen=True, kw_only=True):
     remove_offset: bool = False
 
 
+@with_table
 class ViewBrokerStatsDataRequestHeader(Header, frozen=True, kw_only=True):
     """315 VIEW_BROKER_STATS_DATA: sum, rate and average of one statistic over the last minute, hour and day."""
 
@@ -55,6 +61,7 @@ class ViewBrokerStatsDataRequestHeader(Header, frozen=True, kw_only=True):
     """For instance `topic@group`."""
 
 
+@with_table
 class NotifyMinBrokerIdChangeRequestHeader(Header, frozen=True, kw_only=True):
     """905 NOTIFY_MIN_BROKER_ID_CHANGE of 5.x: the lowest id of a broker name's living members."""
 

@@ -22,6 +22,7 @@ from msgspec import Meta, Struct, inspect
 from msgspec.structs import astuple
 
 from longpoll_broker.errors import HeaderError
+from longpoll_spec.tables import with_table
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -31,6 +32,7 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _PLACE: Final = re.compile(r"required field `([^`]+)`|\$\.(\w+)")
 
 
+@with_table
 class Header(Struct, frozen=True, rename="camel", gc=False):
     """A header with named, typed fields; each subclass is one of RocketMQ's."""
 
@@ -78,6 +80,7 @@ class Header(Struct, frozen=True, rename="camel", gc=False):
             raise HeaderError(cls.__name__, name, problem) from None
 
 
+@with_table
 class EmptyHeader(Header, frozen=True):
     """A reply whose header class has no fields set: `{}` on the wire, which is not the same as none."""
 

@@ -7,8 +7,10 @@ and their responses.
 from __future__ import annotations
 
 from longpoll_broker.wire.headers.base import Header, Int32, Int64
+from longpoll_spec.tables import with_table
 
 
+@with_table
 class RegisterBrokerRequestHeader(Header, frozen=True, kw_only=True):
     """103 REGISTER_BROKER: a broker says where it is; the body is its table of topics."""
 
@@ -24,6 +26,7 @@ class RegisterBrokerRequestHeader(Header, frozen=True, kw_only=True):
     """CRC-32 of the body less its top bit; 0: not said."""
 
 
+@with_table
 class RegisterBrokerResponseHeader(Header, frozen=True, kw_only=True):
     """The reply to 103; a slave is told its master."""
 
@@ -31,6 +34,7 @@ class RegisterBrokerResponseHeader(Header, frozen=True, kw_only=True):
     master_addr: str | None = None
 
 
+@with_table
 class UnRegisterBrokerRequestHeader(Header, frozen=True, kw_only=True):
     """104 UNREGISTER_BROKER: a broker leaves."""
 
@@ -40,6 +44,7 @@ class UnRegisterBrokerRequestHeader(Header, frozen=True, kw_only=True):
     broker_id: Int64
 
 
+@with_table
 class QueryDataVersionRequestHeader(Header, frozen=True, kw_only=True):
     """322 QUERY_DATA_VERSION: whether the name server has the broker's present topics; the body is their version."""
 
@@ -49,6 +54,7 @@ class QueryDataVersionRequestHeader(Header, frozen=True, kw_only=True):
     broker_id: Int64
 
 
+@with_table
 class QueryDataVersionResponseHeader(Header, frozen=True, kw_only=True):
     """The reply to 322; the body is the version that the name server has, if any."""
 

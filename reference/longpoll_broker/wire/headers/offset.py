@@ -8,8 +8,10 @@ Source: `QueryConsumerOffsetRequestHeader.java`, `UpdateConsumerOffsetRequestHea
 from __future__ import annotations
 
 from longpoll_broker.wire.headers.base import Header, Int32, Int64
+from longpoll_spec.tables import with_table
 
 
+@with_table
 class QueryConsumerOffsetRequestHeader(Header, frozen=True, kw_only=True):
     """14 QUERY_CONSUMER_OFFSET: the group's stored offset; QUERY_NOT_FOUND when there is none."""
 
@@ -20,6 +22,7 @@ class QueryConsumerOffsetRequestHeader(Header, frozen=True, kw_only=True):
     """Obeyed by 5.x only."""
 
 
+@with_table
 class UpdateConsumerOffsetRequestHeader(Header, frozen=True, kw_only=True):
     """15 UPDATE_CONSUMER_OFFSET: store the group's offset."""
 
@@ -29,6 +32,7 @@ class UpdateConsumerOffsetRequestHeader(Header, frozen=True, kw_only=True):
     commit_offset: Int64
 
 
+@with_table
 class SearchOffsetRequestHeader(Header, frozen=True, kw_only=True):
     """29 SEARCH_OFFSET_BY_TIMESTAMP: the first offset stored at or after a time."""
 
@@ -40,6 +44,7 @@ class SearchOffsetRequestHeader(Header, frozen=True, kw_only=True):
     """LOWER or UPPER; 4.9.7 ignores it."""
 
 
+@with_table
 class GetMaxOffsetRequestHeader(Header, frozen=True, kw_only=True):
     """30 GET_MAX_OFFSET: the queue's visible end."""
 
@@ -48,6 +53,7 @@ class GetMaxOffsetRequestHeader(Header, frozen=True, kw_only=True):
     committed: bool | None = None
 
 
+@with_table
 class GetMinOffsetRequestHeader(Header, frozen=True, kw_only=True):
     """31 GET_MIN_OFFSET: the queue's visible start."""
 
@@ -55,12 +61,14 @@ class GetMinOffsetRequestHeader(Header, frozen=True, kw_only=True):
     queue_id: Int32
 
 
+@with_table
 class OffsetResponseHeader(Header, frozen=True, kw_only=True):
     """The reply to 14, 29, 30 and 31."""
 
     offset: Int64
 
 
+@with_table
 class GetEarliestMsgStoretimeRequestHeader(Header, frozen=True, kw_only=True):
     """32 GET_EARLIEST_MSG_STORETIME: when the queue's first message was stored."""
 
@@ -68,6 +76,7 @@ class GetEarliestMsgStoretimeRequestHeader(Header, frozen=True, kw_only=True):
     queue_id: Int32
 
 
+@with_table
 class GetEarliestMsgStoretimeResponseHeader(Header, frozen=True, kw_only=True):
     """The reply to 32."""
 

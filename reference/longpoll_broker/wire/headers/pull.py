@@ -9,12 +9,14 @@ from __future__ import annotations
 from longpoll_broker.errors import HeaderError
 from longpoll_broker.wire.codes import PullSysFlag
 from longpoll_broker.wire.headers.base import Header, Int32, Int64
+from longpoll_spec.tables import with_table
 
 _COMMIT_OFFSET = PullSysFlag.COMMIT_OFFSET.value
 _SUSPEND = PullSysFlag.SUSPEND.value
 _SUBSCRIPTION = PullSysFlag.SUBSCRIPTION.value
 
 
+@with_table
 class PullMessageRequestHeader(Header, frozen=True, kw_only=True):
     """11 PULL_MESSAGE and 361 LITE_PULL_MESSAGE: messages of one queue from an offset on.
 
@@ -69,6 +71,7 @@ class PullMessageRequestHeader(Header, frozen=True, kw_only=True):
             raise HeaderError("PullMessageRequestHeader", "subVersion", "is missing")
 
 
+@with_table
 class PullMessageResponseHeader(Header, frozen=True, kw_only=True):
     """The reply to 11 and 361 when let through: with 0, 19, 20 and 21; the body is records, one after the other."""
 
@@ -82,6 +85,7 @@ class PullMessageResponseHeader(Header, frozen=True, kw_only=True):
     forbidden_type: Int32 | None = None
 
 
+@with_table
 class ViewMessageRequestHeader(Header, frozen=True, kw_only=True):
     """33 VIEW_MESSAGE_BY_ID: the message at a log position; the reply's body is its record."""
 
@@ -89,6 +93,7 @@ class ViewMessageRequestHeader(Header, frozen=True, kw_only=True):
     """Physical offset in the commit log, bytes."""
 
 
+@with_table
 class QueryMessageRequestHeader(Header, frozen=True, kw_only=True):
     """12 QUERY_MESSAGE: messages with a key; the reply's body is records."""
 
@@ -99,6 +104,7 @@ class QueryMessageRequestHeader(Header, frozen=True, kw_only=True):
     end_timestamp: Int64
 
 
+@with_table
 class QueryMessageResponseHeader(Header, frozen=True, kw_only=True):
     """The reply to 12; the body is records."""
 
