@@ -30,7 +30,7 @@ def row(outcome: Outcome, detail: str = "seen", token: str | None = None) -> Row
 def test_exit_code_is_the_worst_row(outcomes: list[Outcome], code: Exit) -> None:
     """One violated row decides, then one unknown row; what is skipped decides nothing."""
     page = Page()
-    page.stage("title", lambda: [row(outcome) for outcome in outcomes])
+    page.stage("title", lambda: [row(outcome) for outcome in outcomes], part="law")
 
     assert page.exit_code == code
 

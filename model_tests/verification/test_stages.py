@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from longpoll.verification import broker, history, law, store
+from longpoll.verification.declared import limits_of
 from longpoll.verification.served import ServedBroker, ServeError
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.client.messages import decode_messages
@@ -24,6 +25,8 @@ from longpoll_spec.engines import packed as packed_engine
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import PRESETS, STRICT, with_knob
+
+LIMITS = limits_of(0, wake_ms=None, late_ms=None)
 
 
 def test_races_are_found() -> None:
@@ -92,7 +95,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_planted_faults_are_found(recorded: Path, tmp_path: Path) -> None:
     """Every planted fault is named."""
-    assert history.faults_are_found(recorded, tmp_path)[0].outcome == "ok"
+    assert history.faults_are_found(recorded, LIMITS, tmp_path)[0].outcome == "ok"
 
 
 def test_a_fault_that_is_not_found_is_a_failure(
@@ -101,7 +104,7 @@ def test_a_fault_that_is_not_found_is_a_failure(
     """Were a fault planted that leaves the history as it was, the row would say that it was missed."""
     harmless = attrs.evolve(planting.FAULTS["next_wrong"], apply=lambda _recording: None)
     monkeypatch.setitem(planting.FAULTS, "next_wrong", harmless)
-    row = history.faults_are_found(recorded, tmp_path)[0]
+    row = history.faults_are_found(recorded, LIMITS, tmp_path)[0]
 
     assert row.outcome == "violated"
     assert "next_wrong" in row.detail
@@ -118,7 +121,7 @@ def test_load_notices_a_lost_message(tmp_path: Path, monkeypatch: pytest.MonkeyP
         row = broker.load(RealRuntime(), served.address, "T_lossy", lambda _done, _all: None)[0]
 
     assert row.outcome == "violated"
-    assert re.search(r"\d+ of \d+ delivered|nothing moved", row.detail)
+    assert re.search(r"\d+ of \d+ delivered|nothing was delivered", row.detail)
 
 
 def test_a_broker_that_does_not_start_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
+Result = TypeVar("Result")
 OK: Final = 0
 VIOLATED: Final = 1
 USER: Final = 2
@@ -108,16 +109,29 @@ def _code_of(command: Callable[[], object]) -> int:
     return code if isinstance(code, int) else UNKNOWN
 
 
+class Raised:
+    """What a piece of work raised instead of giving a result."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def attempted(work: Callable[[], Result]) -> Result | Raised:
+    """Do some work; whatever it raises is handed back."""
+    try:
+        return work()
+    except BaseException as error:  # noqa: BLE001 - the one place that catches everything; the caller tells it
+        return Raised(error)
+
+
 def ended(command: Callable[[], object], words: Sequence[str]) -> object:
     """Run a command that was called with `words`; what it returns, or SystemExit with a code of ours."""
-    try:
-        return command()
-    except SystemExit as leaving:
-        if _is_ours(leaving.code):
-            raise
-        raise SystemExit(_told(leaving, words)) from None
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is told, and has a code
-        raise SystemExit(_told(error, words)) from None
+    result = attempted(command)
+    if not isinstance(result, Raised):
+        return result
+    if isinstance(result.error, SystemExit) and _is_ours(result.error.code):
+        raise result.error
+    raise SystemExit(_told(result.error, words)) from None
 
 
 def _is_ours(code: object) -> bool:
@@ -192,6 +206,11 @@ def _whole(file: str) -> str:
 
 def _fault(error: BaseException) -> int:
     """An error that nobody expected: one sentence, and the traceback where it can be read."""
+    return _say(fault(error), UNKNOWN)
+
+
+def fault(error: BaseException) -> str:
+    """An error that nobody expected, in one sentence; its traceback is kept where it can be read."""
     import traceback  # noqa: PLC0415 - not needed by a command that ends well
 
     said = printable(str(error)[:SENTENCE_MAX])
@@ -200,7 +219,7 @@ def _fault(error: BaseException) -> int:
     if os.environ.get(DEBUG):
         with suppress(OSError, ValueError):
             sys.stderr.write(lines)
-    return _say(f"a fault of longpoll itself, so what was asked is unknown: {what}; {_kept(lines)}", UNKNOWN)
+    return f"a fault of longpoll itself, so what was asked is unknown: {what}; {_kept(lines)}"
 
 
 def _kept(lines: str) -> str:

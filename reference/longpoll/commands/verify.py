@@ -7,35 +7,86 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from attrs import frozen
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
+from longpoll import guard
 from longpoll.commands.serve import address as parse_address
-from longpoll.output import emit_json, err, json_option, user_mistakes
+from longpoll.output import check_directory, emit_json, err, json_option, progress_bar, user_mistakes
 from longpoll.verification import broker, history, html, law, store
+from longpoll.verification.declared import ECHOES, Declared, Limits, declared, limits_of
+from longpoll.verification.echo import Echo
 from longpoll.verification.page import Page, Row
 from longpoll.verification.served import ServedBroker
-from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.errors import ConfigError
+from longpoll_broker.runtime import Runtime
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe.observer import Observer, name_of
-from longpoll_broker.testing.served.subject import EmbeddedSubject, RemoteSubject, expectations_of
+from longpoll_broker.testing.served.subject import EmbeddedSubject, RemoteSubject
 from longpoll_judge.result import Result
-from longpoll_spec.policy import preset
+from longpoll_spec.policy import Policy, preset, with_knob
 
 REPORT: Final = "longpoll-report"
+Address = tuple[str, int]
+CONNECT_S: Final = 10.0
+
+
+@frozen
+class Job:
+    """What was asked for."""
+
+    known: Declared
+    policy_name: str
+    knobs: Sequence[str]
+    broker: Address | None
+    """None: our own."""
+    name_server: Address | None
+    wake_ms: float | None
+    """None: the judge's own limit, and what the broker's echoes took besides."""
+    late_ms: float | None
+    seed: int | None
+    recorded: Path
+    """Where the history goes, and stays."""
+    scratch: Path
+    """For what need not stay."""
+    runtime: Runtime
+
+    @property
+    def policy(self) -> Policy:
+        """What is expected of the broker."""
+        return self.known.policy
+
+    def limits(self, echo: Echo) -> Limits:
+        """How late an answer may be."""
+        return limits_of(echo.worst_ms, wake_ms=self.wake_ms, late_ms=self.late_ms)
 
 
 @click.command()
 @click.option("--broker", "broker_address", metavar="HOST:PORT", help="Run the suite against this broker instead.")
 @click.option("--name-server", metavar="HOST:PORT", help="That broker's name server, for the real client.")
 @click.option("--policy", "policy_name", default="strict", show_default=True, help="What is expected of the broker.")
+@click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Set one knob of the policy; repeatable.")
+@click.option(
+    "--wake-ms", type=click.FloatRange(min=0), help="How late a wake may be; none: measured by the broker's echoes."
+)
+@click.option(
+    "--late-ms",
+    type=click.FloatRange(min=0),
+    help="How long after its deadline a pull may be answered; none: measured as well.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of the property suite's choices; none: another.")
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    help="Write the history into this new directory; none: into one of the report's.",
+)
 @click.option(
     "--report",
     "report_directory",
@@ -51,6 +102,11 @@ def verify(
     broker_address: str | None,
     name_server: str | None,
     policy_name: str,
+    knobs: Sequence[str],
+    wake_ms: float | None,
+    late_ms: float | None,
+    seed: int | None,
+    record: Path | None,
     report_directory: Path,
     as_json: bool,
 ) -> None:
@@ -59,56 +115,109 @@ def verify(
     Without --broker the reference broker is started in a process of its own, on a temporary store, recording.
     A named broker is put behind a recording proxy, and what it did under the load is judged.
 
+    --policy and --knob say what is expected of it. What they do not promise by the law is told, and violates nothing:
+    RocketMQ's own brokers are late by their scan, and lose wakes until it. Whatever the broker does, the page is
+    printed whole: a stage that cannot be done is a row with what stood in its way.
+
     \b
     Examples:
       longpoll verify
       longpoll verify --json
       longpoll verify --broker 127.0.0.1:10911 --name-server 127.0.0.1:9876 --policy rocketmq-4.9
+      longpoll verify --broker 127.0.0.1:10911 --policy rocketmq-5 --knob expiry=own_deadline --late-ms 200 --seed 7
 
     Exit codes: 0 all as it should be, 1 violated or invalid, 2 a mistake in the call, 3 unknown.
     """
-    preset(policy_name)
+    policy = preset(policy_name)
+    for knob in knobs:
+        policy = with_knob(policy, knob)
     if name_server is not None and broker_address is None:
         raise ConfigError("--name-server goes with --broker: name the broker as well")
+    runtime = RealRuntime()
+    place = None if broker_address is None else parse_address(broker_address)
+    names = None if name_server is None else parse_address(name_server)
     html.check(report_directory)
+    recorded = _history_directory(record, report_directory, runtime)
+    _check_answers(runtime, "--broker", place)
+    _check_answers(runtime, "--name-server", names)
     page = Page()
-    _law(page)
     with tempfile.TemporaryDirectory(prefix="longpoll-verify-") as scratch:
-        if broker_address is None:
-            result = _own_broker(page, Path(scratch), policy_name)
-        else:
-            result = _named_broker(page, Path(scratch), broker_address, name_server, policy_name)
+        known = declared(policy)
+        job = Job(known, policy_name, knobs, place, names, wake_ms, late_ms, seed, recorded, Path(scratch), runtime)
+        result = _all_stages(page, job)
     path = html.write(report_directory, html.render(page.rows, law.charts(page.rows), result))
     if as_json:
         rows = [row.as_json() for row in page.rows]
-        emit_json({"exit_code": int(page.exit_code), "rows": rows, "report": str(path)})
+        told = {"exit_code": int(page.exit_code), "rows": rows, "report": str(path), "history": str(recorded)}
+        emit_json(told)
     else:
         page.print()
-        err.print(f"report: {path}", markup=False)
+        err.print(f"report: {path}", markup=False, soft_wrap=True)
+        err.print(f"history: {recorded}", markup=False, soft_wrap=True)
     sys.exit(page.exit_code)
 
 
+def _history_directory(given: Path | None, report_directory: Path, runtime: Runtime) -> Path:
+    """Where the history goes; one that was named must be new or empty, for two histories are not one."""
+    directory = given or report_directory / f"history-{runtime.unix_ms()}"
+    if directory.is_dir() and any(directory.iterdir()):
+        raise ConfigError(f"{directory} is not empty: name a new directory for the history")
+    check_directory(directory, "the history into")
+    return directory.absolute()
+
+
+def _check_answers(runtime: Runtime, what: str, place: Address | None) -> None:
+    """Look whether somebody is there, before any work; raises ConfigError."""
+    if place is None:
+        return
+    try:
+        runtime.connect(*place, CONNECT_S).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        text = f"nobody answers at {what} {name_of(place)}: {error}; start it, or name the address at which it is"
+        raise ConfigError(text) from None
+
+
+def _all_stages(page: Page, job: Job) -> Result | None:
+    """All that is to be done; Ctrl-C ends it with what there is by then, and a row that says so."""
+    results: list[Result] = []
+
+    def work() -> None:
+        _law(page)
+        (_own_broker if job.broker is None else _named_broker)(page, job, results)
+
+    ended = guard.attempted(work)
+    if isinstance(ended, guard.Raised):
+        if not isinstance(ended.error, KeyboardInterrupt):
+            raise ended.error
+        page.add([Row("verify", "the whole of it", "unknown", guard.STOPPED)])
+    return results[0] if results else None
+
+
 def _law(page: Page) -> None:
-    page.stage("the law: exploring", law.engines_agree)
-    page.stage("the law: our own policies", law.ours_holds)
-    page.stage("the law: RocketMQ 4.9's races", law.races_are_found)
-    page.stage("the law: proving", law.ours_is_proved)
-    page.stage("a store written by the Java broker", store.java_store_is_read)
+    page.stage("the law: exploring", law.engines_agree, part="law")
+    page.stage("the law: our own policies", law.ours_holds, part="law")
+    page.stage("the law: RocketMQ 4.9's races", law.races_are_found, part="law")
+    page.stage("the law: proving", law.ours_is_proved, part="proof")
+    page.stage("a store written by the Java broker", store.java_store_is_read, part="store")
 
 
-def _own_broker(page: Page, scratch: Path, policy_name: str) -> Result:
-    runtime = RealRuntime()
-    recorded, store_directory = scratch / "history", scratch / "store"
-    with ServedBroker(store_directory, recorded, "--policy", policy_name) as served:
-        _stage(page, "the broker: load", partial(broker.load, runtime, served.address, "longpoll-verify"))
-        _stage(page, "the real client", partial(broker.real_client, served.name_server, "longpoll-verify-client"))
-        page.stage("the broker: stop", lambda: [_stopped(served)])
-    page.stage("the store it left", lambda: [store.store_row("store that our broker has left", store_directory)])
-    with EmbeddedSubject(runtime, str(scratch / "suite"), policy=preset(policy_name)) as subject:
-        _stage(page, "the property suite", partial(broker.suite, runtime, subject))
-    result = _judge(page, recorded)
-    page.stage("the history: planted faults", lambda: history.faults_are_found(recorded, scratch))
-    return result
+def _own_broker(page: Page, job: Job, results: list[Result]) -> None:
+    runtime, store_directory = job.runtime, job.scratch / "store"
+    asked = [f"--policy={job.policy_name}", *(f"--knob={knob}" for knob in job.knobs)]
+    with ServedBroker(store_directory, job.recorded, *asked) as served:
+        with Echo(runtime, served.address, "longpoll-verify") as echo:
+            _stage(page, "broker", "the broker: load", partial(broker.load, runtime, served.address, "longpoll-verify"))
+        client = partial(broker.real_client, served.name_server, "longpoll-verify-client")
+        _stage(page, "client", "the real client", client)
+        page.stage("the broker: stop", lambda: [_stopped(served)], part="broker")
+    left = partial(store.store_row, "store that our broker has left", store_directory)
+    page.stage("the store it left", lambda: [left()], part="store")
+    with EmbeddedSubject(runtime, str(job.scratch / "suite"), policy=job.policy) as subject:
+        _stage(page, "suite", "the property suite", partial(broker.suite, runtime, subject, job.seed))
+    limits = job.limits(echo)
+    _judge(page, job, limits, results)
+    planted = partial(history.faults_are_found, job.recorded, limits, job.scratch)
+    page.stage("the history: planted faults", planted, part="history")
 
 
 def _stopped(served: ServedBroker) -> Row:
@@ -116,53 +225,52 @@ def _stopped(served: ServedBroker) -> Row:
     return Row("broker", "stops on SIGTERM", "violated" if code else "ok", f"exit code {code}")
 
 
-def _named_broker(page: Page, scratch: Path, broker_address: str, name_server: str | None, policy_name: str) -> Result:
-    runtime = RealRuntime()
-    place = parse_address(broker_address)
-    topic = f"longpoll-verify-{runtime.unix_ms()}"
-    recorded = scratch / "history"
+def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
+    assert job.broker is not None, "else it is our own"
+    runtime, place = job.runtime, job.broker
+    name, topic = name_of(place), f"longpoll-verify-{runtime.unix_ms()}"
     with Observer.start(
         runtime,
         brokers=[place],
-        record_directory=str(recorded),
-        name_server=None if name_server is None else parse_address(name_server),
+        record_directory=str(job.recorded),
+        name_server=job.name_server,
+        policy=job.policy.name,
     ) as observer:
-        door = observer.doors[name_of(place)]
-        _stage(page, f"load against {broker_address}, observed", partial(broker.load, runtime, door, topic))
-        if observer.name_server_address is not None:
-            names = name_of(observer.name_server_address)
-            _stage(page, "the real client, observed", partial(broker.real_client, names, f"{topic}-client"))
-    subject = RemoteSubject(place, expectations_of(preset(policy_name), BrokerConfig(), StoreConfig()))
-    _stage(page, f"the property suite against {broker_address}", partial(broker.suite, runtime, subject))
-    return _judge(page, recorded)
+        door = observer.doors[name]
+        with Echo(runtime, place, topic) as echo:
+            _stage(page, "broker", f"load against {name}, observed", partial(broker.load, runtime, door, topic))
+            if observer.name_server_address is not None:
+                names = name_of(observer.name_server_address)
+                client = partial(broker.real_client, names, f"{topic}-client")
+                _stage(page, "client", "the real client, observed", client)
+    subject = RemoteSubject(place, job.known.expectations(ECHOES * echo.worst_ms))
+    _stage(page, "suite", f"the property suite against {name}", partial(broker.suite, runtime, subject, job.seed))
+    _judge(page, job, job.limits(echo), results)
 
 
-def _judge(page: Page, recorded: Path) -> Result:
-    results: list[Result] = []
-
+def _judge(page: Page, job: Job, limits: Limits, results: list[Result]) -> None:
     def judge() -> Sequence[Row]:
-        result, rows = history.judged(recorded, lambda text: err.print(f"  [dim]{text}[/]"))
+        say = partial(err.print, style="dim", markup=False)
+        result, rows = history.judged(job.recorded, job.known, limits, say)
         results.append(result)
         return rows
 
-    page.stage("the history: judging on Spark", judge)
-    return results[0]
+    page.stage("the history: judging on Spark", judge, part="history")
 
 
-def _stage(page: Page, title: str, work: Callable[[Callable[[int, int], None]], Sequence[Row]]) -> None:
+def _stage(page: Page, part: str, title: str, work: Callable[[Callable[[int, int], None]], Sequence[Row]]) -> None:
     """Run a stage with a progress bar on stderr."""
-    with _bar() as bar:
+
+    def shown() -> Sequence[Row]:
+        with _bar(title) as tell:
+            return work(tell)
+
+    page.stage(title, shown, part=part)
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with progress_bar(*columns) as bar:
         task = bar.add_task(title, total=None)
-        rows = work(lambda done, total: bar.update(task, completed=done, total=total))
-    page.stage(title, lambda: rows)
-
-
-def _bar() -> AbstractContextManager[Progress]:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=err,
-        transient=True,
-    )
+        yield lambda done, total: bar.update(task, completed=done, total=total)

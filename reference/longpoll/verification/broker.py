@@ -27,7 +27,8 @@ def load(runtime: Runtime, address: Address, topic: str, progress: Progress) -> 
     """Producers and long-polling consumers: every message to every group that asked for it, once, in order."""
     watch = Stopwatch()
     report = drive(runtime, address, LoadPlan(topic), progress)
-    return [Row("broker", "load over real sockets", _outcome(not report.problems), _of_load(report), watch.lap())]
+    outcome: Outcome = "violated" if report.problems else "unknown" if report.troubles else "ok"
+    return [Row("broker", "load over real sockets", outcome, _of_load(report), watch.lap())]
 
 
 def _of_load(report: LoadReport) -> str:
@@ -35,21 +36,27 @@ def _of_load(report: LoadReport) -> str:
         f"{report.sent_count:,} messages sent, {report.delivered_count:,} delivered by {report.pull_count:,} pulls; "
         f"delivery p50 {report.percentile_ms(0.5):.2f} ms, p99 {report.percentile_ms(0.99):.2f} ms"
     )
-    return detail + (f"; {len(report.problems)} problems, first: {report.problems[0]}" if report.problems else "")
+    if report.problems:
+        detail += f"; {len(report.problems)} problems, first: {report.problems[0]}"
+    return detail + (f"; cut short: {report.troubles[0]}" if report.troubles else "")
 
 
-def suite(runtime: Runtime, subject: Subject, progress: Progress) -> Sequence[Row]:
-    """The property suite over the wire, beside a plain model."""
+def suite(runtime: Runtime, subject: Subject, seed: int | None, progress: Progress) -> Sequence[Row]:
+    """The property suite over the wire, beside a plain model; `seed` None for another every time."""
     watch = Stopwatch()
     report = run_suite(
-        runtime, subject, max_examples=SUITE_EXAMPLES, step_count=SUITE_STEPS, progress=progress, shrink=False
-    )
-    return [Row("suite", "properties over the wire", _outcome(report.holds), _of_suite(report), watch.lap())]
+        runtime, subject, max_examples=SUITE_EXAMPLES, step_count=SUITE_STEPS, seed=seed, progress=progress,
+        shrink=False,
+    )  # fmt: skip
+    outcome: Outcome = "ok" if report.holds else "unknown" if report.is_gone else "violated"
+    return [Row("suite", "properties over the wire", outcome, _of_suite(report), watch.lap())]
 
 
 def _of_suite(report: SuiteReport) -> str:
     kinds = len(report.rule_counts)
     detail = f"{report.steps:,} steps of {kinds} kinds in {report.examples} examples, seed {report.seed}"
+    if report.is_gone:
+        detail += ": the broker is not there any more, after"
     return detail if report.holds else f"{detail}: {report.failure}\n{report.falsifying_example}"
 
 

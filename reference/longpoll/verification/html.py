@@ -41,8 +41,8 @@ figure svg { max-width: 100%; height: auto }
 """
 
 
-def render(rows: Sequence[Row], charts: Sequence[tuple[str, str]], result: Result) -> str:
-    """The page; `charts` are (caption, SVG text) pairs."""
+def render(rows: Sequence[Row], charts: Sequence[tuple[str, str]], result: Result | None) -> str:
+    """The page; `charts` are (caption, SVG text) pairs, and `result` is None where no history was judged."""
     figures = "".join(f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>" for caption, svg in charts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -50,7 +50,7 @@ def render(rows: Sequence[Row], charts: Sequence[tuple[str, str]], result: Resul
         f"<title>longpoll verify</title><style>{STYLE}{JUDGE_STYLE}</style></head><body><main>"
         f"<h1>longpoll verify</h1>{_table(rows)}"
         f"<h2>The race, step by step</h2>{figures or '<p>No counterexample to draw.</p>'}"
-        f"</main>{render_section(result)}</body></html>\n"
+        f"</main>{'' if result is None else render_section(result)}</body></html>\n"
     )
 
 

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from attrs import define, field, frozen
+from rich.markup import escape
 from rich.table import Table
 
-from longpoll.output import Exit, err, out
+from longpoll import guard
+from longpoll.output import USER_ERRORS, Exit, err, out
+from longpoll_broker.errors import BrokerError
 
 Outcome: TypeAlias = Literal["ok", "violated", "unknown", "skipped"]
 MARKS: Final[dict[Outcome, str]] = {
@@ -58,12 +61,18 @@ class Page:
         """Add rows, and say each on stderr as it comes."""
         for row in rows:
             self.rows.append(row)
-            err.print(f"  {MARKS[row.outcome]} {row.part}: {row.what} [dim]({row.seconds:.1f} s)[/]")
+            err.print(f"  {MARKS[row.outcome]} {row.part}: {escape(row.what)} [dim]({row.seconds:.1f} s)[/]")
 
-    def stage(self, title: str, work: Callable[[], Sequence[Row]]) -> None:
-        """Run one stage under a title and add its rows."""
-        err.print(f"[bold]{title}[/]")
-        self.add(work())
+    def stage(self, title: str, work: Callable[[], Sequence[Row]], *, part: str) -> None:
+        """Run one stage under a title and add its rows; where it fails, a row that says so stands for them."""
+        err.print(f"[bold]{escape(title)}[/]")
+        watch = Stopwatch()
+        rows = guard.attempted(work)
+        if isinstance(rows, guard.Raised):
+            if not isinstance(rows.error, Exception):
+                raise rows.error  # Ctrl-C, or the end of the command
+            rows = [Row(part, title, "unknown", _why(rows.error), watch.lap())]
+        self.add(rows)
 
     @property
     def exit_code(self) -> Exit:
@@ -83,13 +92,28 @@ class Page:
             if row.part != part and part:
                 grid.add_section()
             grid.add_row(
-                row.part if row.part != part else "", row.what, MARKS[row.outcome], row.detail, f"{row.seconds:.1f}"
+                row.part if row.part != part else "",
+                escape(row.what),
+                MARKS[row.outcome],
+                escape(shown(row.detail)),
+                f"{row.seconds:.1f}",
             )
             part = row.part
         out.print(grid)
         for row in self.rows:
             if row.token is not None:
                 out.print(f"{row.what}:\n  longpoll explain {row.token}", soft_wrap=True, markup=False)
+
+
+def shown(text: str) -> str:
+    """Text of several lines with what a terminal would act on escaped: some of it comes from a broker."""
+    return "\n".join(guard.printable(line) for line in text.split("\n"))
+
+
+def _why(error: Exception) -> str:
+    """Why a stage has no result: a broker that did not do its part says so itself, and anything else is our fault."""
+    expected = (*USER_ERRORS, BrokerError, OSError)
+    return f"it could not be done: {error}" if isinstance(error, expected) else guard.fault(error)
 
 
 class Stopwatch:

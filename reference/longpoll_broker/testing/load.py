@@ -19,7 +19,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.errors import ClientError
+from longpoll_broker.errors import ClientError, ProtocolError
 from longpoll_broker.runtime import Condition, Runtime
 from longpoll_broker.service.client import RemotingClient
 from longpoll_broker.service.client.messages import decode_messages
@@ -42,6 +42,10 @@ HOLD_MS: Final = 500
 BATCH_MAX: Final = 32
 STALL_S: Final = 30.0
 """A run in which nothing moves for so long has lost something."""
+BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
+"""The broker has no room for a request now, and has done nothing about it: real clients ask again, and so do we."""
+BUSY_PAUSE_S: Final = 0.02
+BUSY_TRIES: Final = 500
 PULLED: Final = frozenset(
     {ResponseCode.SUCCESS.value, ResponseCode.PULL_NOT_FOUND.value, ResponseCode.PULL_RETRY_IMMEDIATELY.value}
 )
@@ -70,6 +74,9 @@ class LoadReport:
     delivery_ms: Sequence[float]
     """Send written to message received, of every delivery, ascending."""
     problems: Sequence[str]
+    """What no broker may do: a message twice, late in its queue's order, unasked for, or never though all else came."""
+    troubles: Sequence[str] = ()
+    """What cut the load short: a connection that ended, an answer that did not come or cannot be read, a refusal."""
 
     def percentile_ms(self, share: float) -> float:
         """The delivery time that this share of the deliveries does not exceed; 0 when there were none."""
@@ -90,12 +97,24 @@ class _Run:
     producers_left: int = 0
     delivered: int = 0
     problems: list[str] = field(factory=list)
+    troubles: list[str] = field(factory=list)
     ended: bool = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether anything went wrong; what follows would only be its consequence."""
+        return bool(self.problems or self.troubles)
+
     def problem(self, text: str) -> None:
-        """Note what went wrong; the run ends soon after."""
+        """Note what no broker may do; the run ends soon after."""
         with self.moved:
             self.problems.append(text)
+            self.moved.notify_all()
+
+    def trouble(self, text: str) -> None:
+        """Note what keeps the load from going on; the run ends soon after."""
+        with self.moved:
+            self.troubles.append(text)
             self.moved.notify_all()
 
 
@@ -117,9 +136,14 @@ class _Consumer:
     delivery_ns: list[int] = field(factory=list)
     pull_count: int = 0
     expired_count: int = 0
+    busy_count: int = 0
+    """Pulls for which the broker had no room."""
+    asked: dict[int, int] = field(factory=dict)
+    """Queue -> the offset of the pull in flight there."""
 
     def pull(self, queue: int, offset: int) -> None:
         """Ask for what comes at and after the offset; the answer asks again."""
+        self.asked[queue] = offset
         header = PullMessageRequestHeader(
             consumer_group=f"group-{EXPRESSIONS.index(self.expression)}",
             topic=self.run.plan.topic,
@@ -140,22 +164,33 @@ class _Consumer:
     def _answered(self, queue: int, answer: Command | ClientError) -> None:
         if self.run.ended:
             return
+        asked = f"pull of queue {queue} by {self.expression!r}"
         if isinstance(answer, ClientError):
-            self.run.problem(f"pull of queue {queue} by {self.expression!r}: {answer}")
+            self.run.trouble(f"{asked}: {answer}")
             return
         self.pull_count += 1
-        if answer.code not in PULLED:
-            self.run.problem(f"pull of queue {queue} by {self.expression!r}: code {answer.code} {answer.remark}")
+        if answer.code in BUSY and self.busy_count < BUSY_TRIES:
+            self.busy_count += 1
+            self._ask_again(queue, self.asked[queue])
             return
-        if answer.code == ResponseCode.SUCCESS:
-            self._receive(queue, answer)
-        elif answer.code == ResponseCode.PULL_NOT_FOUND:
-            self.expired_count += 1
+        if answer.code not in PULLED:
+            self.run.trouble(f"{asked}: code {answer.code} {answer.remark}")
+            return
         try:
-            self.pull(queue, PullMessageResponseHeader.decode(answer.ext_fields).next_begin_offset)
+            if answer.code == ResponseCode.SUCCESS:
+                self._receive(queue, answer)
+            elif answer.code == ResponseCode.PULL_NOT_FOUND:
+                self.expired_count += 1
+            self._ask_again(queue, PullMessageResponseHeader.decode(answer.ext_fields).next_begin_offset)
+        except (ProtocolError, ValueError) as error:  # ValueError: a body that is no time of ours
+            self.run.trouble(f"{asked}: {error}")
+
+    def _ask_again(self, queue: int, offset: int) -> None:
+        try:
+            self.pull(queue, offset)
         except ClientError as error:
             if not self.run.ended:
-                self.run.problem(f"pull of queue {queue} by {self.expression!r}: {error}")
+                self.run.trouble(f"pull of queue {queue} by {self.expression!r}: {error}")
 
     def _receive(self, queue: int, answer: Command) -> None:
         now_ns = self.run.runtime.monotonic_ns()
@@ -172,23 +207,26 @@ class _Consumer:
             self.run.moved.notify_all()
 
     def problems(self) -> list[str]:
-        """What this group lacks, or got without asking."""
+        """What this group got without asking; and what it lacks, where nothing cut the load short."""
         tags = wanted_tags(self.expression)
         expected = Counter({key: count for key, count in self.run.sent.items() if key[1] in tags})
         return [
             f"queue {queue}, tag {tag!r}, expression {self.expression!r}: "
             f"{self.received[queue, tag]} of {expected[queue, tag]} delivered"
             for queue, tag in sorted(expected.keys() | self.received.keys())
-            if self.received[queue, tag] != expected[queue, tag]
+            if self._is_wrong(self.received[queue, tag] - expected[queue, tag])
         ]
+
+    def _is_wrong(self, surplus: int) -> bool:
+        return surplus != 0 and not self.run.troubles
 
 
 def _produce(run: _Run, client: RemotingClient, first: int) -> None:
     try:
         for number in range(first, run.plan.message_count, run.plan.producer_count):
             _send(run, client, number % run.plan.queue_count, TAGS[number // run.plan.queue_count % len(TAGS)])
-    except ClientError as error:
-        run.problem(f"send: {error}")
+    except (ClientError, ProtocolError) as error:
+        run.trouble(f"send: {error}")
     finally:
         with run.moved:
             run.producers_left -= 1
@@ -209,8 +247,13 @@ def _send(run: _Run, client: RemotingClient, queue: int, tag: str) -> None:
     )
     body = str(run.runtime.monotonic_ns()).encode()
     answer = client.call(RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=STALL_S)
+    for _ in range(BUSY_TRIES):
+        if answer.code not in BUSY:
+            break
+        run.runtime.sleep(BUSY_PAUSE_S)
+        answer = client.call(RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=STALL_S)
     if answer.code != ResponseCode.SUCCESS:
-        run.problem(f"send to queue {queue}: code {answer.code} {answer.remark}")
+        run.trouble(f"send to queue {queue}: code {answer.code} {answer.remark}")
         return
     with run.moved:
         run.sent[queue, tag] += 1
@@ -250,7 +293,7 @@ def drive(
             runtime.spawn(f"producer-{number}", partial(_produce, run, connect(), number))
             for number in range(plan.producer_count)
         ]
-        _wait(run, progress)
+        _wait(run, consumers, progress)
         _wait_for_expiries(run, consumers)
         run.ended = True
         for producer in producers:
@@ -265,6 +308,7 @@ def drive(
         seconds=seconds,
         delivery_ms=[nanoseconds / 1e6 for nanoseconds in delivery_ns],
         problems=[*run.problems, *(problem for consumer in consumers for problem in consumer.problems())],
+        troubles=run.troubles,
     )
 
 
@@ -274,24 +318,33 @@ def _due(run: _Run) -> int:
     )
 
 
-def _wait(run: _Run, progress: Callable[[int, int], None]) -> None:
+def _wait(run: _Run, consumers: Sequence[_Consumer], progress: Callable[[int, int], None]) -> None:
     """Wait until everything that was sent is delivered, something went wrong, or nothing moves any more."""
     all_count = sum(len(wanted_tags(expression)) for expression in EXPRESSIONS) * run.plan.message_count // len(TAGS)
     with run.moved:
-        while not run.problems and (run.producers_left or run.delivered < _due(run)):
+        while not run.is_over and (run.producers_left or run.delivered < _due(run)):
             before = (run.delivered, run.sent.total())
+            pulls_before = sum(consumer.pull_count for consumer in consumers)
             progress(run.delivered, all_count)
             if not run.moved.wait(STALL_S) and before == (run.delivered, run.sent.total()):
-                run.problems.append(f"nothing moved for {STALL_S:g} s")
+                if sum(consumer.pull_count for consumer in consumers) > pulls_before:
+                    run.problems.append(f"pulls were answered for {STALL_S:g} s, and nothing was delivered")
+                else:
+                    run.troubles.append(f"nothing moved for {STALL_S:g} s")
 
 
 def _wait_for_expiries(run: _Run, consumers: Sequence[_Consumer]) -> None:
-    """Wait until every group has seen a pull end at its deadline, so that deadlines are part of each history."""
+    """Wait until every group has seen its pulls end at their deadlines twice, so that each history has deadlines.
+
+    Twice: a broker that looks for them now and then ends the first ones late by chance, and the second ones by nearly
+    all of the time between two looks.
+    """
+    due = 2 * run.plan.queue_count
     deadline_ns = run.runtime.monotonic_ns() + int(STALL_S * 1e9)
     with run.moved:
-        while not run.problems and any(consumer.expired_count < run.plan.queue_count for consumer in consumers):
+        while not run.is_over and any(consumer.expired_count < due for consumer in consumers):
             left_s = (deadline_ns - run.runtime.monotonic_ns()) / 1e9
             if left_s <= 0:
-                run.problems.append("held pulls did not expire")
+                run.troubles.append("held pulls did not expire")
                 return
             run.moved.wait(min(left_s, HOLD_MS / 1000))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -63,7 +64,7 @@ class ScriptedServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
+        self.refuse_connections()
         self._threads[0].join(PATIENCE_S)
         self._listening.close()
         for connected in self._sockets:
@@ -71,6 +72,11 @@ class ScriptedServer:
         for thread in self._threads:
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
+
+    def refuse_connections(self) -> None:
+        """Listen no more, as a server that is gone; those who are connected stay so."""
+        with suppress(OSError):  # it does so already
+            self._listening.shutdown(socket.SHUT_RDWR)
 
     def codes(self) -> list[int]:
         """The codes of everything received so far."""

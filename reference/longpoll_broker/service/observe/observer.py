@@ -69,11 +69,12 @@ class Observer:
     Invariant: `_doors`, `_recorders` change on the relay thread only, once it runs.
     """
 
-    def __init__(self, runtime: Runtime, record_directory: str, host: str) -> None:
+    def __init__(self, runtime: Runtime, record_directory: str, host: str, policy: str = "") -> None:
         """Use `start`."""
         self._runtime = runtime
         self._directory = record_directory
         self._host = host
+        self._policy = policy
         self.loop = RelayLoop(runtime)
         self._doors: dict[str, Door] = {}
         self._recorders: list[HistoryRecorder] = []
@@ -94,8 +95,11 @@ class Observer:
         name_server: Address | None = None,
         listen: Address = ("127.0.0.1", 0),
         name_server_listen: Address | None = None,
+        policy: str = "",
     ) -> Self:
         """Listen and relay. The first broker's door is at `listen`, every other gets a port of its own on that host.
+
+        `policy` is what the brokers are said to keep to, and is told to the judge.
 
         Raises ObserveError or RecordError with a text for the user; nothing is left running then.
         """
@@ -105,7 +109,7 @@ class Observer:
         if len(set(names)) < len(names):
             raise ObserveError("a broker is named twice; name each --broker once")
         with ExitStack() as undo:
-            observer = cls(runtime, record_directory, listen[0])
+            observer = cls(runtime, record_directory, listen[0], policy)
             undo.callback(observer.stop)
             for number, broker in enumerate(brokers):
                 observer._add_broker(broker, listen if number == 0 else (listen[0], 0))
@@ -151,7 +155,7 @@ class Observer:
                 self._runtime,
                 self._directory,
                 broker=name,
-                policy="",
+                policy=self._policy,
                 uncertainty_ns=uncertainty_ns,
                 wait_s=0,
             )

@@ -3,6 +3,9 @@
 Unlike a real client it does nothing by itself: no thread, no retry, no time-out of its own. It is strict about what a
 broker may send: a reply to nothing that was asked, or a second one, is a violation.
 
+A broker that has no room for a request says so (2, 215), and is asked again a few times, as real clients do. A pull is
+not: its deadline would begin anew.
+
 Leaves out what replies mean (`answers`) and which of them must come (`model`).
 """
 
@@ -16,7 +19,7 @@ from attrs import frozen
 from longpoll_broker.errors import RemoteProtocolError
 from longpoll_broker.runtime import Runtime
 from longpoll_broker.testing.served.model import ViolationError
-from longpoll_broker.wire.codes import CommandFlag
+from longpoll_broker.wire.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command, encode
 from longpoll_broker.wire.connection import Connection
 from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
@@ -24,6 +27,9 @@ from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
 Address = tuple[str, int]
 CONNECT_S: Final = 10.0
 RECEIVE_SIZE: Final = 1 << 18
+BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
+"""RocketMQ's brokers answer so when a request has waited 200 ms for a thread, which a busy machine brings about."""
+TRIES_MAX: Final = 100
 STALL_S: Final = 30.0
 """A broker that takes no bytes for so long does not serve."""
 
@@ -59,6 +65,8 @@ class Link:
         self._buffer = bytearray(RECEIVE_SIZE)
         self._opaque = 0
         self._asked: set[int] = set()
+        self._repeatable: dict[int, tuple[bytes, int]] = {}
+        """Of those that were asked and are no pulls: their bytes, and how often they were sent."""
         self._replies: dict[int, Reply] = {}
 
     def close(self) -> None:
@@ -103,9 +111,12 @@ class Link:
             body=body,
             serialisation=serialisation,
         )
+        content = b"".join(encode(command))
         if not one_way:
             self._asked.add(self._opaque)
-        return self._opaque, b"".join(encode(command))
+            if code != RequestCode.PULL_MESSAGE:
+                self._repeatable[self._opaque] = content, 1
+        return self._opaque, content
 
     def write(self, content: bytes) -> None:
         """Send bytes as they are; raises ViolationError when the broker does not take them."""
@@ -188,5 +199,10 @@ class Link:
             raise ViolationError(
                 f"connection {self.number} got {what} request {opaque}, which waits for none: code {reply.command.code}"
             )
+        content, tries = self._repeatable.pop(opaque, (b"", TRIES_MAX))
+        if reply.command.code in BUSY and tries < TRIES_MAX:
+            self._repeatable[opaque] = content, tries + 1
+            self.write(content)
+            return
         self._asked.discard(opaque)
         self._replies[opaque] = reply

@@ -72,6 +72,8 @@ class Failure:
 
     text: str
     steps: tuple[str, ...]
+    is_gone: bool = False
+    """Nobody answers at the broker's address any more, which says nothing of why."""
 
 
 @define(eq=False)
@@ -158,13 +160,24 @@ class ServedMachine(RuleBasedStateMachine):
             result = body()
             self.driver.pulls.judge_arrived()
         except (ViolationError, UnreachableError) as error:
-            run.failed(Failure(str(error), (*self.steps, f"{call} -> {error}")))
-            if isinstance(error, UnreachableError):
+            is_gone = isinstance(error, UnreachableError) or self._is_gone()
+            run.failed(Failure(str(error), (*self.steps, f"{call} -> {error}"), is_gone))
+            if is_gone:
                 # With the broker gone every variant fails, and none says why.
                 run.ends_ns = run.runtime.monotonic_ns() - 1
             raise
         self.steps.append(call if result is None else f"{call} -> {result}")
         self.is_sound = True
+
+    def _is_gone(self) -> bool:
+        """Whether a connection was closed to us and no other can be had: the broker is gone, and not at fault."""
+        if not any(link.closed for link in self.run.links.open.values()):
+            return False
+        try:
+            self.run.links.make(-1).close()
+        except UnreachableError:
+            return True
+        return False
 
     def teardown(self) -> None:
         """End the example well, or forget connections of which nobody knows what is under way on them."""

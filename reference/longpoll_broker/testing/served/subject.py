@@ -129,7 +129,7 @@ class EmbeddedSubject:
 
 def expectations_of(policy: Policy, config: BrokerConfig, store_config: StoreConfig) -> Expectations:
     """What our own broker promises under a policy."""
-    promised = ROCKETMQ if policy.name.startswith("rocketmq") else STRICT
+    promised = ROCKETMQ if policy.name.startswith("rocketmq") else STRICT  # what no knob says
     return attrs.evolve(
         promised,
         scan_period_ms=config.scan_period_ms if policy.expiry == "scan" else None,

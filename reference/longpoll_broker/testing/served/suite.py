@@ -39,6 +39,8 @@ class SuiteReport:
     falsifying_example: str | None
     """The steps of the shortest failing example seen, one a line."""
     seconds: float
+    is_gone: bool = False
+    """The failure is that the broker is not there any more: no property is certainly falsified."""
 
     @property
     def holds(self) -> bool:
@@ -99,6 +101,7 @@ def run_suite(
         failure=failure.text if failure else None,
         falsifying_example="\n".join(failure.steps) if failure else None,
         seconds=(runtime.monotonic_ns() - begun_ns) / 1e9,
+        is_gone=failure is not None and failure.is_gone,
     )
 
 

@@ -1,0 +1,367 @@
+"""`verify --broker` on brokers that do what no good one does: a page of rows whatever happens, no verdict too much."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from longpoll.cli import main
+from longpoll.commands import verify as command
+from longpoll.output import Exit
+from longpoll.verification import broker, history
+from longpoll.verification.declared import Declared, Limits, declared, limits_of
+from longpoll.verification.echo import Echo
+from longpoll.verification.page import Outcome, Page, Row
+from longpoll_broker.errors import ClientError
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.client import RemotingClient
+from longpoll_broker.testing import load
+from longpoll_broker.testing.load import LoadPlan
+from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_broker.testing.served import EmbeddedSubject, Expectations, RemoteSubject, ViolationError
+from longpoll_broker.testing.served.driver import Driver
+from longpoll_broker.testing.served.example import Example, Links
+from longpoll_broker.testing.served.link import Link
+from longpoll_broker.testing.served.model import Message
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.command import Command
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.job import judge
+from longpoll_judge.plant import plant
+from longpoll_judge.result import Result
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, with_knob
+
+PATIENCE_MS = 300
+
+
+def job_for(place: tuple[str, int], directory: Path, known: Declared | None = None) -> command.Job:
+    """What `verify --broker` would be asked for."""
+    known = known or declared(STRICT)
+    return command.Job(
+        known, known.policy.name, (), place, None, None, None, 1, directory / "history", directory, RealRuntime()
+    )
+
+
+@pytest.fixture
+def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[str, int]], Page]:
+    """Run the stages of a named broker, small and with little patience, judged without Spark."""
+
+    def impatient(self: Declared, slack_ms: float) -> Expectations:
+        return attrs.evolve(honest(self, slack_ms), patience_ms=PATIENCE_MS)
+
+    def judge_locally(paths: list[Path], **options: object) -> Result:
+        limits = {name: options[name] for name in ("wake_ms", "late_ms")}
+        return judge(paths, engine="local", **limits)  # type: ignore[arg-type] # numbers, both
+
+    honest = Declared.expectations
+    monkeypatch.setattr(Declared, "expectations", impatient)
+    monkeypatch.setattr(load, "STALL_S", 1.0)
+    monkeypatch.setattr(history, "judge", judge_locally)
+    monkeypatch.setattr(broker, "LoadPlan", lambda topic: LoadPlan(topic, message_count=60, queue_count=2))
+    monkeypatch.setattr(broker, "SUITE_EXAMPLES", 2)
+
+    def run(place: tuple[str, int]) -> Page:
+        page = Page()
+        command._named_broker(page, job_for(place, tmp_path), [])
+        return page
+
+    return run
+
+
+def silent(_peer: Peer, _command: Command) -> None:
+    """Take every request and say nothing."""
+
+
+def closing(peer: Peer, _command: Command) -> None:
+    """Close the connection at the first request."""
+    peer.close()
+
+
+def babbling(peer: Peer, _command: Command) -> None:
+    """Send what is no frame."""
+    peer.send_bytes(b"\x00\x00\x00\x10nonsense-nonsense")
+
+
+def hollow(peer: Peer, request: Command) -> None:
+    """Say that all is well, with fields and a body that cannot be read."""
+    peer.answer(request, 0, {"queueOffset": "x", "nextBeginOffset": "1e9", "msgId": "?"}, b"\x01" * 200)
+
+
+@pytest.mark.parametrize("handler", [silent, closing, babbling, hollow], ids=lambda handler: handler.__name__)
+def test_whatever_a_broker_does_there_is_a_whole_page(
+    handler: Callable[[Peer, Command], None], page_of: Callable[[tuple[str, int]], Page]
+) -> None:
+    """Silence, closed connections and nonsense are rows; the load's is unknown, and the suite says what was asked."""
+    with ScriptedServer(handler) as server:
+        page = page_of((server.host, server.port))
+
+    outcomes = {row.part: row.outcome for row in page.rows}
+    assert outcomes.keys() == {"broker", "suite", "history"}
+    assert outcomes["broker"] == "unknown"
+    assert outcomes["suite"] == "violated", page.rows
+    assert outcomes["history"] != "ok"
+    assert page.exit_code == Exit.VIOLATED
+    suite = next(row for row in page.rows if row.part == "suite")
+    assert "begin() ->" in suite.detail
+
+
+def test_a_broker_that_dies_is_unknown(page_of: Callable[[tuple[str, int]], Page]) -> None:
+    """Who is not there any more has violated nothing that was seen; every stage has its row."""
+
+    def dying(peer: Peer, _command: Command) -> None:
+        server.refuse_connections()
+        peer.close()
+
+    with ScriptedServer(dying) as server:
+        page = page_of((server.host, server.port))
+
+    assert [(row.part, row.outcome) for row in page.rows] == [
+        ("broker", "unknown"), ("suite", "unknown"), ("history", "unknown"),
+    ]  # fmt: skip
+    assert page.exit_code == Exit.UNKNOWN
+
+
+def test_a_broker_that_dies_in_the_suite_is_unknown(tmp_path: Path) -> None:
+    """The suite tells a connection that the broker closed from a broker that is gone."""
+    runtime = RealRuntime()
+    with EmbeddedSubject(runtime, str(tmp_path / "store"), can_restart=False) as subject:
+        stopped: list[bool] = []
+
+        def stop(_done: int, _total: int) -> None:
+            if not stopped:
+                stopped.append(True)
+                subject.broker.stop()
+
+        (row,) = broker.suite(runtime, subject, 3, stop)
+
+    assert (row.outcome, "not there any more" in row.detail) == ("unknown", True), row.detail
+
+
+def test_a_real_client_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end says nothing certain of the broker, and the rows after it come."""
+
+    def fail(*_: object, **_more: object) -> None:
+        raise ClientError("the real RocketMQ client ended with code -11 before its report: silently")
+
+    monkeypatch.setattr(broker, "run_real_client", fail)
+    monkeypatch.setattr(broker, "why_missing", lambda: None)
+    page = Page()
+    command._stage(page, "client", "the real client", lambda tell: broker.real_client("127.0.0.1:1", "T", tell))
+
+    assert [row.outcome for row in page.rows] == ["unknown"]
+    assert "ended with code -11" in page.rows[0].detail
+
+
+def test_a_stage_that_breaks_is_a_row_with_its_traceback_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of our own convicts nobody."""
+
+    def broken() -> list[Row]:
+        raise ZeroDivisionError("in [a] stage")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    page = Page()
+    page.stage("a [stage]", broken, part="suite")
+
+    assert page.exit_code == Exit.UNKNOWN
+    assert "a fault of longpoll itself" in page.rows[0].detail
+    assert ["ZeroDivisionError: in [a] stage" in file.read_text() for file in tmp_path.iterdir()] == [True]
+
+
+def test_an_interrupt_leaves_the_page_with_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in a stage: the rows before it, one that says that it was stopped, and 3; or 1 where one was violated."""
+    outcomes: list[Outcome] = ["ok", "violated"]
+    for outcome in outcomes:
+        page = Page()
+
+        def law(page: Page, outcome: Outcome = outcome) -> None:
+            page.add([Row("law", "first", outcome, "")])
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(command, "_law", law)
+        assert command._all_stages(page, job_for(("127.0.0.1", 1), tmp_path)) is None
+        assert [row.outcome for row in page.rows] == [outcome, "unknown"]
+        assert page.exit_code == (Exit.UNKNOWN if outcome == "ok" else Exit.VIOLATED)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--broker", "127.0.0.1:1"], "nobody answers at --broker 127.0.0.1:1"),
+        (["--broker", "127.0.0.1:99999"], "is not an address"),
+        (["--broker", "host.invalid:1"], "nobody answers"),
+        (["--name-server", "127.0.0.1:1"], "--name-server goes with --broker"),
+        (["--knob", "expiry=never"], "expiry"),
+        (["--record", "."], "is not empty"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else None,
+)
+def test_a_mistake_in_the_call_is_seen_before_the_work(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 2 and one sentence, with nothing explored."""
+    (tmp_path / "something").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_law", lambda _page: pytest.fail("it worked first"))
+    done = CliRunner().invoke(main, ["verify", *words])
+
+    assert (done.exit_code, done.stderr.count("\n")) == (Exit.USER, 1), done.stderr
+    assert said in done.stderr
+
+
+# -- what a policy does not promise --------------------------------------------------------------------------------
+
+
+def test_a_policy_is_held_to_what_its_law_keeps() -> None:
+    """4.9 declares its races and its scan; strict nothing; a knob is looked up in the law itself."""
+    old, ours = declared(ROCKETMQ_4_9), declared(STRICT)
+    timed = declared(with_knob(STRICT, "expiry=scan"))
+
+    assert set(old.broken) == {
+        "no_lost_wakeup", "answered_by_deadline", "answered_on_stop", "commit_never_regresses",
+    }  # fmt: skip
+    assert old.name_of("no_lost_wakeup") == "no_lost_wakeup (a, b)"
+    assert (old.most.wake_ms, old.most.late_ms) == (5_500, 5_500)
+    assert (ours.broken, ours.most) == ({}, Limits(0, 0))
+    assert (set(timed.broken), timed.most) == ({"answered_by_deadline"}, Limits(0, 5_500))
+
+
+@pytest.fixture
+def late_history(tmp_path: Path) -> Path:
+    """A history in which one pull is answered half a second after its deadline."""
+    write(tmp_path / "made", simulate(Load(events=3_000)), simulated_meta())
+    plant(tmp_path / "made", "answer_delayed", tmp_path / "late")
+    return tmp_path / "late"
+
+
+def test_a_declared_delay_is_told_and_an_undeclared_one_convicts(late_history: Path) -> None:
+    """4.9's scan explains half a second, strict has no scan, and one of a tenth of a second explains no half."""
+    directory = late_history
+    limits = limits_of(0, wake_ms=None, late_ms=None)
+    found = judge([directory], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
+    assert found.verdict == "invalid"
+
+    scanned, excused = history.by_promises(found, directory, declared(ROCKETMQ_4_9), limits)
+    strictly, none = history.by_promises(found, directory, declared(STRICT), limits)
+    quickly = attrs.evolve(declared(ROCKETMQ_5), scan_ms=100)
+    too_late, _some = history.by_promises(found, directory, quickly, limits)
+
+    assert scanned.verdict == "valid"
+    assert dict(excused)["answered_by_deadline"] == 1
+    assert (strictly.verdict, list(none)) == ("invalid", [])
+    assert too_late.verdict == "invalid"
+    assert msgspec.json.encode(strictly) == msgspec.json.encode(found)
+
+
+def test_limits_are_given_or_follow_the_slowest_echo() -> None:
+    """What the machine takes for the smallest request it may take for a wake."""
+    assert limits_of(40, wake_ms=None, late_ms=None) == Limits(180, 130)
+    assert limits_of(40, wake_ms=7, late_ms=9) == Limits(7, 9)
+
+
+def test_an_echo_measures_a_slow_broker_and_ends_with_a_silent_one() -> None:
+    """Its worst round is at least what the broker took; a broker that says nothing does not hold up the end."""
+    asked = RealRuntime().event()
+    waited_s = 0.05
+
+    def slow(peer: Peer, request: Command) -> None:
+        assert request.code == RequestCode.GET_MAX_OFFSET
+        RealRuntime().event().wait(waited_s)
+        peer.answer(request, 17)
+        asked.set()
+
+    with ScriptedServer(slow) as server, Echo(RealRuntime(), (server.host, server.port), "T") as echo:
+        assert asked.wait(10)
+        while not echo.rounds:
+            asked.wait(0)
+    assert echo.worst_ms >= waited_s * 1000
+
+    with ScriptedServer(silent) as server, Echo(RealRuntime(), (server.host, server.port), "T") as echo:
+        pass
+    assert echo.rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("sent", "delivered", "is_right"),
+    [
+        ({"WAIT": "false"}, {}, True),
+        ({"WAIT": "false"}, {"WAIT": "false"}, True),
+        ({"WAIT": "false"}, {"WAIT": "true"}, False),
+        ({"empty": ""}, {}, True),
+        ({"empty": ""}, {"empty": "x"}, False),
+        ({"k": "v"}, {"k": "v", "CLUSTER": "c", "UNIQ_KEY": "1"}, True),
+        ({"k": "v", "UNIQ_KEY": "2"}, {"k": "v", "UNIQ_KEY": "1"}, False),
+        ({"k": "v"}, {"k": "v", "more": "x"}, False),
+        ({"k": "v"}, {}, False),
+    ],
+    ids=str,
+)
+def test_a_kept_property_is_as_right_as_one_that_may_be_dropped(
+    sent: dict[str, str], delivered: dict[str, str], is_right: bool
+) -> None:
+    """5.x keeps WAIT, 4.9 drops it; neither may change it, or add what nobody sent."""
+    assert Message(b"", sent, 0, None).is_given_back(delivered) == is_right
+
+
+# -- what a good broker may do ---------------------------------------------------------------------------------------
+
+
+def busy_at_first(peer: Peer, request: Command) -> None:
+    """Have no room for the first two tries of each request."""
+    tries[request.opaque] += 1
+    peer.answer(request, 2 if tries[request.opaque] < 3 else 0, {"offset": "0"})
+
+
+tries: Counter[int] = Counter()
+
+
+def test_who_is_told_that_there_is_no_room_asks_again() -> None:
+    """Code 2 is no refusal of a good request; a pull is not repeated, for its deadline would begin anew."""
+    tries.clear()
+    runtime = RealRuntime()
+    with ScriptedServer(busy_at_first) as server:
+        link = Link(runtime, (server.host, server.port), 1)
+        try:
+            until_ns = runtime.monotonic_ns() + 10**10
+            asked = link.wait(link.ask(RequestCode.GET_MAX_OFFSET), until_ns)
+            pulled = link.wait(link.ask(RequestCode.PULL_MESSAGE), until_ns)
+        finally:
+            link.close()
+
+    assert asked is not None
+    assert pulled is not None
+    assert (asked.command.code, pulled.command.code) == (0, 2)
+    assert sorted(tries.values()) == [1, 3]
+
+
+def test_a_send_for_which_there_is_no_room_is_repeated() -> None:
+    """The load goes on where a real producer would."""
+    runtime = RealRuntime()
+    codes = iter([2, 215, 2, 0])
+    with (
+        ScriptedServer(lambda peer, request: peer.answer(request, next(codes))) as server,
+        contextlib.closing(RemotingClient(runtime, server.host, server.port)) as client,
+    ):
+        run = load._Run(runtime, LoadPlan("T"), runtime.condition())
+        load._send(run, client, 0, "red")
+
+    assert (run.sent.total(), run.problems, run.troubles) == (1, [], [])
+
+
+def test_silence_after_garbage_violates_what_strict_promises_and_no_more(tmp_path: Path) -> None:
+    """5.x waits for the 12 bytes of a PROXY header; that others are served on is asked of every broker."""
+    runtime = RealRuntime()
+    with socket.create_server(("127.0.0.1", 0)) as server:  # it takes connections, and reads nothing
+        for policy, is_violated in ((STRICT, True), (ROCKETMQ_5, False)):
+            expectations = attrs.evolve(declared(policy).expectations(0), patience_ms=50, scan_period_ms=None)
+            subject = RemoteSubject(server.getsockname(), expectations)
+            driver = Driver(Example(runtime, subject, Links(runtime, subject), expectations, "E"))
+            with pytest.raises(ViolationError, match="stays open") if is_violated else contextlib.nullcontext():
+                driver.send_malformed("a JSON header that is a list")

@@ -1,0 +1,71 @@
+"""How long this broker, on this machine as busy as it is, takes for something that is due at once.
+
+A small request goes round the broker over and over on a connection of its own while a load runs. What the slowest one
+took, and how late this process was to send it, the broker may take for anything else: whoever waits for a processor
+is not at fault. Leaves out what is made of it (`.declared`).
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final, Self
+
+from longpoll_broker.errors import ClientError
+from longpoll_broker.runtime import Runtime
+from longpoll_broker.service.client import RemotingClient
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_broker.wire.headers import GetMaxOffsetRequestHeader
+
+PERIOD_S: Final = 0.02
+TIMEOUT_S: Final = 10.0
+"""A broker that is silent for longer is not busy; what it then owes the load is the judge's."""
+
+
+class Echo:
+    """Asks until the end of its block. Invariant: all but `_ended` belongs to its thread until that has ended."""
+
+    def __init__(self, runtime: Runtime, address: tuple[str, int], topic: str) -> None:
+        """Begin to ask for the end of a queue of `topic`, be it there or not: any answer is one."""
+        self.worst_ms = 0.0
+        """The longest round, and the longest delay of this process in asking, added."""
+        self.rounds = 0
+        self._runtime = runtime
+        self._client = _connected(runtime, address)
+        self._header = GetMaxOffsetRequestHeader(topic=topic, queue_id=0)
+        self._ended = runtime.event()
+        self._thread = runtime.spawn("echo", self._ask)
+
+    def _ask(self) -> None:
+        if self._client is None:
+            return
+        try:
+            late_ns = 0
+            while not self._ended.is_set():
+                begun_ns = self._runtime.monotonic_ns()
+                self._client.call(RequestCode.GET_MAX_OFFSET, self._header, timeout_s=TIMEOUT_S)
+                answered_ns = self._runtime.monotonic_ns()
+                self.worst_ms = max(self.worst_ms, (answered_ns - begun_ns + late_ns) / 1e6)
+                self.rounds += 1
+                self._ended.wait(PERIOD_S)
+                late_ns = max(0, self._runtime.monotonic_ns() - answered_ns - round(PERIOD_S * 1e9))
+        except ClientError:
+            return  # what was measured counts; what the broker does not answer is told by whoever needs it
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._client is not None:
+            self._client.close()
+        self._thread.join()
+
+
+def _connected(runtime: Runtime, address: tuple[str, int]) -> RemotingClient | None:
+    """A connection; None where there is none to be had."""
+    try:
+        return RemotingClient(runtime, *address)
+    except ClientError:
+        return None
