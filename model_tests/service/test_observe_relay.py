@@ -127,7 +127,11 @@ def test_a_frame_that_cannot_be_read_is_relayed_and_declared(
         assert read_exactly(behind, 4) == b"more"
     upstream.close()
     events = events_of(upstream.history)
-    assert [event.lost_count for event in events if event.event == "lost"] == [1]
+    lost = [event for event in events if event.event == "lost"]
+    # What was not read, and all that passed until the end.
+    assert [event.lost_count for event in lost] == [1, 1]
+    assert lost[1].after_ns == lost[0].after_ns
+    assert lost[1].before_ns > lost[0].before_ns
     assert len([event for event in events if event.event == "connection_closed"]) == 1
     assert ["could not be read" in record.message for record in caplog.records] == [True]
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,7 @@ import pytest
 
 from longpoll_broker import record
 from longpoll_broker.record import HistoryRecorder, RecordError
-from longpoll_broker.runtime.interface import AppendFile
+from longpoll_broker.runtime.interface import AppendFile, Buffer
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, send_fields, send_message
@@ -126,6 +130,168 @@ def test_a_refused_send_and_a_refused_pull_are_told_as_answers(
     assert set(asked) == set(codes)
 
 
+class FussyFile:
+    """A file that takes so many bytes, and then only what was reserved before."""
+
+    def __init__(self, file: AppendFile, disk: FullDisk) -> None:
+        self._file = file
+        self._disk = disk
+        self._kept = 0
+        self.sync, self.close = file.sync, file.close
+
+    def reserve(self, size: int) -> None:
+        """As a file system does: all or nothing."""
+        if size - self._kept > self._disk.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._disk.room -= max(size - self._kept, 0)
+        self._kept = max(size, self._kept)
+
+    def write(self, content: Buffer) -> None:
+        """As much as there is room for."""
+        if self._disk.tears_at:
+            self._file.write(memoryview(content)[: self._disk.tears_at])
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self._disk.slow.wait(self._disk.seconds(len(content)))
+        assert len(content) <= self._kept, "written without room"
+        self._kept -= len(content)
+        self._file.write(content)
+
+
+class FullDisk(RealRuntime):
+    """A disk with so much room, and so quick (bytes a second; 0: at once)."""
+
+    def __init__(self, room: int, speed: int = 0) -> None:
+        super().__init__()
+        self.room, self.speed, self.tears_at = room, speed, 0
+        self.slow = threading.Event()
+        real = self._files.open_append
+        self._files.open_append = lambda path: FussyFile(real(path), self)  # type: ignore[method-assign,assignment,return-value] # pyright: ignore[reportAttributeAccessIssue]
+
+    def seconds(self, size: int) -> float:
+        """How long so many bytes take."""
+        return size / self.speed if self.speed else 0
+
+
+KEPT = 4_096
+
+
+@pytest.fixture
+def small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for about a hundred events in memory, forty in one write; no patience."""
+    for name, value in {
+        "WAITING_SIZE_MAX": 20_000, "BATCH_SIZE": 8_000, "KEPT_SIZE": KEPT, "TORN_SIZE_MAX": 2_048, "RETRY_S": 0.005,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(record, name, value)
+
+
+def whole_of(directory: Path, put: int) -> list[Event]:
+    """Events whose numbers have no gap, with an end, and of which accepted and lost are all that were put."""
+    events = events_of(directory)
+    assert [event.sequence for event in events] == list(range(len(events)))
+    assert (events[0].event, events[-1].event) == ("source_started", "source_stopped")
+    numbers = [event.queue_offset for event in events if event.event == "append"]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) + sum(event.lost_count for event in events) == put
+    missing = set(range(put)) - set(numbers)
+    for number in missing:
+        assert any(event.after_ns <= number * 10 <= number * 10 + 5 <= event.before_ns for event in events
+                   if event.event == "lost"), number  # fmt: skip
+    return events
+
+
+def put_row(recorder: HistoryRecorder, numbers: range) -> None:
+    """One event for each number, at moments of its own."""
+    for number in numbers:
+        recorder.put("append", number * 10, before_ns=number * 10 + 5, queue_offset=number)
+
+
+def test_a_disk_that_is_too_slow_is_told_of(small_disk: None, tmp_path: Path) -> None:
+    """To the end: what could not wait is declared with its moments, and the history has its last event."""
+    recorder = HistoryRecorder(FullDisk(1 << 30, speed=200_000), str(tmp_path), broker="b", policy="strict", wait_s=0)
+    put_row(recorder, range(2_000))
+    recorder.stop()
+    events = whole_of(tmp_path, 2_000)
+    lost = sum(event.lost_count for event in events)
+    assert lost > 0
+    assert f"did not take {lost} events in time" in recorder.trouble
+
+
+def test_a_full_disk_has_room_for_the_end(small_disk: None, tmp_path: Path) -> None:
+    """What was accepted and found no room is declared in the room that was kept."""
+    runtime = FullDisk(KEPT + 20_000)
+    recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
+    put_row(recorder, range(2_000))
+    recorder.stop()
+    events = whole_of(tmp_path, 2_000)
+    assert [event.event for event in events[-2:]] == ["lost", "source_stopped"]
+    assert f"did not take {events[-2].lost_count} events" in recorder.trouble
+
+
+def test_a_disk_that_has_room_again_is_written_to_again(
+    small_disk: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line when it refuses, one when it takes again, and the events that could wait are all there."""
+    runtime = FullDisk(KEPT + 10_000)
+    recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
+    put_row(recorder, range(150))
+    wait_until(lambda: recorder._refused is not None)
+    put_row(recorder, range(150, 1_000))
+    runtime.room += 1 << 20
+    wait_until(lambda: recorder._refused is None and not recorder._waiting)
+    put_row(recorder, range(1_000, 1_010))
+    recorder.stop()
+    events = whole_of(tmp_path, 1_010)
+    assert [event.event for event in events].count("lost") == 1
+    assert {event.queue_offset for event in events} > set(range(1_000, 1_010))
+    assert ["trying again" in line.message for line in caplog.records] == [True, False]
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["for a moment", "to the end"])
+def test_a_write_that_is_torn_is_gone_on_with(stays: bool, small_disk: None, tmp_path: Path) -> None:
+    """From the byte where it was torn: no line comes twice, none is broken."""
+    runtime = FullDisk(1 << 20)
+    recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
+    wait_until(lambda: recorder._sequence == 1 and not recorder._waiting)
+    runtime.tears_at = 150
+    put_row(recorder, range(50))
+    wait_until(lambda: recorder._refused is not None)
+    if stays:
+        recorder._stopping = True
+        recorder._thread.join()
+        assert recorder._end_error is not None
+        assert "has no end" in recorder.trouble
+        return
+    runtime.tears_at = 0
+    recorder.stop()
+    whole_of(tmp_path, 50)
+    assert not recorder.trouble
+
+
+def test_planted_without_room_that_is_kept_the_end_is_missing(
+    small_disk: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that is told to the user."""
+    monkeypatch.setattr(record, "KEPT_SIZE", 0)
+    runtime = FullDisk(10_000)
+    monkeypatch.setattr(FussyFile, "write", refusing(FussyFile.write))
+    recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
+    put_row(recorder, range(2_000))
+    recorder.stop()
+    assert events_of(tmp_path)[-1].event == "append"
+    assert "has no end" in recorder.trouble
+
+
+def refusing(write: Callable[[FussyFile, Buffer], None]) -> Callable[[FussyFile, Buffer], None]:
+    """The same, with an error instead of a failed assertion."""
+
+    def checked(file: FussyFile, content: Buffer) -> None:
+        if len(content) > file._kept:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(file, content)
+
+    return checked
+
+
 class SlowRuntime(RealRuntime):
     """Its append files write only when the test lets them."""
 
@@ -138,7 +304,7 @@ class SlowRuntime(RealRuntime):
             file = real(path)
             write = file.write
 
-            def wait_and_write(content: bytes | bytearray) -> None:
+            def wait_and_write(content: Buffer) -> None:
                 self.allowed.wait(10)
                 write(content)
 

@@ -5,7 +5,9 @@ a thread that encodes in long calls would keep the interpreter from those who se
 
 Back-pressure: when the disk cannot follow, whoever has an event waits for room, up to `WAIT_S` unless told otherwise;
 only after that is the event dropped, and the next one that finds room is preceded by a `lost` event that says how many
-were. A clean stop writes everything; after a kill the last line may be torn.
+were and between which moments. What the disk refuses is tried again until it is taken. Room for a `lost` and for the
+end is kept, in memory and on the disk, so that a history says of itself that it is not whole; `trouble` says it to the
+user. A clean stop writes everything; after a kill the last line may be torn.
 
 Leaves out the schema (`longpoll_spec.history`) and what happens when. Times are the runtime's monotonic clock;
 `meta.json` puts them on Unix time.
@@ -13,15 +15,14 @@ Leaves out the schema (`longpoll_spec.history`) and what happens when. Times are
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from typing import Any, Final
 
 import msgspec
-from attrs import frozen
+from attrs import define, frozen
 
 from longpoll_broker.errors import BrokerUserError
-from longpoll_broker.runtime import Runtime
+from longpoll_broker.runtime import Buffer, Runtime
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
 
 log = logging.getLogger(__name__)
@@ -32,10 +33,16 @@ WAIT_S: Final = 1.0
 """How long an event waits for room before it counts as lost."""
 IDLE_S: Final = 0.05
 """How long the writer sleeps when little is there; a batch is one write."""
+RETRY_S: Final = 0.5
+"""How long the writer waits after the disk has refused a write."""
 BATCH_SIZE: Final = 1024 * 1024
-"""Bytes that wake the writer at once."""
+"""Bytes that wake the writer at once, and about as many as one write has."""
 PART_SIZE_MAX: Final = 256 * 1024 * 1024
 """A part file over this many bytes is followed by the next."""
+KEPT_SIZE: Final = 64 * 1024
+"""Bytes of the disk that are kept for the end of the history."""
+TORN_SIZE_MAX: Final = KEPT_SIZE // 2
+"""The rest of a line that the disk took in part is written at the end if it is no longer than this."""
 
 
 class RecordError(BrokerUserError):
@@ -48,6 +55,82 @@ class Moment:
 
     after_ns: int
     before_ns: int
+
+
+@define
+class Loss:
+    """Events that are not recorded: how many, and the moments that hold all of theirs."""
+
+    count: int = 0
+    after_ns: int = 0
+    before_ns: int = 0
+
+    def add(self, count: int, after_ns: int, before_ns: int) -> None:
+        """So many more, between these moments."""
+        self.after_ns = min(self.after_ns, after_ns) if self.count else after_ns
+        self.before_ns = max(self.before_ns, before_ns)
+        self.count += count
+
+
+class Parts:
+    """The part files of one source.
+
+    Invariant: `_size` is the length of the file that is written to; `KEPT_SIZE` bytes beyond it have disk blocks.
+    """
+
+    def __init__(self, runtime: Runtime, directory: str, source: str) -> None:
+        """Raises OSError."""
+        self._files = runtime.files
+        self._path_start = f"{directory}/part-{source}-"
+        self._number = 0
+        self._size = 0
+        self._file = self._files.open_append(self._path())
+        self._file.reserve(KEPT_SIZE)
+
+    def append(self, lines: Buffer) -> int:
+        """Append bytes and keep room beyond them; how many. Raises OSError, and then `written` says how many."""
+        self._go_on()
+        self._file.reserve(len(lines) + KEPT_SIZE)
+        self._file.write(lines)
+        self._size += len(lines)
+        return len(lines)
+
+    def append_end(self, lines: Buffer) -> None:
+        """Append the last bytes, in the room that was kept for them; raises OSError."""
+        self._file.write(lines)
+
+    def written(self) -> int:
+        """How many bytes more than was known are in the file: those of a write that was refused midway."""
+        try:
+            size = self._files.size(self._path())
+        except OSError:
+            return 0
+        more, self._size = size - self._size, size
+        return more
+
+    def close(self) -> None:
+        """Make everything durable, and close the file; raises OSError."""
+        try:
+            self._file.sync()
+        finally:
+            self._file.close()
+
+    def _go_on(self) -> None:
+        """Begin the next part after a long one; where that cannot be, the long one gets longer."""
+        if self._size < PART_SIZE_MAX:
+            return
+        number, self._number = self._number, self._number + 1
+        try:
+            following = self._files.open_append(self._path())
+            following.reserve(KEPT_SIZE)
+        except OSError:
+            self._number = number
+            return
+        self._file.close()
+        self._file, self._size = following, 0
+
+    def _path(self) -> str:
+        return f"{self._path_start}{self._number:05d}.ndjson"
 
 
 class HistoryRecorder:
@@ -83,13 +166,18 @@ class HistoryRecorder:
         self._waiting = bytearray()
         self._encode_into = msgspec.json.Encoder().encode_into
         self._sequence = 0
-        self._lost = 0
+        self._loss = Loss()
+        """What is to be declared before the next event."""
+        self._dropped = 0
+        """Events that the disk did not take in time."""
         self._told = False
         """Whether the writer has been woken for what waits."""
         self._stopping = False
-        self._failed = False
-        self._part = 0
-        self._part_size = 0
+        self._stopped_ns = 0
+        self._refused: OSError | None = None
+        """What the disk said last, until it takes something."""
+        self._end_error: OSError | None = None
+        """Why the history has no end."""
         now_ns = runtime.monotonic_ns()
         try:
             runtime.files.make_directory(directory)
@@ -101,7 +189,7 @@ class HistoryRecorder:
                 hold_limit=hold_limit,
             )
             self._add_to_meta(source, policy)
-            self._file = runtime.files.open_append(self._part_path())
+            self._parts = Parts(runtime, directory, self.source)
         except OSError as error:
             raise RecordError(
                 f"cannot record into {directory}: {error}; name a directory that can be written"
@@ -109,12 +197,30 @@ class HistoryRecorder:
         self.put("source_started", now_ns)
         self._thread = runtime.spawn("history-writer", self._run)
 
+    @property
+    def trouble(self) -> str:
+        """After `stop`: what the history lacks, as a sentence for the user; empty when it is whole."""
+        if self._end_error is not None:
+            return (
+                f"the history in {self._directory} has no end, and may lack more: {self._end_error}; "
+                "record again where there is room"
+            )
+        if self._dropped:
+            return (
+                f"the history in {self._directory} is not whole: the disk did not take {self._dropped} events in time, "
+                "and `lost` events say when; record again on a quicker disk with more room"
+            )
+        return ""
+
     def now_ns(self) -> int:
         """The clock of the events."""
         return self._runtime.monotonic_ns()
 
     def put(self, event: str, after_ns: int, *, before_ns: int = 0, **fields: Any) -> None:
-        """Accept an event that happened after `after_ns` and before now (or before `before_ns`, if given)."""
+        """Accept an event that happened after `after_ns` and before now (or before `before_ns`, if given).
+
+        After `stop` it is no part of the history.
+        """
         moment_ns = before_ns or self._monotonic_ns()
         fields["event"] = event
         fields["after_ns"] = after_ns
@@ -122,12 +228,15 @@ class HistoryRecorder:
         fields["source"] = self.source
         fields["broker"] = self._broker
         with self._changed:
-            if len(self._waiting) >= WAITING_SIZE_MAX and not self._wait_for_room():
-                self._lost += 1
+            if self._stopping:
                 return
-            if self._lost:
-                self._tell_lost(moment_ns)
+            if len(self._waiting) >= WAITING_SIZE_MAX and not self._wait_for_room():
+                self._loss.add(1, after_ns, moment_ns)
+                self._dropped += 1
+                return
             waiting = self._waiting
+            if self._loss.count:
+                self._encode_loss(waiting)
             self._encode_into(Event(sequence=self._sequence, **fields), waiting, -1)
             waiting += b"\n"
             self._sequence += 1
@@ -135,42 +244,47 @@ class HistoryRecorder:
                 self._told = True
                 self._changed.notify_all()
 
-    def lose(self, count: int) -> None:
-        """Say that events could not be recorded: the next event is preceded by a `lost` that counts them."""
+    def lose(self, count: int, after_ns: int, before_ns: int) -> None:
+        """Say that events between the moments could not be seen: the next event is preceded by a `lost` for them."""
         with self._changed:
-            self._lost += count
+            self._loss.add(count, after_ns, before_ns)
 
-    def stop(self) -> None:
-        """Write everything and end; the last event is `source_stopped`."""
-        self.put("source_stopped", self._runtime.monotonic_ns())
+    def stop(self) -> str:
+        """Write everything and end; the last event is `source_stopped`. Returns `trouble`."""
         with self._changed:
+            self._stopped_ns = self._monotonic_ns()
             self._stopping = True
             self._changed.notify_all()
         self._thread.join()
-        with contextlib.suppress(OSError):
-            self._file.sync()
-        self._file.close()
+        try:
+            self._parts.close()
+        except OSError as error:
+            self._end_error = self._end_error or error
+        return self.trouble
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
-    def _tell_lost(self, moment_ns: int) -> None:
-        """Declare what was dropped before the event that is accepted now."""
-        lost = Event(
-            event="lost",
-            after_ns=moment_ns,
-            before_ns=moment_ns,
+    def _encode_loss(self, into: bytearray) -> None:
+        """Declare what was lost before the event that comes next."""
+        loss, self._loss = self._loss, Loss()
+        self._encode(into, "lost", loss.after_ns, loss.before_ns, lost_count=loss.count)
+
+    def _encode(self, into: bytearray, event: str, after_ns: int, before_ns: int, **fields: Any) -> None:
+        made = Event(
+            event=event,
+            after_ns=after_ns,
+            before_ns=before_ns,
             source=self.source,
             sequence=self._sequence,
             broker=self._broker,
-            lost_count=self._lost,
+            **fields,
         )
-        self._encode_into(lost, self._waiting, -1)
-        self._waiting += b"\n"
+        self._encode_into(made, into, -1)
+        into += b"\n"
         self._sequence += 1
-        self._lost = 0
 
     def _wait_for_room(self) -> bool:
-        if self._failed or not self._wait_s:
+        if self._refused is not None or not self._wait_s:
             return False
         self._changed.notify_all()
         self._changed.wait(self._wait_s)
@@ -185,27 +299,70 @@ class HistoryRecorder:
                 self._told = False
                 stopping = self._stopping
                 self._changed.notify_all()
-            if lines and not self._failed:
-                self._write(lines)
-            if stopping:
+            written = self._write(lines)
+            if stopping or written < len(lines):
+                with self._changed:
+                    # Without room for them none of those that have come meanwhile can be written either.
+                    lines += self._waiting
+                    self._waiting = bytearray()
+                self._write_end(lines, written)
                 return
 
-    def _write(self, lines: bytearray) -> None:
-        try:
-            if self._part_size >= PART_SIZE_MAX:
-                self._file.close()
-                self._part += 1
-                self._part_size = 0
-                self._file = self._runtime.files.open_append(self._part_path())
-            self._file.write(lines)
-            self._part_size += len(lines)
-        except OSError:
-            # The broker goes on; the history lacks its end, which the judge takes for what it is.
-            self._failed = True
-            log.exception("the history cannot be written any more")
+    def _write(self, lines: bytearray) -> int:
+        """Write lines, again and again where the disk refuses; how many bytes when it still does at the stop."""
+        at = 0
+        while at < len(lines):
+            found = lines.find(b"\n", min(at + BATCH_SIZE, len(lines) - 1))
+            stop = found + 1
+            was_stopping = self._stopping
+            try:
+                at += self._parts.append(lines[at:stop])
+                self._take()
+            except OSError as error:
+                at += self._parts.written()
+                self._refuse(error)
+                if was_stopping:
+                    break
+                with self._changed:
+                    if not self._stopping:
+                        self._changed.wait(RETRY_S)
+        return at
 
-    def _part_path(self) -> str:
-        return f"{self._directory}/part-{self.source}-{self._part:05d}.ndjson"
+    def _refuse(self, error: OSError) -> None:
+        if self._refused is None:
+            log.error("the history in %s cannot be written: %s; trying again", self._directory, error)
+        self._refused = error
+
+    def _take(self) -> None:
+        if self._refused is not None:
+            self._refused = None
+            log.warning("the history in %s can be written again", self._directory)
+
+    def _write_end(self, lines: bytearray, at: int) -> None:
+        """Write the last events, and say how many of the accepted lines had no room."""
+        end = bytearray()
+        if 0 < at < len(lines) and lines[at - 1] != ord("\n"):
+            stop = lines.index(b"\n", at) + 1
+            if stop - at <= TORN_SIZE_MAX:
+                end += lines[at:stop]
+                at = stop
+            else:
+                end += b"\n"
+                at = lines.rfind(b"\n", 0, at) + 1
+        with self._changed:
+            unwritten = msgspec.json.Decoder(Event).decode_lines(lines[at:])
+            if unwritten:
+                self._sequence = unwritten[0].sequence
+            for event in unwritten:
+                self._loss.add(event.lost_count or 1, event.after_ns, event.before_ns)
+            self._dropped += sum(event.event != "lost" for event in unwritten)
+            if self._loss.count:
+                self._encode_loss(end)
+            self._encode(end, "source_stopped", self._stopped_ns, self._stopped_ns)
+        try:
+            self._parts.append_end(end)
+        except OSError as error:
+            self._end_error = error
 
     def _add_to_meta(self, source: Source, policy: str) -> None:
         path = f"{self._directory}/{META_FILE}"

@@ -13,7 +13,7 @@ from types import FrameType
 import click
 
 from longpoll.commands.serve import address
-from longpoll.output import emit_json, user_mistakes
+from longpoll.output import Exit, emit_json, fail, user_mistakes
 from longpoll_broker.logs import logging_to
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe import Observer
@@ -43,6 +43,8 @@ def observe(
     The ready line tells where clients find each broker and the name server. A broker beyond the first gets a free port;
     so does one that only a route names, when the route is first asked for.
 
+    Exit code 0 when the history is whole, 3 when the disk did not take all of it.
+
     \b
     Examples:
       longpoll observe --broker 127.0.0.1:10911 --record /tmp/history
@@ -70,6 +72,8 @@ def observe(
         ):
             _say_ready(observer, record, as_json=as_json)
             stopped.wait()
+        if observer.trouble:
+            fail(observer.trouble, Exit.UNKNOWN)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

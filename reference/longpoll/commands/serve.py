@@ -18,7 +18,7 @@ from attrs import evolve
 from prometheus_client import CollectorRegistry, start_http_server
 
 from longpoll.commands.broker_conf import read_broker_conf
-from longpoll.output import emit_json, err, user_mistakes
+from longpoll.output import Exit, emit_json, err, fail, user_mistakes
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.errors import BrokerUserError, ConfigError
 from longpoll_broker.logs import Format, logging_to
@@ -78,6 +78,8 @@ def serve(
 ) -> None:
     """Run the broker and its name server until Ctrl-C or SIGTERM.
 
+    Exit code 0, or 3 when the disk did not take all of the history that --record asked for.
+
     \b
     Examples:
       longpoll serve --store /tmp/store
@@ -128,6 +130,8 @@ def serve(
             metrics_address = None if metrics is None else _tell_metrics(broker, address(metrics), stack)
             _say_ready(broker, directory, metrics_address, as_json=as_json)
             stopped.wait()
+        if broker.record_trouble:
+            fail(broker.record_trouble, Exit.UNKNOWN)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

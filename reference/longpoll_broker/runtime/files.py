@@ -16,9 +16,14 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from longpoll_broker.runtime.interface import Buffer
+
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MS_SYNC: Final = 4
+_LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+_KEEP_SIZE: Final = 1
+_NOT_KNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 SMALL_SIZE_MAX: Final = 32 * 1024 * 1024
 """Files up to this size, bytes, are mapped without read-ahead: a queue's, of which there are many and each is touched
@@ -112,7 +117,15 @@ class RealAppendFile:
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
-    def write(self, content: bytes | bytearray) -> None:
+    def reserve(self, size: int) -> None:
+        """Have disk blocks for the next `size` bytes, beyond the file's end; raises OSError when the disk is full."""
+        stop = os.fstat(self._descriptor).st_size
+        if _LIBC.fallocate(self._descriptor, _KEEP_SIZE, stop, size) != 0:
+            code = ctypes.get_errno()
+            if code not in _NOT_KNOWN:
+                raise OSError(code, os.strerror(code))
+
+    def write(self, content: Buffer) -> None:
         """Append all of the bytes."""
         rest = memoryview(content)
         while rest:
@@ -123,8 +136,10 @@ class RealAppendFile:
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file; a second close does nothing."""
+        """Close the file, and give back what was reserved beyond its end; a second close does nothing."""
         if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size)
             os.close(self._descriptor)
             self._descriptor = -1
 

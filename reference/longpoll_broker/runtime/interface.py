@@ -190,7 +190,14 @@ class Files(Protocol):
 class AppendFile(Protocol):
     """A file that only grows."""
 
-    def write(self, content: bytes | bytearray) -> None:
+    def reserve(self, size: int) -> None:
+        """Have disk blocks for the next `size` bytes, so that they can be appended to a full disk; the length stays.
+
+        Raises OSError (ENOSPC, EDQUOT); where the file system does not know it, nothing is done.
+        """
+        ...
+
+    def write(self, content: Buffer) -> None:
         """Append the bytes; they may be lost by a power cut until `sync`."""
         ...
 

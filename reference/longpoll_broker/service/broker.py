@@ -109,6 +109,8 @@ class Broker:
         self.store = store
         self._store_config = store_config
         self._recorder = recorder
+        self.record_trouble = ""
+        """After `stop`: what the recorded history lacks, as a sentence for the user; empty when it is whole."""
         self.address: Address = listeners[0].address
         self.name_server_address: Address = listeners[1].address
         light = store_config.light_queues
@@ -232,7 +234,7 @@ class Broker:
         if self.policy.on_stop == "answer":
             self.hold_service.assert_tidy()
         if self._recorder is not None:
-            self._recorder.stop()
+            self.record_trouble = self._recorder.stop()
         self.pull_service.forget_last()
         self.store.close()
 
@@ -256,8 +258,7 @@ class Broker:
         if self._reads_sends:
             channel.connection = Connection(self.config.frame_size_max, reads_sends=True)
         if self._recorder is not None:
-            now_ns = self._recorder.now_ns()
-            self._recorder.put("connection_opened", now_ns, connection=str(channel.number))
+            self._recorder.put("connection_opened", self._recorder.now_ns(), connection=str(channel.number))
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """Serve a request, or have the pull pool serve it; what that raises is answered, too."""
@@ -296,8 +297,7 @@ class Broker:
     def closed(self, channel: Channel) -> None:
         """Forget what is held for a closed connection, and its memberships."""
         if self._recorder is not None:
-            now_ns = self._recorder.now_ns()
-            self._recorder.put("connection_closed", now_ns, connection=str(channel.number))
+            self._recorder.put("connection_closed", self._recorder.now_ns(), connection=str(channel.number))
         if self.policy.on_close == "drop":
             # RocketMQ leaves them in its table: the next scan runs them for nobody.
             self.hold_service.drop_channel(channel)

@@ -124,6 +124,11 @@ class Observer:
         """Where the proxy listens, by the broker that each door leads to."""
         return {name: door.address for name, door in self._doors.items()}
 
+    @property
+    def trouble(self) -> str:
+        """After `stop`: what the history lacks, as a sentence for the user; empty when it is whole."""
+        return "; ".join(recorder.trouble for recorder in self._recorders if recorder.trouble)
+
     def stop(self) -> None:
         """Close every connection and write the history to its end. A second stop does nothing."""
         if self._stopped:

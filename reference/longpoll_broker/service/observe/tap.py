@@ -119,7 +119,11 @@ class ConnectionTap:
         self._open: dict[int, Open] = {}
         self._answered: OrderedDict[int, Open] = OrderedDict()
         self._number = 0
+        self._unseen = 0
+        """Requests that were not remembered, for too many were open; their answers are not told."""
         self._ended = False
+        self._unread_ns: int | None = None
+        """Since when nothing of the connection can be read."""
 
     # -- what the loop tells -----------------------------------------------------------------------------------------
 
@@ -159,6 +163,10 @@ class ConnectionTap:
 
     def closed(self, after_ns: int, before_ns: int) -> None:
         """The connection ended."""
+        if self._unread_ns is not None:
+            # Nobody knows what passed since.
+            self._recorder.lose(1, self._unread_ns, before_ns)
+            self._unread_ns = None
         if self._ended:
             return
         self._ended = True
@@ -173,7 +181,7 @@ class ConnectionTap:
     def _request(self, command: Command, after_ns: int, before_ns: int) -> None:
         code = command.code
         if code == RequestCode.HEART_BEAT:
-            self._learn(command)
+            self._learn(command, after_ns, before_ns)
         elif code in RESETTING_CODES:
             self._unanswered(command, resetting_fields(command), after_ns, before_ns)
         elif code in OFFSET_CODES and command.is_one_way:
@@ -188,14 +196,16 @@ class ConnectionTap:
                 fields = {"topic": sent.topic, "queue": sent.queue} if sent is not None else self._fields(command)
             except UNREADABLE as error:
                 # A broker answers it with an error, if at all; it cannot be judged, but nor can it be forgotten.
-                self._miss(f"a request of code {code}", error)
+                self._miss(f"a request of code {code}", error, after_ns, before_ns)
                 return
             place = {"topic": fields["topic"], "queue": fields["queue"]}
             asked = Open(f"{self._connection}-{self._number}", place, code, sent, ambiguous=earlier is not None)
             if earlier is not None or len(self._open) >= OPEN_MAX:
-                # Its answer cannot be told from the other's: neither may be judged by it.
-                self._recorder.lose(2 if earlier is None or earlier.ambiguous else 3)
-                if earlier is not None:
+                # Its answer cannot be told from the other's: neither is judged by it, and each is lost when it comes.
+                self._recorder.lose(1, after_ns, before_ns)
+                if earlier is None:
+                    self._unseen += 1
+                else:
                     self._open[opaque] = asked
                 return
             self._open[opaque] = asked
@@ -218,7 +228,7 @@ class ConnectionTap:
         try:
             fields = offset_fields(command)
         except UNREADABLE as error:
-            self._miss(f"a request of code {command.code}", error)
+            self._miss(f"a request of code {command.code}", error, after_ns, before_ns)
             return
         self._unanswered(command, fields, after_ns, before_ns)
 
@@ -227,23 +237,27 @@ class ConnectionTap:
         place = {"connection": self._connection, "code": command.code}
         self._recorder.put("request_received", after_ns, before_ns=before_ns, **place, **fields)
 
-    def _learn(self, heartbeat: Command) -> None:
+    def _learn(self, heartbeat: Command, after_ns: int, before_ns: int) -> None:
         try:
             self._subscriptions.learn(heartbeat)
         except UNREADABLE as error:
-            self._miss("a heartbeat", error)
+            self._miss("a heartbeat", error, after_ns, before_ns)
 
     def _answer(self, command: Command, after_ns: int, before_ns: int) -> None:
         asked = self._open.pop(command.opaque, None)
         if asked is None:
             asked = self._answered.get(command.opaque)
             if asked is None:
+                if self._unseen:
+                    self._unseen -= 1
+                    self._recorder.lose(1, after_ns, before_ns)
                 return
         self._answered[command.opaque] = asked
         if len(self._answered) > ANSWERED_MAX:
             self._answered.popitem(last=False)
         self._totals.answers += 1
         if asked.ambiguous:
+            self._recorder.lose(1, after_ns, before_ns)
             return
         try:
             if asked.sent is None:
@@ -251,7 +265,7 @@ class ConnectionTap:
             else:
                 self._send_answer(command, asked, asked.sent, after_ns, before_ns)
         except UNREADABLE as error:
-            self._miss(f"an answer of code {command.code}", error)
+            self._miss(f"an answer of code {command.code}", error, after_ns, before_ns)
 
     def _pull_answer(self, command: Command, asked: Open, after_ns: int, before_ns: int) -> None:
         about_offset = asked.code in OFFSET_CODES
@@ -294,12 +308,13 @@ class ConnectionTap:
                 tag=tag,
             )
 
-    def _miss(self, what: str, error: BaseException) -> None:
+    def _miss(self, what: str, error: BaseException, after_ns: int, before_ns: int) -> None:
         self._totals.unreadable += 1
-        self._recorder.lose(1)
+        self._recorder.lose(1, after_ns, before_ns)
         log.warning("connection %s: %s was relayed and could not be read: %s", self._connection, what, error)
 
     def _give_up(self, who: str, error: RemoteProtocolError, after_ns: int, before_ns: int) -> None:
         """Nobody knows where the next command begins: for the history the connection ends here."""
-        self._miss(f"what the {who} sent, and all after it,", error)
+        self._miss(f"what the {who} sent, and all after it,", error, after_ns, before_ns)
         self.closed(after_ns, before_ns)
+        self._unread_ns = after_ns
