@@ -395,7 +395,7 @@ def test_a_change_of_role_lets_everybody_go(policy: Policy, cause: str) -> None:
     """Answered with what they asked for, or run again."""
     bench = Bench(policy)
     pulls = {bench.hold(queue_id=number) for number in range(20)}
-    bench.service.role_changed(bench.outbox)
+    bench.service.master_returned(bench.outbox)
     assert {pull for pull, _cause in (*bench.ran, *bench.refused)} == pulls
     assert {cause for _pull, cause in (*bench.ran, *bench.refused)} == {cause}
     assert len(bench.service) == 0
@@ -405,7 +405,7 @@ def test_a_change_of_role_means_nothing_to_4_9() -> None:
     """Those who are held wait on."""
     bench = Bench(ROCKETMQ_4_9)
     bench.hold()
-    bench.service.role_changed(bench.outbox)
+    bench.service.master_returned(bench.outbox)
     assert len(bench.service) == 1
 
 
@@ -418,14 +418,14 @@ def test_5_gives_a_change_of_role_up_where_somebody_was_faster(monkeypatch: pyte
     faster = [first]
 
     def step(action: str) -> None:
-        if action == "role_take" and faster:
+        if action == "return_take" and faster:
             pull = faster.pop()
             bench.service.notify(("T", pull.queue_id), 1, None, bench.outbox)
 
     bench.queues.append(("T", 0))
     bench.queues.make_visible(("T", 0))
     bench.service._runtime.step = step  # type: ignore[method-assign]
-    bench.service.role_changed(bench.outbox)
+    bench.service.master_returned(bench.outbox)
     assert bench.ran == [(first, "woken")]
     assert second.phase is HELD
 

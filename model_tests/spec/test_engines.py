@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_spec import engines
-from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
+from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.compile_python import Question, question
 from longpoll_spec.engines.evaluate import evaluate, values_of
@@ -72,10 +72,21 @@ def test_every_aspect_finds_the_pinned_numbers(policy: str, bounds: str) -> None
     assert set(entry.unreached) <= ({"bucket_in_two_lists"} if entry.requests == 1 else set())
 
 
+@pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-5"}))
+@pytest.mark.parametrize("bounds", quick_if(TIMEOUTS, lambda name: name != "timeout-8"))
+def test_longer_timeouts_find_the_pinned_numbers(policy: str, bounds: str) -> None:
+    """The packed engine with timeouts of several ticks: all as pinned, and nothing vacuous but what takes two."""
+    entry = pinned_entry(policy, bounds)
+
+    assert entry.hold_ticks >= 3
+    assert entry_of(explore(_model(policy, bounds))) == entry
+    assert set(entry.unreached) <= ({"bucket_in_two_lists"} if entry.requests == 1 else set())
+
+
 def test_the_manifest_has_every_preset() -> None:
     """No preset goes unpinned."""
     assert {(entry.policy, entry.bounds) for entry in pinned()} == {
-        (name, bounds) for name in PRESETS for bounds in ("tiny", "small", *EXPLORATIONS)
+        (name, bounds) for name in PRESETS for bounds in ("tiny", "small", *EXPLORATIONS, *TIMEOUTS)
     }
 
 

@@ -45,7 +45,7 @@ def test_both_strict_presets_break_nothing() -> None:
     assert FACTS["strict"] == FACTS["strict-clone"] == {}
 
 
-@pytest.mark.parametrize("hazard", [*FOUND_ON, "c", "d", "e", "g", "h", "p"])
+@pytest.mark.parametrize("hazard", [*FOUND_ON, "c", "d", "e", "g", "h", "o", "p"])
 def test_a_hazard_is_found_on_the_presets_that_have_it(hazard: str) -> None:
     """Each hazard shows on the presets of RocketMQ that have it, and on no other."""
     rocketmq = {name for name in PRESETS if name.startswith("rocketmq")}

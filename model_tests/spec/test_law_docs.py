@@ -34,7 +34,7 @@ HAZARDS = {
     "i": ("buckets_are_swept",),
     "j": ("no_orphan",),
     "l": ("round_is_whole",),
-    "m": ("role_change_is_whole",),
+    "m": ("return_is_whole",),
     "o": ("told_of_role_change",),
     "p": ("answered_on_stop",),
 }
@@ -113,7 +113,7 @@ def test_every_token_breaks_what_its_section_claims() -> None:
         assert shown == claims, section.splitlines()[0]
         seen |= {name for name, _ in shown}
 
-    assert seen == {name for names in HAZARDS.values() for name in names} | {"seen_survives"}
+    assert seen == {name for names in HAZARDS.values() for name in names} | {"seen_survives", "told_of_master_return"}
 
 
 def _shortest(trace: Trace) -> int | None:

@@ -58,6 +58,47 @@ def test_the_page_leaves_nothing_out() -> None:
     assert all(f"| `{knob}` |" in page for knob in knob_values())
 
 
+def _rows_of_variables() -> dict[str, tuple[str, str]]:
+    """Variable as shown -> (its values, its first value), as the file has them."""
+    state = PAGE.read_text("utf-8").split("\n## State\n")[1].split("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in state.splitlines() if line.startswith("| `")]
+    return {cells[0].strip("`"): (cells[2], cells[3]) for cells in rows}
+
+
+def _wrong_firsts(rows: dict[str, tuple[str, str]]) -> set[str]:
+    """Variables whose first value, in the first state of some preset in some world, is not what the rows say."""
+    wrong = set()
+    for policy in PRESETS.values():
+        for size in (named("tiny", policy), *EXPLORATIONS.values()):
+            model = law_of(policy, size)
+            parameters = {"hold_ticks": size.hold_ticks, "scan_ticks": size.scan_ticks}
+            for variable, value in zip(model.variables, model.initial, strict=True):
+                values, first = rows[re.sub(r"_\d+$", "[r]", re.sub(r"_q\d+$", "", variable.name))]
+                word = variable.labels[value] if variable.labels else ("no", "yes")[value] if variable.truth else value
+                if str(parameters.get(first, first)) != str(word):
+                    wrong.add(variable.name)
+                if (variable.labels or variable.truth) and word not in values.split(", "):
+                    wrong.add(variable.name)
+    return wrong
+
+
+def test_first_values_are_those_of_the_models_first_states() -> None:
+    """What the page says of a variable's first value is what the first state of every model has."""
+    rows = _rows_of_variables()
+
+    assert {"announced", "wants[r]", "next_scan", "running"} <= set(rows)
+    assert _wrong_firsts(rows) == set()
+
+
+def test_a_wrong_first_value_is_seen() -> None:
+    """What the page once said, with the labels of several worlds merged, is not what the models say."""
+    rows = _rows_of_variables()
+    values, _ = rows["announced"]
+
+    assert _wrong_firsts(rows | {"announced": (values, "t1_sql")}) == {"announced"}
+    assert _wrong_firsts(rows | {"wants[r]": (rows["wants[r]"][0], "t2")}) >= {"wants_0"}
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_diagram_shows_the_moves(name: str) -> None:
     """The arrows of a diagram are the moves of the text, none more and none less."""

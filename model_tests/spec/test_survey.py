@@ -41,7 +41,7 @@ def test_the_table_is_whole(name: str) -> None:
     assert len(rows) == len(found.rows)
     assert {each for each, verdict in rows.items() if verdict == "violated"} == set(FACTS[name])
     assert set(rows.values()) <= {"violated", "holds", "reached"}
-    assert [each.model.bounds.name for each in found.explorations] == ["tiny", *EXPLORATIONS]
+    assert [each.model.bounds.name for each in found.explorations] == ["tiny", *EXPLORATIONS, "timeout"]
     assert [bound.name for bound in found.response] == ["late", "woken"]
 
 

@@ -35,7 +35,7 @@ ASPECTS: Final[dict[str, str]] = {
     "truncate": "A queue may lose its first message, be cut back by its last, or be deleted and begun anew.",
     "sql": "A pull may want what an SQL filter lets through, and each message passes that filter or does not.",
     "crash": "Messages are flushed to disk after they are appended, and a crash loses the others and all memory.",
-    "role": "The broker, a slave, becomes master once.",
+    "role": "Of the broker, a slave, the master comes back, or it becomes master itself; either, and once.",
     "lateness": "Each request counts the ticks that it is late, and those that it waits though a message is visible.",
 }
 """Aspect -> what is in the world with it. Several queues and several tags are aspects too, switched on by number."""
@@ -117,7 +117,18 @@ EXPLORATIONS: Final[dict[str, Bounds]] = {
 }
 """One small exploration for every aspect: enough to show what the aspect is there for."""
 
-NAMES: Final = (*SIZES, *EXPLORATIONS)
+TIMEOUTS: Final[dict[str, Bounds]] = {
+    "timeout": Bounds("timeout", requests=1, messages=1, hold_ticks=3, tags=2),
+    "timeout-5": Bounds("timeout-5", requests=2, messages=1, hold_ticks=5, scan_ticks=3),
+    "timeout-8": Bounds("timeout-8", requests=2, messages=1, hold_ticks=8, scan_ticks=5),
+}
+"""Timeouts of more than a tick, none a multiple of its period: one tick hides a deadline that is set anew.
+
+The first has tags, for without them whoever a dispatcher keeps has come in the same tick. It is explored with every
+policy that is checked by name; the others are pinned.
+"""
+
+NAMES: Final = (*SIZES, *EXPLORATIONS, *TIMEOUTS)
 
 
 def named(
@@ -144,6 +155,7 @@ def named(
         "wide": Bounds("wide", requests=4 + more, messages=3),
         "bench": Bounds("bench", requests=4 + more, messages=2),
         **EXPLORATIONS,
+        **TIMEOUTS,
     }
     if name not in table:
         raise BoundsError(f"unknown bounds {name!r}; known: {', '.join(NAMES)}")

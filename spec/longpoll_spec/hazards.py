@@ -20,11 +20,11 @@ HAZARDS: Final[dict[str, str]] = {
     "i": "Buckets that nobody uses stay in the table (#7481).",
     "j": "A bucket is removed while a pull has it in hand: its request is lost for good (#10754).",
     "l": "A scan ends at the first queue whose store throws.",
-    "m": "The walk after a change of role ends at a bucket that was emptied under its hands.",
-    "o": "A change of role is not told to those who wait.",
+    "m": "The walk after the master's return ends at a bucket that was emptied under its hands.",
+    "o": "That a slave becomes master, and in 4.9 that its master is back, is not told to those who wait.",
     "p": "A broker that stops does not answer those who wait.",
     "poll": "The dispatcher polls the log, so time passes before a message is visible.",
-    "unflushed": "A message is seen before it is on disk, and a crash takes it back (shown only flushed since 5.3.2).",
+    "unflushed": "A message is seen before it is on disk, and a crash takes it back (5.3.2: not under SYNC_FLUSH).",
 }
 """Hazard -> its sentence, with upstream's issue where there is one."""
 
@@ -39,6 +39,8 @@ _ALL: Final[dict[str, tuple[str, ...]]] = {
     "moved_is_told": ("g",),
     "commit_never_regresses": ("h",),
     "answered_on_stop": ("p",),
+    "told_of_role_change": ("o",),
+    "seen_survives": ("unflushed",),
 }
 _UNCHECKED: Final[dict[str, tuple[str, ...]]] = {
     "lost_by_hold": ("a",),
@@ -47,7 +49,7 @@ _UNCHECKED: Final[dict[str, tuple[str, ...]]] = {
 }
 _RECHECKED: Final[dict[str, tuple[str, ...]]] = {"no_lost_wakeup": ("b",), "woken_within": ("b", "poll")}
 _NEVER_REMOVED: Final[dict[str, tuple[str, ...]]] = {"buckets_are_swept": ("i",)}
-_NPE: Final[dict[str, tuple[str, ...]]] = {"role_change_is_whole": ("m",)}
+_NPE: Final[dict[str, tuple[str, ...]]] = {"return_is_whole": ("m",)}
 
 FACTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "strict": {},
@@ -57,8 +59,7 @@ FACTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         **_UNCHECKED,
         **_NEVER_REMOVED,
         "round_is_whole": ("l",),
-        "told_of_role_change": ("o",),
-        "seen_survives": ("unflushed",),
+        "told_of_master_return": ("o",),
     },
     "rocketmq-5": {**_ALL, **_UNCHECKED, **_NEVER_REMOVED, **_NPE},
     "rocketmq-pr7359": {**_ALL, **_RECHECKED, **_NEVER_REMOVED, **_NPE},

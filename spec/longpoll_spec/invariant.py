@@ -171,7 +171,7 @@ def moved_is_watched(model: Model) -> Iterable[Bool]:
 
 
 def queued_has_reason(model: Model) -> Iterable[Bool]:
-    """A queued request has something to be told, or its deadline has passed, or the broker's role has changed."""
+    """A queued request has something to be told, or its deadline has passed, or the master is back."""
     state = model.state
     if not state.bounds.has("truncate"):  # what a request was woken for may be cut off before it runs
         for each in state.requests:

@@ -81,6 +81,14 @@ class Property:
     closing: tuple[tuple[str, Bool], ...] = ()
     """(action label, the condition besides its guard under which the step breaks the property)."""
 
+    @property
+    def by_construction(self) -> bool:
+        """Whether the text leaves it nothing to say here: it is true of any state at all, reachable or not.
+
+        Such a property holds, and it is no evidence: whoever tells of it must say so.
+        """
+        return self.kind != "sometimes" and self.term is TRUE
+
 
 @frozen
 class Model:
@@ -209,8 +217,8 @@ ACTION_NAMES: Final = (
     "walk_end",
     "sweep",
     "remove_bucket",
-    "role_look",
-    "role_take",
+    "return_look",
+    "return_take",
     "commit_pulled",
     "offset_commit",
     "offset_reset",
@@ -225,6 +233,7 @@ ACTION_NAMES: Final = (
     "truncate",
     "queue_deleted",
     "role_change",
+    "master_returns",
     "flush",
     "crash_and_recover",
     "stop",

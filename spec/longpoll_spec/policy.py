@@ -32,12 +32,13 @@ OnThrow = Literal["drop_rest", "keep_rest", "answer_and_go_on"]
 ScanThrow = Literal["abort_round", "skip_queue"]
 OnStop = Literal["silent", "answer"]
 OnClose = Literal["ignore", "drop"]
-OnRoleChange = Literal["ignore", "look_then_take", "answer"]
+OnRoleChange = Literal["ignore", "answer"]
+OnMasterReturn = Literal["ignore", "look_then_take", "answer"]
 OnTruncate = Literal["ignore", "wake"]
 BucketRemoval = Literal["never", "if_empty_unsafe", "rechecked_under_lock"]
 Commit = Literal["before_hold", "after_hold", "monotone_max"]
 HoldLimit = Literal["none", "at_read", "in_lock"]
-VisibleAfter = Literal["append", "flush"]
+VisibleAfter = Literal["append", "flush", "flush_if_sync"]
 Tick = Literal["maximal_progress", "free"]
 
 
@@ -88,8 +89,9 @@ class Policy:
     read. A scan announces no message and wakes all that have anything to read."""
 
     visible_after: VisibleAfter = field(default="flush")
-    """Whether a message is visible as soon as it is appended, or only once it is on disk. Read only where the broker
-    can crash."""
+    """Whether a message is visible as soon as it is appended; only once it is on disk; or only once it is on disk where
+    the broker flushes before it acknowledges (`flushDiskType=SYNC_FLUSH`), as 5.3.2 does. The law's broker flushes
+    when it can, as RocketMQ does by default, so the third is the first there. Read only where the broker can crash."""
 
     bucket_removal: BucketRemoval = field(default="rechecked_under_lock")
     """What becomes of an empty bucket after a scan: it stays; it is removed if it looked empty, though a pull may have
@@ -107,8 +109,10 @@ class Policy:
     """What becomes of a woken request that the executor refuses: nothing at all, or an answer SYSTEM_BUSY."""
 
     on_throw: OnThrow = field(default="answer_and_go_on")
-    """What becomes of a notifier's list when looking at a request throws: all of it is dropped, all of it is put back
-    and the walk ends there, or the one that threw is answered and the walk goes on."""
+    """What becomes of a notifier's list when looking at a request throws: the exception leaves the walk and all of the
+    list is dropped; the walk catches it, puts all of the list back and ends there; or the one that threw is answered
+    and the walk goes on. A dispatcher that an exception reaches has not gone on, and announces the same message
+    again."""
 
     scan_throw: ScanThrow = field(default="skip_queue")
     """What becomes of a scan's round when the store fails for one queue: it ends there, or goes on with the next."""
@@ -120,8 +124,12 @@ class Policy:
     """Whether the requests of a closed channel stay where they are, or leave the table at once."""
 
     on_role_change: OnRoleChange = field(default="answer")
-    """What a change of the broker's role means to held requests: nothing; a walk through the buckets that looks whether
-    a bucket is empty and then takes it, and breaks off where it was emptied in between; or an answer to all at once."""
+    """What it means to held requests that their broker, a slave, becomes master: nothing, or an answer to all."""
+
+    on_master_return: OnMasterReturn = field(default="answer")
+    """What it means to requests that a slave holds that its master is back: nothing; a walk through the buckets that
+    looks whether a bucket is empty and then takes it, and breaks off where it was emptied in between; or an answer to
+    all at once."""
 
     on_truncate: OnTruncate = field(default="wake")
     """Whether held requests whose offset is no longer in their queue, because it was cut back or deleted, wait on, or
@@ -151,16 +159,17 @@ ROCKETMQ_4_9: Final = Policy(
     on_stop="silent",
     on_close="ignore",
     on_role_change="ignore",
+    on_master_return="ignore",
     on_truncate="ignore",
 )
 
 ROCKETMQ_5: Final = attrs.evolve(
     ROCKETMQ_4_9,
     name="rocketmq-5",
-    visible_after="flush",
+    visible_after="flush_if_sync",
     commit="before_hold",
     scan_throw="skip_queue",
-    on_role_change="look_then_take",
+    on_master_return="look_then_take",
 )
 ROCKETMQ_PR7359: Final = attrs.evolve(
     ROCKETMQ_5, name="rocketmq-pr7359", recheck_after_hold="after_insert", recheck="walk"

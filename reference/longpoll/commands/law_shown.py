@@ -16,7 +16,10 @@ from longpoll_spec.engines.response import BOUNDS as RESPONSE_BOUNDS
 from longpoll_spec.engines.survey import Row, Survey
 from longpoll_spec.hazards import hazards_of
 
+BY_CONSTRUCTION: Final = "by construction"
+"""Said instead of a verdict where the law's text leaves a property nothing to say: it is true, and shows nothing."""
 COLOURS: Final = {
+    BY_CONSTRUCTION: "cyan",
     "holds": "green",
     "proved": "green",
     "violated": "bold red",
@@ -76,6 +79,7 @@ def _row(policy: str, row: Row) -> dict[str, Any]:
         "name": verdict.name,
         "kind": kind_of(verdict),
         "verdict": verdict.verdict,
+        "by_construction": verdict.by_construction,
         "depth": verdict.depth,
         "token": verdict.token,
         "bounds": row.bounds,
@@ -130,7 +134,8 @@ def _cells(policy: str) -> Callable[[Row], tuple[object, ...]]:
         verdict = row.verdict
         known = hazards_of(policy, verdict.name) if verdict.verdict == "violated" else ()
         steps = "" if verdict.depth is None else verdict.depth
-        return verdict.name, coloured(verdict.verdict), steps, row.bounds, ", ".join(known)
+        told = coloured(BY_CONSTRUCTION if verdict.by_construction else verdict.verdict)
+        return verdict.name, told, steps, row.bounds, ", ".join(known)
 
     return cells
 

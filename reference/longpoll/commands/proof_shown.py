@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from longpoll.commands.law_shown import coloured, show_tokens
+from longpoll.commands.law_shown import BY_CONSTRUCTION, coloured, show_tokens
 from longpoll.output import out, table
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt import Obligation, Proof
@@ -37,6 +37,7 @@ def proof(found: Proof) -> dict[str, Any]:
         "aspects": sorted(found.model.bounds.aspects),
         "seconds": round(found.seconds, 3),
         "verdicts": {name: found.verdict(name) for name in found.needed},
+        "by_construction": found.by_construction,
         "obligations": [_obligation(found, each) for each in found.obligations],
         "given_up": sorted(found.given_up),
     }
@@ -104,7 +105,7 @@ def _show_cutoff(any_number: Mapping[str, Any]) -> None:
 def _by(found: Proof, name: str) -> tuple[str, str]:
     rows = [each for each in found.obligations if each.property_name == name]
     how = ", ".join(f"{each.step} {each.seconds:.2f} s" for each in rows)
-    return coloured(found.verdict(name)), how
+    return coloured(BY_CONSTRUCTION if name in found.by_construction else found.verdict(name)), how
 
 
 def _show_unknown(found: Proof, name: str) -> None:

@@ -63,14 +63,20 @@ def _ours(name: str) -> Row:
     model = law_of(policy, named("small", policy))
     exploration = packed.explore(model, properties_of(model))
     bad = [verdict for verdict in exploration.verdicts if verdict.verdict not in {"holds", "reached"}]
-    always = sum(verdict.kind == "always" for verdict in exploration.verdicts)
+    always = sum(verdict.kind == "always" and not verdict.by_construction for verdict in exploration.verdicts)
+    folded = [verdict.name for verdict in exploration.verdicts if verdict.by_construction]
     detail = f"{exploration.distinct_states:,} states to depth {exploration.depth}: "
     if bad:
         detail += ", ".join(f"{verdict.name} {verdict.verdict}" for verdict in bad)
         outcome: Outcome = "violated" if any(verdict.verdict != "unknown" for verdict in bad) else "unknown"
         return Row("law", f"{name} holds", outcome, detail, watch.lap(), bad[0].token)
-    detail += f"{always} properties hold, none in vain"
+    detail += f"{always} properties hold, none in vain{_folded(folded)}"
     return Row("law", f"{name} holds", "ok", detail, watch.lap())
+
+
+def _folded(names: Sequence[str]) -> str:
+    """What is true by construction, told apart from what holds and is proved."""
+    return f"; by construction: {', '.join(names)}" if names else ""
 
 
 def races_are_found() -> Sequence[Row]:
@@ -103,8 +109,10 @@ def _proved(name: str) -> Row:
     proof = prove(preset(name), requests=PROOF_REQUESTS)
     outcomes: dict[str, Outcome] = {"proved": "ok", "refuted": "violated", "unknown": "unknown"}
     open_names = [each for each in proof.needed if proof.verdict(each) != "proved"]
-    detail = f"{len(proof.needed)} statements for {PROOF_REQUESTS} requests, unbounded messages and time"
+    shown = len(proof.needed) - len(proof.by_construction)
+    detail = f"{shown} statements for {PROOF_REQUESTS} requests, unbounded messages and time"
     detail += f"; not proved: {', '.join(open_names)}" if open_names else ", all proved"
+    detail += _folded(proof.by_construction)
     token = next((row.token for row in proof.obligations if row.token is not None), None)
     return Row("proof", f"{name} is proved", outcomes[proof.whole], detail, watch.lap(), token)
 

@@ -180,7 +180,7 @@ class Broker:
                 raise ConfigError("brokerRole is SLAVE, so brokerId must be above 0, the master's; give another one")
             # As `BrokerStartup`: a slave takes less of its log to be in memory.
             store_config = attrs.evolve(store_config, memory_ratio_max=max(store_config.memory_ratio_max - 10, 0))
-        if policy.visible_after == "flush":
+        if policy.visible_after != "append":
             store_config = attrs.evolve(store_config, visible_when_durable=store_config.flush_disk_sync)
         with ExitStack() as undo:
             listeners = (open_listener(runtime, listen, undo), open_listener(runtime, name_server, undo))
@@ -358,7 +358,7 @@ class Broker:
             self.hold_service,
             config.broker_name,
             config.slave_acting_master,
-            self.policy.on_role_change == "answer",
+            self.policy.on_master_return == "answer",
         )
         notifies = config.long_polling and (not standing.is_slave or self.traits.slave_notifies)
         self.dispatch_service = DispatchService(

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 BATCH: Final = 256
 """Messages made visible before those who wait for them are told."""
+ANNOUNCED_MAX: Final = 16
+"""How often one message is announced while walks throw; Java does it for ever. Each walk that throws loses pulls."""
 
 
 @define(slots=True, eq=False)
@@ -99,11 +101,15 @@ class DispatchService:
         return {(arrival.topic, arrival.queue_id): arrival for arrival in arrivals}.values()
 
     def _notify(self, arrival: Arrival, visible_end: int, outbox: Outbox) -> None:
-        try:
-            self.hold_service.notify((arrival.topic, arrival.queue_id), visible_end, arrival.tags_code, outbox)
-        except FAULTS:
-            # Only under `on_throw=drop_rest`: the rest of that bucket's pulls is lost, as the policy says.
-            log.exception("notifying of %s@%d failed", arrival.topic, arrival.queue_id)
+        """Announce a message; again after a walk that threw, as `doReput` does, which has not gone on by then."""
+        for _ in range(ANNOUNCED_MAX):
+            try:
+                self.hold_service.notify((arrival.topic, arrival.queue_id), visible_end, arrival.tags_code, outbox)
+            except FAULTS:
+                # Only under `on_throw=drop_rest`: the rest of that bucket's pulls is lost, as the policy says.
+                log.exception("notifying of %s@%d failed", arrival.topic, arrival.queue_id)
+            else:
+                return
 
     def start(self, sleep_ms: int) -> None:
         """Poll on a thread of its own from now on."""

@@ -414,15 +414,15 @@ class HoldService:
             for pull in held:
                 self._queue(pull, "error", outbox)
 
-    def role_changed(self, outbox: Outbox) -> None:
+    def master_returned(self, outbox: Outbox) -> None:
         """The master of this slave is back: answer everybody with what they asked for, or walk as 5.x does, or nothing.
 
         As `notifyMasterOnline` does, the walk is given up at a bucket that another notifier has emptied between the
         look and the take: Java goes through a null list there.
         """
-        if self._policy.on_role_change == "answer":
+        if self._policy.on_master_return == "answer":
             self._answer_all(outbox)
-        elif self._policy.on_role_change == "look_then_take":
+        elif self._policy.on_master_return == "look_then_take":
             self._wake_all(outbox)
 
     def _answer_all(self, outbox: Outbox) -> None:
@@ -437,10 +437,10 @@ class HoldService:
             with shard.lock:
                 keys = shard.table.keys()
             for key in keys:
-                self._runtime.step("role_look")
+                self._runtime.step("return_look")
                 if not shard.table.has(key):
                     continue
-                self._runtime.step("role_take")
+                self._runtime.step("return_take")
                 with shard.lock:
                     taken = shard.table.take(key)
                     queued = [pull for pull in taken if shard.table.queue_taken(pull)]

@@ -94,5 +94,5 @@ class RoleService:
             changed = standing.least_broker_id != header.min_broker_id
             standing.least_broker_id = header.min_broker_id
             if changed and standing.has_living_master:
-                self.hold_service.role_changed(outbox)
+                self.hold_service.master_returned(outbox)
         return answer(command, ResponseCode.SUCCESS)

@@ -38,7 +38,7 @@ def crash_and_recover(state: State) -> Step:
     effect = assign(
         (state.next_scan, state.scan_ticks),
         (state.announced, state.no_tag),
-        (state.role_queue, state.no_queue),
+        (state.return_queue, state.no_queue),
         *(pair for each in state.notifiers for pair in ((each.counter, IDLE), (each.queue, state.no_queue))),
         *(pair for queue in state.queues for pair in _recovered(queue)),
         *(pair for each in state.requests for pair in _forgotten(each)),
@@ -53,7 +53,7 @@ def _recovered(queue: Queue) -> Pairs:
         (queue.visible_end, ite(lost, queue.flushed_end, queue.visible_end)),
         (queue.unscanned, FALSE),
         (queue.present, FALSE),
-        (queue.role_due, FALSE),
+        (queue.return_due, FALSE),
     )
 
 

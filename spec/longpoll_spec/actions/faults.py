@@ -1,6 +1,7 @@
 """Faults: the executor refuses, a notifier throws, the broker stops.
 
-Source: the executor's AbortPolicy and the missing try/finally around the notify loop (4.9.8), and
+Source: the executor's AbortPolicy, the missing try/finally around the notify loop (4.9.8), `ReputMessageService.run`,
+which catches what that loop throws and dispatches the same record again a millisecond later, and
 `BrokerController.shutdown`, which stops the hold service without an answer.
 """
 
@@ -10,7 +11,7 @@ from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import answered, dropped
 from longpoll_spec.actions.walk import ends_walk, put_back
 from longpoll_spec.model import Step
-from longpoll_spec.state import WALKING, Notifier, Request, State, assign
+from longpoll_spec.state import DUE, WALKING, Notifier, Request, State, assign
 from longpoll_spec.terms import FALSE, Term, all_of, any_of
 
 
@@ -29,8 +30,9 @@ def executor_rejects(state: State, request: Request) -> Step:
 
 @action("notifier", "request", urgent=never)
 def notifier_throws(state: State, notifier: Notifier, request: Request) -> Step:
-    """Looking at a request throws. The notifier's whole list is dropped; or all of it is put back and the walk ends;
-    or the one request is answered with an error and the walk goes on.
+    """Looking at a request throws. The notifier's whole list is dropped, and the dispatcher, which the exception keeps
+    from going on, is due to announce the same message again; or all of the list is put back and the walk ends; or the
+    one request is answered with an error and the walk goes on.
     """
     # GUARD
     guard = notifier.at(WALKING) & request.phase.is_(notifier.taken) & state.walks_for(notifier, request)
@@ -41,9 +43,12 @@ def notifier_throws(state: State, notifier: Notifier, request: Request) -> Step:
     lists = [(each, each.phase.is_one_of(mine) & state.walks_for(notifier, each)) for each in state.requests]
     if state.policy.on_throw == "drop_rest":
         pairs = [pair for each, here in lists for pair in dropped(each, here)]
+        # `ReputMessageService.doReput` adds to `reputFromOffset` only after the listener has returned.
+        ends = ((notifier.counter, DUE),) if notifier is state.dispatcher else ends_walk(state, notifier)
     else:
         pairs = [pair for each, here in lists for pair in put_back(state, each, here)]
-    return Step(guard, assign(*ends_walk(state, notifier), *pairs))
+        ends = ends_walk(state, notifier)
+    return Step(guard, assign(*ends, *pairs))
 
 
 @action(urgent=never)
@@ -59,8 +64,8 @@ def stop(state: State) -> Step:
     answers = state.policy.on_stop == "answer"
     pairs = [pair for each in state.requests if answers for pair in answered(each, each.in_table)]
     ended: list[tuple[Term, Term]] = [
-        pair for queue in state.queues for pair in ((queue.unscanned, FALSE), (queue.role_due, FALSE))
+        pair for queue in state.queues for pair in ((queue.unscanned, FALSE), (queue.return_due, FALSE))
     ]
-    ended.append((state.role_queue, state.no_queue))
+    ended.append((state.return_queue, state.no_queue))
     effect = assign((state.running, FALSE), (state.next_scan, 0), *ended, *pairs)
     return Step(guard, effect)

@@ -1,7 +1,10 @@
-"""Role: the broker, a slave whose master is gone, becomes master.
+"""Role: of a slave whose master is gone the master comes back, or the slave becomes master itself.
 
-Source: `PullRequestHoldService.notifyMasterOnline` (5.x), which asks each bucket whether it is empty and then takes its
-list; a bucket that was emptied in between gives none, and the exception ends the walk. 4.9.8 does nothing.
+Source: `BrokerController.onMinBrokerChange` (5.x), which runs on a slave with `enableSlaveActingMaster` and, when the
+least living broker of its group is the master again, calls `PullRequestHoldService.notifyMasterOnline`. Nobody else
+calls that: a slave that becomes master (`changeToMaster`) wakes nobody. It asks each bucket whether it is empty and
+then takes its list; a bucket that was emptied in between gives none, and the exception ends the walk. 4.9.8 has no
+such call at all.
 """
 
 from __future__ import annotations
@@ -10,59 +13,81 @@ from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import answered, to_executor
 from longpoll_spec.model import Step
 from longpoll_spec.state import Queue, State, assign
-from longpoll_spec.state.shared import walks_on_role_change
-from longpoll_spec.terms import FALSE, TRUE, all_of, ite
+from longpoll_spec.state.shared import walks_on_master_return
+from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, all_of, ite, truth
 
 
-@action(exists=lambda state: state.bounds.has("role"), urgent=never)
+def _exists(state: State) -> bool:
+    return state.bounds.has("role")
+
+
+@action(exists=_exists, urgent=never)
 def role_change(state: State) -> Step:
-    """The broker's role changes. Held requests wait on; or somebody is to walk through all buckets and wake them; or
-    they are answered at once, under the buckets' locks.
+    """The broker, a slave whose master is gone, becomes master itself. Held requests wait on, or are answered at once,
+    under the buckets' locks.
     """
     # GUARD
-    guard = state.running & ~state.changed & all_of(state.lock_free(queue) for queue in state.queues)
+    guard = _may_change(state)
     # EFFECT
-    answers = state.policy.on_role_change == "answer"
-    effect = assign(
+    return Step(guard, _changed(state, answers=state.policy.on_role_change == "answer", walks=FALSE))
+
+
+@action(exists=_exists, urgent=never)
+def master_returns(state: State) -> Step:
+    """The master of the broker, a slave, is back. Held requests wait on; or somebody is to walk through all buckets and
+    wake them, so that they are sent to the master; or they are answered at once, under the buckets' locks.
+    """
+    # GUARD
+    guard = _may_change(state)
+    # EFFECT
+    return Step(guard, _changed(state, answers=state.policy.on_master_return == "answer", walks=truth(_walks(state))))
+
+
+def _may_change(state: State) -> Bool:
+    """Either happens, and once; nobody is inside the lock of a bucket."""
+    return state.running & ~state.changed & all_of(state.lock_free(queue) for queue in state.queues)
+
+
+def _changed(state: State, *, answers: bool, walks: Bool) -> Effect:
+    return assign(
         (state.changed, TRUE),
-        *((queue.role_due, TRUE) for queue in state.queues),
+        *((queue.return_due, walks) for queue in state.queues),
         *(pair for each in state.requests if answers for pair in answered(each, each.is_("held"))),
     )
-    return Step(guard, effect)
 
 
 def _walks(state: State) -> bool:
-    return walks_on_role_change(state.policy, state.bounds)
+    return walks_on_master_return(state.policy, state.bounds)
 
 
 @action("queue", exists=_walks)
-def role_look(state: State, queue: Queue) -> Step:
-    """The walk after a change of role asks the queue's bucket whether it is empty, and passes over one that is."""
+def return_look(state: State, queue: Queue) -> Step:
+    """The walk after the master's return asks the queue's bucket whether it is empty, and passes over one that is."""
     # GUARD
-    guard = queue.role_due & state.role_queue.is_(state.no_queue)
+    guard = queue.return_due & state.return_queue.is_(state.no_queue)
     # EFFECT
     empty = state.bucket_looks_empty(queue)
     effect = assign(
-        (queue.role_due, ~empty),
-        (state.role_queue, ite(empty, state.no_queue, queue.index)),
+        (queue.return_due, ~empty),
+        (state.return_queue, ite(empty, state.no_queue, queue.index)),
     )
     return Step(guard, effect)
 
 
 @action("queue", exists=_walks)
-def role_take(state: State, queue: Queue) -> Step:
-    """The walk after a change of role takes the bucket that it has seen with requests in it, and wakes them all. Where
-    somebody else has emptied the bucket since there is no list to go through, and the whole walk ends there.
+def return_take(state: State, queue: Queue) -> Step:
+    """The walk after the master's return takes the bucket that it has seen with requests in it, and wakes them all.
+    Where somebody else has emptied the bucket since there is no list to go through, and the whole walk ends there.
     """
     # GUARD
     room = all_of(each.may_be_queued for each in state.requests)
-    guard = state.role_queue.is_(queue.index) & state.lock_free(queue) & room
+    guard = state.return_queue.is_(queue.index) & state.lock_free(queue) & room
     # EFFECT
     empty = state.bucket_looks_empty(queue)
     effect = assign(
-        (state.role_queue, state.no_queue),
-        (queue.role_due, FALSE),
-        *((other.role_due, other.role_due & ~empty) for other in state.queues if other is not queue),
+        (state.return_queue, state.no_queue),
+        (queue.return_due, FALSE),
+        *((other.return_due, other.return_due & ~empty) for other in state.queues if other is not queue),
         *(pair for each in state.requests for pair in to_executor(each, each.in_table & each.at(queue))),
     )
     return Step(guard, effect)

@@ -26,6 +26,8 @@ class Verdict:
     verdict: Answer
     depth: int | None = None
     token: str | None = None
+    by_construction: bool = False
+    """It holds, whatever is reached: the text says nothing here that could be broken."""
 
 
 @frozen
@@ -121,5 +123,6 @@ class Ledger:
         item = self.properties[index]
         found, exhausted = ("reached", "unreached") if item.kind == "sometimes" else ("violated", "holds")
         if run is None:
-            return Verdict(item.name, item.kind, exhausted if complete else "unknown")  # type: ignore[arg-type]
+            known = "holds" if item.by_construction else exhausted if complete else "unknown"
+            return Verdict(item.name, item.kind, known, by_construction=item.by_construction)  # type: ignore[arg-type]
         return Verdict(item.name, item.kind, found, len(run), token_of(model, run, item.name))  # type: ignore[arg-type]

@@ -82,6 +82,12 @@ class Proof:
         return "refuted" if last.token is not None else "unknown"
 
     @property
+    def by_construction(self) -> tuple[str, ...]:
+        """Those of the needed properties that the text leaves nothing to say here: true, and not for being proved."""
+        folded = {item.name for item in properties_of(self.model) if item.by_construction}
+        return tuple(name for name in self.needed if name in folded)
+
+    @property
     def whole(self) -> Answer:
         """The worst verdict of all: refuted before unknown before proved."""
         found = {self.verdict(name) for name in self.needed}

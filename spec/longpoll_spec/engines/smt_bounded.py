@@ -1,6 +1,7 @@
 """Refutation by unrolling: a run of so many steps, from the first state, that breaks a property.
 
-Bounded model checking (Biere and others, 1999) over unbounded messages. Lengths are tried in turn, so the first run
+Bounded model checking (Biere and others, 1999) over unbounded messages, any timeout and any period of the scan that are
+not less than the bounds'. Lengths are tried in turn, so the first run
 found is a shortest one, and it is given as the token that every engine can replay. What induction has proved of every
 reachable state is told to the solver at each moment: it changes no answer and saves most of the time.
 
@@ -13,11 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import attrs
 import z3
 from attrs import define, field, frozen
 
+from longpoll_spec.bounds import TICKS_MAX
 from longpoll_spec.engines.smt_check import check
-from longpoll_spec.engines.smt_terms import Frame, becomes, frame_of, solver_of
+from longpoll_spec.engines.smt_terms import Frame, becomes, frame_of, open_parameters, solver_of, value_in
 from longpoll_spec.engines.tokens import token_of
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.terms import Bool
@@ -42,20 +45,29 @@ class _Unrolling:
     model: Model
     lemmas: Sequence[Bool]
     solver: Any = field(factory=solver_of)
+    parameters: Mapping[str, Any] = field(init=False)
     frames: list[Frame] = field(factory=list)
     choices: list[list[Any]] = field(factory=list)
 
+    def __attrs_post_init__(self) -> None:
+        self.parameters = open_parameters(self.model)
+
     def start(self) -> None:
-        first = {
-            variable.name: z3.BoolVal(bool(variable.initial)) if variable.truth else z3.IntVal(variable.initial)
-            for variable in self.model.variables
-        }
-        self.frames.append(Frame(first, {}))
+        self.solver.add(*(constant >= least for constant, least in self._least()))
+        self.solver.add(*(constant <= TICKS_MAX for constant in self.parameters.values()))
+        meaning = Frame({}, self.parameters).meaning
+        self.frames.append(Frame({each.name: meaning(each.first) for each in self.model.variables}, self.parameters))
+
+    def _least(self) -> Iterable[tuple[Any, int]]:
+        """Each parameter with the least value that bounds can give it."""
+        bounds, state = self.model.bounds, self.model.state
+        least = {state.hold_ticks.args[0]: bounds.hold_ticks, state.scan_ticks.args[0]: bounds.scan_ticks}
+        return [(constant, least[name]) for name, constant in self.parameters.items()]
 
     def lengthen(self) -> None:
         """One more step, by any action."""
         moment = len(self.frames)
-        before, after = self.frames[-1], frame_of(self.model, f"@{moment}")
+        before, after = self.frames[-1], frame_of(self.model, f"@{moment}", self.parameters)
         chosen = [z3.Bool(f"{action.label}@{moment}") for action in self.model.actions]
         for choice, action in zip(chosen, self.model.actions, strict=True):
             step = [before.meaning(action.guard), *becomes(self.model, action.effect, before, after)]
@@ -74,15 +86,24 @@ class _Unrolling:
             bad += [z3.And(chosen[label], before.meaning(condition)) for label, condition in item.closing]
         return z3.Or(*bad)
 
-    def ask(self, item: Property, timeout_s: float) -> tuple[str, list[Action]]:
-        """Whether a run of this very length breaks the property: `sat` with the run, `unsat` or `unknown`."""
+    def ask(self, item: Property, timeout_s: float) -> tuple[str, str | None]:
+        """Whether a run of this very length breaks the property: `sat` with its token, `unsat` or `unknown`."""
         self.solver.push()
         self.solver.set("timeout", max(1, round(timeout_s * 1000)))
         self.solver.add(self.breaking(item))
         answer = check(self.solver)
-        run = self._run_in(self.solver.model()) if answer == "sat" else []
+        token = self._token_in(self.solver.model(), item) if answer == "sat" else None
         self.solver.pop()
-        return answer, run
+        return answer, token
+
+    def _token_in(self, solution: Any, item: Property) -> str:
+        """The run of a solution, under the timeout and the period that it needs."""
+        state = self.model.state
+        hold, scan = (
+            value_in(solution, self.parameters[term.args[0]]) for term in (state.hold_ticks, state.scan_ticks)
+        )
+        bounds = attrs.evolve(self.model.bounds, hold_ticks=hold, scan_ticks=scan)
+        return token_of(attrs.evolve(self.model, bounds=bounds), self._run_in(solution), item.name)
 
     def _run_in(self, solution: Any) -> list[Action]:
         return [
@@ -106,11 +127,10 @@ class _Search:
         """Ask for one more length, if there is time left."""
         began = time.perf_counter()
         left_s = timeout_s - self.seconds
-        answer, run = unrolling.ask(self.item, left_s) if left_s > 0 else ("unknown", [])
+        answer, token = unrolling.ask(self.item, left_s) if left_s > 0 else ("unknown", None)
         self.seconds += time.perf_counter() - began
         if answer == "sat":
-            token = token_of(unrolling.model, run, self.item.name)
-            self.decided = Refutation(len(run), self.seconds, token)
+            self.decided = Refutation(self.depth + 1, self.seconds, token)
         elif answer == "unknown":
             self.decided = Refutation(self.depth, self.seconds, exhausted=False)
         else:

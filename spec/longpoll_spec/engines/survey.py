@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from attrs import frozen
 
-from longpoll_spec.bounds import EXPLORATIONS, Bounds
+from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds
 from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.response import ResponseBound, response_bounds
 from longpoll_spec.law import law_of, properties_of
@@ -45,13 +45,16 @@ class Survey:
 
 
 def survey(policy: Policy, bounds: Bounds, explore: Explore, *, names: Sequence[str] = (), alone: bool) -> Survey:
-    """Explore a policy under bounds and then, unless `alone`, every aspect; judge the named properties or all.
+    """Explore a policy under bounds and then, unless `alone`, every aspect and a longer timeout.
 
+    The named properties are judged, or all.
     A property that is named is looked for in an aspect only where the bounds do not state it. An exploration that ended
     early is the last. Raises `UnknownPropertyError`.
     """
     asked = law_of(policy, bounds)
-    worlds = [asked] if alone else [asked, *(law_of(policy, each) for each in EXPLORATIONS.values())]
+    worlds = (
+        [asked] if alone else [asked, *(law_of(policy, each) for each in (*EXPLORATIONS.values(), TIMEOUTS["timeout"]))]
+    )
     stated = [properties_of(model) for model in worlds]
     wanted = {item.name for item in select([item for each in stated for item in each], names)}
     done: list[Exploration] = []
@@ -78,5 +81,10 @@ def _rows(explorations: Sequence[Exploration]) -> tuple[Row, ...]:
 
 
 def _weight(verdict: Verdict) -> int:
-    """How much a verdict tells: one that an exploration breaks or reaches stands against any number that do not."""
+    """How much a verdict tells: one that an exploration breaks or reaches stands against any number that do not.
+
+    Least of all tells what holds by construction: wherever else the property has something to say, that is told.
+    """
+    if verdict.by_construction:
+        return 0
     return {"violated": 3, "reached": 3, "unknown": 2}.get(verdict.verdict, 1)

@@ -23,12 +23,14 @@ from longpoll_spec.properties.aspects import (
     hold_limit_kept,
     moved_is_told,
     no_orphan,
-    role_change_is_whole,
+    return_is_whole,
     seen_survives,
+    told_of_master_return,
     told_of_role_change,
 )
 from longpoll_spec.properties.deadlines import (
     answered_by_deadline,
+    deadline_is_its_pulls,
     no_lost_deadline,
     not_answered_early,
     queued_by_deadline,
@@ -49,6 +51,7 @@ ALWAYS: Final[tuple[Text, ...]] = (
     no_lost_wakeup,
     lost_by_hold,
     lost_by_keep,
+    deadline_is_its_pulls,
     queued_by_deadline,
     answered_by_deadline,
     not_answered_early,
@@ -73,7 +76,8 @@ ALWAYS: Final[tuple[Text, ...]] = (
     seen_survives,
     only_disk_survives,
     told_of_role_change,
-    role_change_is_whole,
+    told_of_master_return,
+    return_is_whole,
     time_can_pass,
 )
 INDUCTIVE: Final[tuple[Text, ...]] = (lists_have_owners, stays_in_range)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from longpoll_spec.model import Model, Property
+from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.properties.statement import Wrong, always, int_after, no_step
-from longpoll_spec.state import Request
-from longpoll_spec.terms import FALSE, TRUE, Bool, after, all_of, any_of, ite
+from longpoll_spec.state import Queue, Request
+from longpoll_spec.terms import FALSE, Bool, after, all_of, any_of, ite
 
 
 def answered_once(model: Model) -> Property:
@@ -20,18 +20,27 @@ def answer_is_right(model: Model) -> Property:
 
 
 def _wrong_answers(model: Model) -> Wrong:
-    state = model.state
+    """Written out over offsets and ends, queue by queue: what a read does with them is what is checked."""
     for action in model.named("pull_read", "run"):
-        request = state.requests[int(action.actors[0])]
-        offset_next = int_after(request.offset, action)
-        answers = ~after(request.open, action.effect)
-        # A first read that finds nothing goes on to the hold; a woken one is always answered.
-        ends = state.is_answered_by_read(request)
-        full = state.is_full if state.policy.hold_limit == "at_read" else FALSE
-        should_answer = ends | full if action.name == "pull_read" else TRUE
-        stays = offset_next.is_(request.offset)
-        right_offset = ite(ends, offset_next.is_(state.offset_after_read(request)), stays)
-        yield action, ~answers.is_(should_answer) | ~right_offset
+        request = model.state.requests[int(action.actors[0])]
+        yield (
+            action,
+            any_of(request.at(queue) & _is_wrong(model, action, request, queue) for queue in model.state.queues),
+        )
+
+
+def _is_wrong(model: Model, action: Action, request: Request, queue: Queue) -> Bool:
+    """What a read of this queue leaves is not what its ends ask for."""
+    offset_next, answers = int_after(request.offset, action), ~after(request.open, action.effect)
+    misses = request.offset.is_(queue.visible_end)
+    # A first read that finds nothing goes on to the hold, if there is room; a woken one is always answered.
+    full = FALSE
+    if model.policy.hold_limit == "at_read" and model.bounds.has("limit"):
+        full = any_of(each.is_listed for each in model.state.requests)
+    may_go_on = misses & ~full if action.name == "pull_read" else FALSE
+    before_beginning = request.offset < queue.visible_start
+    moves_to = ite(before_beginning, queue.visible_start, queue.visible_end)
+    return ~answers.is_(~may_go_on) | ~offset_next.is_(ite(misses, request.offset, moves_to))
 
 
 def nothing_skipped(model: Model) -> Property | None:

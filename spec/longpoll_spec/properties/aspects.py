@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.properties.statement import Wrong, always, int_after, no_step, no_tick
-from longpoll_spec.state import IDLE, Queue, State
-from longpoll_spec.state.shared import walks_on_role_change
+from longpoll_spec.state import IDLE, Queue, Request, State
+from longpoll_spec.state.shared import walks_on_master_return
 from longpoll_spec.terms import Bool, after, all_of, any_of, truth
 
 
@@ -92,7 +92,11 @@ def moved_is_told(model: Model) -> Property | None:
     if not model.bounds.has("truncate"):
         return None
     state = model.state
-    return no_tick(moved_is_told, model, lambda each: state.running & each.is_listed & state.is_moved(each))
+
+    def is_gone(request: Request) -> Bool:
+        return any_of(request.at(queue) & (request.offset > queue.visible_end) for queue in state.queues)
+
+    return no_tick(moved_is_told, model, lambda each: state.running & each.is_listed & is_gone(each))
 
 
 def seen_survives(model: Model) -> Property | None:
@@ -109,28 +113,37 @@ def _taking_back(model: Model) -> Wrong:
 
 
 def told_of_role_change(model: Model) -> Property | None:
-    """No request that is held when the broker's role changes waits on as if nothing had been."""
+    """No request that is held when the broker, a slave, becomes master waits on as if nothing had been."""
     if not model.bounds.has("role"):
         return None
-    return no_step(told_of_role_change, _untold(model))
+    return no_step(told_of_role_change, _untold(model, "role_change"))
 
 
-def _untold(model: Model) -> Wrong:
+def told_of_master_return(model: Model) -> Property | None:
+    """No request that a slave holds when its master comes back waits on as if nothing had been."""
+    if not model.bounds.has("role"):
+        return None
+    return no_step(told_of_master_return, _untold(model, "master_returns"))
+
+
+def _untold(model: Model, name: str) -> Wrong:
     state = model.state
-    for action in model.named("role_change"):
-        untold = [each.is_("held") & ~state.at_queue_of(each, lambda queue: queue.role_due) for each in state.requests]
+    for action in model.named(name):
+        untold = [
+            each.is_("held") & ~state.at_queue_of(each, lambda queue: queue.return_due) for each in state.requests
+        ]
         yield action, any_of(after(here, action.effect) for here in untold)
 
 
-def role_change_is_whole(model: Model) -> Property | None:
-    """The walk after a change of role comes to every bucket."""
-    if not walks_on_role_change(model.policy, model.bounds):
+def return_is_whole(model: Model) -> Property | None:
+    """The walk after the master's return comes to every bucket."""
+    if not walks_on_master_return(model.policy, model.bounds):
         return None
-    return no_step(role_change_is_whole, _breaking_off(model))
+    return no_step(return_is_whole, _breaking_off(model))
 
 
 def _breaking_off(model: Model) -> Wrong:
     queues = model.state.queues
-    for action, queue in zip(model.named("role_take"), queues, strict=True):
-        others = [other.role_due for other in queues if other is not queue]
+    for action, queue in zip(model.named("return_take"), queues, strict=True):
+        others = [other.return_due for other in queues if other is not queue]
         yield action, any_of(due & ~after(due, action.effect) for due in others)

@@ -30,7 +30,7 @@ def rank(state: State) -> Rank:
 
     The messages to flush and to make visible; how far each request is from its answer; a tag that is announced;
     requests that a notifier keeps though they have something to read; what is left of a scan that is due, and of a walk
-    after a change of role; how far each notifier is from rest; requests that it has yet to look at. A walk that
+    after the master's return; how far each notifier is from rest; requests that it has yet to look at. A walk that
     announces a tag may well keep a request that has something to read, and is followed by one that announces none.
     """
     taken = {notifier.taken for notifier in state.notifiers}
@@ -42,7 +42,7 @@ def rank(state: State) -> Rank:
         ((_one_if(~state.announced.is_(state.no_tag)),),),
         tuple((_one_if(_kept_for_nothing(state, each)),) for each in state.requests),
         ((due, *(_one_if(queue.unscanned) for queue in state.queues)),),
-        (_role_walk(state),),
+        (_return_walk(state),),
         tuple((_unrest(state, notifier),) for notifier in state.notifiers),
         tuple((_one_if(each.phase.is_one_of(taken)),) for each in state.requests),
     )
@@ -61,10 +61,10 @@ def _distance(request: Request) -> tuple[Int, ...]:
     )
 
 
-def _role_walk(state: State) -> tuple[Int, ...]:
-    """What is left of the walk after a change of role."""
-    unseen = _one_if(state.role_queue.is_(state.no_queue)) if state.role_queue.op == "var" else const(0)
-    return (unseen, *(_one_if(queue.role_due, 2) for queue in state.queues))
+def _return_walk(state: State) -> tuple[Int, ...]:
+    """What is left of the walk after the master's return."""
+    unseen = _one_if(state.return_queue.is_(state.no_queue)) if state.return_queue.op == "var" else const(0)
+    return (unseen, *(_one_if(queue.return_due, 2) for queue in state.queues))
 
 
 def _kept_for_nothing(state: State, request: Request) -> Bool:

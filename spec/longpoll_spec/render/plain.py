@@ -12,8 +12,12 @@ PLAIN: Final[dict[str, tuple[str, str, str]]] = {
     "find_bucket": ("bucket", "find the bucket", "looks the queue's bucket up in the table and has it in hand"),
     "sweep": ("bucket", "empty?", "looks whether the bucket that it has walked is empty"),
     "remove_bucket": ("bucket", "remove the bucket", "removes the bucket from the table, as it looked empty"),
-    "role_look": ("bucket", "empty?", "looks whether the next bucket is empty, because the broker is master now"),
-    "role_take": ("bucket", "take the bucket", "takes the bucket's list, to wake all in it because the role changed"),
+    "return_look": ("bucket", "empty?", "looks whether the next bucket is empty, because the master is back"),
+    "return_take": (
+        "bucket",
+        "take the bucket",
+        "takes the bucket's list, to wake all in it because the master is back",
+    ),
     "commit_pulled": ("store", "commit the pull's offset", "commits the offset that the pull carried when it was sent"),
     "offset_commit": ("store", "UPDATE_CONSUMER_OFFSET", "commits what it has handled, by a message of its own"),
     "offset_reset": ("store", "offset back to 0", "sets the group's committed offset back to the beginning"),
@@ -22,6 +26,7 @@ PLAIN: Final[dict[str, tuple[str, str, str]]] = {
     "truncate": ("store", "cut back by one", "cuts the queue back by its last message"),
     "queue_deleted": ("store", "delete the queue", "deletes the queue; one of the same name begins at 0"),
     "role_change": ("bucket", "slave becomes master", "makes the broker, a slave so far, master"),
+    "master_returns": ("bucket", "master is back", "tells the broker, a slave, that its master is back"),
     "flush": ("store", "flush", "writes what was appended to disk"),
     "crash_and_recover": ("bucket", "crash and restart", "kills the broker and starts it anew with what is on disk"),
 }

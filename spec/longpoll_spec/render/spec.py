@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from longpoll_spec.bounds import Bounds
+from longpoll_spec.bounds import EXPLORATIONS, Bounds
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Kind, Property
 from longpoll_spec.moves import Move, moves_of
@@ -72,8 +72,18 @@ def _state() -> Iterator[str]:
 def _variable(variable: Variable) -> tuple[str, ...]:
     name = _shown(variable.name)
     found = condition_of(lambda policy, bounds: name in _names(policy, bounds))
-    first = str(variable.first.args[0]) if variable.first.op == "parameter" else variable.show(variable.initial)
-    return f"`{name}`", variable.sentence, _values(variable), first, found.text
+    return f"`{name}`", variable.sentence, _values(variable), " or ".join(_firsts()[name]), found.text
+
+
+@cache
+def _firsts() -> dict[str, dict[str, None]]:
+    """Each variable's first value in words, by its shown name; each as its own law says it, whatever others merge."""
+    found: dict[str, dict[str, None]] = {}
+    for policy, bounds in samples():
+        for each in state_of(policy, bounds).variables:
+            first = str(each.first.args[0]) if each.first.op == "parameter" else each.show(each.initial)
+            found.setdefault(_shown(each.name), {})[first] = None
+    return found
 
 
 def _values(variable: Variable) -> str:
@@ -196,6 +206,27 @@ def _properties() -> Iterator[str]:
         rows = ((f"`{item.name}`", item.sentence, _when_stated(item.name)) for item in those)
         yield from _table(("property", "sentence", "stated"), rows)
         yield ""
+    yield from _by_construction()
+
+
+def _by_construction() -> Iterator[str]:
+    """Which properties a preset cannot break, so that to keep them says nothing of it."""
+    yield (
+        "By construction: where the law's text leaves a property nothing to say, for instance since the policy lacks "
+        "the action that could break it, it holds whatever happens, and neither exploring nor a proof shows anything. "
+        "These are, in all worlds in which they are stated:"
+    )
+    yield ""
+    rows = ((f"`{policy.name}`", ", ".join(f"`{each}`" for each in _folded(policy))) for policy in PRESETS.values())
+    yield from _table(("preset", "properties"), rows)
+
+
+def _folded(policy: Policy) -> list[str]:
+    stated: dict[str, bool] = {}
+    for size in (PLAIN, *EXPLORATIONS.values()):
+        for item in _properties_under(policy, size).values():
+            stated[item.name] = stated.get(item.name, True) and item.by_construction
+    return [name for name, folded in stated.items() if folded]
 
 
 @cache

@@ -64,13 +64,17 @@ WRONG: Final[dict[str, tuple[str, str]]] = {
         "A change of the broker's role walks no bucket: who waits at a slave that is now master waits on.",
         "Remedy: answer the held requests when the role changes (knob on_role_change=answer).",
     ),
-    "role_change_is_whole": (
+    "told_of_master_return": (
+        "The master's return walks no bucket: who waits at the slave waits on, and is not sent to the master.",
+        "Remedy: answer the held requests when the master is back (knob on_master_return=answer).",
+    ),
+    "return_is_whole": (
         (
             "The window lies between ManyPullRequest.isEmpty and cloneListAndClear in notifyMasterOnline: the "
             "dispatcher took the list meanwhile, cloneListAndClear gives null, and the NullPointerException ends "
             "the walk over all buckets."
         ),
-        "Remedy: take each list in one step, whether it is empty or not (knob on_role_change=answer).",
+        "Remedy: take each list in one step, whether it is empty or not (knob on_master_return=answer).",
     ),
 }
 """Property -> (where it lies, what closes it)."""

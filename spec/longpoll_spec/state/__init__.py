@@ -61,8 +61,8 @@ class State:
     running: Bool
     next_scan: Int
     changed: Bool
-    role_queue: Int
-    """The queue whose bucket the walk after a change of role has seen, or none."""
+    return_queue: Int
+    """The queue whose bucket the walk after the master's return has seen, or none."""
     announced: Int
     """The tag that the dispatcher announces; the number of tags for none."""
     queues: tuple[Queue, ...]
@@ -254,7 +254,7 @@ def state_of(policy: Policy, bounds: Bounds) -> State:
         running=fact(by_name, "running"),
         next_scan=number(by_name, "next_scan"),
         changed=fact(by_name, "changed"),
-        role_queue=number(by_name, "role_queue", otherwise=bounds.queues),
+        return_queue=number(by_name, "return_queue", otherwise=bounds.queues),
         announced=number(by_name, "announced", otherwise=len(tags_of(bounds))),
         queues=tuple(queue_of(index, bounds, by_name) for index in range(bounds.queues)),
         tags=tags_of(bounds),

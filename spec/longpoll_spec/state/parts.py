@@ -132,8 +132,8 @@ class Queue:
     unscanned: Bool
     present: Bool
     """Its bucket is in the table."""
-    role_due: Bool
-    """The walk after a change of role has yet to come to its bucket."""
+    return_due: Bool
+    """The walk after the master's return has yet to come to its bucket."""
 
     @property
     def name(self) -> str:

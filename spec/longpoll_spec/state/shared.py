@@ -116,9 +116,9 @@ def sweeps(policy: Policy, bounds: Bounds) -> bool:
     return bounds.has("buckets") and policy.bucket_removal != "never"
 
 
-def walks_on_role_change(policy: Policy, bounds: Bounds) -> bool:
-    """Whether a change of role sends somebody through the buckets."""
-    return bounds.has("role") and policy.on_role_change == "look_then_take"
+def walks_on_master_return(policy: Policy, bounds: Bounds) -> bool:
+    """Whether the master's return sends somebody through the buckets."""
+    return bounds.has("role") and policy.on_master_return == "look_then_take"
 
 
 def _of_aspects(policy: Policy, bounds: Bounds) -> Iterator[Variable]:
@@ -134,11 +134,11 @@ def _of_aspects(policy: Policy, bounds: Bounds) -> Iterator[Variable]:
             name = of_queue("flushed_end", each, bounds)
             yield Variable(name, 0, bounds.messages, 0, "Messages that are on disk.")
     if bounds.has("role"):
-        yield flag("changed", "The broker's role has changed.")
-    if walks_on_role_change(policy, bounds):
-        sentence = "The walk after the change of role has yet to come to the queue's bucket."
-        yield from (flag(of_queue("role_due", each, bounds), sentence) for each in queues)
-        yield queue_number("role_queue", bounds, "The queue whose bucket that walk has seen with requests in it.")
+        yield flag("changed", "The broker's master is back, or the broker has become master itself.")
+    if walks_on_master_return(policy, bounds):
+        sentence = "The walk after the master's return has yet to come to the queue's bucket."
+        yield from (flag(of_queue("return_due", each, bounds), sentence) for each in queues)
+        yield queue_number("return_queue", bounds, "The queue whose bucket that walk has seen with requests in it.")
 
 
 def tells_tag(policy: Policy, bounds: Bounds) -> bool:
@@ -156,7 +156,7 @@ def queue_of(index: int, bounds: Bounds, variables: Mapping[str, Variable]) -> Q
         flushed_end=number(variables, of_queue("flushed_end", index, bounds)),
         unscanned=fact(variables, of_queue("unscanned", index, bounds)),
         present=fact(variables, of_queue("present", index, bounds)),
-        role_due=fact(variables, of_queue("role_due", index, bounds)),
+        return_due=fact(variables, of_queue("return_due", index, bounds)),
     )
 
 

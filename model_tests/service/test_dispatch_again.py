@@ -1,0 +1,63 @@
+"""A dispatcher whose walk throws has not gone on: it announces the same message again, as `doReput` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+from attrs import define, field
+
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.channel import Outbox
+from longpoll_broker.service.dispatch_service import ANNOUNCED_MAX, DispatchService
+from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import Arrival
+
+
+@define
+class Throwing:
+    """A hold service whose first walks throw. Invariant: `told` has every announcement in order."""
+
+    throws: int
+    told: list[tuple[tuple[str, int], int]] = field(factory=list)
+
+    def notify(self, key: tuple[str, int], visible_end: int, _tags_code: int | None, _outbox: Outbox) -> None:
+        """Note it, and throw."""
+        self.told.append((key, visible_end))
+        if len(self.told) <= self.throws:
+            raise RuntimeError("a filter fails")
+
+
+@define
+class OneMessage:
+    """A store with one message to make visible."""
+
+    dispatchable_end: int = 100
+    dispatched_end: int = 0
+
+    def dispatch(self, _count_max: int) -> Sequence[Arrival]:
+        """Make it visible."""
+        self.dispatched_end = self.dispatchable_end
+        return [Arrival("T", 3, 8, 0, 0, 0, 100)]
+
+
+def _announced(throws: int) -> list[tuple[tuple[str, int], int]]:
+    service = Throwing(throws)
+    dispatcher = DispatchService(
+        RealRuntime(), cast("MessageStore", OneMessage()), cast("HoldService", service), None, notifies=True
+    )
+    dispatcher.run(Outbox())
+    return service.told
+
+
+@pytest.mark.parametrize("throws", [0, 1, 3])
+def test_a_message_is_announced_again_after_a_walk_that_threw(throws: int) -> None:
+    """The same message, with the same end, until a walk ends well."""
+    assert _announced(throws) == [(("T", 3), 8)] * (throws + 1)
+
+
+def test_walks_that_always_throw_do_not_stop_the_dispatcher() -> None:
+    """Java announces for ever; here the dispatcher goes on some time."""
+    assert len(_announced(10_000)) == ANNOUNCED_MAX
