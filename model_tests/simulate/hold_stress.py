@@ -33,7 +33,7 @@ FILES: Final = tuple(str(module.__file__) for module in (deadlines, hold, notifi
 POLICIES: Final = (
     STRICT,
     STRICT_CLONE,
-    attrs.evolve(STRICT, name="strict-look", on_role_change="look_then_take"),
+    attrs.evolve(STRICT, name="strict-look", on_master_return="look_then_take"),
     attrs.evolve(STRICT, name="strict-walk", recheck="walk"),
     ROCKETMQ_4_9,
     ROCKETMQ_PR7359,
