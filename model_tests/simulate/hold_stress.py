@@ -175,7 +175,7 @@ class Stage:
             "clock": self.look_at_clock,
             "scan": partial(service.scan, Outbox()),
             "delete": partial(service.topic_deleted, TOPIC, Outbox()),
-            "role": partial(service.role_changed, Outbox()),
+            "role": partial(service.master_returned, Outbox()),
         }
         unasked = [name for name in (*pulls, *others) if name not in self.wanted]
         names = [*self.wanted, *choose.sample(unasked, choose.randint(0 if self.wanted else 2, 3))]
