@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from longpoll.cli import main
 from longpoll.commands import verify as command
 from longpoll.output import Exit
+from longpoll.real_client import make_report
 from longpoll.verification import broker, history
 from longpoll.verification.declared import Declared, Limits, declared, limits_of
 from longpoll.verification.echo import Echo
@@ -158,6 +159,31 @@ def test_a_real_client_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert [row.outcome for row in page.rows] == ["unknown"]
     assert "ended with code -11" in page.rows[0].detail
+
+
+@pytest.mark.parametrize(
+    ("places", "outcome", "said"),
+    [
+        ([(0, 0), (0, 1)], "ok", "each received once"),
+        ([(0, 0), (0, 0), (0, 1)], "unknown", "1 repeated"),
+        ([(0, 0), (0, 1), (0, 2)], "ok", "1 sent again by the client itself"),
+        ([(0, 0)], "violated", "1 missing"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_real_client_is_promised_each_message_at_least_once(
+    places: list[tuple[int, int]], outcome: Outcome, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it sends again itself is no fault of the broker's, and what comes twice from one place proves none."""
+    bodies = ["m0", "m1"] if len(places) < 3 else ["m0", "m0", "m1"]
+    received = [(body, "", *place, 1) for body, place in zip(bodies, places, strict=False)]
+    report = make_report([("m0", "", 0), ("m1", "", 0)], received, 1)
+    monkeypatch.setattr(broker, "run_real_client", lambda *_, **_more: report)
+    monkeypatch.setattr(broker, "why_missing", lambda: None)
+    (row,) = broker.real_client("127.0.0.1:1", "T", lambda _done, _all: None)
+
+    assert row.outcome == outcome
+    assert said in row.detail
 
 
 def test_a_stage_that_breaks_is_a_row_with_its_traceback_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,9 @@ class RealClientReport:
     missing: tuple[str, ...] = field(repr=False)
     """Bodies that never came."""
     repeated: tuple[str, ...] = field(repr=False)
-    """Bodies that came more than once."""
+    """Bodies that came more than once from one place of the log. A group is promised each message at least once."""
+    sent_again: tuple[str, ...] = field(repr=False)
+    """Bodies that stand at several places: the client sends again what was not acknowledged within its time."""
     wrong_labels: tuple[str, ...] = field(repr=False)
     """Bodies that came with another tag, key or property."""
     out_of_order: tuple[str, ...] = field(repr=False)
@@ -65,8 +67,12 @@ class RealClientReport:
     @property
     def is_right(self) -> bool:
         """Whether every message came once, with its labels, in its queue's order, and before a hold could end."""
-        faults = (self.missing, self.repeated, self.wrong_labels, self.out_of_order)
-        return not any(faults) and self.single_ms_max < HOLD_MS
+        return not self.is_wrong and not self.repeated
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether anything was seen that is promised to no client: a message missing, changed, overtaken or late."""
+        return any((self.missing, self.wrong_labels, self.out_of_order)) or self.single_ms_max >= HOLD_MS
 
     def as_json(self) -> dict[str, Any]:
         """The report as one JSON object."""
@@ -75,6 +81,7 @@ class RealClientReport:
             "received": self.received,
             "missing": len(self.missing),
             "repeated": len(self.repeated),
+            "sent_again": len(self.sent_again),
             "wrong_labels": len(self.wrong_labels),
             "out_of_order": len(self.out_of_order),
             "single_count": len(self.single_ms),
@@ -182,13 +189,15 @@ def make_report(
         if queue_offset < last_offset.get(queue_id, -1):
             out_of_order.append(body)
         last_offset[queue_id] = max(queue_offset, last_offset.get(queue_id, -1))
-    times = Counter(body for body, *_rest in received)
+    places = Counter((body, queue, offset) for body, _labels, queue, offset, _arrival_ns in received)
+    bodies = Counter(body for body, _queue, _offset in places)
     single = sent[count:]
     return RealClientReport(
         sent=len(sent),
         received=len(received),
         missing=tuple(body for body, _labels, _begin_ns in sent if body not in arrivals),
-        repeated=tuple(body for body, number in times.items() if number > 1),
+        repeated=tuple(body for (body, _queue, _offset), number in places.items() if number > 1),
+        sent_again=tuple(body for body, number in bodies.items() if number > 1),
         wrong_labels=tuple(wrong_labels),
         out_of_order=tuple(out_of_order),
         single_ms=tuple((arrivals[body] - begin_ns) / 1e6 for body, _labels, begin_ns in single if body in arrivals),

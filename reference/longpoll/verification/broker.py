@@ -75,7 +75,8 @@ def real_client(name_server: str, topic: str, progress: Progress) -> Sequence[Ro
         single_count=REAL_CLIENT_SINGLE_COUNT,
         progress=lambda _what, done: progress(done, REAL_CLIENT_COUNT),
     )
-    return [Row("client", what, _outcome(report.is_right), _of_client(report), watch.lap())]
+    outcome: Outcome = "ok" if report.is_right else "violated" if report.is_wrong else "unknown"
+    return [Row("client", what, outcome, _of_client(report), watch.lap())]
 
 
 def _of_client(report: RealClientReport) -> str:
@@ -87,11 +88,8 @@ def _of_client(report: RealClientReport) -> str:
     }
     faults = ", ".join(f"{len(bodies)} {name}" for name, bodies in wrong.items() if bodies)
     return (
-        f"{report.sent:,} sent, {faults or 'each received once, in queue order'}; "
+        f"{report.sent:,} sent, {faults or 'each received once, in queue order'}"
+        f"{f' ({len(report.sent_again)} sent again by the client itself)' if report.sent_again else ''}; "
         f"{len(report.single_ms)} single ones to a held pull: median {report.single_ms_median:.2f} ms, "
         f"max {report.single_ms_max:.2f} ms"
     )
-
-
-def _outcome(holds: bool) -> Outcome:
-    return "ok" if holds else "violated"
