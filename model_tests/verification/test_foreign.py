@@ -38,7 +38,7 @@ from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.job import judge
 from longpoll_judge.plant import plant
 from longpoll_judge.result import Result
-from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, with_knob
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, with_knob
 
 PATIENCE_MS = 300
 
@@ -290,6 +290,26 @@ def test_limits_are_given_or_follow_the_slowest_echo() -> None:
     """What the machine takes for the smallest request it may take for a wake."""
     assert limits_of(40, wake_ms=None, late_ms=None) == Limits(180, 130)
     assert limits_of(40, wake_ms=7, late_ms=9) == Limits(7, 9)
+
+
+def test_limits_by_which_nobody_is_slow_leave_a_prompt_policy_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the smallest request took over a second, a valid run of strict shows nothing; 4.9 never promised more."""
+
+    def judge_locally(paths: list[Path], *, wake_ms: float, late_ms: float, **_engine: object) -> Result:
+        return judge(paths, engine="local", wake_ms=wake_ms, late_ms=late_ms)
+
+    monkeypatch.setattr(history, "judge", judge_locally)
+    write(tmp_path / "made", simulate(Load(events=1_000)), simulated_meta())
+    slow, quick = (limits_of(echo_ms, wake_ms=None, late_ms=None) for echo_ms in (1_500, 10))
+    given = limits_of(1_500, wake_ms=100, late_ms=50)
+
+    def outcome(policy: Policy, limits: Limits) -> Outcome:
+        return history.judged(tmp_path / "made", declared(policy), limits, lambda _text: None)[1][0].outcome
+
+    assert (outcome(STRICT, slow), outcome(STRICT, quick), outcome(STRICT, given)) == ("unknown", "ok", "ok")
+    assert outcome(ROCKETMQ_4_9, slow) == "ok"
 
 
 def test_an_echo_measures_a_slow_broker_and_ends_with_a_silent_one() -> None:

@@ -32,6 +32,9 @@ SCAN_DRIFT: Final = 1.1
 ECHOES: Final = 2
 """So many of the slowest rounds a broker may take besides: a wake goes from thread to thread about twice as often."""
 
+COARSE_MS: Final = 1_000
+"""A broker that may take so long for the smallest request, whosever fault it is, was not seen to be prompt."""
+
 
 @frozen
 class Limits:
@@ -39,6 +42,8 @@ class Limits:
 
     wake_ms: float
     late_ms: float
+    are_coarse: bool = False
+    """Echoes took so long that keeping to these says nothing of a broker that promises to be prompt."""
 
     def __str__(self) -> str:
         return f"wake {self.wake_ms:g} ms, late {self.late_ms:g} ms"
@@ -99,6 +104,7 @@ def limits_of(echo_ms: float, *, wake_ms: float | None, late_ms: float | None) -
     """The limits that were given, and else the judge's own with what the slowest echoes took besides."""
     slack_ms = ECHOES * echo_ms
     return Limits(
+        are_coarse=echo_ms > COARSE_MS and None in {wake_ms, late_ms},
         wake_ms=round(WAKE_MS + slack_ms, 1) if wake_ms is None else wake_ms,
         late_ms=round(LATE_MS + slack_ms, 1) if late_ms is None else late_ms,
     )
