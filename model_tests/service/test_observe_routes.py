@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
+import struct
+import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,15 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.service.observed import events_of
 
+from longpoll_broker.runtime import Socket
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe import Observer
+from longpoll_broker.service.observe.observer import UNCERTAINTY_NS_MIN, UNCERTAINTY_NS_UNMEASURED
 from longpoll_broker.service.observe.routes import RouteTap
-from longpoll_broker.testing.brokers import Connect, StartBroker
-from longpoll_broker.testing.raw_client import send_message
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import PATIENCE_S, send_message
+from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_broker.wire.bodies import TopicRouteData
 from longpoll_broker.wire.codes import CommandFlag, RequestCode
 from longpoll_broker.wire.command import Command, decode_frame, encode
-from longpoll_broker.wire.frame import FrameReader
+from longpoll_broker.wire.frame import HEAD, LENGTH_SIZE, FrameReader
+from longpoll_spec.history import META_FILE, Meta
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
 # As fastjson writes it: bare integer keys.
@@ -121,6 +129,125 @@ def test_several_brokers_are_observed_through_one_name_server(
     }
     assert len({event.source for event in told}) == 2
     assert ["is observed at" in record.message for record in caplog.records] == [True]
+
+
+ODD_BODY = (
+    b' {"brokerDatas" : [ {"z":1.10,"brokerAddrs":{ 0 : "10.0.0.1:10911" , "1":"10.0.0.2:10911"},"a":"\\u00e9\\/",'
+    b'"e":[],"brokerName":"\\"brokerAddrs\\":{\\"0\\":\\"10.0.0.1:1\\"}"}],\n\t"orderTopicConf":null,'
+    b'"more":{"brokerAddrs":"10.0.0.1:10911","x":{"\\u0062rokerAddrs":{"0":"10.0.0.1:\\u00310911"}}} } '
+)
+JSON_HEADER = (
+    b'{ "version":397,"zzz":[1.10,"\\u00e9", null],"flag":1,"code":0 ,"opaque":7,"extFields":{"b":"1","a":"\\/"},'
+    b'"language":"JAVA","serializeTypeCurrentRPC":"JSON"}'
+)
+
+
+def framed(mark: int, header: bytes, body: bytes) -> bytes:
+    """A frame as it goes over the wire."""
+    return HEAD.pack(LENGTH_SIZE + len(header) + len(body), mark << 24 | len(header)) + header + body
+
+
+def rocketmq_header() -> bytes:
+    """In RocketMQ's own encoding, with a field of no value, which our reader leaves out."""
+    fields = b"\0\1b\0\0\0\0" + b"\0\1a\0\0\0\x012"
+    return struct.pack(">hbhiii", 0, 0, 397, 7, 1, 0) + struct.pack(">i", len(fields)) + fields
+
+
+@pytest.mark.parametrize(
+    ("mark", "header"), [(0, JSON_HEADER), (1, rocketmq_header())], ids=["JSON header", "ROCKETMQ header"]
+)
+def test_every_byte_but_the_addresses_is_as_it_came(mark: int, header: bytes) -> None:
+    """Fields that nobody knows, their order, numbers, escapes and white space; in texts there are no addresses."""
+    tap = RouteTap(lambda address: "[::1]:4" if address == "10.0.0.1:10911" else address)
+    asked(tap, 7)
+    told = tap.rewrite(framed(mark, header, ODD_BODY))
+    expected = ODD_BODY.replace(b'0 : "10.0.0.1:10911"', b'0 : "[::1]:4"')
+    expected = expected.replace(b'"10.0.0.1:\\u00310911"', b'"[::1]:4"')
+    assert told == framed(mark, header, expected)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text() | st.just("h:1"),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text() | st.sampled_from(["brokerAddrs", "0"]), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+def replaced(value: Any, *, here: bool = False) -> Any:
+    """The same with every text of an object of addresses replaced; slow and obvious."""
+    if isinstance(value, list):
+        return [replaced(item) for item in value]
+    if isinstance(value, dict):
+        return {
+            key: "door:2" if here and isinstance(item, str) else replaced(item, here=key == "brokerAddrs")
+            for key, item in value.items()
+        }
+    return value
+
+
+@given(json_values, st.booleans())
+def test_what_is_replaced_is_what_json_says(value: Any, spaced: bool) -> None:
+    """In any document, however it is written."""
+    body = json.dumps(value, ensure_ascii=spaced, indent=1 if spaced else None).encode("utf-8", "surrogatepass")
+    tap = RouteTap(lambda _address: "door:2")
+    asked(tap, 7)
+    told = tap.rewrite(framed(0, JSON_HEADER, body))
+    assert json.loads(told[8 + len(JSON_HEADER) :]) == replaced(value)
+
+
+class Unreachable(RealRuntime):
+    """Connections that wait to be made are refused, but not before the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses = threading.Event()
+
+    def connect(self, host: str, port: int, timeout_s: float) -> Socket:
+        """Wait, and fail."""
+        self.refuses.wait(PATIENCE_S)
+        raise TimeoutError(f"{host}:{port} does not answer within {timeout_s} s")
+
+
+def test_brokers_that_do_not_answer_keep_nobody_waiting(connect: Connect, tmp_path: Path) -> None:
+    """A route that names five of them passes while the first is still being measured."""
+    addresses = b",".join(b'"%d":"10.0.0.1:%d"' % (number, 9000 + number) for number in range(5))
+    runtime = Unreachable()
+
+    def say(peer: Peer, command: Command) -> None:
+        peer.answer(command, 0, body=b'{"brokerDatas":[{"brokerAddrs":{%s}}]}' % addresses)
+
+    with (
+        ScriptedServer(say) as server,
+        Observer.start(
+            runtime, brokers=[], name_server=(server.host, server.port), record_directory=str(tmp_path / "history")
+        ) as proxy,
+    ):
+        assert proxy.name_server_address is not None
+        reply = connect(proxy.name_server_address).call(ROUTE, {"topic": "T"})
+        assert not runtime.refuses.is_set()
+        assert len(proxy.doors) == 5
+        assert b"10.0.0.1" not in bytes(reply.body)
+        runtime.refuses.set()
+
+
+def test_a_broker_that_a_route_names_is_measured(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """Later, and its source says so."""
+    broker, history = start_broker(), tmp_path / "history"
+    with Observer.start(
+        RealRuntime(), brokers=[], name_server=broker.name_server_address, record_directory=str(history)
+    ) as proxy:
+        assert proxy.name_server_address is not None
+        send_message(connect(broker.address), "T")
+        connect(proxy.name_server_address).call(ROUTE, {"topic": "T"})
+
+        def uncertainty_ns() -> int:
+            return msgspec.json.decode((history / META_FILE).read_bytes(), type=Meta).sources[0].uncertainty_ns
+
+        wait_until(lambda: uncertainty_ns() != UNCERTAINTY_NS_UNMEASURED)
+        assert uncertainty_ns() >= UNCERTAINTY_NS_MIN
 
 
 def test_a_name_server_that_is_down_is_said_once(

@@ -249,6 +249,20 @@ class HistoryRecorder:
         with self._changed:
             self._loss.add(count, after_ns, before_ns)
 
+    def measured(self, uncertainty_ns: int) -> None:
+        """What the observer cannot know of its moments turned out to be this: write it into the meta file."""
+        path = f"{self._directory}/{META_FILE}"
+        files = self._runtime.files
+        try:
+            meta = msgspec.json.decode(files.read(path), type=Meta)
+            sources = [
+                msgspec.structs.replace(source, uncertainty_ns=uncertainty_ns) if source.name == self.source else source
+                for source in meta.sources
+            ]
+            files.write_atomic(path, msgspec.json.encode(msgspec.structs.replace(meta, sources=sources)))
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning("%s still says what was claimed before it was measured: %s", path, error)
+
     def stop(self) -> str:
         """Write everything and end; the last event is `source_stopped`. Returns `trouble`."""
         with self._changed:

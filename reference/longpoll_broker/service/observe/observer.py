@@ -3,7 +3,9 @@
     with Observer.start(runtime, brokers=[("127.0.0.1", 10911)], record_directory="/tmp/history") as observer:
         observer.doors   # {"127.0.0.1:10911": ("127.0.0.1", 40001)}
 
-A broker that only a route names gets its door when the route passes. Threads: `relay`, and a `history-writer` a broker.
+A broker that only a route names gets its door when the route passes, and is measured later, for it may not be there.
+Threads: `relay`, `measure`, and a `history-writer` a broker.
+
 A source's `uncertainty_ns` is measured: twice the median of a few TCP handshakes with the broker, which kernels answer
 alone; so it holds the way there and back, and no time of the broker's own.
 
@@ -21,7 +23,7 @@ from typing import Final, Self
 
 from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.record import HistoryRecorder
-from longpoll_broker.runtime import Files, Runtime
+from longpoll_broker.runtime import Files, Queue, Runtime, Thread
 from longpoll_broker.service.observe.arrival import HELD_MAX, SETTLE_NS
 from longpoll_broker.service.observe.events import Subscriptions
 from longpoll_broker.service.observe.links import Address, Door, Rewrite, Tap
@@ -33,6 +35,8 @@ log = logging.getLogger(__name__)
 
 HANDSHAKES: Final = 5
 HANDSHAKE_S: Final = 1.0
+MEASURE_S: Final = 0.2
+"""How often the measuring thread looks whether the proxy ends."""
 UNCERTAINTY_NS_MIN: Final = 100_000
 """Never less is claimed: what a kernel takes to hand a segment over on a busy machine."""
 UNCERTAINTY_NS_UNMEASURED: Final = 5_000_000
@@ -66,7 +70,8 @@ def held_max(files: Files) -> int:
 class Observer:
     """A running proxy. `start` makes one, `stop` ends it.
 
-    Invariant: `_doors`, `_recorders` change on the relay thread only, once it runs.
+    Invariants: `_doors`, `_recorders` change on the relay thread only, once it runs; the meta file changes under
+    `_meta_lock` only.
     """
 
     def __init__(self, runtime: Runtime, record_directory: str, host: str, policy: str = "") -> None:
@@ -82,6 +87,9 @@ class Observer:
         """What was seen, by broker."""
         self.name_server_address: Address | None = None
         self._held_max = held_max(runtime.files)
+        self._meta_lock = runtime.lock()
+        self._unmeasured: Queue[tuple[Door, HistoryRecorder]] = runtime.queue(DOORS_MAX)
+        self._measuring: Thread | None = None
         self._connections = 0
         self._stopped = False
 
@@ -112,11 +120,14 @@ class Observer:
             observer = cls(runtime, record_directory, listen[0], policy)
             undo.callback(observer.stop)
             for number, broker in enumerate(brokers):
-                observer._add_broker(broker, listen if number == 0 else (listen[0], 0))
+                uncertainty_ns = observer._uncertainty_ns(broker)
+                observer._add_broker(broker, listen if number == 0 else (listen[0], 0), uncertainty_ns)
             if name_server is not None:
                 observer._add_name_server(name_server, name_server_listen or (listen[0], 0))
             undo.pop_all()
         observer.loop.start()
+        if name_server is not None:
+            observer._measuring = runtime.spawn("measure", observer._measure)
         return observer
 
     @property
@@ -135,6 +146,8 @@ class Observer:
             return
         self._stopped = True
         self.loop.stop()
+        if self._measuring is not None:
+            self._measuring.join()
         for recorder in self._recorders:
             recorder.stop()
 
@@ -148,22 +161,24 @@ class Observer:
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
-    def _add_broker(self, broker: Address, listen: Address) -> Door:
+    def _add_broker(self, broker: Address, listen: Address, uncertainty_ns: int | None) -> Door:
+        """Listen for a broker's clients; its `uncertainty_ns` is measured later if it is not given."""
         name = name_of(broker)
         try:
             listener = self._runtime.listen(*listen)
         except (OSError, OverflowError) as error:
             raise ObserveError(f"cannot listen on {name_of(listen)}: {error}; give another address") from None
-        uncertainty_ns = self._uncertainty_ns(broker)
+        claimed_ns = UNCERTAINTY_NS_UNMEASURED if uncertainty_ns is None else uncertainty_ns
         try:
-            recorder = HistoryRecorder(
-                self._runtime,
-                self._directory,
-                broker=name,
-                policy=self._policy,
-                uncertainty_ns=uncertainty_ns,
-                wait_s=0,
-            )
+            with self._meta_lock:
+                recorder = HistoryRecorder(
+                    self._runtime,
+                    self._directory,
+                    broker=name,
+                    policy=self._policy,
+                    uncertainty_ns=claimed_ns,
+                    wait_s=0,
+                )
         except BrokerUserError:
             listener.close()
             raise
@@ -175,7 +190,9 @@ class Observer:
             self._connections += 1
             return ConnectionTap(recorder, subscriptions, str(self._connections), totals), None
 
-        door = Door(listener, broker, make_tap, max(SETTLE_NS, uncertainty_ns), self._held_max)
+        door = Door(listener, broker, make_tap, max(SETTLE_NS, claimed_ns), self._held_max)
+        if uncertainty_ns is None:
+            self._unmeasured.offer((door, recorder))
         self._doors[name] = door
         self.loop.add_door(door)
         return door
@@ -204,13 +221,25 @@ class Observer:
                 log.warning("over %d brokers are named by routes: %s is not observed", DOORS_MAX, address)
                 return address
             try:
-                door = self._add_broker((host.strip("[]"), int(port)), (self._host, 0))
+                door = self._add_broker((host.strip("[]"), int(port)), (self._host, 0), None)
             except BrokerUserError as error:
                 log.warning("%s is not observed: %s", address, error)
                 return address
             self._doors[address] = door
             log.warning("%s is observed at %s", address, name_of(door.address))
         return name_of(door.address)
+
+    def _measure(self) -> None:
+        """Measure the ways to brokers that routes have named, for nobody's bytes may wait for that."""
+        while not self._stopped:
+            found = self._unmeasured.take(MEASURE_S)
+            if found is None:
+                continue
+            door, recorder = found
+            uncertainty_ns = self._uncertainty_ns(door.target)
+            door.settle_ns = max(SETTLE_NS, uncertainty_ns)
+            with self._meta_lock:
+                recorder.measured(uncertainty_ns)
 
     def _uncertainty_ns(self, broker: Address) -> int:
         """How far off the proxy's moments may be from the broker's kernel's."""

@@ -1,8 +1,9 @@
 """Leads clients of a name server through the proxy: broker addresses in its answers become addresses of the proxy.
 
-Only answers to 105 and 106 are changed, and of these only the addresses in `brokerAddrs`; every other byte passes as it
-came. A stream that cannot be read passes unchanged from there on. Leaves out which door an address leads to
-(`observer`).
+Only answers to 105 and 106 are changed, and of these only the addresses in `brokerAddrs` and, by what that makes, the
+frame's length; every other byte passes as it came. A stream that cannot be read passes unchanged from there on.
+
+Leaves out which door an address leads to (`observer`).
 
 Source: `TopicRouteData.java`, `ClusterInfo.java`.
 """
@@ -10,8 +11,9 @@ Source: `TopicRouteData.java`, `ClusterInfo.java`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, Final
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 
@@ -20,12 +22,14 @@ from longpoll_broker.errors import ProtocolError
 from longpoll_broker.service.observe.tap import CommandStream
 from longpoll_broker.wire.bodies import load_json
 from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command, decode_frame, encode
-from longpoll_broker.wire.frame import FRAME_SIZE_MAX, LENGTH, LENGTH_SIZE, FrameReader
+from longpoll_broker.wire.command import decode_frame
+from longpoll_broker.wire.frame import FRAME_SIZE_MAX, HEAD, HEAD_SIZE, LENGTH, LENGTH_SIZE, FrameReader
 
 log = logging.getLogger(__name__)
 
 ASKED: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC.value, RequestCode.GET_BROKER_CLUSTER_INFO.value})
+TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
+"""A text, a mark or anything else of JSON; fastjson's bare keys too."""
 UNREADABLE: Final = (ProtocolError, msgspec.DecodeError, *FAULTS)
 
 
@@ -103,31 +107,57 @@ class RouteTap:
             self._asked.discard(command.opaque)
             if not len(command.body):
                 return frame
-            return b"".join(encode(self._led_here(command)))
+            return _with_body(frame, _with_doors(bytes(command.body), self._door_of))
         except UNREADABLE as error:
             log.warning("an answer of the name server was relayed unchanged, for it could not be read: %s", error)
             return frame
-
-    def _led_here(self, command: Command) -> Command:
-        body = _with_doors(load_json(command.body), self._door_of)
-        return msgspec.structs.replace(command, body=msgspec.json.encode(body))
 
     def _go_blind(self, who: str, why: object) -> None:
         self._is_blind = True
         log.warning("%s sent what cannot be read (%s): its connection is relayed unchanged from here on", who, why)
 
 
-def _with_doors(value: Any, door_of: Callable[[str], str]) -> Any:
-    """The JSON value with every broker address in it replaced."""
-    if isinstance(value, list):
-        return [_with_doors(item, door_of) for item in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        name: (
-            {number: door_of(address) for number, address in item.items()}
-            if name == "brokerAddrs" and isinstance(item, dict)
-            else _with_doors(item, door_of)
-        )
-        for name, item in value.items()
-    }
+def _with_body(frame: bytes, body: bytes) -> bytes:
+    """The frame with another body; its header as it came."""
+    _length, mark = HEAD.unpack_from(frame)
+    body_at = HEAD_SIZE + (mark & 0xFFFFFF)
+    return LENGTH.pack(body_at - LENGTH_SIZE + len(body)) + frame[LENGTH_SIZE:body_at] + body
+
+
+def _with_doors(body: bytes, door_of: Callable[[str], str]) -> bytes:
+    """The JSON text with every broker address in it replaced, and every other byte as it was; raises as `load_json`."""
+    load_json(body)
+    pieces, kept_to = [], 0
+    for start, stop in _address_places(body):
+        address = msgspec.json.decode(body[start:stop], type=str)
+        door = door_of(address)
+        if door != address:
+            pieces += [body[kept_to:start], msgspec.json.encode(door)]
+            kept_to = stop
+    return b"".join((*pieces, body[kept_to:]))
+
+
+def _address_places(body: bytes) -> Iterator[tuple[int, int]]:
+    """Where texts stand in `body`, which is JSON, that are values of an object under the key `brokerAddrs`."""
+    opened: list[bool] = []
+    """Of each open object or list, whether it is an object of addresses."""
+    key = last = b""
+    for token in TOKEN.finditer(body):
+        text = token[0]
+        if text in b"{[":
+            opened.append(text == b"{" and _is_addresses(key))
+            key = b""
+        elif text in b"}]":
+            opened.pop()
+            key = b""
+        elif text == b":":
+            key = last
+        elif text == b",":
+            key = b""
+        elif key and opened and opened[-1] and text.startswith(b'"'):
+            yield token.span()
+        last = text
+
+
+def _is_addresses(key: bytes) -> bool:
+    return key.startswith(b'"') and msgspec.json.decode(key) == "brokerAddrs"
