@@ -37,7 +37,7 @@ def events_of(kinds: list[Kind]) -> list[Event]:
         request = "" if kind in {"one_way", "reset"} else f"r{number}"
         asked = {"event": "request_received", "code": code, "group": "G", "after_ns": received_ms * MS}
         if kind == "pull":
-            asked |= {"offset": 0, "expression": "*", "expression_type": "TAG", "timeout_ms": 10_000, "may_hold": True}
+            asked |= {"offset": 0, "expression": "*", "expression_type": "TAG", "count_max": 32}
         made.append(asked | PLACE | {"request": request} | ({"commit_offset": offset} if code not in {14, 207} else {}))
         told = {"offset": offset} if kind == "ask" else {"offset_next": 0, "offset_min": 0, "offset_max": 0}
         answer_code = 19 if kind == "pull" else 0

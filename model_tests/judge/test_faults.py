@@ -15,6 +15,7 @@ from longpoll_judge.fault import Fault
 from longpoll_judge.generate import write
 from longpoll_judge.job import judge
 from longpoll_judge.plant import FAULTS, plant
+from longpoll_judge.plant_contract import CONTRACT_FAULTS
 from longpoll_judge.recording import NoVictimError, change, load
 from longpoll_judge.result import (
     ANSWERED_BY_DEADLINE,
@@ -94,6 +95,7 @@ SAYS = {
     "format_newer": "format 99",
     "clock_set_back": "was set back, by up to 120.0 s",
     "lost_declared": "says that it lost 3 events",
+    **dict.fromkeys(CONTRACT_FAULTS, ""),
 }
 """What some finding or gap says of each fault, planted in the simulated history."""
 
@@ -129,6 +131,9 @@ def test_every_planted_fault_is_found_and_named(planted: PlantOnce, name: str) -
     result = judge([directory], engine="local")
 
     assert as_expected(result, name), (fault, result.verdict, result.findings, result.gaps)
+    if fault.clause:
+        named = {finding.clause for finding in result.findings} | {gap["clause"] for gap in result.gaps}
+        assert named == {fault.clause}, (result.findings, result.gaps)
     for finding in result.findings:
         assert finding.evidence
         assert finding.window_start_ms <= finding.window_end_ms

@@ -100,7 +100,8 @@ def test_a_killed_proxy_leaves_a_history_that_says_so(
     process.wait(30)
     result = judge([history], engine="local", wake_ms=ALLOWED_MS, late_ms=ALLOWED_MS)
     assert result.verdict == "unknown"
-    assert [gap["kind"] for gap in result.gaps] == ["source end", "not judged"]
+    # Of the answered pull the killed proxy may have written nothing.
+    assert {gap["kind"] for gap in result.gaps} - {"nothing judged"} == {"source end", "not judged"}
 
 
 def test_a_users_mistake_is_one_line_and_exit_2(observe: Observe, tmp_path: Path) -> None:

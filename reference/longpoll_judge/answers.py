@@ -68,7 +68,7 @@ def pull_results(case: Case) -> Answers:
     """The answers of the queue that carry a pull result; error codes are left out."""
     pulls, events = case.pulls, case.events
     code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
-    pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered)
+    pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered & case.is_sound)
     row = pulls.answer_row[pull]
     first, count, body = events.bodies(row)
     body_first = np.cumsum(count) - count

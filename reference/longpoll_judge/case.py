@@ -81,6 +81,32 @@ class Case:
         known = np.array([matching is not None for matching in self.matchings], dtype=np.bool_)
         return known[self.pulls.expression] if len(known) else np.zeros(0, dtype=np.bool_)
 
+    @cached_property
+    def missing(self) -> dict[str, Booleans]:
+        """By field, which pulls lack it in a record that needs it (docs/contract.md); it may be in their answer."""
+        pulls, events = self.pulls, self.events
+        code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
+        is_read = (code == 0) | (code == 19) | (code == 20)
+        has_ends = is_read | (code == 21)
+        unplaced = is_read if not self.name[1] or self.name[2] < 0 else np.zeros_like(is_read)
+        found = {
+            "request_received without topic or queue": unplaced,
+            "request_received without offset": is_read & (pulls.offset < 0),
+            "request_received without count_max": (code == 0) & (pulls.count_max == -1),
+            "request_received without timeout_ms": pulls.may_hold & (events.integers("timeout_ms", pulls.row) == -1),
+        }
+        for name in ("offset_next", "offset_min", "offset_max"):
+            found[f"answer_sent without {name}"] = has_ends & (events.integers(name, pulls.answer_row) < 0)
+        return {name: flags for name, flags in found.items() if flags.any()}
+
+    @cached_property
+    def is_sound(self) -> Booleans:
+        """Which pulls lack no field; nothing is concluded from the others."""
+        lacking = np.zeros(len(self.pulls), dtype=np.bool_)
+        for flags in self.missing.values():
+            lacking |= flags
+        return ~lacking
+
     def by_expression(self, question: Callable[[Matching, Integers], tuple[Integers, Integers]]) -> list[Integers]:
         """Ask each pull's own matching about its index; two answers a pull, `NEVER` where undecidable."""
         answers = [np.full(len(self.pulls), NEVER, dtype=np.int64) for _ in range(2)]

@@ -1,4 +1,7 @@
-"""commit_never_regresses: a group is told no offset below one that it had certainly committed.
+"""commit_never_regresses and commit_is_told: what a group is told of its committed offset.
+
+None below one that it had certainly committed, none that it cannot have committed, and one if it has; and whoever asks,
+or commits by itself, is answered.
 
 A commit comes with a pull (`commit_offset`) or by itself (request 15), and what became of it shows when the group asks
 (request 14). An explicit commit may put the offset back; one that came with a pull may not, since pulls overtake each
@@ -8,7 +11,7 @@ answered, as one-way ones are, counts as such an excuse and as nothing else. All
 
 Only histories in which a group asks are looked at, and of these commits, questions and answers are held in memory.
 Once a group or topic was deleted, or its offsets were put elsewhere on the broker (207, 215, 222, 314), nothing earlier
-counts. Leaves out a group that is told that it has no offset, and slaves.
+counts. Leaves out slaves.
 
 Source: `PullMessageProcessor` and `ConsumerOffsetManager.commitOffset` (4.9.8), the property of the law of this name.
 """
@@ -24,10 +27,11 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.arrow import compute
-from longpoll_judge.clause import PULL_RESULTS
+from longpoll_judge.clause import PULL_RESULTS, QUERY_CODES, UNHELD_MS, UPDATE_CODES
+from longpoll_judge.contract import CLAUSE
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.queue_log import NEVER
-from longpoll_judge.result import COMMIT_NEVER_REGRESSES, Finding
+from longpoll_judge.result import Finding, Gap, Share
 from longpoll_judge.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
 from longpoll_judge.source import History, read_slice
 from longpoll_judge.steps import MS
@@ -37,6 +41,8 @@ UPDATE_CONSUMER_OFFSET: Final = 15
 RESETS: Final = (207, 215, 222, 314)
 """Requests after which a group's offset may be any."""
 SUCCESS: Final = 0
+QUERY_NOT_FOUND: Final = 22
+OFFSET_CODES: Final = (QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET)
 COLUMNS: Final = (
     *(*REQUIRED, "broker", "topic", "queue", "request", "connection"),
     *("code", "group", "offset", "commit_offset", "cause"),
@@ -47,13 +53,26 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
-def judge_commits(history: History, context: Context) -> list[Finding]:
-    """Judge what the groups of all histories were told of their offsets."""
+def judge_commits(history: History, context: Context) -> tuple[list[Finding], Share, list[Gap]]:
+    """Judge what the groups of all histories were told of their offsets; how many questions, and fields they lack."""
     asked, answers = _exchanges(history)
     is_reset = compute.is_in(asked["code"], value_set=pa.array(RESETS, pa.int64()))
     resets = [_Reset.of(row) for row in asked.filter(is_reset).to_pylist()]
-    groups = _groups(asked.filter(compute.invert(is_reset)), answers)
-    return [finding for group in groups for finding in group.findings(resets, context)]
+    asked = asked.filter(compute.invert(is_reset))
+    gaps = [gap for name in ("topic", "group") for gap in _lacking(asked, name)]
+    groups = list(_groups(asked, answers))
+    findings = [finding for group in groups for finding in group.findings(resets, context)]
+    questions = int(np.count_nonzero(asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET))
+    return findings, Share(sum(group.answered_count for group in groups), questions), gaps
+
+
+def _lacking(asked: pa.Table, name: str) -> list[Gap]:
+    """Requests about offsets, of themselves, that lack a field."""
+    codes, names = coded(asked, name)
+    empty = np.array([not text for text in names], dtype=np.bool_)[codes]
+    count = int(np.count_nonzero(empty & is_one_of(asked["code"].to_numpy(), OFFSET_CODES)))
+    what = f"request_received without {name}"
+    return [Gap("field missing", what, count, f"{count} events: {what}")] if count else []
 
 
 @frozen
@@ -105,50 +124,159 @@ class _Group:
     answer: Integers
     """By request the row of its answer; -1 for none."""
 
+    @property
+    def answered_count(self) -> int:
+        """How many questions have an answer."""
+        return int(np.count_nonzero((self.asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)))
+
     def findings(self, resets: Iterable[_Reset], context: Context) -> Iterator[Finding]:
-        """One for each question that was answered with too low an offset."""
+        """What is wrong with the answers to this group's requests."""
         (place,) = self.asked.slice(0, 1).to_pylist()
+        if not place["group"] or not place["topic"]:
+            return
         reset_ns = np.array([reset.after_ns for reset in resets if reset.is_about(place)], dtype=np.int64)
+        exchanges = self._joined()
+        for question in np.flatnonzero(exchanges.code == QUERY_CONSUMER_OFFSET).tolist():
+            if not (reset_ns <= exchanges.done_ns[question]).any():
+                yield from self._told(exchanges, question, context)
+        yield from self._unanswered(exchanges, context)
+
+    def _joined(self) -> _Exchanges:
         code = self.asked["code"].to_numpy()
-        after_ns = self.asked["after_ns"].to_numpy()
         value = self.asked["commit_offset"].to_numpy()
-        done_ns = np.where(self.answer >= 0, self.answers["before_ns"].to_numpy()[self.answer], NEVER)
-        answer_code = np.where(self.answer >= 0, self.answers["code"].to_numpy()[self.answer], -1)
+        is_answered = self.answer >= 0
+        answer_code = np.where(is_answered, self._of_answers("code"), -1)
         is_explicit = code == UPDATE_CONSUMER_OFFSET
         took = np.where(is_explicit, answer_code == SUCCESS, is_one_of(answer_code, PULL_RESULTS)) & (value >= 0)
-        for question in np.flatnonzero((code == QUERY_CONSUMER_OFFSET) & (answer_code == SUCCESS)).tolist():
-            told = int(self.answers["offset"][int(self.answer[question])].as_py())
-            greater = np.flatnonzero(took & (value > told) & (done_ns < after_ns[question]))
-            if told < 0 or not len(greater):
-                continue
-            commit = int(greater[np.argmax(after_ns[greater])])
-            excuses = is_explicit & (value <= told) & (after_ns <= done_ns[question]) & (done_ns >= after_ns[commit])
-            if not excuses.any() and not (reset_ns <= done_ns[question]).any():
-                yield self._finding(commit, question, told, context)
+        return _Exchanges(
+            code=code,
+            value=value,
+            after_ns=self.asked["after_ns"].to_numpy(),
+            done_ns=np.where(is_answered, self._of_answers("before_ns"), NEVER),
+            answer_code=answer_code,
+            told=np.where(is_answered & (answer_code == SUCCESS), self._of_answers("offset"), -1),
+            is_explicit=is_explicit,
+            took=took,
+            may_take=took | (~is_answered & (value >= 0)),
+        )
 
-    def _finding(self, commit: int, question: int, told: int, context: Context) -> Finding:
-        rows = [(self.asked, commit), (self.answers, int(self.answer[commit]))]
-        rows += [(self.asked, question), (self.answers, int(self.answer[question]))]
-        shown = [event_dict(table.slice(row, 1).to_pylist()[0]) for table, row in rows]
-        asks: dict[str, Any] = shown[2]
-        facts = context.sources.get(asks["source"], UNSEEN)
-        window = np.array([shown[0]["after_ns"], shown[3]["before_ns"]], dtype=np.int64)
-        is_whole = not context.log_holes(asks.get("broker", "")).touch(window[:1], window[1:])[0]
+    def _of_answers(self, name: str) -> Integers:
+        column: Integers = np.append(self.answers[name].to_numpy(), 0)[self.answer]
+        return column
+
+    def _told(self, all_: _Exchanges, question: int, context: Context) -> Iterator[Finding]:
+        """What is wrong with the answer to one question."""
+        group = self.asked["group"][question].as_py()[:80]
+        told, code = int(all_.told[question]), int(all_.answer_code[question])
+        before = all_.took & (all_.done_ns < all_.after_ns[question])
+        if code == QUERY_NOT_FOUND and before.any():
+            commit = int(np.flatnonzero(before)[-1])
+            why = f"group {group!r} was told that it has no offset, although {all_.value[commit]} was committed before"
+            yield self._finding("commit.told.some", [commit, question], why, context)
+        if code != SUCCESS or told < 0:
+            return
+        greater = np.flatnonzero(before & (all_.value > told))
+        if len(greater):
+            commit = int(greater[np.argmax(all_.after_ns[greater])])
+            excuses = all_.is_explicit & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
+            if not (excuses & (all_.done_ns >= all_.after_ns[commit])).any():
+                why = (
+                    f"group {group!r} was told offset {told}, although {all_.value[commit]} was committed before it "
+                    "asked, and nothing but a pull's older commit can have put that back"
+                )
+                yield self._finding("commit.told.least", [commit, question], why, context)
+        possible = all_.may_take & (all_.after_ns <= all_.done_ns[question])
+        if (possible & (all_.value >= told)).any():
+            return
+        earlier = (all_.code == QUERY_CONSUMER_OFFSET) & (all_.done_ns < all_.after_ns[question])
+        earlier &= (all_.answer_code == QUERY_NOT_FOUND) | ((all_.told >= 0) & (all_.told < told))
+        most = int(all_.value[possible].max(initial=-1))
+        why = f"group {group!r} was told offset {told}, and no more than {max(most, 0)} can have been committed"
+        if earlier.any():
+            asked_before = int(np.flatnonzero(earlier)[-1])
+            why += f" since it was told {_offset(all_, asked_before)}"
+            yield self._finding("commit.told.most", [asked_before, question], why, context)
+        elif before.any():
+            commit = int(np.flatnonzero(before)[-1])
+            why += ", but for what was committed before this record began"
+            yield self._finding("commit.told.most", [commit, question], why, context, certain=False)
+
+    def _unanswered(self, all_: _Exchanges, context: Context) -> Iterator[Finding]:
+        """Requests about offsets without an answer, or with a code that there is not."""
+        requests, names = coded(self.asked, "request")
+        named = np.array([bool(name) for name in names], dtype=np.bool_)[requests]
+        about = named & is_one_of(all_.code, OFFSET_CODES)
+        known = np.where(
+            all_.code == QUERY_CONSUMER_OFFSET,
+            is_one_of(all_.answer_code, QUERY_CODES),
+            is_one_of(all_.answer_code, UPDATE_CODES),
+        )
+        for one in np.flatnonzero(about & (all_.answer_code >= 0) & ~known).tolist():
+            why = f"a request of code {all_.code[one]} was answered with code {all_.answer_code[one]}"
+            yield self._finding("commit.code.known", [one], f"{why}, which no broker gives to it", context)
+        allowed_ns = UNHELD_MS * MS + context.late_ns
+        for one in np.flatnonzero(about & (self.answer < 0)).tolist():
+            (event,) = self.asked.slice(one, 1).to_pylist()
+            facts = context.sources.get(event["source"], UNSEEN)
+            closed_ns, _closed = context.closes.get((event["source"], event["connection"]), (NEVER, NEVER))
+            open_ns = min(facts.last_ns, closed_ns) - event["before_ns"]
+            if open_ns > allowed_ns:
+                why = f"a request of code {all_.code[one]} was never answered, although the history goes on for "
+                why += f"{open_ns / MS:.3f} ms (allowed {allowed_ns / MS:.3f} ms)"
+                yield self._finding("commit.answered", [one], why, context)
+
+    def _finding(
+        self, clause: str, exchanges: list[int], why: str, context: Context, *, certain: bool = True
+    ) -> Finding:
+        shown = [event_dict(row) for one in exchanges for row in self._events(one)]
+        last: dict[str, Any] = event_dict(self.asked.slice(exchanges[-1], 1).to_pylist()[0])
+        facts = context.sources.get(last["source"], UNSEEN)
+        since_ns = np.array([shown[0]["after_ns"]], dtype=np.int64)
+        until_ns = np.array([facts.last_ns if clause == "commit.answered" else shown[-1]["before_ns"]], dtype=np.int64)
+        is_whole = not context.log_holes(last.get("broker", "")).touch(since_ns, until_ns)[0]
         return Finding(
-            property=COMMIT_NEVER_REGRESSES,
-            clause="commit.told.least",
-            verdict="violated" if is_whole and facts.is_steady else "unknown",
-            topic=asks.get("topic", ""),
-            queue=asks.get("queue", -1),
-            request=asks.get("request", ""),
+            property=CLAUSE[clause].property,
+            clause=clause,
+            verdict="violated" if is_whole and facts.is_steady and certain else "unknown",
+            topic=last.get("topic", ""),
+            queue=last.get("queue", -1),
+            request=last.get("request", ""),
             window_start_ms=shown[0]["after_ns"] / MS,
-            window_end_ms=shown[3]["before_ns"] / MS,
-            why=(
-                f"group {asks.get('group', '')!r} was told offset {told}, although {shown[0]['commit_offset']} was "
-                "committed before it asked, and nothing but a pull's older commit can have put that back"
-            ),
+            window_end_ms=shown[-1]["before_ns"] / MS,
+            why=why,
             evidence=shown,
         )
+
+    def _events(self, exchange: int) -> list[dict[str, Any]]:
+        """A request, and its answer if it has one."""
+        answer = int(self.answer[exchange])
+        answers = self.answers.slice(answer, 1).to_pylist() if answer >= 0 else []
+        return [*self.asked.slice(exchange, 1).to_pylist(), *answers]
+
+
+@frozen(eq=False)
+class _Exchanges:
+    """A group's requests and their answers as columns, a row a request."""
+
+    code: Integers
+    value: Integers
+    """The offset that is committed."""
+    after_ns: Integers
+    done_ns: Integers
+    """When the answer was there at the latest; `NEVER` without one."""
+    answer_code: Integers
+    """-1 without an answer."""
+    told: Integers
+    """What a question was told; -1 for none."""
+    is_explicit: Flags
+    took: Flags
+    """The offset was committed for certain."""
+    may_take: Flags
+    """It may have been."""
+
+
+def _offset(all_: _Exchanges, question: int) -> str:
+    return "that it has none" if all_.told[question] < 0 else str(all_.told[question])
 
 
 def _groups(asked: pa.Table, answers: pa.Table) -> Iterator[_Group]:

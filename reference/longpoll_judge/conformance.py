@@ -40,10 +40,11 @@ SHOWN: Final = tuple(dict.fromkeys((*REQUIRED, "broker", "topic", "queue", "requ
 Events: TypeAlias = list[dict[str, Any]]
 
 
-def judge_conformance(history: History, context: Context) -> tuple[list[Finding], list[Gap]]:
-    """Judge the sources whose histories declare a law, and name those that declare none that there is."""
+def judge_conformance(history: History, context: Context) -> tuple[list[Finding], list[Gap], int]:
+    """Judge the sources whose histories declare a law, name those that declare none that there is, and count steps."""
     findings: list[Finding] = []
     gaps: list[Gap] = []
+    steps = 0
     for source, events in sorted(_events_by_source(history).items()):
         policy, law = history.laws[source]
         try:
@@ -51,9 +52,10 @@ def judge_conformance(history: History, context: Context) -> tuple[list[Finding]
         except SpecUserError as error:
             gaps.append(Gap("unknown law", source, 1, f"source {source!r} declares no law that there is: {error}"))
             continue
+        steps += len(events)
         facts = context.sources.get(source, UNSEEN)
         findings += judge_run(checker, events, is_whole=facts.is_steady and not len(facts.holes))
-    return findings, gaps
+    return findings, gaps, steps
 
 
 def _events_by_source(history: History) -> dict[str, Events]:

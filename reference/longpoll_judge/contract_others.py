@@ -153,7 +153,8 @@ COMMIT_CLAUSES: Final = (
     Clause(
         "commit.answered",
         COMMIT_IS_TOLD,
-        f"A query (14) or an update (15) that has an identifier is answered within {UNHELD_MS} ms plus --late-ms, or "
+        f"A query (14) or an update (15) that has an identifier, of a group that asks, is answered within {UNHELD_MS} "
+        "ms plus --late-ms, or "
         "the history does not go on for longer than that with its connection open.",
         "ConsumerManageProcessor",
         ("request_received(code, request)", "answer_sent(request)", "connection_closed", "the source's end"),

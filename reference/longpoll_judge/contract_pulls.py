@@ -51,28 +51,6 @@ PULL_CLAUSES: Final = (
         ("request_received(request)", "answer_sent(request)"),
     ),
     Clause(
-        "answer.once",
-        ANSWERED_ONCE,
-        "No request has two answers.",
-        "the law's answered_at_most_once",
-        ("answer_sent(request)",),
-    ),
-    Clause(
-        "answer.same_connection",
-        ANSWERED_ONCE,
-        "An answer is sent on the connection that its request came on, where both name one.",
-        "NettyRemotingAbstract.writeResponse: on the request's channel",
-        ("request_received(request, connection)", "answer_sent(request, connection)"),
-    ),
-    Clause(
-        "answer.open_connection",
-        ANSWERED_ONCE,
-        "No answer is sent on a connection that was closed before: not close.before_ns < answer.after_ns, of any close "
-        "of this connection in this source.",
-        "NettyRemotingAbstract.writeResponse",
-        ("answer_sent(connection)", "connection_closed(connection)"),
-    ),
-    Clause(
         "pull.found.some",
         ANSWER_IS_RIGHT,
         "FOUND (0) carries at least one message.",
@@ -150,30 +128,6 @@ PULL_CLAUSES: Final = (
         (_PULL, _RESULT, "append or message_acknowledged(queue_offset, tag)"),
     ),
     Clause(
-        "pull.found.above_min",
-        ANSWER_IS_RIGHT,
-        "No message in an answer lies below the answer's own offset_min.",
-        _LOOK,
-        (_PULL, _RESULT),
-    ),
-    Clause(
-        "pull.next.visible",
-        ANSWER_IS_RIGHT,
-        "offset_next of a FOUND or a 20 is no more than the highest visible end possible at answer.before_ns.",
-        _LOOK,
-        (_RESULT, "make_visible(visible_end)"),
-        seen="inside",
-        whole_record=True,
-    ),
-    Clause(
-        "pull.next.within",
-        ANSWER_IS_RIGHT,
-        "offset_next of a FOUND or a 20 is no more than the answer's own offset_max. Asked where every policy of the "
-        "history is strict or strict-clone, with whatever knobs: RocketMQ reads maxOffset first and may find more.",
-        "longpoll's own store; unlike DefaultMessageStore.getMessage, which reads the end twice",
-        (_RESULT, "policy"),
-    ),
-    Clause(
         "pull.none.true",
         ANSWER_IS_RIGHT,
         "19 needs a moment between receipt and answer at which nothing that the pull takes was visible: not "
@@ -187,14 +141,6 @@ PULL_CLAUSES: Final = (
         ANSWER_IS_RIGHT,
         "offset_next of a 19 is the offset that was asked for.",
         "DefaultMessageStore.nextOffsetCorrection",
-        (_PULL, _RESULT),
-    ),
-    Clause(
-        "pull.none.at_end",
-        ANSWER_IS_RIGHT,
-        "19 is said at the end only: the answer's offset_max is the offset that was asked for. An answer whose cause "
-        "is stopped is excused.",
-        "DefaultMessageStore.getMessage: OFFSET_OVERFLOW_ONE, or NO_MESSAGE_IN_QUEUE at 0",
         (_PULL, _RESULT),
     ),
     Clause(
@@ -227,11 +173,61 @@ PULL_CLAUSES: Final = (
         (_PULL, _RESULT),
     ),
     Clause(
+        "pull.max.least",
+        ANSWER_IS_RIGHT,
+        "offset_max is no less than the end that was certainly visible before request.after_ns (from outside: "
+        "acknowledged --wake-ms before it).",
+        _LOOK,
+        (_RESULT, "make_visible or message_acknowledged"),
+    ),
+    Clause(
+        "pull.max.most",
+        ANSWER_IS_RIGHT,
+        "offset_max is no more than the highest visible end possible at answer.before_ns.",
+        _LOOK,
+        (_RESULT, "make_visible(visible_end)"),
+        seen="inside",
+        whole_record=True,
+    ),
+    Clause(
         "pull.min.below_max",
         ANSWER_IS_RIGHT,
         "offset_min is no more than offset_max.",
         _LOOK,
         (_RESULT,),
+    ),
+    Clause(
+        "pull.next.visible",
+        ANSWER_IS_RIGHT,
+        "offset_next of a FOUND or a 20 is no more than the highest visible end possible at answer.before_ns.",
+        _LOOK,
+        (_RESULT, "make_visible(visible_end)"),
+        seen="inside",
+        whole_record=True,
+    ),
+    Clause(
+        "pull.found.above_min",
+        ANSWER_IS_RIGHT,
+        "No message in an answer lies below the answer's own offset_min.",
+        _LOOK,
+        (_PULL, _RESULT),
+    ),
+    Clause(
+        "pull.next.within",
+        ANSWER_IS_RIGHT,
+        "offset_next of a FOUND or a 20 is no more than the answer's own offset_max. Asked where every policy of the "
+        "history is strict or strict-clone, with whatever knobs: RocketMQ reads maxOffset first and may find more.",
+        "longpoll's own store; unlike DefaultMessageStore.getMessage, which reads the end twice",
+        (_RESULT, "policy"),
+    ),
+    Clause(
+        "pull.none.at_end",
+        ANSWER_IS_RIGHT,
+        "19 is said at the end only: the answer's offset_max is the offset that was asked for. An answer of a broker "
+        "that stops is excused: its cause is stopped, a stop names its request, or its connection closes as it may for "
+        "pull.hold.not_early.",
+        "DefaultMessageStore.getMessage: OFFSET_OVERFLOW_ONE, or NO_MESSAGE_IN_QUEUE at 0",
+        (_PULL, _RESULT),
     ),
     Clause(
         "pull.min.never_falls",
@@ -252,21 +248,26 @@ PULL_CLAUSES: Final = (
         seen="outside",
     ),
     Clause(
-        "pull.max.least",
-        ANSWER_IS_RIGHT,
-        "offset_max is no less than the end that was certainly visible before request.after_ns (from outside: "
-        "acknowledged --wake-ms before it).",
-        _LOOK,
-        (_RESULT, "make_visible or message_acknowledged"),
+        "answer.once",
+        ANSWERED_ONCE,
+        "No request has two answers.",
+        "the law's answered_at_most_once",
+        ("answer_sent(request)",),
     ),
     Clause(
-        "pull.max.most",
-        ANSWER_IS_RIGHT,
-        "offset_max is no more than the highest visible end possible at answer.before_ns.",
-        _LOOK,
-        (_RESULT, "make_visible(visible_end)"),
-        seen="inside",
-        whole_record=True,
+        "answer.same_connection",
+        ANSWERED_ONCE,
+        "An answer is sent on the connection that its request came on, where both name one.",
+        "NettyRemotingAbstract.writeResponse: on the request's channel",
+        ("request_received(request, connection)", "answer_sent(request, connection)"),
+    ),
+    Clause(
+        "answer.open_connection",
+        ANSWERED_ONCE,
+        "No answer is sent on a connection that was closed before: not close.before_ns < answer.after_ns, of the last "
+        "close of this connection in this source.",
+        "NettyRemotingAbstract.writeResponse",
+        ("answer_sent(connection)", "connection_closed(connection)"),
     ),
     Clause(
         "pull.wake.prompt",
@@ -353,7 +354,7 @@ PULL_CLAUSES: Final = (
         "pull.hold.at_end",
         HELD_AS_ASKED,
         "What is held waits at the queue's end at most: the offset that was asked for is no more than the highest "
-        "visible end possible at hold.before_ns.",
+        "visible end possible at the earlier of hold.before_ns and answer.before_ns.",
         "DefaultMessageStore.getMessage: OFFSET_OVERFLOW_BADLY is 21 and not held",
         ("request_received(offset, request)", "hold(request)", "make_visible(visible_end)"),
         seen="inside",

@@ -19,3 +19,5 @@ class Fault:
     verdict: Verdict
     properties: frozenset[str]
     """One of them must be named by a finding, and no other."""
+    clause: str = ""
+    """The clause of the contract that it breaks, and no other; empty where it may break several."""

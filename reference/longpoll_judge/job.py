@@ -16,20 +16,29 @@ from typing import Final, Literal, Protocol
 import attrs
 import msgspec
 import pyarrow as pa
+from attrs import define
 
 from longpoll_judge.commits import judge_commits
 from longpoll_judge.conformance import judge_conformance
+from longpoll_judge.counting import PULLS
 from longpoll_judge.holds import judge_holds
 from longpoll_judge.latency import histogram, percentiles
 from longpoll_judge.local import LocalEngine
 from longpoll_judge.rate import rate
 from longpoll_judge.result import (
     ANSWERED_BY_DEADLINE,
+    COMMIT_IS_TOLD,
+    COMMIT_NEVER_REGRESSES,
+    FOLLOWS_THE_LAW,
+    HOLD_LIMIT_KEPT,
     NO_LOST_WAKEUP,
+    OFFSETS_IN_ORDER,
     PROPERTIES,
+    VISIBLE_IS_MONOTONE,
     Finding,
     Gap,
     Result,
+    Share,
     overall,
 )
 from longpoll_judge.source import History, Slice, find
@@ -104,12 +113,18 @@ def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float
         context, gaps = context_and_gaps(history, survey, wake_ms=wake_ms, late_ms=late_ms)
         say(f"judging {survey.event_count} events")
         rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
-    findings, unknown_laws = judge_conformance(history, context) if history.laws else ([], [])
-    findings += judge_holds(history, survey, context)
+    others = Others(judged=_counts_of(survey, history))
+    if history.laws:
+        others.findings, unknown_laws, others.judged[FOLLOWS_THE_LAW] = judge_conformance(history, context)
+        gaps += unknown_laws
+    others.findings += judge_holds(history, survey, context)
     if survey.offset_queries:
         say("judging committed offsets")
-        findings += judge_commits(history, context)
-    result = _add_up(rows, findings, gaps + unknown_laws)
+        found, others.shares["commits"], lacking = judge_commits(history, context)
+        others.findings += found
+        gaps += lacking
+        others.judged |= dict.fromkeys((COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD), others.shares["commits"].judged)
+    result = _add_up(rows, others, gaps)
     return msgspec.structs.replace(
         result,
         events=survey.event_count,
@@ -118,8 +133,29 @@ def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float
     )
 
 
-def _add_up(rows: pa.Table, others: list[Finding], gaps: list[Gap]) -> Result:
-    """One result from the rows of all queues, whatever their order, and findings that are no queue's own."""
+@define
+class Others:
+    """What was judged beside the queues."""
+
+    judged: dict[str, int]
+    """By property."""
+    findings: list[Finding] = attrs.field(factory=list)
+    shares: dict[str, Share] = attrs.field(factory=lambda: {"sends": Share(0, 0), "commits": Share(0, 0)})
+
+
+def _counts_of(survey: Survey, history: History) -> dict[str, int]:
+    """How many events properties of whole logs and sources were asked of."""
+    limited = [seen.holds for name, seen in survey.sources.items() if name in history.hold_limits]
+    logged = survey.attendance.acknowledged + survey.attendance.appended
+    return {
+        OFFSETS_IN_ORDER: logged,
+        VISIBLE_IS_MONOTONE: survey.attendance.moved,
+        HOLD_LIMIT_KEPT: sum(limited),
+    }
+
+
+def _add_up(rows: pa.Table, others: Others, gaps: list[Gap]) -> Result:
+    """One result from the rows of all queues, whatever their order, and what is no queue's own."""
     counts: Counter[tuple[str, str]] = Counter()
     buckets: dict[str, Counter[int]] = {"wake": Counter(), "late": Counter()}
     highest = {"wake_max": 0, "late_max": 0}
@@ -135,10 +171,18 @@ def _add_up(rows: pa.Table, others: list[Finding], gaps: list[Gap]) -> Result:
             highest[kind] = max(highest[kind], count)
         else:
             counts[kind, row["text"]] += count
-    findings = others + [one.finding for group in found.values() for one in _first_ones(group)]
+    findings = others.findings + [one.finding for group in found.values() for one in _first_ones(group)]
     counts.update({("left_out", name): max(len(group) - FINDINGS_MAX, 0) for name, group in found.items()})
     notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
     gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]
+    missing = sorted((text, count) for (kind, text), count in counts.items() if kind == "missing" and count)
+    gaps += [Gap("field missing", text, count, f"{count} events: {text}") for text, count in missing]
+    shares = {"pulls": Share(counts["judged", PULLS], counts["pulls", ""])} | others.shares
+    judged = {name: counts["judged", name] + others.judged.get(name, 0) for name in PROPERTIES}
+    is_told = any(gap.kind in {"empty", "unknown law"} for gap in gaps)
+    if not (is_told or shares["pulls"].judged or shares["commits"].judged or judged[FOLLOWS_THE_LAW]):
+        text = "no pull, no question for a committed offset and no step of a law could be judged"
+        gaps.append(Gap("nothing judged", "", 0, text))
     findings.sort(key=_finding_order)
     return Result(
         verdict=overall(findings, gaps),
@@ -157,6 +201,8 @@ def _add_up(rows: pa.Table, others: list[Finding], gaps: list[Gap]) -> Result:
         },
         thresholds={},
         histogram={"wake_ms": histogram(buckets["wake"]), "late_ms": histogram(buckets["late"])},
+        shares=shares,
+        judged=judged,
         rates={
             NO_LOST_WAKEUP: rate(_violated(NO_LOST_WAKEUP, findings, counts), buckets["wake"].total()),
             ANSWERED_BY_DEADLINE: rate(_violated(ANSWERED_BY_DEADLINE, findings, counts), buckets["late"].total()),

@@ -16,6 +16,7 @@ import msgspec
 from longpoll_judge.expression import java_hash, parse
 from longpoll_judge.fault import Fault
 from longpoll_judge.generate import write
+from longpoll_judge.plant_contract import CONTRACT_FAULTS
 from longpoll_judge.plant_more import MORE_FAULTS
 from longpoll_judge.recording import (
     MS,
@@ -33,6 +34,7 @@ from longpoll_judge.result import (
     ANSWER_IS_RIGHT,
     ANSWERED_BY_DEADLINE,
     ANSWERED_ONCE,
+    HELD_AS_ASKED,
     NO_LOST_WAKEUP,
 )
 from longpoll_spec.history import PART_GLOB, Event
@@ -263,7 +265,10 @@ FAULTS: Final[dict[str, Fault]] = {
         frozenset({ANSWER_IS_RIGHT}),
     ),
     "denies_message": Fault(
-        "One answer says 19 though a message was there.", _denies_message, "invalid", frozenset({ANSWER_IS_RIGHT})
+        "One answer says 19 though a message was there.",
+        _denies_message,
+        "invalid",
+        frozenset({ANSWER_IS_RIGHT, HELD_AS_ASKED}),
     ),
     "end_too_high": Fault("One offset_max is too high.", _end_too_high, "invalid", frozenset({ANSWER_IS_RIGHT})),
     "end_too_low": Fault("One offset_max is too low.", _end_too_low, "invalid", frozenset({ANSWER_IS_RIGHT})),
@@ -280,6 +285,7 @@ FAULTS: Final[dict[str, Fault]] = {
         frozenset({ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP}),
     ),
     **MORE_FAULTS,
+    **CONTRACT_FAULTS,
 }
 """By name; the first five are what any judge of long polling must find."""
 

@@ -18,6 +18,7 @@ from longpoll_judge.result import (
     ANSWERED_BY_DEADLINE,
     ANSWERED_ON_STOP,
     ANSWERED_ONCE,
+    HELD_AS_ASKED,
     NO_LOST_WAKEUP,
     OFFSETS_IN_ORDER,
     VISIBLE_IS_MONOTONE,
@@ -283,7 +284,9 @@ MORE_FAULTS: Final[dict[str, Fault]] = {
     "passes_over_a_match": _wrong(
         "One 20 passes over a message that matches.", _selective, lambda _request, _answer: {"code": 20, "offsets": []}
     ),
-    "illegal_to_nowhere": _broken("One 21 leads to no end of the queue.", _illegal_to_nowhere, ANSWER_IS_RIGHT),
+    "illegal_to_nowhere": _broken(
+        "One 21 leads to no end of the queue.", _illegal_to_nowhere, ANSWER_IS_RIGHT, HELD_AS_ASKED
+    ),
     "answer_before_request": _broken("One answer comes before its request.", _before_its_request, ANSWER_IS_RIGHT),
     "tag_changed": _broken("One message has another tag than its readers saw.", _tag_changed, ANSWER_IS_RIGHT),
     "answered_much_later": _broken("One pull is answered again much later.", _answered_much_later, ANSWERED_ONCE),

@@ -51,7 +51,7 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
         lambda matching, mine: matching.first_visible(pulls.offset[mine])
     )
     code = np.where(pulls.is_answered, case.events.integers("code", pulls.answer_row), -1)
-    is_judged = case.is_decidable & (pulls.was_held | ~pulls.is_answered) & (code != OFFSET_ILLEGAL)
+    is_judged = case.is_sound & case.is_decidable & (pulls.was_held | ~pulls.is_answered) & (code != OFFSET_ILLEGAL)
     since_after = np.maximum(visible_after, pulls.received_after_ns)
     since_before = np.maximum(visible_before, pulls.received_before_ns)
     delay_least = pulls.answered_after_ns - since_before
@@ -110,7 +110,7 @@ def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
     due_before = pulls.received_before_ns + np.where(pulls.may_hold, pulls.timeout_ns, UNHELD_GRACE_NS)
     late_least = pulls.answered_after_ns - due_before
     late_most = pulls.answered_before_ns - due_after
-    is_judged = pulls.may_hold | ~pulls.is_answered
+    is_judged = case.is_sound & (pulls.may_hold | ~pulls.is_answered)
     over = is_judged & (late_least > late_ns)
     may_be_over = is_judged & pulls.is_answered & (late_most > late_ns)
     forgotten = _forgotten_on_stop(case) & ~over

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from longpoll_judge.charts import histogram, sequence_chart
-from longpoll_judge.result import Finding, Result
+from longpoll_judge.result import PROPERTIES, Finding, Result
 
 FINDINGS_SHOWN_MAX: Final = 500
 CHARTS_MAX: Final = 100
@@ -48,7 +48,8 @@ def render_section(result: Result) -> str:
     facts = [
         ("events", f"{result.events:,}"),
         ("queues", f"{result.queues:,}"),
-        ("pulls judged", f"{result.requests:,}"),
+        *((f"{name} judged", f"{share.judged:,} of {share.of:,}") for name, share in result.shares.items()),
+        ("not applicable", ", ".join(name for name in PROPERTIES if not result.judged.get(name)) or "nothing"),
         ("engine", f"{result.engine}, {result.seconds:.1f} s after a start of {result.start_seconds:.1f} s"),
         ("thresholds", ", ".join(f"{name} {value:g}" for name, value in result.thresholds.items())),
     ]

@@ -21,6 +21,8 @@ def render_markdown(result: Result) -> str:
         "",
         f"{result.events} events, {result.requests} pulls, {result.queues} queues; thresholds: {limits}.",
         "",
+        f"Judged: {_shares(result)}. Not applicable: {', '.join(_not_applicable(result)) or 'nothing'}.",
+        "",
         "| latency (upper bounds, ms) | count | p50 | p99 | max |",
         "|---|---|---|---|---|",
     ]
@@ -34,6 +36,14 @@ def render_markdown(result: Result) -> str:
     if left_out > 0:
         lines.append(f"- {left_out} more")
     return "\n".join(lines) + "\n"
+
+
+def _shares(result: Result) -> str:
+    return ", ".join(f"{share} {name}" for name, share in result.shares.items())
+
+
+def _not_applicable(result: Result) -> list[str]:
+    return [name for name in PROPERTIES if not result.judged.get(name)]
 
 
 def _finding_line(finding: Finding) -> str:
@@ -51,7 +61,7 @@ def _plain(text: str) -> str:
 
 
 def render_junit(result: Result) -> str:
-    """One test case a property, and one for the evidence; unknown counts as skipped."""
+    """One test case a property, and one for the evidence; unknown counts as skipped, and so does what had no case."""
     by_property = {name: [one for one in result.findings if one.property == name] for name in PROPERTIES}
     suite = ET.Element("testsuite", name="longpoll judge", tests=str(len(PROPERTIES) + 1))
     for name, findings in by_property.items():
@@ -62,6 +72,8 @@ def render_junit(result: Result) -> str:
             failure.text = _clean("\n".join(_finding_line(finding) for finding in violated[:FINDINGS_SHOWN_MAX]))
         elif findings:
             ET.SubElement(case, "skipped", message=_clean(_told(findings[0])))
+        elif not result.judged.get(name):
+            ET.SubElement(case, "skipped", message="not applicable: nothing in this history was judged by it")
     evidence = ET.SubElement(suite, "testcase", classname="longpoll.judge", name="evidence")
     if result.gaps:
         ET.SubElement(evidence, "skipped", message=_clean(f"{result.gaps[0]['clause']}: {result.gaps[0]['why']}"))

@@ -99,6 +99,17 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 @with_table
+class Share(msgspec.Struct, frozen=True):
+    """How many of all were judged."""
+
+    judged: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.judged} of {self.of}"
+
+
+@with_table
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The judgement of one history."""
 
@@ -119,6 +130,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: dict[str, float]
     histogram: dict[str, list[tuple[float, int]]] = {}
     """Of each latency, how many lie in each step of 28 %: (upper end in ms, count)."""
+    shares: dict[str, Share] = {}
+    """How many pulls, sends and commits (questions for committed offsets) were judged, of how many."""
+    judged: dict[str, int] = {}
+    """How many things each property was asked of; 0 is not applicable, and no pass."""
     rates: dict[str, Rate] = {}
     """How often the properties of time were certainly broken, by property."""
 

@@ -19,7 +19,6 @@ which answer 20 where a master answers 21.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 from attrs import frozen
@@ -37,11 +36,9 @@ from longpoll_judge.answers import (
     wrong_tags,
 )
 from longpoll_judge.case import Booleans, Case, Explanation, Suspects, suspects
+from longpoll_judge.holding import STOPPED, is_stopping
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_ONCE
-
-STOPPED: Final = "stopped"
-"""The cause of an answer that a stopping broker gave without looking at the store again."""
 
 
 @frozen(eq=False)
@@ -60,7 +57,7 @@ def judge_rightness(case: Case) -> list[Suspects]:
     answers = pull_results(case)
     if not len(answers.pull):
         return []
-    rules = [*_order(answers), *_found(answers), *_not_found(answers), *_bounds(answers)]
+    rules = [*_order(answers), *_found(answers), *_not_found(answers), *_bounds(answers), *_itself(answers)]
     first_rule = np.full(len(answers.pull), -1, dtype=np.int64)
     for number, rule in reversed(list(enumerate(rules))):
         first_rule[rule.broken] = number
@@ -271,6 +268,41 @@ def _not_found(answers: Answers) -> list[Rule]:
             lambda answer: (
                 f"{_name(answers, answer)} says offset_next {answers.next[answer]}, which is not the end of the "
                 f"queue to go to, offset_min {answers.min[answer]} or offset_max {answers.max[answer]}"
+            ),
+        ),
+    ]
+
+
+def _itself(answers: Answers) -> list[Rule]:
+    """What an answer must not say beside the rest of what it says."""
+    low = answers.any_in_body(answers.body < answers.min[answers.owner])
+    beyond = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG)) & (answers.next > answers.max)
+    away = (answers.code == NO_NEW_MSG) & (answers.max != answers.asked)
+    if away.any():
+        stopping, perhaps = is_stopping(answers.case, answers.pull)
+        away &= ~stopping & ~perhaps
+    return [
+        Rule(
+            "pull.found.above_min",
+            low,
+            lambda answer: (
+                f"{_name(answers, answer)} carries messages from before offset_min {answers.min[answer]}, which it says"
+            ),
+        ),
+        Rule(
+            "pull.next.within",
+            beyond if answers.case.context.is_own else np.zeros_like(beyond),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_next {answers.next[answer]}, which is past offset_max "
+                f"{answers.max[answer]}"
+            ),
+        ),
+        Rule(
+            "pull.none.at_end",
+            away,
+            lambda answer: (
+                f"{_name(answers, answer)} says that there is nothing new, and offset_max {answers.max[answer]}, which "
+                "is not the offset that was asked for"
             ),
         ),
     ]

@@ -18,6 +18,16 @@ import pyarrow as pa
 from attrs import field, frozen
 from numpy.typing import NDArray
 
+from longpoll_judge.attendance import (
+    Attendance,
+    Deletion,
+    add,
+    are_own,
+    attend,
+    attendance_gaps,
+    field_gaps,
+    stops_silently,
+)
 from longpoll_judge.damage import Damage
 from longpoll_judge.holes import NO_HOLES, Holes, Interval, holes_of
 from longpoll_judge.result import Gap
@@ -121,6 +131,7 @@ class Survey(msgspec.Struct):
     """Answers that name no queue; their requests may."""
     offset_queries: int = 0
     """Requests for a group's committed offset."""
+    attendance: Attendance = msgspec.field(default_factory=Attendance)
 
 
 @frozen
@@ -150,6 +161,13 @@ class Context:
     sources: dict[str, SourceFacts]
     closes: dict[tuple[str, str], Interval]
     """By source and connection: [after_ns, before_ns] of its close."""
+    inside: frozenset[str] = frozenset()
+    """Sources that stood inside their broker."""
+    is_own: bool = False
+    """Every policy that the history names is one of this project's own design."""
+    stops_silently: bool = False
+    """Every policy that it names leaves held pulls unanswered when the broker stops."""
+    deletions: tuple[Deletion, ...] = ()
     lawful: frozenset[str] = frozenset()
     """Sources that declare a law: their logs are judged by it, and by nothing else."""
     broker_holes: dict[str, Holes] = field(factory=dict)
@@ -169,8 +187,8 @@ class Context:
 
 
 SURVEY_COLUMNS: Final = (
-    *("event", "after_ns", "before_ns", "source", "sequence", "broker", "queue", "code", "connection"),
-    *("lost_count", "direction"),
+    *("event", "after_ns", "before_ns", "source", "sequence", "broker", "topic", "queue", "code"),
+    *("connection", "lost_count", "direction"),
 )
 """What a survey looks at."""
 
@@ -184,6 +202,7 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     counts = np.bincount(codes, minlength=len(names))
     survey.unknown_events = {name: int(counts[n]) for n, name in enumerate(names) if name not in KNOWN_EVENTS}
     survey.unknown_events = {name: count for name, count in survey.unknown_events.items() if count}
+    survey.attendance = attend(table)
     source_codes, source_names = coded(table, "source")
     brokers, broker_names = coded(table, "broker")
     sequence, after_ns, before_ns = (table[name].to_numpy() for name in ("sequence", "after_ns", "before_ns"))
@@ -284,6 +303,7 @@ def merge(surveys: Iterable[Survey]) -> Survey:
         whole.damages += part.damages
         whole.unplaced_answers += part.unplaced_answers
         whole.offset_queries += part.offset_queries
+        add(whole.attendance, part.attendance)
         unknown.update(part.unknown_events)
         for name, seen in part.sources.items():
             known = whole.sources.get(name)
@@ -346,11 +366,11 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
             is_steady=not seen.steps,
         )
         gaps += _source_gaps(name, seen, faults, declared=name in history.declared_sources or bool(history.damages))
-        if seen.stopped_ns is None and name not in history.laws:
-            text = f"source {name!r} breaks off without source_stopped: what came after its last event is not known"
-            gaps.append(Gap("source end", name, 1, text))
     for name, count in sorted(survey.unknown_events.items()):
         gaps.append(Gap("unknown event", name, count, f"{count} events named {name!r}, which this judge does not know"))
+    gaps += field_gaps(survey.attendance, history.laws)
+    policies = history.policies - {policy for policy, _law in history.laws.values()}
+    gaps += attendance_gaps(survey.attendance, history, policies)
     if not survey.event_count:
         gaps.append(Gap("empty", "", 0, "there are no events to judge"))
     context = Context(
@@ -359,6 +379,10 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         answers_on_stop=_answers_on_stop(history.policies),
         sources=facts,
         closes={(source, connection): (after, before) for source, connection, after, before in sorted(survey.closes)},
+        inside=frozenset(name for name, seen in survey.attendance.sources.items() if seen.inside),
+        is_own=are_own(history.policies),
+        stops_silently=stops_silently(history.policies),
+        deletions=tuple(sorted(survey.attendance.deletions)),
         lawful=frozenset(history.laws),
         broker_holes=_broker_holes(survey, facts),
         unsteady_brokers=frozenset(

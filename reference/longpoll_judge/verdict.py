@@ -18,6 +18,10 @@ from longpoll_judge.answers import FOUND, NO_MATCHED_MSG
 from longpoll_judge.batch import Events, QueueName, make_batch
 from longpoll_judge.case import Case, Explanation, Log, Suspects, make_case, make_log
 from longpoll_judge.clause import PULL_RESULTS
+from longpoll_judge.codes import judge_codes
+from longpoll_judge.connections import judge_connections
+from longpoll_judge.counting import judged_counts
+from longpoll_judge.holding import judge_holding
 from longpoll_judge.latency import bucket_counts
 from longpoll_judge.logs import judge_log
 from longpoll_judge.lookup import is_one_of
@@ -42,7 +46,8 @@ RESULT_SCHEMA: Final = pa.schema(
     [("kind", pa.string()), ("bucket", pa.int64()), ("count", pa.int64()), ("text", pa.string())]
 )
 """kind is `finding` (text: JSON of a Finding), `left_out`, `wake` or `late` (a latency bucket), `wake_max` or
-`late_max` (count: nanoseconds), `queue`, `pulls`, or `note` (text: what evidence is missing, count: how often)."""
+`late_max` (count: nanoseconds), `queue`, `pulls`, `judged` (text: a property, or `pulls`), `missing` (text: which field
+of which event), or `note` (text: what evidence is missing, count: how often)."""
 
 Row = tuple[str, int, int, str]
 
@@ -88,8 +93,9 @@ def judge_case(case: Case) -> pa.Table:
     promptness = judge_promptness(case)
     latencies = [_latency("wake", promptness.wake_ns), _latency("late", promptness.late_ns)]
     rows: list[Row] = [_queue_row(name), ("pulls", 0, len(case.pulls), "")]
-    groups = (*promptness.suspects, *judge_rightness(case), *judge_once(case))
-    for group in steady(groups, name, events, case.context):
+    rows += [("judged", 0, count, what) for what, count in judged_counts(case)]
+    rows += [("missing", 0, int(np.count_nonzero(flags)), text) for text, flags in case.missing.items()]
+    for group in steady(_groups(case, promptness.suspects), name, events, case.context):
         rows += _findings(name, events, log_events, group)
     rows += ((("note", 0, count, text)) for text, count in _notes(case, promptness.open_at_cut) if count)
     return pa.concat_tables([as_table(rows), *latencies])
@@ -115,6 +121,15 @@ def steady(groups: Iterable[Suspects], name: QueueName, events: Events, context:
 
         yield evolve(group, members=group.members[~doubted], rows=group.rows[~doubted])
         yield Suspects(group.property, "unknown", group.members[doubted], group.rows[doubted], explain)
+
+
+def _groups(case: Case, prompt: Iterable[Suspects]) -> Iterator[Suspects]:
+    yield from prompt
+    yield from judge_rightness(case)
+    yield from judge_codes(case)
+    yield from judge_once(case)
+    yield from judge_connections(case)
+    yield from judge_holding(case)
 
 
 def queue_rows(names: Iterable[QueueName]) -> pa.Table:

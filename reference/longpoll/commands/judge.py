@@ -35,7 +35,7 @@ from longpoll_judge.job import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.job import judge as judge_paths
 from longpoll_judge.report import render_html
 from longpoll_judge.report_text import render_junit, render_markdown
-from longpoll_judge.result import Result
+from longpoll_judge.result import PROPERTIES, Result
 from longpoll_judge.window import write_windows
 
 EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
@@ -219,6 +219,9 @@ def show(result: Result) -> None:
     limits = ", ".join(f"{name} {value:g}" for name, value in result.thresholds.items())
     out.print(f"verdict: {result.verdict}", style="bold")
     out.print(f"{result.events} events, {result.requests} pulls, {result.queues} queues, {speed}; thresholds: {limits}")
+    judged = ", ".join(f"{share} {name}" for name, share in result.shares.items())
+    none = ", ".join(name for name in PROPERTIES if not result.judged.get(name)) or "nothing"
+    out.print(f"judged: {judged}; not applicable: {none}")
     table(
         "Latencies (upper bounds, ms)",
         ("", "count", "p50", "p99", "max"),

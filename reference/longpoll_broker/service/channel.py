@@ -250,6 +250,10 @@ class Outbox:
         """Call `told` when what is in the box now has been handed to the sockets (the recorder's use)."""
         self._sent.append(told)
 
+    def after_answer(self, channel: Channel, told: Callable[[], None]) -> None:
+        """The same of an answer; a channel that is closed by then took none, so nothing is told of it."""
+        self._sent.append(lambda: None if channel.closed else told())
+
     def flush(self) -> None:
         """Send everything."""
         self._part = FLUSH_COUNT

@@ -93,7 +93,7 @@ def _recorded(processor: Processor, recorder: HistoryRecorder) -> Processor:
             place = {name: fields[name] for name in ("topic", "queue", "request", "connection")}
             told = place | {"code": answer.code} | told_offset(command.code, answer)
             after_ns = recorder.now_ns()
-            outbox.after_flush(lambda: recorder.put("answer_sent", after_ns, **told))
+            outbox.after_answer(channel, lambda: recorder.put("answer_sent", after_ns, **told))
         return reply
 
     return process

@@ -405,7 +405,9 @@ class PullService:
                 "offsets": list(read.offsets),
             }
         after_ns = recorder.now_ns()
-        outbox.after_flush(lambda: recorder.put("answer_sent", after_ns, **fields))
+        channel = pull.channel
+        assert isinstance(channel, Channel)
+        outbox.after_answer(channel, lambda: recorder.put("answer_sent", after_ns, **fields))
 
 
 _NO_FILTER: Final = TagFilter("*", "TAG", frozenset(), all_tags=True)

@@ -451,7 +451,8 @@ class SendService:
         if command.is_one_way:
             return
         after_ns = recorder.now_ns()
-        outbox.after_flush(
+        outbox.after_answer(
+            channel,
             lambda: recorder.put(
                 "answer_sent",
                 after_ns,
@@ -461,7 +462,7 @@ class SendService:
                 connection=str(channel.number),
                 code=code,
                 cause="error",
-            )
+            ),
         )
 
     def _record_acknowledged(  # noqa: PLR0917 - the fields of one event
@@ -470,7 +471,8 @@ class SendService:
         recorder = self.recorder
         assert recorder is not None
         after_ns = recorder.now_ns()
-        outbox.after_flush(
+        outbox.after_answer(
+            channel,
             lambda: recorder.put(
                 "message_acknowledged",
                 after_ns,
@@ -480,5 +482,5 @@ class SendService:
                 connection=str(channel.number),
                 queue_offset=result.queue_offset,
                 tag=tag,
-            )
+            ),
         )

@@ -1,0 +1,154 @@
+"""held_as_asked: a pull is held if it may be, once, at the end of its queue, and no shorter than it asked for.
+
+From outside only the moment of an answer tells how long a pull was held; from inside a `hold` does. Leaves out pulls
+that are held too long (`promptness`), and how many are held at once (`holds`).
+
+Source: `PullMessageProcessor.processRequest`, `PullRequestHoldService` 4.9 and 5.x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from longpoll_judge.answers import NO_NEW_MSG
+from longpoll_judge.case import Booleans, Case, Explanation, Suspects, ms, suspects
+from longpoll_judge.clause import SHORT_POLLING_MS, STOPPING_MS, UNHELD_MS
+from longpoll_judge.connections import closes_of
+from longpoll_judge.queue_log import NEVER, Integers
+from longpoll_judge.result import HELD_AS_ASKED
+from longpoll_judge.steps import MS
+
+STOPPED: Final = "stopped"
+"""The cause of an answer that a stopping broker gave without looking at the store again."""
+
+
+def judge_holding(case: Case) -> list[Suspects]:
+    """Judge how the pulls of one queue were held; members are indices of pulls."""
+    if not len(case.pulls):
+        return []
+    return [*_early(case), *_unheld(case), *_holds(case)]
+
+
+def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
+    """Which of these answered pulls were perhaps answered because their broker stopped: likely, and possibly.
+
+    Inside the answer says so. Outside its connection closes soon after, and so, likely, does everything.
+    """
+    pulls = case.pulls
+    causes, names = case.events.codes("cause", pulls.answer_row[pull])
+    told = np.array([name == STOPPED for name in names], dtype=np.bool_)[causes]
+    told |= case.events.answer_to(case.events.request_key[pulls.row[pull]], "stop") >= 0
+    soon_ns = pulls.answered_before_ns[pull] + STOPPING_MS * MS
+    closes = closes_of(case, pulls.row[pull])[0] <= soon_ns
+    if case.context.stops_silently:
+        closes &= False
+    last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
+    return told | (closes & (last_ns <= soon_ns)), closes
+
+
+def _is_inside(case: Case) -> Booleans:
+    """Which pulls were recorded inside their broker."""
+    sources, names = case.events.codes("source", case.pulls.row)
+    inside: Booleans = np.array([name in case.context.inside for name in names], dtype=np.bool_)[sources]
+    return inside
+
+
+def _early(case: Case) -> list[Suspects]:
+    pulls, late_ns = case.pulls, case.context.late_ns
+    code = case.events.integers("code", pulls.answer_row)
+    early_ns = pulls.received_after_ns + pulls.timeout_ns - pulls.answered_before_ns
+    pull = np.flatnonzero(
+        case.is_sound & pulls.may_hold & pulls.is_answered & (code == NO_NEW_MSG) & (early_ns > late_ns)
+    )
+    if not len(pull):
+        return []
+    excused, weak = is_stopping(case, pull)
+    for source, topic, after_ns, before_ns in case.context.deletions:
+        if topic in {"", case.name[1]}:
+            mine = np.array([case.events.text("source", row) == source for row in pulls.row[pull].tolist()])
+            excused |= (
+                mine & (before_ns >= pulls.received_after_ns[pull]) & (after_ns <= pulls.answered_before_ns[pull])
+            )
+    held_ns = pulls.answered_before_ns - pulls.received_after_ns
+    weak |= ~case.is_watched(pulls.received_after_ns, pulls.answered_before_ns + STOPPING_MS * MS)[pull]
+    weak |= ~_is_inside(case)[pull] & (held_ns[pull] >= SHORT_POLLING_MS * MS)
+
+    def explain(member: int) -> Explanation:
+        one = int(pull[member])
+        asked = f"a pull at offset {pulls.offset[one]} that may be held for {ms(pulls.timeout_ns[one])}"
+        why = f"{asked} was told that there is nothing new {ms(early_ns[one])} before its deadline, without a cause"
+        return Explanation("pull.hold.not_early", why, [int(pulls.row[one]), int(pulls.answer_row[one])])
+
+    return suspects(HELD_AS_ASKED, ~excused & ~weak, ~excused & weak, pulls.row[pull], explain)
+
+
+def _unheld(case: Case) -> list[Suspects]:
+    pulls = case.pulls
+    allowed_ns = UNHELD_MS * MS + case.context.late_ns
+    least = pulls.answered_after_ns - pulls.received_before_ns
+    late = ~pulls.may_hold & pulls.is_answered & (least > allowed_ns)
+
+    def explain(pull: int) -> Explanation:
+        why = (
+            f"a pull at offset {pulls.offset[pull]} that may not be held was answered {ms(least[pull])} after its "
+            f"receipt (allowed {ms(allowed_ns)})"
+        )
+        return Explanation("pull.unheld.prompt", why, [int(pulls.row[pull]), int(pulls.answer_row[pull])])
+
+    unread = case.is_unread(late, pulls.received_after_ns, pulls.answered_before_ns)
+    return suspects(HELD_AS_ASKED, late & ~unread, late & unread, pulls.row, explain)
+
+
+def _holds(case: Case) -> list[Suspects]:
+    """What `hold` events say; nothing from outside."""
+    pulls, events = case.pulls, case.events
+    holds = events.rows("hold")
+    holds = holds[events.request_key[holds] >= 0]
+    if not len(holds):
+        return []
+    row = np.arange(len(pulls))
+    pull = events.batch.look_up(events.request_key[holds], events.request_key[pulls.row], row)
+    holds, pull = holds[pull >= 0], pull[pull >= 0]
+    first = events.firsts(holds)
+    moment_ns = np.minimum(events.integers("before_ns", holds), pulls.answered_before_ns[pull])
+    end_most = np.full(len(holds), NEVER, dtype=np.int64)
+    if case.log.is_white_box:
+        end_most = case.log.end_at_most(moment_ns)
+    whole = case.is_log_whole(moment_ns)
+    nothing = np.zeros(len(holds), dtype=np.bool_)
+    after_ns = events.integers("after_ns", holds)
+    past = pulls.offset[pull] > end_most
+
+    def told(clause: str, say: Callable[[int, int], str]) -> Callable[[int], Explanation]:
+        def explain(member: int) -> Explanation:
+            one, hold = int(pull[member]), int(holds[member])
+            rows = [int(pulls.row[one]), int(first[member]), hold]
+            rows += [int(pulls.answer_row[one])] if pulls.answer_row[one] >= 0 else []
+            return Explanation(clause, f"a pull at offset {pulls.offset[one]} {say(one, member)}", rows)
+
+        return explain
+
+    rules: tuple[tuple[str, Booleans, Booleans, Callable[[int, int], str]], ...] = (
+        ("pull.hold.allowed", ~pulls.may_hold[pull], nothing, lambda _one, _hold: "was held, and did not ask for it"),
+        ("pull.hold.once", first < holds, nothing, lambda _one, _hold: "was held twice"),
+        (
+            "pull.hold.unanswered",
+            pulls.is_answered[pull] & (pulls.answered_before_ns[pull] < after_ns),
+            nothing,
+            lambda one, hold: f"was held {ms(after_ns[hold] - pulls.answered_before_ns[one])} after its answer",
+        ),
+        (
+            "pull.hold.at_end",
+            past & whole,
+            past & ~whole,
+            lambda _one, hold: f"was held, though no more than {end_most[hold]} can have been visible",
+        ),
+    )
+    found: list[Suspects] = []
+    for clause, violated, unknown, say in rules:
+        if (violated | unknown).any():
+            found += suspects(HELD_AS_ASKED, violated, unknown, holds, told(clause, say))
+    return found

@@ -1,0 +1,217 @@
+"""Faults that break one line of the contract each, and no other.
+
+Leaves out faults that break several (`plant`, `plant_more`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from longpoll_judge.contract import CLAUSE
+from longpoll_judge.fault import Fault
+from longpoll_judge.recording import MS, NoVictimError, Recording, change, moved, pick
+from longpoll_judge.result import EVIDENCE, Verdict
+from longpoll_spec.history import Event
+
+REFUSED: Final = {"offsets": [], "offset_next": -1, "offset_min": -1, "offset_max": -1}
+"""What an answer that tells of no read lacks."""
+FAR: Final = 1_000
+UNHELD_DELAY_MS: Final = 3_000
+LONG_TIMEOUT_MS: Final = 20_000
+
+
+def _is_expired(_request: Event, answer: Event) -> bool:
+    return answer.code == 19 and answer.cause == "expired"
+
+
+def _hold_of(recording: Recording, request: Event) -> Event:
+    """The hold of a pull; raises `NoVictimError`."""
+    for event in recording.events:
+        if event.event == "hold" and (event.source, event.request) == (request.source, request.request):
+            return event
+    raise NoVictimError("this history does not show from inside that the pull was held")
+
+
+def _last(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[Event, Event]:
+    """The last exchange of its connection, of those that suit; raises `NoVictimError`."""
+    lasts = {(answer.source, answer.connection): (request, answer) for request, answer in recording.exchanges()}
+    for request, answer in lasts.values():
+        if suits(request, answer):
+            return request, answer
+    raise NoVictimError("no connection of this history ends as the fault needs it; record a longer run")
+
+
+def _code(code: int) -> Callable[[Recording], None]:
+    def apply(recording: Recording) -> None:
+        request, answer = pick(recording, lambda request, answer: answer.code == 0 and request.expression_type == "TAG")
+        assert request.count_max >= 0, "a recorded pull tells how much it asks for"
+        recording.replace(answer, change(answer, code=code, **REFUSED))
+
+    return apply
+
+
+def _elsewhere(recording: Recording) -> None:
+    _request, answer = pick(recording, lambda _request, answer: bool(answer.connection))
+    recording.replace(answer, change(answer, connection=f"not {answer.connection}"))
+
+
+def _after_the_close(recording: Recording) -> None:
+    request, _answer = _last(recording, lambda request, answer: request.before_ns + 4 < answer.after_ns)
+    moment = request.before_ns + 1
+    closed = Event(
+        event="connection_closed",
+        after_ns=moment,
+        before_ns=moment + 1,
+        source=request.source,
+        sequence=request.sequence,
+        broker=request.broker,
+        connection=request.connection,
+    )
+    recording.replace(request, request, closed)
+
+
+def _below_its_own_min(recording: Recording) -> None:
+    _request, answer = _last(recording, lambda _request, answer: answer.code == 0)
+    recording.replace(answer, change(answer, offset_min=answer.offsets[0] + 1))
+
+
+def _past_its_own_max(recording: Recording) -> None:
+    request, answer = pick(
+        recording, lambda _request, answer: answer.code == 0 and answer.cause == "woken" and len(answer.offsets) == 1
+    )
+    recording.replace(answer, change(answer, offset_max=request.offset))
+
+
+def _nothing_before_the_end(recording: Recording) -> None:
+    request, answer = pick(recording, lambda _request, answer: answer.code == 20 and answer.cause == "expired")
+    recording.replace(answer, change(answer, code=19, offset_next=request.offset))
+
+
+def _unheld_late(recording: Recording) -> None:
+    request, answer = pick(recording, _is_expired)
+    recording.replace(_hold_of(recording, request))
+    recording.replace(request, change(request, may_hold=False))
+    answer = next(one for one in recording.events if one.event == "answer_sent" and one.request == request.request)
+    recording.delay(answer, UNHELD_DELAY_MS * MS)
+
+
+def _told_early(recording: Recording) -> None:
+    request, _answer = pick(recording, _is_expired)
+    recording.replace(request, change(request, timeout_ms=LONG_TIMEOUT_MS))
+
+
+def _held_unasked(recording: Recording) -> None:
+    request, _answer = pick(recording, lambda request, answer: request.may_hold and answer.cause == "expired")
+    _hold_of(recording, request)
+    recording.replace(request, change(request, may_hold=False))
+
+
+def _held_twice(recording: Recording) -> None:
+    request, _answer = pick(recording, _is_expired)
+    hold = _hold_of(recording, request)
+    recording.replace(hold, hold, change(hold, sequence=hold.sequence))
+
+
+def _held_after_the_answer(recording: Recording) -> None:
+    request, answer = pick(recording, lambda _request, answer: answer.cause == "expired")
+    hold = _hold_of(recording, request)
+    recording.replace(hold)
+    answer = next(one for one in recording.events if one.event == "answer_sent" and one.request == request.request)
+    later = moved(hold, answer.before_ns + 1 - hold.after_ns)
+    recording.replace(answer, answer, change(later, sequence=answer.sequence))
+
+
+def _held_past_the_end(recording: Recording) -> None:
+    request, answer = pick(recording, _is_expired)
+    _hold_of(recording, request)
+    recording.replace(request, change(request, offset=answer.offset_max + FAR))
+    recording.replace(answer, change(answer, code=21, offset_next=answer.offset_max))
+
+
+def _limit_of_one(recording: Recording) -> None:
+    assert recording.meta is not None, "a whole recording has its meta file"
+    sources = [msgspec.structs.replace(source, hold_limit=1) for source in recording.meta.sources]
+    recording.meta = msgspec.structs.replace(recording.meta, sources=sources)
+
+
+def _without(name: str) -> Callable[[Recording], None]:
+    """A fault that removes an event of the source's own and closes up its number."""
+
+    def apply(recording: Recording) -> None:
+        event = next((event for event in recording.events if event.event == name), None)
+        if event is None:
+            raise NoVictimError(f"this history has no {name}")
+        recording.replace(event)
+
+    return apply
+
+
+def _doubled(name: str) -> Callable[[Recording], None]:
+    def apply(recording: Recording) -> None:
+        event = next(event for event in recording.events if event.event == name)
+        recording.replace(event, event, change(event, sequence=event.sequence))
+
+    return apply
+
+
+def _stopped_early(recording: Recording) -> None:
+    stop = next(event for event in recording.events if event.event == "source_stopped")
+    before = next(event for event in reversed(recording.events) if event.sequence == stop.sequence - 1)
+    recording.events[recording.events.index(before)] = change(before, sequence=stop.sequence)
+    recording.events[recording.events.index(stop)] = change(stop, sequence=before.sequence)
+
+
+def _source_silent(recording: Recording) -> None:
+    assert recording.meta is not None, "a whole recording has its meta file"
+    silent = msgspec.structs.replace(recording.meta.sources[0], name="the other one")
+    recording.meta = msgspec.structs.replace(recording.meta, sources=[*recording.meta.sources, silent])
+
+
+def _policy_unknown(recording: Recording) -> None:
+    assert recording.meta is not None, "a whole recording has its meta file"
+    recording.meta = msgspec.structs.replace(recording.meta, policy="lenient")
+
+
+def _breaks(clause: str, sentence: str, apply: Callable[[Recording], None]) -> Fault:
+    """A fault of exactly one clause."""
+    line = CLAUSE[clause]
+    verdict: Verdict = "invalid" if line.verdict == "violated" else "unknown"
+    properties = frozenset() if line.property == EVIDENCE else frozenset({line.property})
+    return Fault(sentence, apply, verdict, properties, clause)
+
+
+CONTRACT_FAULTS: Final[dict[str, Fault]] = {
+    "code_made_up": _breaks("pull.code.known", "One pull is answered with a code that there is not.", _code(999)),
+    "system_error": _breaks("pull.error.explained", "One pull is answered SYSTEM_ERROR.", _code(1)),
+    "answered_elsewhere": _breaks("answer.same_connection", "One answer goes to another connection.", _elsewhere),
+    "answered_after_close": _breaks(
+        "answer.open_connection", "One answer is sent on a connection that is closed.", _after_the_close
+    ),
+    "below_its_own_min": _breaks(
+        "pull.found.above_min", "One body begins before the answer's own offset_min.", _below_its_own_min
+    ),
+    "past_its_own_max": _breaks(
+        "pull.next.within", "One offset_next lies past the answer's own offset_max.", _past_its_own_max
+    ),
+    "nothing_before_the_end": _breaks(
+        "pull.none.at_end", "One 19 is said before the queue's end.", _nothing_before_the_end
+    ),
+    "unheld_late": _breaks("pull.unheld.prompt", "One pull that may not be held is answered 3 s late.", _unheld_late),
+    "told_early": _breaks("pull.hold.not_early", "One pull is told 19 long before its deadline.", _told_early),
+    "held_unasked": _breaks("pull.hold.allowed", "One pull is held that may not be.", _held_unasked),
+    "held_twice": _breaks("pull.hold.once", "One pull is held twice.", _held_twice),
+    "held_after_the_answer": _breaks("pull.hold.unanswered", "One pull is held once answered.", _held_after_the_answer),
+    "held_past_the_end": _breaks("pull.hold.at_end", "One pull is held past the queue's end.", _held_past_the_end),
+    "too_many_held": _breaks("hold.limit.kept", "More pulls are held than the broker promises.", _limit_of_one),
+    "start_missing": _breaks("evidence.source_start", "The source does not begin.", _without("source_started")),
+    "started_twice": _breaks("evidence.source_start", "The source begins twice.", _doubled("source_started")),
+    "stop_missing": _breaks("evidence.source_end", "The source does not end.", _without("source_stopped")),
+    "stopped_twice": _breaks("evidence.source_end", "The source ends twice.", _doubled("source_stopped")),
+    "stopped_early": _breaks("evidence.source_end", "The source goes on after its end.", _stopped_early),
+    "source_silent": _breaks("evidence.source_silent", "A source is declared and not there.", _source_silent),
+    "policy_unknown": _breaks("evidence.unknown_policy", "The policy is none that there is.", _policy_unknown),
+}
+"""By name."""
