@@ -315,3 +315,106 @@ def test_a_report_into_nowhere_is_seen_before_the_work(
 
     assert done.exit_code == Exit.USER, done.output
     assert re.fullmatch(r"longpoll: cannot write [^\n]+\n|Usage: [^E]+Error: [^\n]+\n", done.stderr)
+
+
+NOBODY = "127.0.0.1:1"
+SERVE = f"serve --listen 127.0.0.1:0 --name-server 127.0.0.1:0 --metrics {NOBODY}0000"
+HOSTILE = {
+    "check": [
+        "check --policy {long}",
+        "check --knob {deep}",
+        "check --bounds {long}",
+        "check --aspect {long}",
+        "check --engine {long}",
+    ],
+    "prove": ["prove --policy {long}", "prove --knob tick", "prove --requests -1", "prove --property {long}"],
+    "explain": ["explain {long}", "explain lp1.{deep}", "explain lp1.x --output {file}/below"],
+    "coverage": ["coverage {long}", "coverage lp1.{deep}"],
+    "export": ["export --to tla {file}", "export --to tla {file}/below", "export --to tla {dangling}"],
+    "ablate": ["ablate --policy {long}", "ablate --policy rocketmq-4.9"],
+    "policies": ["policies {long}"],
+    "properties": ["properties {long}"],
+    "serve": [
+        f"{SERVE} --store {{file}}", f"{SERVE} --store {{dangling}}", f"{SERVE} --record {{file}}/below",
+        f"{SERVE} --config {{deep_file}}", f"{SERVE} --config {{here}}", f"{SERVE} --acl {{deep_file}}",
+        f"{SERVE} --acl {{dangling}}", f"{SERVE} --tls-certificate {{deep_file}} --tls-key {{file}}",
+        "serve --listen {long}", "serve --policy {long}", "serve --knob {deep}",
+    ],
+    "send": [f"send T body --name-server {NOBODY}", "send T body --name-server {long}", "send {long} body"],
+    "consume": [
+        f"consume T --group G --name-server {NOBODY}",
+        f"consume T --group G --sql {{deep}} --name-server {NOBODY}",
+    ],
+    "topics": [f"topics list --name-server {NOBODY}", "topics list --tls-authority {deep_file}", "topics {long}"],
+    "groups": [f"groups list --name-server {NOBODY}", "groups list --access-key {long}"],
+    "offsets": [f"offsets show G --name-server {NOBODY}", "offsets {long}"],
+    "store": ["store show {file}", "store verify {dangling}", "store dump {here}", "store verify {file}/below"],
+    "observe": [
+        f"observe --broker {NOBODY} --record {{file}}", f"observe --broker {NOBODY} --record {{dangling}}",
+        "observe --broker {long} --record {here}/new",
+        f"observe --broker {NOBODY} --listen {{long}} --record {{here}}/new",
+    ],
+    "judge": [
+        "judge {file} --engine local",
+        "judge {dangling} --engine local",
+        "judge {here}/nothing",
+        "judge {nested} --engine local",
+        "judge {nested} --engine local --report {long}",
+    ],
+    "history": [
+        "history convert {file} {here}/new", "history convert {nested} {file}", "history convert {nested} {file}/below",
+        "history steps {nested} {here}/steps --topic T", "history steps {dangling} {here}/steps --topic T",
+    ],
+    "verify": [
+        f"verify --broker {NOBODY}",
+        "verify --broker {long}",
+        "verify --policy {long}",
+        "verify --seed -1",
+        "verify --late-ms x",
+    ],
+}  # fmt: skip
+"""What a caller may get wrong, by command: each is refused before it does anything, or leaves the question unknown."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", COMMANDS)
+def test_whatever_a_caller_gets_wrong_is_one_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 or 3 from every command, no traceback, and no fault of longpoll's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("longpoll.commands.verify._law", lambda _page: pytest.fail("it worked first"))
+    (tmp_path / "file").write_text("")
+    (tmp_path / "deep_file").write_text("[" * DEEP)
+    (tmp_path / "dangling").symlink_to(tmp_path / "no" / "where")
+    (tmp_path / "nested").mkdir()
+    (tmp_path / "nested" / "meta.json").write_text('{"format_version": 1, "policy": ' + "[" * DEEP)
+    (tmp_path / "nested" / "part-directory.ndjson").mkdir()
+    places = {each: str(tmp_path / each) for each in ("file", "deep_file", "dangling", "nested")}
+    words = {"here": str(tmp_path), "long": "x" * 5_000, "deep": "(" * 2_000, **places}
+    for call in HOSTILE[name]:
+        done = CliRunner().invoke(main, [each.format(**words) for each in call.split()])
+
+        assert done.exit_code in {Exit.USER, Exit.UNKNOWN}, (call, done.output[-500:])
+        assert "Traceback" not in done.output, call
+        assert "a fault of longpoll itself" not in done.output, (call, done.output[-500:])
+        said = re.fullmatch(r"(?s)(longpoll: [^\n]*\n|Usage: .*\n\nError: [^\n]*\n)?", done.stderr)
+        assert said, (call, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "damage", ["[" * DEEP, '{"format_version": 1, "sources": [], "policy": []}', "\xff", "{}"], ids=range(4)
+)
+def test_steps_of_a_damaged_history_are_refused(damage: str, tmp_path: Path) -> None:
+    """What cannot be read to its end is a mistake in the call, for it cannot become a history of steps."""
+    (tmp_path / "meta.json").write_text(damage, "latin-1")
+    (tmp_path / "part-1.ndjson").write_text("[" * DEEP)
+    done = CliRunner().invoke(main, ["history", "steps", str(tmp_path), str(tmp_path / "new"), "--topic", "T"])
+
+    assert (done.exit_code, done.stderr.count("\n")) == (Exit.USER, 1)
+    assert "is no whole history" in done.stderr
+
+
+def test_every_command_has_hostile_callers() -> None:
+    """A new command is swept as well."""
+    assert HOSTILE.keys() == COMMANDS.keys()

@@ -23,6 +23,10 @@ class NoVictimError(JudgeUserError):
     """The history has no event that this fault could be planted in."""
 
 
+class DamagedHistoryError(JudgeUserError):
+    """A history cannot be read to its end."""
+
+
 @define
 class Recording:
     """A history in memory, to be changed."""
@@ -105,10 +109,13 @@ def pick(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[E
 
 
 def load(directory: Path) -> Recording:
-    """Read a history that is whole; raises `HistoryNotFoundError`."""
+    """Read a history that is whole; raises `HistoryNotFoundError` and `DamagedHistoryError`."""
     parts = sorted(directory.glob(PART_GLOB))
     if not parts or not (directory / META_FILE).exists():
         raise HistoryNotFoundError(f"{directory} holds no whole history: {META_FILE} and {PART_GLOB} are needed")
     decoder = msgspec.json.Decoder(Event)
-    meta = msgspec.json.decode((directory / META_FILE).read_bytes(), type=Meta)
-    return Recording([event for part in parts for event in decoder.decode_lines(part.read_bytes())], meta)
+    try:
+        meta = msgspec.json.decode((directory / META_FILE).read_bytes(), type=Meta)
+        return Recording([event for part in parts for event in decoder.decode_lines(part.read_bytes())], meta)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
+        raise DamagedHistoryError(f"{directory} is no whole history: {error}; `longpoll judge` says where") from error
