@@ -286,6 +286,17 @@ def test_a_declared_delay_is_told_and_an_undeclared_one_convicts(late_history: P
     assert msgspec.json.encode(strictly) == msgspec.json.encode(found)
 
 
+def test_a_hole_leaves_what_is_declared_unknown(late_history: Path) -> None:
+    """What a policy declares is excused; evidence that is missing is not, and is still told."""
+    with (late_history / "part-damaged.ndjson").open("w") as part:
+        part.write("no event\n")
+    limits = limits_of(0, wake_ms=None, late_ms=None)
+    found = judge([late_history], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
+    told, excused = history.by_promises(found, late_history, declared(ROCKETMQ_4_9), limits)
+
+    assert (told.verdict, bool(told.gaps), bool(excused)) == ("unknown", True, True)
+
+
 def test_limits_are_given_or_follow_the_slowest_echo() -> None:
     """What the machine takes for the smallest request it may take for a wake."""
     assert limits_of(40, wake_ms=None, late_ms=None) == Limits(180, 130)

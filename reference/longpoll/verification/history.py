@@ -18,7 +18,7 @@ from longpoll.verification.declared import OF_BOTH, Declared, Limits
 from longpoll.verification.page import Outcome, Row, Stopwatch
 from longpoll_judge.job import judge
 from longpoll_judge.plant import plant
-from longpoll_judge.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Finding, Gap, Result, overall
+from longpoll_judge.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Finding, Result, overall
 
 OUTCOMES: Final[dict[str, Outcome]] = {"valid": "ok", "invalid": "violated", "unknown": "unknown"}
 PLANTED: Final = ("answer_deleted", "answer_delayed", "wake_delayed", "answer_duplicated", "next_wrong")
@@ -64,7 +64,7 @@ def by_promises(
     result = msgspec.structs.replace(
         found,
         findings=findings,
-        verdict=overall(findings, [Gap(**gap) for gap in found.gaps]),
+        verdict="unknown" if found.gaps and overall(findings, ()) == "valid" else overall(findings, ()),
         thresholds=found.thresholds | {f"declared_{name}": getattr(longer, name) for name in ("wake_ms", "late_ms")},
     )
     return result, sorted(_excused(found, broken, still).items())
