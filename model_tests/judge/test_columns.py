@@ -14,7 +14,8 @@ from longpoll_judge.expression import java_hash, parse
 from longpoll_judge.latency import bucket_counts, percentiles
 from longpoll_judge.queue_log import NEVER, Growth, QueueLog
 from longpoll_judge.schema import fill
-from longpoll_judge.survey import Run, merge, sequence_faults, survey_slice
+from longpoll_judge.source_survey import Run, sequence_faults
+from longpoll_judge.survey import merge, survey_slice
 
 MOMENTS = st.integers(0, 50)
 GROWTHS = st.lists(st.tuples(st.integers(0, 12), MOMENTS, st.integers(0, 9)), max_size=8)

@@ -42,6 +42,8 @@ CONTEXT = Context(
     closes={("one", ""): (70, 80)},
     broker_holes={"": holes_of([(20, 22), (40, 40)])},
     blocked={("one", ""): holes_of([(30, 35)])},
+    deleted={("", ""): holes_of([(28, 30)])},
+    begun_anew={("", "", 0): holes_of([(10, 11)])},
 )
 MOMENTS = st.integers(0, 60)
 EVENTS = st.fixed_dictionaries(

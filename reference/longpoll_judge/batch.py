@@ -176,6 +176,14 @@ class Events:
         keys = self.request_key[rows]
         return self.batch.first_by_request(keys, rows)
 
+    def only(self, rows: Integers) -> Events:
+        """The events of some rows by themselves."""
+        if len(rows) == len(self):
+            return self
+        one_queue = np.zeros(len(self.batch.table), dtype=np.uint16)
+        part = make_batch(self.batch.table, self.table_rows(rows), one_queue)
+        return Events(part, 0, len(part.order))
+
     def evidence(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """The events of these rows as the history tells them (times on the common clock)."""
         places = self._places[np.array(sorted(set(rows)), dtype=np.int64)]

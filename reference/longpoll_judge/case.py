@@ -5,7 +5,7 @@ Leaves out the properties (`promptness`, `rightness`) and their assembly (`verdi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from longpoll_judge.batch import Events, QueueName
 from longpoll_judge.holes import NO_HOLES
+from longpoll_judge.lives import Life, Lives
 from longpoll_judge.outlook import Outlook
 from longpoll_judge.queue_log import BEGINNING, NEVER, Integers, Matching, QueueLog
 from longpoll_judge.result import FindingVerdict
@@ -69,6 +70,8 @@ class Case:
     log: QueueLog = field()
     pulls: Pulls = field()
     context: Context = field()
+    life: Life | None = field(default=None)
+    """The life of the queue that the requests lie in, where it has several."""
 
     @cached_property
     def matchings(self) -> list[Matching | None]:
@@ -148,11 +151,18 @@ class Case:
         """The log's events that show one message: its append or acknowledgement, and what made it visible by then."""
         log = self.log_events
         appended = np.concatenate((log.rows("append"), log.rows("message_acknowledged")))
-        seen = appended[log.integers("queue_offset", appended) == offset][:1]
-        moved = log.rows("make_visible")
+        seen = self._sure(appended[log.integers("queue_offset", appended) == offset])[:1]
+        moved = self._sure(log.rows("make_visible"))
         moved = moved[log.integers("after_ns", moved) <= until_ns]
         visible = moved[log.integers("visible_end", moved) > offset][:1]
         return [*seen.tolist(), *visible.tolist()]
+
+    def _sure(self, rows: Integers) -> Integers:
+        """Those rows of the log's events that certainly belong to the life that is judged."""
+        log = self.log_events
+        if self.life is None:
+            return rows
+        return rows[self.life.sure(log.integers("after_ns", rows), log.integers("before_ns", rows))]
 
 
 @define(frozen=True, eq=False)
@@ -160,17 +170,53 @@ class Log:
     """What one queue's cases share, however its requests are divided among them."""
 
     events: Events = field()
-    log: QueueLog = field()
+    context: Context = field()
+    outlook: Outlook | None = field(default=None)
+    """What lies outside where the events are not all of the log."""
+    _known: dict[int | None, QueueLog] = field(factory=dict)
+
+    def of(self, life: Life | None) -> QueueLog:
+        """The log, or that of one life of it, sorted out of the events."""
+        number = None if life is None else life.number
+        if number not in self._known:
+            self._known[number] = queue_log(self.events, self.context.wake_ns, self.outlook, life)
+        return self._known[number]
 
 
 def make_log(events: Events, context: Context, outlook: Outlook | None = None) -> Log:
-    """Sort the log of one queue out of its events; an outlook says what lies outside where they are not all."""
-    return Log(events, queue_log(events, context.wake_ns, outlook))
+    """The log of one queue; an outlook says what lies outside where the events are not all."""
+    return Log(events, context, outlook)
 
 
-def make_case(name: QueueName, events: Events, log: Log, context: Context) -> Case:
-    """Join the requests of one queue."""
-    return Case(name, events, log.events, log.log, pulls(events, context, log.log), context)
+def make_cases(name: QueueName, events: Events, log: Log, context: Context) -> Iterator[Case]:
+    """Join the requests of one queue, apart for each of its lives."""
+    lives = context.lives(name)
+    if lives is None:
+        yield Case(name, events, log.events, log.of(None), pulls(events, context, log.of(None)), context)
+        return
+    numbers = _lives_of_requests(events, lives)
+    for number in np.unique(numbers).tolist():
+        part = events.only(np.flatnonzero(numbers == number))
+        life = lives.life(number)
+        yield Case(name, part, log.events, log.of(life), pulls(part, context, log.of(life)), context, life)
+
+
+def _lives_of_requests(events: Events, lives: Lives) -> Integers:
+    """The life that the request of each event lies in as a whole: one without an answer goes on for ever."""
+    every = np.arange(len(events))
+    first_ns, last_ns = events.integers("after_ns", every), events.integers("before_ns", every)
+    key = events.request_key
+    mine = key >= 0
+    count = int(key.max(initial=-1)) + 1
+    first_of, last_of = (np.full(count, none, dtype=np.int64) for none in (NEVER, BEGINNING))
+    np.minimum.at(first_of, key[mine], first_ns[mine])
+    np.maximum.at(last_of, key[mine], last_ns[mine])
+    answered = np.zeros(count, dtype=np.bool_)
+    answers = events.rows("answer_sent")
+    answered[key[answers[mine[answers]]]] = True
+    last_of[~answered] = NEVER
+    first_ns[mine], last_ns[mine] = first_of[key[mine]], last_of[key[mine]]
+    return lives.number(first_ns, last_ns)
 
 
 def ms(duration_ns: int) -> str:

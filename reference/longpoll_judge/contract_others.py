@@ -202,6 +202,9 @@ EVIDENCE_CLAUSES: Final = (
     _evidence("sequence gap", "The sequence numbers of a source leave none out.", "sequence"),
     _evidence("sequence repeated", "The sequence numbers of a source are each there once.", "sequence"),
     _evidence("clock jump", "No source's clock was set back.", "after_ns", "sequence"),
+    _evidence(
+        "begun anew", "No source sees a queue give offset 0 twice without a deletion between.", "message_acknowledged"
+    ),
     _evidence("not judged", "Every request can be judged: notes say how many could not, and why."),
     _evidence("nothing judged", "Something was judged: a pull, a question for a committed offset, or a step of a law."),
     _evidence("empty", "There are events."),

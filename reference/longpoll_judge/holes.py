@@ -64,4 +64,12 @@ def holes_of(intervals: Iterable[Interval]) -> Holes:
     return Holes(together[:, 0].copy(), together[:, 1].copy())
 
 
+def union(several: Iterable[Holes]) -> Holes:
+    """All the holes of some records as one."""
+    filled = [holes for holes in several if len(holes)]
+    if len(filled) == 1:
+        return filled[0]
+    return holes_of(pair for holes in filled for pair in zip(holes.starts.tolist(), holes.ends.tolist(), strict=True))
+
+
 NO_HOLES: Final = holes_of(())

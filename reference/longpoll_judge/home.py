@@ -4,6 +4,8 @@ A request is judged here only if all its events are here and nothing outside cou
 
 - it asks at or above all that earlier stretches show of the log, and was received after all of that;
 - its answer looks no further than offsets of which later stretches show nothing, and came before all of that;
+- the end that it tells of is none that earlier stretches show to be passed;
+- it lies in no life of the queue that began empty, with lower offsets than earlier stretches show;
 - no message that it might have been woken by has an offset that only later stretches show.
 
 Of a request that has no answer anywhere the same must hold up to the moment at which there was a message for it.
@@ -24,9 +26,10 @@ from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.batch import Batch, Events, Integers, QueueName, make_batch, queue_numbers
-from longpoll_judge.case import Booleans, Case, Log, make_case, make_log
+from longpoll_judge.case import Booleans, Case, Log, make_cases, make_log
 from longpoll_judge.exchange import taken
 from longpoll_judge.keys import NO_KEYS, Keys, request_keys
+from longpoll_judge.lives import NEITHER
 from longpoll_judge.logs import judge_log
 from longpoll_judge.outlook import Outlook
 from longpoll_judge.queue_log import NEVER
@@ -118,7 +121,7 @@ class Home:
     def _cases(self, table: pa.Table, rows: Integers, queue: NDArray[Any]) -> Iterator[Case]:
         if len(rows):
             for name, events in make_batch(table, rows, queue).queues():
-                yield make_case(name, events, self._log_of(name), self.context)
+                yield from make_cases(name, events, self._log_of(name), self.context)
 
 
 def request_rows(table: pa.Table) -> Integers:
@@ -166,8 +169,10 @@ def _are_whole(table: pa.Table, rows: Integers, queue: NDArray[Any], held: Keys,
 def is_away(case: Case, outlook: Outlook) -> Booleans:
     """Which pulls hang, or might hang, on what lies outside."""
     pulls, log = case.pulls, case.log
-    if not len(pulls):
-        return np.zeros(0, dtype=np.bool_)
+    if not len(pulls) or (case.life is not None and case.life.number == NEITHER):
+        return np.zeros(len(pulls), dtype=np.bool_)
+    if case.life is not None and case.life.emptied_ns is not None:
+        return np.ones(len(pulls), dtype=np.bool_)
     settled_ns = pulls.answered_before_ns
     if not pulls.is_answered.all():
         _after, visible_ns = case.by_expression(lambda matching, mine: matching.first_visible(pulls.offset[mine]))
@@ -187,6 +192,8 @@ def is_away(case: Case, outlook: Outlook) -> Booleans:
         highest[has_body] = np.maximum(highest[has_body], np.maximum.reduceat(values, starts) + 1)
     away: Booleans = (lowest < outlook.floor) | (first <= outlook.ended_before_ns)
     away |= (last >= outlook.begins_after_ns) | (highest > outlook.reach)
+    told = np.where(pulls.is_answered, case.events.integers("offset_max", pulls.answer_row), -1)
+    away |= (told >= 0) & (told < outlook.end_before)
     if outlook.begins_after_ns < NEVER:
         away |= log.growth.end_at_most(last) > outlook.reach
     return away

@@ -17,6 +17,7 @@ import numpy as np
 from longpoll_judge.batch import Events, Integers
 from longpoll_judge.case import Explanation, Suspects, suspects
 from longpoll_judge.contract import CLAUSE
+from longpoll_judge.lives import NEITHER
 from longpoll_judge.result import OFFSETS_IN_ORDER
 from longpoll_judge.survey import Context
 
@@ -42,7 +43,18 @@ def _by_source(events: Events, kind: str, context: Context) -> list[Integers]:
     """The rows of an event, apart for each source that declares no law: a law may take a queue's end back."""
     rows = events.rows(kind)
     sources, names = events.codes("source", rows)
-    return [rows[sources == source] for source in np.unique(sources) if names[source] not in context.lawful]
+    found = [rows[sources == source] for source in np.unique(sources) if names[source] not in context.lawful]
+    return [of_life for of_source in found for of_life in _by_life(events, of_source, context)]
+
+
+def _by_life(events: Events, rows: Integers, context: Context) -> list[Integers]:
+    """The rows apart for each life of the queue, without those of which it is not known which they belong to."""
+    name = events.text("broker", int(rows[0])), events.text("topic", int(rows[0]))
+    lives = context.lives((*name, int(events.integers("queue", rows[:1])[0])))
+    if lives is None:
+        return [rows]
+    numbers = lives.number(events.integers("after_ns", rows), events.integers("before_ns", rows))
+    return [rows[numbers == number] for number in np.unique(numbers) if number != NEITHER]
 
 
 def _given_twice(events: Events, kind: str, rows: Integers) -> list[Suspects]:

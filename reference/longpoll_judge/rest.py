@@ -108,7 +108,11 @@ def _needed(plan: Plan, name: QueueName, events: Events | None, context: Context
     pulls = received[is_one_of(events.integers("code", received), PULL_CODES)]
     first, count, body = events.bodies(events.rows("answer_sent"))
     bodies = [body[start : start + length].min() for start, length in zip(first, count, strict=True) if length]
-    lowest = min([*events.integers("offset", pulls).tolist(), *bodies], default=0)
+    told = events.integers("offset_max", events.rows("answer_sent"))
+    lowest = min([*events.integers("offset", pulls).tolist(), *bodies, *told[told >= 0].tolist()], default=0)
+    lives = context.lives(name)
+    if lives is not None and len(lives.deletions):
+        return np.ones(len(plan.stretches), dtype=np.bool_)
     since_ns = int(events.integers("after_ns", np.arange(len(events))).min()) - context.wake_ns
     return plan.needed(name, int(lowest), since_ns)
 

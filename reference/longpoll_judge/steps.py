@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from longpoll_judge.batch import Events
 from longpoll_judge.expression import Expression, java_hash, parse
+from longpoll_judge.lives import Life
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.outlook import Outlook
 from longpoll_judge.queue_log import BEGINNING, NEVER, Growth, Integers, QueueLog
@@ -26,12 +27,15 @@ TIMEOUT_MS_MAX: Final = 10**9
 MS: Final = 1_000_000
 
 
-def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None) -> QueueLog:
+def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None, life: Life | None = None) -> QueueLog:
     """The queue's log; `slack_ns` is used only when the broker's inside was not seen.
 
-    Where the events are not all of the log, an outlook says what lies before them.
+    Where the events are not all of the log, an outlook says what lies before them. Of a queue with several lives it is
+    the log of one: what only may belong to it bounds what can have been visible, and shows nothing for certain.
     """
     seen = np.concatenate((events.rows("append"), events.rows("message_acknowledged")))
+    if life is not None:
+        seen = seen[life.sure(events.integers("after_ns", seen), events.integers("before_ns", seen))]
     offsets, first = np.unique(events.integers("queue_offset", seen), return_index=True)
     tags, names = events.codes("tag", seen[first])
     tag_codes = np.array([java_hash(tag) for tag in names], dtype=np.int64)[tags]
@@ -41,7 +45,11 @@ def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None) -> 
     source = moved if is_white_box else events.rows("message_acknowledged")
     end = events.integers("visible_end", source) if is_white_box else events.integers("queue_offset", source) + 1
     after_ns, before_ns = events.integers("after_ns", source), events.integers("before_ns", source)
-    if outlook is not None and outlook.end_before > 0:
+    if life is not None:
+        is_sure, is_possible = life.sure(after_ns, before_ns), life.possible(after_ns, before_ns)
+        before_ns = np.where(is_sure, before_ns, NEVER)
+        end, after_ns, before_ns = end[is_possible], after_ns[is_possible], before_ns[is_possible]
+    if outlook is not None and outlook.end_before > 0 and (life is None or life.number == 0):
         end = np.append(outlook.end_before, end)
         after_ns, before_ns = np.append(BEGINNING, after_ns), np.append(BEGINNING, before_ns)
     return QueueLog(
@@ -50,8 +58,20 @@ def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None) -> 
         growth=Growth(end, after_ns, before_ns),
         is_white_box=is_white_box,
         slack_ns=0 if is_white_box else slack_ns,
-        first_known=None if outlook is None else outlook.first_known,
+        first_known=_first_known(offsets[known], outlook, life),
     )
+
+
+def _first_known(offsets: Integers, outlook: Outlook | None, life: Life | None) -> int | None:
+    """The first offset of the record of the log; None where it is the first of these."""
+    if life is not None and life.number != 0:
+        return life.first_known
+    if outlook is None or life is None:
+        return outlook.first_known if outlook is not None else None
+    # Another life may have shown lower ones. What lies before these events is of the first life, and below the floor.
+    before = NEVER if outlook.floor == BEGINNING else outlook.floor
+    first: int = min([before, *offsets[:1].tolist()])
+    return max(first, outlook.first_known)
 
 
 @define(frozen=True, eq=False)

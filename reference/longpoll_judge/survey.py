@@ -6,10 +6,9 @@ of the files nor their number matters. Leaves out verdicts on requests: `verdict
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from itertools import accumulate
+from collections.abc import Collection, Iterable
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -19,6 +18,7 @@ from attrs import field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.attendance import (
+    DELETE_TOPIC,
     Attendance,
     Deletion,
     add,
@@ -29,10 +29,20 @@ from longpoll_judge.attendance import (
     stops_silently,
 )
 from longpoll_judge.damage import Damage
-from longpoll_judge.holes import NO_HOLES, Holes, Interval, holes_of
+from longpoll_judge.holes import NO_HOLES, Holes, Interval, holes_of, union
+from longpoll_judge.lives import Lives
 from longpoll_judge.result import Gap
 from longpoll_judge.schema import INTEGER_LIMIT, coded
 from longpoll_judge.source import History
+from longpoll_judge.source_survey import (
+    SequenceFaults,
+    SourceSurvey,
+    holes_in,
+    merge_source,
+    sequence_faults,
+    survey_source,
+    whole_of,
+)
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.history import BLACK_BOX, WHITE_BOX
 from longpoll_spec.model import ACTION_NAMES
@@ -42,66 +52,11 @@ from longpoll_spec.tables import with_table
 KNOWN_EVENTS: Final = frozenset((*BLACK_BOX, *WHITE_BOX, *ACTION_NAMES))
 RARE: Final = frozenset({"connection_closed", "lost", "source_stopped", "blocked", "unblocked"})
 """Events that a survey looks at one by one."""
+DELETION_NS: Final = 5_000 * 1_000_000
+"""How long after its receipt a deletion may take effect: when it is answered is not told."""
 QUERY_CONSUMER_OFFSET: Final = 14
 """The request code that asks for a group's committed offset."""
 Integers = NDArray[np.int64]
-MS: Final = 1_000_000
-CLOCK_STEP_NS: Final = 1_000 * MS
-"""An observer tells of events about in the order of time. One that certainly lies so far before an event with a lower
-number was told by a clock that was set back; that long an observer may keep an event before it gives it a number."""
-DISORDER_NS: Final = 50 * MS
-"""What is missing may lie so far from its neighbours in sequence, and further where the source shows it of others."""
-
-
-class Run(NamedTuple):
-    """Sequence numbers first to last, both included, without a hole."""
-
-    first: int
-    last: int
-    first_after_ns: int = 0
-    """`after_ns` of the event that is the first by number."""
-    last_before_ns: int = 0
-    """`before_ns` of the last."""
-
-
-class Span(NamedTuple):
-    """A source's events in one slice."""
-
-    first: int
-    last: int
-    """Sequence numbers."""
-    after_min_ns: int
-    after_max_ns: int
-    before_min_ns: int
-    before_max_ns: int
-
-
-@with_table
-class SourceSurvey(msgspec.Struct):
-    """What one slice, or all of them, show of one source."""
-
-    runs: list[Run] = msgspec.field(default_factory=list)
-    first_ns: int = 0
-    last_ns: int = 0
-    """The latest `after_ns`: the source was certainly watching until then."""
-    stopped_ns: int | None = None
-    """`after_ns` of its `source_stopped`."""
-    lost_count: int = 0
-    """How many events the source says it dropped."""
-    losses: list[Interval] = msgspec.field(default_factory=list)
-    """When these may have happened, as it says."""
-    spans: list[Span] = msgspec.field(default_factory=list)
-    """One of each slice."""
-    holds: int = 0
-    """How often a pull was held."""
-    steps: int = 0
-    """How often, within slices, the clock was set back."""
-    step_ns: int = 0
-    """By how much at most, as far as that is certain."""
-    disorder_ns: int = 0
-    """The longest that an event may have come before one with a lower number, within slices."""
-    brokers: set[str] = msgspec.field(default_factory=set)
-    """The brokers that its events name."""
 
 
 class Block(NamedTuple):
@@ -116,6 +71,18 @@ class Block(NamedTuple):
     begins: bool
 
 
+class Anew(NamedTuple):
+    """A sign that a queue, or all of a topic's, began anew."""
+
+    broker: str
+    topic: str
+    queue: int
+    """-1 for all of the topic's."""
+    after_ns: int
+    before_ns: int
+    source: str
+
+
 @with_table
 class Survey(msgspec.Struct):
     """What slices show of their sources, connections and damage."""
@@ -125,6 +92,10 @@ class Survey(msgspec.Struct):
     closes: list[tuple[str, str, int, int]] = msgspec.field(default_factory=list)
     """(source, connection, after_ns, before_ns) of every connection_closed."""
     blocks: list[Block] = msgspec.field(default_factory=list)
+    deleted: list[Anew] = msgspec.field(default_factory=list)
+    """Requests to delete a topic."""
+    firsts: list[Anew] = msgspec.field(default_factory=list)
+    """Acknowledgements of a queue's offset 0, which each of its lives has once."""
     damages: list[Damage] = msgspec.field(default_factory=list)
     unknown_events: dict[str, int] = msgspec.field(default_factory=dict)
     unplaced_answers: int = 0
@@ -177,6 +148,19 @@ class Context:
     blocked: dict[tuple[str, str], Holes] = field(factory=dict)
     """By source and connection: when one of its directions was not read."""
 
+    deleted: dict[tuple[str, str], Holes] = field(factory=dict)
+    """By broker and topic: when its queues were deleted; the topic is empty where it is not told."""
+    begun_anew: dict[tuple[str, str, int], Holes] = field(factory=dict)
+    """By queue: when it began anew though no deletion is told."""
+
+    def lives(self, name: tuple[str, str, int]) -> Lives | None:
+        """The lives of a queue (broker, topic, number); None where it has one for certain."""
+        deleted = [self.deleted.get((name[0], topic), NO_HOLES) for topic in {name[1], ""}]
+        unsure = [self.log_holes(name[0]), self.begun_anew.get(name, NO_HOLES)]
+        if not any(map(len, (*deleted, *unsure))):
+            return None
+        return Lives(changes=union((*deleted, *unsure)), deletions=union(deleted))
+
     def log_holes(self, broker: str) -> Holes:
         """When something may have happened to the queues of a broker that is not in the record."""
         return self.broker_holes.get(broker, NO_HOLES)
@@ -187,8 +171,8 @@ class Context:
 
 
 SURVEY_COLUMNS: Final = (
-    *("event", "after_ns", "before_ns", "source", "sequence", "broker", "topic", "queue", "code"),
-    *("connection", "lost_count", "direction"),
+    *("event", "after_ns", "before_ns", "source", "sequence", "broker", "topic", "queue", "code", "connection"),
+    *("queue_offset", "lost_count", "direction"),
 )
 """What a survey looks at."""
 
@@ -209,7 +193,7 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     is_hold = _are(codes, names, {"hold"})
     for code in np.flatnonzero(np.bincount(source_codes)).tolist():
         mine = source_codes == code if len(source_names) > 1 else slice(None)
-        seen = _survey_source(sequence[mine], after_ns[mine], before_ns[mine])
+        seen = survey_source(sequence[mine], after_ns[mine], before_ns[mine])
         seen.holds = int(np.count_nonzero(is_hold[mine]))
         seen.brokers = {broker_names[number] for number in np.flatnonzero(np.bincount(brokers[mine])).tolist()} - {""}
         survey.sources[source_names[code]] = seen
@@ -217,6 +201,9 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     is_answer = _are(codes, names, {"answer_sent"})
     survey.unplaced_answers = int(np.count_nonzero(is_answer & (table["queue"].to_numpy() < 0)))
     is_request = _are(codes, names, {"request_received"})
+    survey.deleted = _anew(table, is_request & (table["code"].to_numpy() == DELETE_TOPIC))
+    is_acknowledged = _are(codes, names, {"message_acknowledged"})
+    survey.firsts = _anew(table, is_acknowledged & (table["queue_offset"].to_numpy() == 0))
     survey.offset_queries = int(np.count_nonzero(is_request & (table["code"].to_numpy() == QUERY_CONSUMER_OFFSET)))
     return survey
 
@@ -246,50 +233,12 @@ def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) ->
             survey.blocks.append(block)
 
 
-def _survey_source(sequence: Integers, after_ns: Integers, before_ns: Integers) -> SourceSurvey:
-    if (sequence[1:] < sequence[:-1]).any():
-        order = np.argsort(sequence, kind="stable")
-        sequence, after_ns, before_ns = sequence[order], after_ns[order], before_ns[order]
-    latest_ns = np.maximum.accumulate(after_ns)
-    seen = SourceSurvey(
-        runs=_runs(sequence, after_ns, before_ns), first_ns=int(after_ns.min()), last_ns=int(latest_ns[-1])
-    )
-    before_min_ns, before_max_ns = int(before_ns.min()), int(before_ns.max())
-    ends = int(sequence[0]), int(sequence[-1])
-    seen.spans = [Span(*ends, seen.first_ns, seen.last_ns, before_min_ns, before_max_ns)]
-    if len(sequence) > 1:
-        back_ns = latest_ns[:-1] - before_ns[1:]
-        is_back = back_ns > CLOCK_STEP_NS
-        if is_back.any():
-            seen.steps = int(np.count_nonzero(is_back & ~np.append(False, is_back[:-1])))
-            seen.step_ns = int(back_ns.max())
-        seen.disorder_ns = max(int((np.maximum.accumulate(before_ns)[:-1] - after_ns[1:]).max()), 0)
-    return seen
-
-
-def whole_of(seen: SourceSurvey) -> SourceSurvey:
-    """The survey of a source with the steps and the disorder from slice to slice added to those within slices."""
-    ended = sorted(seen.spans, key=lambda span: span.last)
-    latest_ns = list(accumulate((span.after_max_ns for span in ended), max))
-    last_before_ns = list(accumulate((span.before_max_ns for span in ended), max))
-    lasts = [span.last for span in ended]
-    steps, step_ns, disorder_ns = seen.steps, seen.step_ns, seen.disorder_ns
-    for span in seen.spans:
-        before = bisect_left(lasts, span.first)
-        if before > 0:
-            back_ns = latest_ns[before - 1] - span.before_min_ns
-            steps += back_ns > CLOCK_STEP_NS
-            step_ns = max(step_ns, back_ns if back_ns > CLOCK_STEP_NS else 0)
-            disorder_ns = max(disorder_ns, last_before_ns[before - 1] - span.after_min_ns)
-    return msgspec.structs.replace(seen, steps=steps, step_ns=step_ns, disorder_ns=disorder_ns)
-
-
-def _runs(sequence: Integers, after_ns: Integers, before_ns: Integers) -> list[Run]:
-    """The sorted numbers as runs; a number that stands twice begins a run of its own."""
-    breaks = np.flatnonzero(np.diff(sequence) != 1) + 1
-    firsts, lasts = np.concatenate(([0], breaks)), np.concatenate((breaks - 1, [len(sequence) - 1]))
-    columns = (sequence[firsts], sequence[lasts], after_ns[firsts], before_ns[lasts])
-    return [Run(*numbers) for numbers in zip(*(column.tolist() for column in columns), strict=True)]
+def _anew(table: pa.Table, flags: NDArray[np.bool_]) -> list[Anew]:
+    rows = np.flatnonzero(flags)
+    if not len(rows):
+        return []
+    fields = [name for name in Anew._fields if name in table.column_names]
+    return [Anew(**row) for row in table.select(fields).take(pa.array(rows)).to_pylist()]
 
 
 def merge(surveys: Iterable[Survey]) -> Survey:
@@ -300,6 +249,8 @@ def merge(surveys: Iterable[Survey]) -> Survey:
         whole.event_count += part.event_count
         whole.closes += part.closes
         whole.blocks += part.blocks
+        whole.deleted += part.deleted
+        whole.firsts += part.firsts
         whole.damages += part.damages
         whole.unplaced_answers += part.unplaced_answers
         whole.offset_queries += part.offset_queries
@@ -307,49 +258,10 @@ def merge(surveys: Iterable[Survey]) -> Survey:
         unknown.update(part.unknown_events)
         for name, seen in part.sources.items():
             known = whole.sources.get(name)
-            whole.sources[name] = seen if known is None else _merge_source(known, seen)
+            whole.sources[name] = seen if known is None else merge_source(known, seen)
     whole.sources = {name: whole_of(seen) for name, seen in whole.sources.items()}
     whole.unknown_events = dict(unknown)
     return whole
-
-
-def _merge_source(one: SourceSurvey, other: SourceSurvey) -> SourceSurvey:
-    stops = [survey.stopped_ns for survey in (one, other) if survey.stopped_ns is not None]
-    return SourceSurvey(
-        runs=one.runs + other.runs,
-        first_ns=min(one.first_ns, other.first_ns),
-        last_ns=max(one.last_ns, other.last_ns),
-        stopped_ns=max(stops) if stops else None,
-        lost_count=one.lost_count + other.lost_count,
-        losses=one.losses + other.losses,
-        spans=one.spans + other.spans,
-        holds=one.holds + other.holds,
-        steps=one.steps + other.steps,
-        step_ns=max(one.step_ns, other.step_ns),
-        disorder_ns=max(one.disorder_ns, other.disorder_ns),
-        brokers=one.brokers | other.brokers,
-    )
-
-
-@frozen
-class SequenceFaults:
-    """What is wrong with a source's sequence numbers."""
-
-    missing_count: int
-    first_missing: int
-    repeated_count: int
-
-
-def sequence_faults(runs: Iterable[Run]) -> SequenceFaults:
-    """Compare the numbers seen with 0, 1, 2, ... up to the highest."""
-    expected, missing, first_missing, repeated = 0, 0, -1, 0
-    for first, last, *_moments in sorted(runs):
-        if first > expected:
-            missing += first - expected
-            first_missing = expected if first_missing < 0 else first_missing
-        repeated += max(0, min(last + 1, expected) - first)
-        expected = max(expected, last + 1)
-    return SequenceFaults(missing, first_missing, repeated)
 
 
 def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_ms: float) -> tuple[Context, list[Gap]]:
@@ -362,7 +274,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         facts[name] = SourceFacts(
             last_ns=seen.last_ns,
             stopped_ns=seen.stopped_ns,
-            holes=holes_of(_holes(seen)),
+            holes=holes_of(holes_in(seen)),
             is_steady=not seen.steps,
         )
         gaps += _source_gaps(name, seen, faults, declared=name in history.declared_sources or bool(history.damages))
@@ -373,6 +285,12 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
     gaps += attendance_gaps(survey.attendance, history, policies)
     if not survey.event_count:
         gaps.append(Gap("empty", "", 0, "there are no events to judge"))
+    deleted = _deletions(survey)
+    begun_anew = _begun_anew(survey, deleted)
+    for (broker, topic, queue), times in sorted(begun_anew.items()):
+        where = f"{broker}/{topic}/{queue}"
+        text = f"queue {where} gave offset 0 twice and no deletion is told: its log may have begun anew in between"
+        gaps.append(Gap("begun anew", where, len(times), text))
     context = Context(
         wake_ns=round(wake_ms * 1_000_000),
         late_ns=round(late_ms * 1_000_000),
@@ -389,25 +307,37 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
             broker for name, seen in survey.sources.items() if seen.steps for broker in seen.brokers
         ),
         blocked=_blocked(survey.blocks),
+        deleted=deleted,
+        begun_anew=begun_anew,
     )
     return context, gaps
 
 
-def _holes(seen: SourceSurvey) -> Iterator[Interval]:
-    """When a source may have missed something: as it says itself, as its numbers show, and after its end."""
-    slack_ns = seen.disorder_ns + DISORDER_NS
-    for after_ns, before_ns in seen.losses:
-        yield after_ns - slack_ns, before_ns + slack_ns
-    runs = sorted(seen.runs)
-    if runs[0].first > 0:
-        yield -INTEGER_LIMIT, runs[0].first_after_ns + slack_ns
-    last = runs[0]
-    for run in runs[1:]:
-        if run.first > last.last + 1:
-            yield last.last_before_ns - slack_ns, max(run.first_after_ns, last.last_before_ns) + slack_ns
-        last = max(last, run, key=lambda one: one.last)
-    if seen.stopped_ns is None:
-        yield last.last_before_ns - slack_ns, INTEGER_LIMIT
+def _deletions(survey: Survey) -> dict[tuple[str, str], Holes]:
+    """When each topic was deleted."""
+    found: dict[tuple[str, str], list[Interval]] = {}
+    for each in survey.deleted:
+        found.setdefault((each.broker, each.topic), []).append((each.after_ns, each.before_ns + DELETION_NS))
+    return {name: holes_of(intervals) for name, intervals in found.items()}
+
+
+def _begun_anew(survey: Survey, deleted: dict[tuple[str, str], Holes]) -> dict[tuple[str, str, int], Holes]:
+    """When a queue began anew though nobody is seen to delete it: one source had its offset 0 acknowledged twice.
+
+    Somebody whose requests are not in the history may have deleted the topic at any time between the two.
+    """
+    told: dict[tuple[str, tuple[str, str, int]], list[Anew]] = {}
+    for each in survey.firsts:
+        told.setdefault((each.source, (each.broker, each.topic, each.queue)), []).append(each)
+    found: dict[tuple[str, str, int], list[Interval]] = {}
+    for (_source, name), firsts in told.items():
+        firsts.sort(key=lambda one: (one.after_ns, one.before_ns))
+        known = union(deleted.get((name[0], topic), NO_HOLES) for topic in {name[1], ""})
+        for one, other in pairwise(firsts):
+            between = np.array([[one.after_ns], [other.before_ns]], dtype=np.int64)
+            if not known.touch(*between)[0]:
+                found.setdefault(name, []).append((one.after_ns, other.before_ns))
+    return {name: holes_of(intervals) for name, intervals in found.items()}
 
 
 def _broker_holes(survey: Survey, facts: dict[str, SourceFacts]) -> dict[str, Holes]:

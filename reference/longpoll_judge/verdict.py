@@ -16,13 +16,14 @@ from attrs import evolve
 
 from longpoll_judge.answers import FOUND, NO_MATCHED_MSG
 from longpoll_judge.batch import Events, QueueName, make_batch
-from longpoll_judge.case import Case, Explanation, Log, Suspects, make_case, make_log
+from longpoll_judge.case import Case, Explanation, Log, Suspects, make_cases, make_log
 from longpoll_judge.clause import PULL_RESULTS
 from longpoll_judge.codes import judge_codes
 from longpoll_judge.connections import judge_connections
 from longpoll_judge.counting import judged_counts
 from longpoll_judge.holding import judge_holding
 from longpoll_judge.latency import bucket_counts
+from longpoll_judge.lives import NEITHER
 from longpoll_judge.logs import judge_log
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.promptness import judge_promptness
@@ -84,7 +85,7 @@ def judge_queue(name: QueueName, events: Events, log: Log, context: Context) -> 
     """Judge requests of one queue; returns rows of `RESULT_SCHEMA`."""
     if not any(map(len, map(events.rows, REQUEST_EVENTS))):
         return RESULT_SCHEMA.empty_table()
-    return judge_case(make_case(name, events, log, context))
+    return pa.concat_tables([judge_case(case) for case in make_cases(name, events, log, context)])
 
 
 def judge_case(case: Case) -> pa.Table:
@@ -240,7 +241,7 @@ def _unseen_tags(case: Case, answer_row: Integers, pull: Integers) -> int:
     selective: Any = np.array(
         [known is not None and not known.takes_everything for known in case.pulls.expressions], bool
     )
-    if not selective.any():
+    if not selective.any() or (case.life is not None and case.life.number == NEITHER):
         return 0
     width = np.maximum(end - first, 0)
     unseen = width - case.log.known_count(first, first + width)
