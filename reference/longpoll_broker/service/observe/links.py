@@ -107,6 +107,8 @@ class Link:
     connected: bool = field(default=False)
     started: bool = field(default=False)
     """The client's first byte was seen."""
+    acknowledged_ns: int = field(default=0)
+    """When the broker's bytes were acknowledged last."""
     ending: tuple[int, int] | None = field(default=None)
     """One side has ended, between these moments; what waits for the other is still sent."""
     half_closed: tuple[int, int] | None = field(default=None)

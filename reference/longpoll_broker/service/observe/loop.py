@@ -29,6 +29,8 @@ TICK_S: Final = 0.005
 """The longest poll while there are connections; the interval of an arrival is about twice as long at most."""
 IDLE_S: Final = 1.0
 """The longest poll while there are none."""
+OWING_S: Final = 0.001
+"""The longest poll while an acknowledgement is owed, and the least time from one to the next of a connection."""
 CHUNK_SIZE: Final = 256 * 1024
 """Bytes asked of one socket before the next has its turn, and the most that wait for one that takes none."""
 READY_MAX: Final = 1000
@@ -55,6 +57,8 @@ class RelayLoop:
         self._links: dict[Link, None] = {}
         self._connecting: dict[Link, None] = {}
         self._stuck: dict[Side, None] = {}
+        self._owing: dict[Link, None] = {}
+        """Links of which the broker's bytes were read and not yet acknowledged."""
         self._paused: list[Door] = []
         self._resume_ns = 0
         self._pass = 1
@@ -94,7 +98,7 @@ class RelayLoop:
     def _run(self) -> None:
         while not self._stopping:
             begun_ns = self._now_ns()
-            ready = self.poller.poll(TICK_S if self._links else IDLE_S)
+            ready = self.poller.poll((OWING_S if self._owing else TICK_S) if self._links else IDLE_S)
             self._pass += 1
             for data, readable, writable in ready:
                 if type(data) is Side:
@@ -103,6 +107,8 @@ class RelayLoop:
                     assert type(data) is Door
                     self._accept(data)
             self._tell()
+            if self._owing:
+                self._acknowledge_all()
             if self._connecting or self._paused or self._stuck:
                 self._look_at_clock(begun_ns)
             if len(ready) < READY_MAX:
@@ -155,7 +161,7 @@ class RelayLoop:
             self._pass_on(link.broker, content)
             return
         self._told.append(lambda: link.tap.answered(content, after_ns, before_ns))
-        self._acknowledge(link, arrivals)
+        self._owing[link] = None
         if link.rewrite is None:
             self._pass_on(link.client, content)
         else:
@@ -167,6 +173,14 @@ class RelayLoop:
         """Remember that a poll which watched the side did not report it."""
         if side.busy_pass < self._pass - 1:
             side.arrivals.looked(self._quiet_ns, side.arrivals.read)
+
+    def _acknowledge_all(self) -> None:
+        """Acknowledge what was read, but no connection more often than it is worth."""
+        now_ns = self._now_ns()
+        for link in [link for link in self._owing if now_ns - link.acknowledged_ns >= OWING_S * 1e9]:
+            del self._owing[link]
+            link.acknowledged_ns = now_ns
+            self._acknowledge(link, link.broker.arrivals)
 
     def _acknowledge(self, link: Link, arrivals: Arrivals) -> None:
         """Have what the broker's kernel holds back until we acknowledge come now, and know when that was."""
@@ -370,6 +384,7 @@ class RelayLoop:
             after_ns = link.half_closed[0]
         self._links.pop(link, None)
         self._connecting.pop(link, None)
+        self._owing.pop(link, None)
         for side in (link.client, link.broker):
             if side.reads or side.writes:
                 self.poller.unregister(side.socket)
