@@ -1,5 +1,9 @@
 """What every command shares: one JSON object or a human table on stdout, progress on stderr, exit codes.
 
+Names of topics, groups, clients and files, tags, and what a history or a peer says come from strangers. So every text
+is shown as it is, never as markup, and what could steer a terminal is written out (`plain`): by the consoles, tables,
+`say` and `emit_json` themselves, for nobody has to remember it. Only `styled` makes colours, of a template of our own.
+
 Leaves out what the commands say; each command's module does that.
 """
 
@@ -8,6 +12,7 @@ from __future__ import annotations
 import enum
 import errno
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,14 +24,19 @@ from typing import Any, Final, NoReturn, ParamSpec
 import click
 import msgspec
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
+from longpoll.guard import printable
 from longpoll_broker.errors import BrokerUserError
 from longpoll_judge.errors import JudgeUserError
 from longpoll_spec.errors import MemoryShortError, SpecUserError
 
 P = ParamSpec("P")
+_UNSEEN: Final = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+"""What JSON may hold as it is, and no terminal should: a text of JSON has it within strings only."""
 
 
 class NotWritableError(Exception):
@@ -41,6 +51,10 @@ WIDTH_OF_A_FILE: Final = 140
 
 class _Console(Console):
     """Rich's, less its own idea of what a closed pipe is: exit code 1."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print texts as they are, and what `styled` made in colours."""
+        super().print(*(Text(plain(each)) if isinstance(each, str) else each for each in objects), **options)
 
     def on_broken_pipe(self) -> NoReturn:
         """Let the command end as any other that the system refuses something."""
@@ -60,9 +74,40 @@ class Exit(enum.IntEnum):
     UNKNOWN = 3
 
 
+def plain(text: str) -> str:
+    """A text of strangers on a terminal: whatever is no visible letter is written out, but for ends of lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def styled(template: str, *values: object) -> Text:
+    """Our own markup with `{}` for each of the values, which stay as they are."""
+    return Text.from_markup(template.format(*(escape(plain(str(value))) for value in values)), emoji=False)
+
+
+def say(text: str) -> None:
+    """Write lines to stdout, at once and without a width."""
+    sys.stdout.write(plain(text) + "\n")
+    sys.stdout.flush()
+
+
 def progress_bar(*columns: ProgressColumn) -> Progress:
     """A bar on stderr that is gone when it is done, and is not drawn where nobody sees it."""
-    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    shown = columns or (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    return _Progress(*shown, console=err, transient=True, disable=not err.is_terminal)
+
+
+class _Progress(Progress):
+    """Rich's, with descriptions as they are."""
+
+    def add_task(self, description: str, *options: Any, **fields: Any) -> TaskID:
+        """Add a task."""
+        return super().add_task(printable(description), *options, **fields)
+
+    def update(self, task_id: TaskID, **fields: Any) -> None:
+        """Change a task."""
+        if fields.get("description") is not None:
+            fields["description"] = printable(fields["description"])
+        super().update(task_id, **fields)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -88,7 +133,7 @@ def user_mistakes(command: Callable[P, None]) -> Callable[P, None]:
 
 def fail(message: str, code: Exit = Exit.USER) -> NoReturn:
     """Print one line on stderr and leave with the code."""
-    err.print(f"longpoll: {message}", soft_wrap=True, markup=False)
+    err.print(f"longpoll: {message}", soft_wrap=True)
     sys.exit(code)
 
 
@@ -118,17 +163,26 @@ def _telling(place: Path, what: str) -> Iterator[None]:
         raise NotWritableError(f"cannot write {what} {place}: {error.strerror}; name another place") from None
 
 
+def _as_json(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
 def emit_json(value: Any) -> None:
     """Print one JSON object on a line of its own."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.write(_UNSEEN.sub(_as_json, msgspec.json.encode(value).decode()) + "\n")
     sys.stdout.flush()
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a human table; cells are shown with `str`."""
-    grid = Table(title=title, title_justify="left")
+    """Print a human table; cells are shown with `str`, but for what `styled` made."""
+    grid = Table(title=Text(plain(title), style="table.title"), title_justify="left")
     for column in columns:
-        grid.add_column(column, overflow="fold")
+        grid.add_column(Text(plain(column)), overflow="fold")
     for row in rows:
-        grid.add_row(*(str(cell) for cell in row))
+        grid.add_row(*map(cell_of, row))
     out.print(grid)
+
+
+def cell_of(value: object) -> Text:
+    """What a table shows of a value."""
+    return value if isinstance(value, Text) else Text(plain(str(value)))

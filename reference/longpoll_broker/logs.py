@@ -33,8 +33,9 @@ LINES_PER_SECOND_MAX: Final = 20
 """Lines of one place in the code within a second; the next one after it says how many were left out."""
 _FIELDS: Final = "longpoll_fields"
 _LEFT_OUT: Final = "longpoll_left_out"
-_CONTROLS: Final = {code: f"\\u{code:04x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
-"""What would end a line or steer a terminal, and how it is written instead, in JSON too."""
+_UNSEEN: Final = (0xAD, 0x61C, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
+_CONTROLS: Final = {code: f"\\u{code:04x}" for code in (*range(32), *range(127, 160), *_UNSEEN)}
+"""What would end a line, steer a terminal or turn the order of letters, and how it is written instead, in JSON too."""
 
 
 def event(name: str, /, **fields: Any) -> dict[str, dict[str, Any]]:

@@ -83,5 +83,5 @@ def render_junit(result: Result) -> str:
 
 
 def _clean(text: str) -> str:
-    """Text without the characters that XML cannot hold."""
-    return "".join(letter if letter >= " " or letter in "\t\n" else " " for letter in text)
+    """Text without the characters that XML cannot hold, or that turn the order of letters."""
+    return "".join(letter if letter.isprintable() or letter in "\t\n" else " " for letter in text)

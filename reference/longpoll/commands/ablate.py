@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from longpoll.output import Exit, emit_json, fail, json_option, out, progress_bar, table, user_mistakes
+from longpoll.output import Exit, cell_of, emit_json, fail, json_option, out, progress_bar, styled, table, user_mistakes
 from longpoll_spec.policy import PRESETS, preset
 
 if TYPE_CHECKING:
@@ -83,15 +84,15 @@ def _show(rows: Sequence[Row]) -> None:
     out.print("The number behind a property is the steps of its shortest run; --json has the runs as tokens.")
 
 
-def _said(row: Row) -> str:
-    parts = [", ".join(f"{verdict.name} ({verdict.depth})" for verdict in row.violations)]
+def _said(row: Row) -> Text:
+    parts: list[Text | str] = [", ".join(f"{verdict.name} ({verdict.depth})" for verdict in row.violations)]
     if row.undecided:
-        parts.append(f"[yellow]undecided: {', '.join(row.undecided)}[/]")
+        parts.append(styled("[yellow]undecided: {}[/]", ", ".join(row.undecided)))
     if row.redundant_because:
-        parts.append(f"[green]redundant:[/] {row.redundant_because}")
+        parts.append(styled("[green]redundant:[/] {}", row.redundant_because))
     if row.problem:
-        parts.append(f"[bold red]{row.problem}[/]")
-    return "\n".join(part for part in parts if part)
+        parts.append(styled("[bold red]{}[/]", row.problem))
+    return Text("\n").join(cell_of(part) for part in parts if part)
 
 
 def _exit_of(rows: Sequence[Row]) -> Exit:

@@ -109,7 +109,7 @@ def _tell_done(fields: dict[str, Any], text: str, *, as_json: bool) -> None:
     if as_json:
         emit_json(fields)
     else:
-        out.print(text, markup=False)
+        out.print(text)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

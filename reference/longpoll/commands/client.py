@@ -22,7 +22,8 @@ import click
 from attrs import define
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from longpoll.output import Exit, emit_json, err, fail, json_option, out, user_mistakes
+from longpoll.guard import printable
+from longpoll.output import Exit, emit_json, err, fail, json_option, out, say, user_mistakes
 from longpoll.server_options import Server, server_options
 from longpoll_broker.errors import ClientError, ConfigError
 from longpoll_broker.service.client import (
@@ -276,12 +277,10 @@ def print_message(message: ReceivedMessage, *, as_json: bool) -> None:
         emit_json(message_fields(message))
         return
     when = datetime.fromtimestamp(message.store_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
-    body = message.body.decode("utf-8", "backslashreplace").replace("\n", "\\n")
-    # Bodies come from strangers: a control character must not reach the terminal.
-    shown = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in body)
+    body = message.body.decode("utf-8", "backslashreplace")
     tags = f" [{message.tags}]" if message.tags else ""
-    sys.stdout.write(f"{when} {message.queue_id}:{message.queue_offset}{tags} {shown}\n")
-    sys.stdout.flush()
+    # On one line whatever it holds.
+    say(printable(f"{when} {message.queue_id}:{message.queue_offset}{tags} {body}"))
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -342,7 +341,7 @@ def consume(
                 seen += 1
                 bar.update(task, completed=seen)
     if not as_json:
-        err.print(f"consumed {seen:,} messages of {topic} as {group}", markup=False)
+        err.print(f"consumed {seen:,} messages of {topic} as {group}")
     if count is not None and seen < count:
         sys.exit(Exit.UNKNOWN)
 

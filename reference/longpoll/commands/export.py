@@ -89,7 +89,7 @@ def export(
         emit_json({"policy": policy.name, "bounds": model.bounds.name, "to": target, "files": list(map(str, made))})
         return
     for path in made:
-        out.print(str(path), soft_wrap=True, markup=False)
+        out.print(str(path), soft_wrap=True)
 
 
 def _write(directory: Path, made: Mapping[Path, str], *, force: bool) -> None:

@@ -159,8 +159,8 @@ def _followed(
             if each.verdict == "violated" and place not in told:
                 told.add(place)
                 line = f"{each.clause} {each.topic}/{each.queue} {each.request}: {each.why}"
-                err.print(line, markup=False, soft_wrap=True)
-        err.print(f"{result.events} events so far: {result.verdict}", markup=False)
+                err.print(line, soft_wrap=True)
+        err.print(f"{result.events} events so far: {result.verdict}")
 
     with _interruptible() as stops:
         return follow(paths, engine=engine, master=master, wake_ms=wake_ms, late_ms=late_ms, tell=tell, stops=stops)

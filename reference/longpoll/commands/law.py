@@ -19,7 +19,7 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.commands import law_shown
 from longpoll.commands.engine_options import engine_options, opened
-from longpoll.output import Exit, emit_json, fail, json_option, progress_bar, table, user_mistakes
+from longpoll.output import Exit, emit_json, fail, json_option, progress_bar, say, table, user_mistakes
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, REQUESTS_MAX, SIZES, named
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.engines.exploration import Exploration
@@ -327,7 +327,7 @@ def properties(*, policy_name: str, knobs: Sequence[str], as_json: bool) -> None
 
 def _write(made: str, output: Path | None) -> None:
     if output is None:
-        click.echo(made, nl=False)
+        say(made.removesuffix("\n"))
         return
     try:
         output.write_text(made, encoding="utf-8")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import click
+from rich.text import Text
 
-from longpoll.output import out, table
+from longpoll.output import out, say, styled, table
 from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.response import BOUNDS as RESPONSE_BOUNDS
 from longpoll_spec.engines.survey import Row, Survey
@@ -98,7 +98,7 @@ def show_survey(found: Survey) -> None:
         _show_counts(each)
     asked = found.asked
     if not all(each.complete for each in found.explorations):
-        out.print("[yellow]Stopped early: what is unknown was not found in these states.[/]")
+        out.print(styled("[yellow]Stopped early: what is unknown was not found in these states.[/]"))
     out.print(f"time waits for: {', '.join(asked.urgent) or 'nothing'}", soft_wrap=True)
     for bound in found.response:
         ticks = "none" if bound.ticks is None else f"{bound.ticks} ticks"
@@ -109,7 +109,7 @@ def show_survey(found: Survey) -> None:
     missing = [verdict.name for verdict in meant if verdict.verdict != "reached"]
     out.print(f"meant to be reached: {len(meant) - len(missing)} of {len(meant)} are")
     if missing:
-        out.print(f"[yellow]not reached: {', '.join(missing)}[/]", soft_wrap=True)
+        out.print(styled("[yellow]not reached: {}[/]", ", ".join(missing)), soft_wrap=True)
     if asked.seen is not None:
         _show_coverage(asked)
     late = [(bound.name, bound.token) for bound in found.response if bound.token is not None]
@@ -143,9 +143,9 @@ def _cells(policy: str) -> Callable[[Row], tuple[object, ...]]:
 def show_tokens(tokens: Iterable[tuple[str, str | None]]) -> None:
     """Print the command that explains each counterexample, each on a line that can be copied whole."""
     for name, token in tokens:
-        click.echo(f"{name}: longpoll explain {token}")
+        say(f"{name}: longpoll explain {token}")
 
 
-def coloured(verdict: str) -> str:
-    """A verdict as markup."""
-    return f"[{COLOURS[verdict]}]{verdict}[/]"
+def coloured(verdict: str) -> Text:
+    """A verdict in its colour."""
+    return styled(f"[{COLOURS[verdict]}]{{}}[/]", verdict)

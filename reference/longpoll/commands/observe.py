@@ -13,7 +13,8 @@ from types import FrameType
 import click
 
 from longpoll.commands.serve import address
-from longpoll.output import Exit, emit_json, fail, user_mistakes
+from longpoll.guard import printable
+from longpoll.output import Exit, emit_json, fail, say, user_mistakes
 from longpoll_broker.logs import logging_to
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe import Observer
@@ -89,5 +90,4 @@ def _say_ready(observer: Observer, record: Path, *, as_json: bool) -> None:
     words = [f"broker={name}@{door}" for name, door in doors.items()]
     if served is not None:
         words.append(f"name-server={served}")
-    sys.stdout.write(" ".join(["ready", *words, f"record={record}"]) + "\n")
-    sys.stdout.flush()
+    say(printable(" ".join(["ready", *words, f"record={record}"])))

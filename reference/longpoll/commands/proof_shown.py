@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import click
+from rich.text import Text
 
 from longpoll.commands.law_shown import BY_CONSTRUCTION, coloured, show_tokens
-from longpoll.output import out, table
+from longpoll.output import out, say, styled, table
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt import Obligation, Proof
 from longpoll_spec.engines.smt_any import AnyProof
@@ -83,7 +83,7 @@ def show_proof(found: Proof, any_number: Mapping[str, Any]) -> None:
     table("Proof", ("property", "verdict", "by"), ((name, *_by(found, name)) for name in names))
     show_tokens((each.property_name, each.token) for each in found.obligations if each.token is not None)
     if found.given_up:
-        click.echo(f"not needed or not kept by this policy: {', '.join(found.given_up)}")
+        say(f"not needed or not kept by this policy: {', '.join(found.given_up)}")
     for name in found.needed:
         if found.verdict(name) == "unknown":
             _show_unknown(found, name)
@@ -97,12 +97,12 @@ def _world(bounds: Bounds) -> str:
 
 def _show_cutoff(any_number: Mapping[str, Any]) -> None:
     if any_number["cutoff"] is None:
-        out.print(f"[yellow]no proof for any number: {any_number['why_not']}[/]", soft_wrap=True)
+        out.print(styled("[yellow]no proof for any number: {}[/]", any_number["why_not"]), soft_wrap=True)
     else:
         out.print(f"what is proved for 1 to {any_number['cutoff']} requests is proved for any number")
 
 
-def _by(found: Proof, name: str) -> tuple[str, str]:
+def _by(found: Proof, name: str) -> tuple[Text, str]:
     rows = [each for each in found.obligations if each.property_name == name]
     how = ", ".join(f"{each.step} {each.seconds:.2f} s" for each in rows)
     return coloured(BY_CONSTRUCTION if name in found.by_construction else found.verdict(name)), how
@@ -114,5 +114,5 @@ def _show_unknown(found: Proof, name: str) -> None:
         shown = each.counterexample
         if each.property_name == name and shown is not None:
             step = "is broken" if shown.action is None else f"is broken by the step {shown.action.label}"
-            click.echo(f"\n{name}: not {WORDS[each.step]}. In this state, which no run need reach, it {step}:")
-            click.echo(states.render(found.model, shown.state, shown.parameters))
+            say(f"\n{name}: not {WORDS[each.step]}. In this state, which no run need reach, it {step}:")
+            say(states.render(found.model, shown.state, shown.parameters))

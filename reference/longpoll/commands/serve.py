@@ -18,7 +18,8 @@ from attrs import evolve
 from prometheus_client import CollectorRegistry, start_http_server
 
 from longpoll.commands.broker_conf import read_broker_conf
-from longpoll.output import Exit, emit_json, err, fail, user_mistakes
+from longpoll.guard import printable
+from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.errors import BrokerUserError, ConfigError
 from longpoll_broker.logs import Format, logging_to
@@ -95,7 +96,7 @@ def serve(
     if config_file is not None:
         broker_config, store_config, unknown = read_broker_conf(config_file)
         if unknown:
-            err.print(f"longpoll: {config_file}: these keys are not used: {', '.join(unknown)}", markup=False)
+            err.print(f"longpoll: {config_file}: these keys are not used: {', '.join(unknown)}")
     if acl_file is not None:
         broker_config = evolve(broker_config, acl_file=str(acl_file.absolute()))
     runtime = RealRuntime(server_tls=_server_tls(tls_certificate, tls_key))
@@ -172,5 +173,4 @@ def _say_ready(broker: Broker, directory: str, metrics: str | None, *, as_json: 
     if as_json:
         emit_json({"ready": True, **places})
     else:
-        sys.stdout.write("ready " + " ".join(f"{name}={place}" for name, place in places.items()) + "\n")
-        sys.stdout.flush()
+        say(printable("ready " + " ".join(f"{name}={place}" for name, place in places.items())))

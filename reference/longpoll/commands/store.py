@@ -14,6 +14,7 @@ import attrs
 import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
+from longpoll.guard import printable
 from longpoll.output import Exit, emit_json, err, json_option, out, progress_bar, table, user_mistakes
 from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.store.inspect import (
@@ -184,7 +185,7 @@ def dump_command(
         damaged = [place for place in torn if place.followed or not found.crashed]
     for place in torn:
         text = f"longpoll: {place.file}, byte {place.offset}: found {place.found}, expected {place.expected}"
-        err.print(text, soft_wrap=True, markup=False)
+        err.print(text, soft_wrap=True)
     if damaged:
         raise SystemExit(Exit.VIOLATED)
 
@@ -300,6 +301,5 @@ def _print_lines(lines: Iterator[dict[str, Any]], as_json: bool) -> None:
             emit_json(line)
         else:
             text = "  ".join(f"{name}={value}" for name, value in line.items())
-            # Properties are separated by control characters, which a terminal must not see.
-            shown = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
-            out.print(shown, markup=False, soft_wrap=True)
+            # Properties are separated by control characters; all of them stay on one line.
+            out.print(printable(text), soft_wrap=True)

@@ -152,8 +152,8 @@ def verify(
         emit_json(told)
     else:
         page.print()
-        err.print(f"report: {path}", markup=False, soft_wrap=True)
-        err.print(f"history: {recorded}", markup=False, soft_wrap=True)
+        err.print(f"report: {path}", soft_wrap=True)
+        err.print(f"history: {recorded}", soft_wrap=True)
     sys.exit(page.exit_code)
 
 
@@ -250,7 +250,7 @@ def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
 
 def _judge(page: Page, job: Job, limits: Limits, results: list[Result]) -> None:
     def judge() -> Sequence[Row]:
-        say = partial(err.print, style="dim", markup=False)
+        say = partial(err.print, style="dim")
         result, rows = history.judged(job.recorded, job.known, limits, say)
         results.append(result)
         return rows
@@ -270,7 +270,7 @@ def _stage(page: Page, part: str, title: str, work: Callable[[Callable[[int, int
 
 @contextmanager
 def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with progress_bar(*columns) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

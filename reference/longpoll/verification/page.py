@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from attrs import define, field, frozen
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from longpoll import guard
-from longpoll.output import USER_ERRORS, Exit, err, out
+from longpoll.output import USER_ERRORS, Exit, cell_of, err, out, styled
 from longpoll_broker.errors import BrokerError
 
 Outcome: TypeAlias = Literal["ok", "violated", "unknown", "skipped"]
-MARKS: Final[dict[Outcome, str]] = {
-    "ok": "[green]ok[/]",
-    "violated": "[bold red]violated[/]",
-    "unknown": "[yellow]unknown[/]",
-    "skipped": "[dim]skipped[/]",
-}
+MARKS: Final[dict[Outcome, str]] = {"ok": "green", "violated": "bold red", "unknown": "yellow", "skipped": "dim"}
+"""The colour of each outcome."""
+
+
+def _mark(outcome: Outcome) -> Text:
+    return styled(f"[{MARKS[outcome]}]{{}}[/]", outcome)
 
 
 @frozen
@@ -61,11 +61,12 @@ class Page:
         """Add rows, and say each on stderr as it comes."""
         for row in rows:
             self.rows.append(row)
-            err.print(f"  {MARKS[row.outcome]} {row.part}: {escape(row.what)} [dim]({row.seconds:.1f} s)[/]")
+            said = styled("{}: {} [dim]({} s)[/]", row.part, row.what, f"{row.seconds:.1f}")
+            err.print(Text(" ").join([Text(" "), _mark(row.outcome), said]))
 
     def stage(self, title: str, work: Callable[[], Sequence[Row]], *, part: str) -> None:
         """Run one stage under a title and add its rows; where it fails, a row that says so stands for them."""
-        err.print(f"[bold]{escape(title)}[/]")
+        err.print(styled("[bold]{}[/]", title))
         watch = Stopwatch()
         rows = guard.attempted(work)
         if isinstance(rows, guard.Raised):
@@ -91,23 +92,19 @@ class Page:
         for row in self.rows:
             if row.part != part and part:
                 grid.add_section()
-            grid.add_row(
+            cells = (
                 row.part if row.part != part else "",
-                escape(row.what),
-                MARKS[row.outcome],
-                escape(shown(row.detail)),
+                row.what,
+                _mark(row.outcome),
+                row.detail,
                 f"{row.seconds:.1f}",
             )
+            grid.add_row(*map(cell_of, cells))
             part = row.part
         out.print(grid)
         for row in self.rows:
             if row.token is not None:
-                out.print(f"{row.what}:\n  longpoll explain {row.token}", soft_wrap=True, markup=False)
-
-
-def shown(text: str) -> str:
-    """Text of several lines with what a terminal would act on escaped: some of it comes from a broker."""
-    return "\n".join(guard.printable(line) for line in text.split("\n"))
+                out.print(f"{row.what}:\n  longpoll explain {row.token}", soft_wrap=True)
 
 
 def _why(error: Exception) -> str:

@@ -46,7 +46,7 @@ class AccountFile:
         try:
             node = yaml.compose(content, Loader=yaml.SafeLoader)
         except (yaml.YAMLError, RecursionError) as error:
-            raise ConfigError(f"it is no YAML: {' '.join(str(error).split())}") from None
+            raise ConfigError(f"it is no YAML{_place(error)}") from None
         if node is None or not node.value:
             node = MappingNode(_MAP, [])
         if not isinstance(node, MappingNode):
@@ -202,3 +202,12 @@ def _lay_out(node: Node, done: set[int]) -> None:
     for item in node.value:
         for part in item if isinstance(node, MappingNode) else (item,):
             _lay_out(part, done)
+
+
+def _place(error: Exception) -> str:
+    """Where a file stops being YAML; not what stands there, for a secret may."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    if mark is not None:
+        return f": look at line {mark.line + 1}, column {mark.column + 1}, and before"
+    position = getattr(error, "position", None)
+    return "" if position is None else f": look at character {position + 1}"

@@ -137,4 +137,4 @@ def _convert(row: Any, kind: Any, name: str) -> Any:
     try:
         return msgspec.convert(row, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{name} holds {row!r}, which cannot be used ({error}); repair it") from None
+        raise ConfigError(f"{name} holds {repr(row)[:200]}, which cannot be used ({error}); repair it") from None
