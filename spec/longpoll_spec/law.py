@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import attrs
+from attrs import frozen
 
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds
@@ -39,6 +40,28 @@ def _waiting(action: Action, actions: tuple[Action, ...]) -> Action:
         return action
     idle = all_of(~other.guard for other in actions if other.urgent)
     return attrs.evolve(action, guard=action.guard & idle)
+
+
+@frozen
+class Fairness:
+    """What is assumed of a run that goes on for ever."""
+
+    weak: tuple[str, ...]
+    """Labels of action instances that come about, if from some moment on they could always: weak fairness of each."""
+    time_passes: bool
+    """Time passes again and again, unless in the end it changes nothing any more."""
+
+
+def fairness_of(model: Model) -> Fairness:
+    """Every urgent action comes about in the end, and so does time.
+
+    No more is assumed: nobody need append, pull, commit, fail or stop. Fairness of `Next` as a whole is not enough: of
+    a queue that can be cut back a message is appended, shown and cut off again for ever, and nobody is answered. Weak
+    fairness of each urgent action and of `tick` is enough in one queue without tags. Among several, or where walkers
+    put back what they keep, appends and cuts can come so densely that `tick` is never enabled for long, or at all: that
+    they do not, in one tick endlessly, has to be assumed, and `time_can_pass` shows that no state forbids it.
+    """
+    return Fairness(tuple(action.label for action in model.actions if action.urgent or action.name == "tick"), True)
 
 
 def properties_of(model: Model) -> tuple[Property, ...]:

@@ -2,7 +2,8 @@ r"""The law as TLA+: a module and its configuration, for TLC, whose states must 
 
 Every action instance is an operator over its guard's operator, so that `tick` can say what it waits for. A property
 that speaks of a step is the invariant that no such step is possible; what must be reached is an invariant that it never
-is, to be seen violated. Leaves out refinement, fairness and symmetry.
+is, to be seen violated. What is assumed of a run stands beside (`Fairness`, `TimePasses`), with what it gives
+(`Answered`): these three are for whoever asks for progress. Leaves out refinement and symmetry.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from longpoll_spec.law import fairness_of
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.render.notation import (
     Notation,
@@ -39,6 +41,10 @@ NOTATION: Final = Notation(
 NEVER: Final = "Never_"
 """Begins the name of the invariant whose violation shows that a `sometimes` property is reached."""
 GUARD: Final = "can_"
+FAIRNESS: Final = "Fairness"
+TIME_PASSES: Final = "TimePasses"
+ANSWERED: Final = "Answered"
+FAIR_SPECIFICATION: Final = "FairSpec"
 SHOWN: Final = "Shown"
 """The name of a state as TLC shows it: with words for the values that have words."""
 
@@ -71,7 +77,10 @@ def tla_of(model: Model, properties: Sequence[Property]) -> str:
 
 def tla_configuration_of(model: Model, properties: Sequence[Property]) -> str:
     """The `.cfg` beside the module: every `always` is checked; a `sometimes` is one line to uncomment."""
-    lines = ["SPECIFICATION Spec"]
+    lines = [
+        f"\\* For progress take {FAIR_SPECIFICATION} for Spec, no INVARIANT, and PROPERTY {ANSWERED}.",
+        "SPECIFICATION Spec",
+    ]
     lines += [f"CONSTANT {name} = {value}" for name, value in parameters_of(model).items()]
     lines += ["CHECK_DEADLOCK FALSE", f"ALIAS {SHOWN}", "INVARIANT TypeOK"]
     lines += [f"INVARIANT {item.name}" for item in properties if item.kind != "sometimes"]
@@ -176,6 +185,26 @@ def _actions(model: Model, guards: Sequence[tuple[Action, str]], writer: Writer)
         yield f"  \\/ {identifier(action.label)}"
     yield ""
     yield "Spec == Init /\\ [][Next]_vars"
+    yield ""
+    yield from _progress(model)
+
+
+def _progress(model: Model) -> Iterator[str]:
+    """What is assumed of a run that goes on for ever (`law.fairness_of`), and that every pull is then answered."""
+    yield "\\* The broker's threads run, and so does time: each of these comes about, if it could from some moment on."
+    yield f"{FAIRNESS} =="
+    for label in fairness_of(model).weak:
+        yield f"  /\\ WF_vars({identifier(label)})"
+    yield ""
+    yield "\\* Assumed too: among several queues or tags, or where walkers put back, tick may have no room."
+    yield f"{TIME_PASSES} == []<><<tick>>_vars \\/ <>[]({GUARD}tick /\\ ~ENABLED <<tick>>_vars)"
+    yield ""
+    yield f"{FAIR_SPECIFICATION} == Spec /\\ {FAIRNESS}"
+    yield ""
+    yield "\\* Every pull is answered."
+    yield f"{ANSWERED} =="
+    for request in model.state.requests:
+        yield f"  /\\ [](open_{request.index} => <>(~open_{request.index}))"
     yield ""
 
 

@@ -64,6 +64,22 @@ def run_tlc(name: str, module: str, configuration: str, directory: Path) -> TlcR
     return _read(_tlc(name, directory))
 
 
+def keeps(name: str, module: str, parameters: Mapping[str, int], wanted: str, directory: Path) -> bool:
+    """Whether every run of a specification `Tried` in the module keeps a temporal property.
+
+    Raises `RuntimeError` as `run_tlc` does.
+    """
+    (directory / f"{name}.tla").write_text(module)
+    constants = [f"CONSTANT {parameter} = {value}" for parameter, value in parameters.items()]
+    lines = ["SPECIFICATION Tried", *constants, "CHECK_DEADLOCK FALSE", f"PROPERTY {wanted}"]
+    (directory / f"{name}.cfg").write_text("\n".join([*lines, ""]))
+    said = _tlc(name, directory)
+    if re.search(r"^Error: Temporal propert(?:y|ies) .*violated", said, re.MULTILINE):
+        return False
+    _found(COMPLETE, said)
+    return True
+
+
 def placed_by_tlc(model: Model, runs: Sequence[Order], hidden: Iterable[str], directory: Path) -> list[int]:
     """How many steps of each of the runs the law can take, by TLC; one start for all of them.
 

@@ -1,0 +1,85 @@
+"""Every fair run answers every pull; with less than fairness, or with a fault in the law, some run leaves one open."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import attrs
+import pytest
+
+from longpoll_spec.bounds import TIMEOUTS, Bounds, named
+from longpoll_spec.engines.fair import unanswered
+from longpoll_spec.law import Fairness, fairness_of, law_of
+from longpoll_spec.policy import preset
+from longpoll_spec.testing.cases import quick_if
+from longpoll_spec.testing.slips import forgetting, slipped, without
+
+OURS: Final = ("strict", "strict-clone")
+CUT: Final = frozenset({"truncate"})
+TWO_TAGS: Final = Bounds("two-tags", requests=1, messages=1, tags=2, aspects=CUT)
+TWO_QUEUES: Final = Bounds("two-queues", requests=1, messages=1, queues=2, aspects=CUT)
+WORLDS: Final[dict[str, Bounds]] = {
+    each.name: each
+    for each in (
+        named("tiny", preset("rocketmq-4.9")),
+        named("truncate", preset("strict")),
+        named("crash", preset("strict")),
+        TIMEOUTS["timeout"],
+        TWO_TAGS,
+        TWO_QUEUES,
+    )
+}
+QUICK: Final = ("truncate", "two-tags")
+
+
+@pytest.mark.parametrize("policy", OURS)
+@pytest.mark.parametrize("world", quick_if(WORLDS, lambda name: name in QUICK))
+def test_our_policies_answer_every_pull(policy: str, world: str) -> None:
+    """No fair run of ours leaves a pull open for ever, whatever is appended, cut back or lost."""
+    assert unanswered(law_of(preset(policy), WORLDS[world])) is None
+
+
+def test_nothing_need_happen_without_fairness() -> None:
+    """Where nothing is assumed a run may stop, and a pull is never answered though every deadline is kept."""
+    found = unanswered(law_of(preset("strict"), WORLDS["truncate"]), Fairness((), time_passes=False))
+
+    assert found is not None
+    assert found.steps == ()
+
+
+def test_weak_fairness_is_enough_in_one_queue_without_tags() -> None:
+    """Each urgent action and tick: then a queue that is cut back again and again keeps nobody waiting."""
+    model = law_of(preset("strict"), WORLDS["truncate"])
+
+    assert unanswered(model, attrs.evolve(fairness_of(model), time_passes=False)) is None
+
+
+@pytest.mark.parametrize("world", [TWO_TAGS, TWO_QUEUES], ids=lambda world: world.name)
+def test_weak_fairness_is_not_enough_among_several(world: Bounds) -> None:
+    """Messages for others can be appended, shown and cut back so densely that time never passes."""
+    model = law_of(preset("strict"), world)
+    found = unanswered(model, attrs.evolve(fairness_of(model), time_passes=False))
+
+    assert found is not None
+    assert {"append", "make_visible", "truncate"} <= {label.partition("(")[0] for label in found.steps}
+    assert "tick" not in found.steps
+
+
+def test_rocketmq_leaves_dropped_pulls_open() -> None:
+    """What 4.9 drops nobody answers, however fair the run."""
+    assert unanswered(law_of(preset("rocketmq-4.9"), WORLDS["truncate"])) is not None
+
+
+PLAIN: Final = Bounds("plain", requests=1, messages=1)
+
+
+def test_a_pull_that_is_held_for_ever_is_seen() -> None:
+    """Planted: a tick that spares deadlines, and an executor that never runs."""
+    strict = preset("strict")
+    slips = [
+        slipped(strict, PLAIN, "tick", forgetting("deadline")),
+        without(strict, PLAIN, "run"),
+    ]
+
+    assert unanswered(law_of(strict, PLAIN)) is None
+    assert [unanswered(slip) is not None for slip in slips] == [True, True]
