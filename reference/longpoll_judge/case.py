@@ -49,6 +49,8 @@ class Suspects:
     rows: Integers
     """The event that gives each member its place in this order."""
     explain: Callable[[int], Explanation]
+    compares_moments: bool = False
+    """Of a property that rests on no moment otherwise: these do."""
 
 
 def suspects(

@@ -234,6 +234,7 @@ class _Group:
         since_ns = np.array([shown[0]["after_ns"]], dtype=np.int64)
         until_ns = np.array([facts.last_ns if clause == "commit.answered" else shown[-1]["before_ns"]], dtype=np.int64)
         is_whole = not context.log_holes(last.get("broker", "")).touch(since_ns, until_ns)[0]
+        certain &= not (clause == "commit.answered" and last["source"] in context.settable)
         return Finding(
             property=CLAUSE[clause].property,
             clause=clause,

@@ -52,7 +52,8 @@ def judge_connections(case: Case) -> list[Suspects]:
     found = []
     for flags, explain in ((elsewhere, explain_elsewhere), (late, explain_late)):
         if flags.any():
-            found.append(Suspects(ANSWERED_ONCE, "violated", rows[flags], rows[flags], explain))
+            is_timed = explain is explain_late
+            found.append(Suspects(ANSWERED_ONCE, "violated", rows[flags], rows[flags], explain, is_timed))
     return found
 
 

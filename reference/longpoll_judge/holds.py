@@ -26,7 +26,7 @@ from longpoll_judge.survey import Context, SourceFacts, Survey
 
 BEGINS: Final = ("hold", "keep")
 ENDS: Final = ("take", "expire", "run", "stop", "answer_sent")
-OTHERS: Final = ("recheck", "connection_closed")
+OTHERS: Final = ("request_received", "recheck", "connection_closed")
 COLUMNS: Final = (*REQUIRED, "broker", "topic", "queue", "request", "connection", "visible_end")
 """The fields that are read, or shown as evidence."""
 EVIDENCE_MAX: Final = 50
@@ -78,15 +78,21 @@ class _Table:
     """What is certainly held. Invariant: `begun` are the pulls whose last event put them into the table."""
 
     begun: dict[str, Event] = field(factory=dict)
+    connections: dict[str, str] = field(factory=dict)
+    """On which connection each request came."""
     held: list[_Held] = field(factory=list)
 
     def see(self, event: Event) -> None:
         """The next event in order of time."""
         name, request = event["event"], event["request"]
+        if event["connection"] and request:
+            self.connections.setdefault(request, event["connection"])
+        if name == "request_received":
+            return
         if name in BEGINS:
             self.begun.setdefault(request, event)
         elif name == "connection_closed":
-            of_it = [each for each, begun in self.begun.items() if begun["connection"] == event["connection"]]
+            of_it = [each for each in self.begun if self.connections.get(each) == event["connection"]]
             for each in of_it:
                 self.end(each, event["after_ns"])
         elif name != "recheck" or (request in self.begun and _finds(self.begun[request], event)):

@@ -33,6 +33,8 @@ from longpoll_spec.history import (
 )
 from longpoll_spec.tables import with_table
 
+MONOTONIC: Final = "monotonic"
+"""The clock that nobody can set."""
 SLICE_BYTES: Final = 8 << 20
 """Bytes of an NDJSON part that are read at once."""
 
@@ -59,6 +61,8 @@ class History:
     damages: list[Damage]
     """Missing, damaged and foreign meta files."""
     declared_sources: frozenset[str]
+    settable_clocks: frozenset[str]
+    """Sources whose clock may be set: their `clock` is not `monotonic`."""
     policies: frozenset[str]
     laws: dict[str, tuple[str, Law]]
     """By source: the policy and the law that its history declares."""
@@ -76,6 +80,7 @@ def find(paths: Iterable[Path]) -> History:
         metas[directory] = _read_meta(directory, damages)
     slices: list[Slice] = []
     declared: set[str] = set()
+    settable: set[str] = set()
     laws: dict[str, tuple[str, Law]] = {}
     hold_limits: dict[str, int] = {}
     for number, directory in enumerate(directories):
@@ -88,6 +93,8 @@ def find(paths: Iterable[Path]) -> History:
         }
         rename = {name: f"{name}#{number}" for name in names if name in others}
         declared |= {rename.get(name, name) for name in names}
+        sources = meta.sources if meta else []
+        settable |= {rename.get(source.name, source.name) for source in sources if source.clock != MONOTONIC}
         declaring = [source for source in meta.sources if source.hold_limit >= 0] if meta else []
         hold_limits |= {rename.get(source.name, source.name): source.hold_limit for source in declaring}
         if meta is not None and meta.law is not None:
@@ -100,6 +107,7 @@ def find(paths: Iterable[Path]) -> History:
         slices=slices,
         damages=damages,
         declared_sources=frozenset(declared),
+        settable_clocks=frozenset(settable),
         policies=policies,
         laws=laws,
         hold_limits=hold_limits,

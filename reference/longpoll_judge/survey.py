@@ -143,6 +143,8 @@ class Context:
     """Sources that declare a law: their logs are judged by it, and by nothing else."""
     broker_holes: dict[str, Holes] = field(factory=dict)
     """By broker: when something may have happened to its queues that no source tells."""
+    settable: frozenset[str] = frozenset()
+    """Sources whose clock is not monotonic by their own word."""
     unsteady_brokers: frozenset[str] = frozenset()
     """Brokers of which a source tells whose clock was set back."""
     blocked: dict[tuple[str, str], Holes] = field(factory=dict)
@@ -303,6 +305,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         deletions=tuple(sorted(survey.attendance.deletions)),
         lawful=frozenset(history.laws),
         broker_holes=_broker_holes(survey, facts),
+        settable=history.settable_clocks,
         unsteady_brokers=frozenset(
             broker for name, seen in survey.sources.items() if seen.steps for broker in seen.brokers
         ),

@@ -28,7 +28,7 @@ from longpoll_judge.logs import judge_log
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.promptness import judge_promptness
 from longpoll_judge.queue_log import Integers
-from longpoll_judge.result import ANSWERED_ONCE, Finding
+from longpoll_judge.result import ANSWERED_BY_DEADLINE, ANSWERED_ONCE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
 from longpoll_judge.rightness import judge_once, judge_rightness
 from longpoll_judge.steps import MS
 from longpoll_judge.survey import UNSEEN, Context
@@ -104,21 +104,30 @@ def judge_case(case: Case) -> pa.Table:
 
 TIMELESS: Final = (ANSWERED_ONCE,)
 """Properties that rest on no moment."""
+MEASURED: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, HELD_AS_ASKED)
+"""Properties that rest on how long something took."""
 
 
 def steady(groups: Iterable[Suspects], name: QueueName, events: Events, context: Context) -> Iterator[Suspects]:
-    """The suspects, but what rests on the moments of a clock that was set back is unknown."""
+    """The suspects, but what rests on the moments of a clock that was set back is unknown.
+
+    So is what was measured with a clock that may be set: set forward, it looks like a broker that stands still.
+    """
     for group in groups:
         sources, names = events.codes("source", group.rows)
         moved = [not context.sources.get(source, UNSEEN).is_steady for source in names]
         doubted = np.array(moved, dtype=np.bool_)[sources] | (name[0] in context.unsteady_brokers)
-        if group.verdict == "unknown" or group.property in TIMELESS or not doubted.any():
+        if group.property in MEASURED and context.settable:
+            doubted |= np.array([source in context.settable for source in names], dtype=np.bool_)[sources]
+        is_timeless = group.property in TIMELESS and not group.compares_moments
+        if group.verdict == "unknown" or is_timeless or not doubted.any():
             yield group
             continue
 
         def explain(member: int, told: Callable[[int], Explanation] = group.explain) -> Explanation:
             explanation = told(member)
-            return evolve(explanation, why=f"{explanation.why}; a clock that was set back told the moments")
+            why = f"{explanation.why}; a clock that was set back, or may be set, told the moments"
+            return evolve(explanation, why=why)
 
         yield evolve(group, members=group.members[~doubted], rows=group.rows[~doubted])
         yield Suspects(group.property, "unknown", group.members[doubted], group.rows[doubted], explain)

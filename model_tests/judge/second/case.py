@@ -24,7 +24,7 @@ from model_tests.judge.second.reading import (
 
 from longpoll_spec.policy import PRESETS
 
-DELETED_NS: Final = 2_000 * MS
+DELETED_NS: Final = 5_000 * MS
 """Until how long after its receipt a deletion (215) may take effect: nobody tells of its answer."""
 
 STOPPING_NS: Final = 5_000 * MS
@@ -129,7 +129,7 @@ def policy_says(record: Record, name: str, value: str, *, unnamed: bool) -> bool
 def deleted_between(record: Record, queue: Queue, first: Seen, second: Seen) -> bool:
     """Whether the topic may have been deleted between two events, whichever came first."""
     one, other = sorted((first, second), key=lambda event: event.lo)
-    if {one.source, other.source} & record.jumped and record.deletions():
+    if {one.source, other.source} & record.jumped and (record.deletions() or record.holes):
         return True
     is_told = any(
         (gone.broker, gone.topic) == queue[:2] and gone.hi + DELETED_NS >= one.lo and not before(other, gone)
@@ -148,8 +148,12 @@ def messages(record: Record, request: Seen, *kinds: str) -> list[Seen]:
 def tags(record: Record, request: Seen) -> dict[int, set[str]]:
     """The tags that are told of each offset of a pull's queue."""
     found: dict[int, set[str]] = {}
-    for one in messages(record, request, "append", "message_acknowledged"):
-        found.setdefault(one.queue_offset, set()).add(one.tag)
+    for kind in ("append", "message_acknowledged"):
+        # What was appended is what is there, whatever its producer was told.
+        known = set(found)
+        for one in messages(record, request, kind):
+            if one.queue_offset not in known:
+                found.setdefault(one.queue_offset, set()).add(one.tag)
     return found
 
 
@@ -212,7 +216,9 @@ def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> It
         and not before(one, answer)
         and one.lo <= soon
     ]
-    if not closes or policy_says(record, "on_stop", "silent", unnamed=False):
+    if request.source in record.loose:
+        yield unknown(request, why)
+    elif not closes or policy_says(record, "on_stop", "silent", unnamed=False):
         yield from absent(record, request, request.lo - DELETED_NS, soon, why)
     elif record.last(request.source).lo > soon:
         yield unknown(request, why)

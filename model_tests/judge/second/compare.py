@@ -8,10 +8,12 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import msgspec
-from attrs import frozen
+from attrs import define, field, frozen
 from model_tests.judge.second.faults import Event
 from model_tests.judge.second.judge import Opinion, weigh
 from model_tests.judge.second.observer import History, write
@@ -73,6 +75,56 @@ def difference(history: History) -> str:
     """The disagreement of the two about one history; empty where there is none."""
     with tempfile.TemporaryDirectory(prefix="longpoll-second-") as directory:
         return disagreement(judge_it(history, Path(directory) / "history"), weigh(history.meta, history.events))
+
+
+@define
+class Agreement:
+    """What came of many comparisons."""
+
+    pairs: Counter[tuple[str, str]] = field(factory=Counter)
+    """How often the judge said the one and the second the other."""
+    cautions: Counter[str] = field(factory=Counter)
+    disagreements: list[tuple[str, History]] = field(factory=list)
+    operations: Counter[str] = field(factory=Counter)
+
+    def compare(self, history: History, what: str, directory: Path) -> None:
+        """Compare the two on one more history."""
+        first, second = judge_it(history, directory), weigh(history.meta, history.events)
+        self.pairs[first.verdict, second.verdict] += 1
+        self.operations[what.split(" ", maxsplit=1)[0]] += 1
+        why, careful = disagreement(first, second), caution(first, second)
+        if why:
+            self.disagreements.append((f"{what}: {why}", history))
+        if careful:
+            self.cautions[careful] += 1
+
+    @property
+    def count(self) -> int:
+        """How many histories were compared."""
+        return self.pairs.total()
+
+    def share(self, verdict: str) -> float:
+        """The share of histories of which the judge says this."""
+        return sum(count for (first, _second), count in self.pairs.items() if first == verdict) / self.count
+
+    def told(self) -> str:
+        """The table, and the first disagreements as the smallest histories on which they last."""
+        rows = [f"judge {first}, second {second}: {count}" for (first, second), count in sorted(self.pairs.items())]
+        rows += [f"caution: {text}: {count}" for text, count in self.cautions.most_common()]
+        rows.append(f"{len(self.disagreements)} disagreements of {self.count}")
+        for why, history in self.disagreements[:SHOWN]:
+            kind = difference(history)
+            small = shrunk(history, partial(_differs_so, kind))
+            rows += [why, as_text(small)]
+        return "\n".join(rows)
+
+
+SHOWN: Final = 3
+"""How many disagreements are shrunk and shown."""
+
+
+def _differs_so(kind: str, history: History) -> bool:
+    return difference(history) == kind
 
 
 def shrunk(history: History, differs: Callable[[History], bool]) -> History:

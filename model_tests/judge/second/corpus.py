@@ -17,7 +17,7 @@ ORDERLY: tuple[Plan, ...] = (
     Plan(0, refusals=0.05, jumps=0.15),
     Plan(0, brokers=2, events=60),
     Plan(0, lives=2, kills=0.0),
-    Plan(0, deletions=0.08 * 0),
+    Plan(0, deletions=0.08),
 )
 """What a broker goes through without anybody's losing anything."""
 

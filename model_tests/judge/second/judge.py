@@ -71,8 +71,8 @@ def not_judged(record: Record) -> Iterator[str]:
         yield "evidence.not_judged: tags cannot decide"
     if any(pulls.has_unknown_tag(record, one) for one in judged):
         yield "evidence.not_judged: tags that nobody recorded"
-    asked = {one.about for one in record.of("request_received")}
-    if any(one.about not in asked for one in record.of("answer_sent")):
+    asked = {one.about: one.place for one in record.of("request_received")}
+    if any(asked.get(one.about) != one.place for one in record.of("answer_sent")):
         yield "evidence.not_judged: answers without requests"
     requests = [one.about for one in record.of("request_received") if one.request]
     if len(set(requests)) < len(requests):

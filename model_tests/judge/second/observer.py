@@ -105,8 +105,14 @@ def _recorded(
         del seen[max(1, len(seen) - 1 - chance.randrange(sight.tail_lost)) :]
     wrong = source["uncertainty_ns"] if sight.offset_is_wrong else 0
     error = chance.randint(-wrong, wrong) - source["offset_ns"]
-    steps = [(chance.choice(seen)["before_ns"], chance.choice((-1, 1)) * chance.randrange(2 * SECOND, 50 * SECOND))
-             for _ in range(sight.steps)]  # fmt: skip
+    # A step within a silence shows as less than it is, or not at all: none is set there.
+    busy = [
+        later for one, later in itertools.pairwise(seen) if later["before_ns"] - one["before_ns"] < SECOND // 2
+    ] or seen
+    steps = [
+        (one["before_ns"], chance.choice((-1, 1)) * chance.randrange(2 * SECOND, 50 * SECOND))
+        for one in chance.sample(busy, min(sight.steps, len(busy)))
+    ]
     for one in seen:
         step = sum(by for at, by in steps if at <= one["before_ns"])
         one["after_ns"] += error + step

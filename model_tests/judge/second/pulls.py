@@ -142,7 +142,8 @@ def found_appended(record: Record) -> Iterator[Said]:
         told = [one for one in own if one.place == request.place]
         shown = {one.queue_offset for one in told}
         missing = [offset for offset in answer.offsets if offset >= min(shown, default=FAR) and offset not in shown]
-        if seen_inside(record, request.place) and missing:
+        is_deleted = any(gone.topic == request.topic for gone in record.deletions())
+        if seen_inside(record, request.place) and missing and not is_deleted:
             lower = [one.lo for one in told if one.queue_offset < min(missing)]
             why = f"{request.request} is given {missing}, which nobody appended"
             yield from absent(record, request, max(lower, default=-FAR), answer.hi, why)

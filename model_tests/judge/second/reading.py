@@ -181,6 +181,14 @@ def _look_at_numbers(record: Record, source: str, own: list[Seen]) -> None:
         if one.event == "lost":
             record.gaps.append("evidence.lost")
             record.holes.append(Hole(source, one.lo, one.hi))
+    _doubt_the_clock(record, source)
+
+
+def _doubt_the_clock(record: Record, source: str) -> None:
+    """Where events are missing a clock may have been set without anybody's seeing it."""
+    inner = [one for one in record.holes if one.source == source and one.lo > -FAR and one.hi < FAR]
+    if source in record.loose and inner:
+        record.jumped.add(source)
 
 
 def _look_at_fields(record: Record, events: list[Seen]) -> None:

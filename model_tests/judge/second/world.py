@@ -49,6 +49,8 @@ class World:
         self._agenda: list[tuple[int, int, Life, Callable[[int], None]]] = []
         self._order = itertools.count()
         self._names = itertools.count(1)
+        self._quiet_until = 0
+        """No client does anything before: only then is it certain that a deletion has taken effect."""
 
     def run(self) -> list[Told]:
         """Everything that happened, each with `at_ns` and `life`."""
@@ -159,7 +161,7 @@ class World:
 
     def _send(self, life: Life, connection: str, topic: str, number: int, now: int) -> None:
         chance, plan = self.chance, self.plan
-        if life.is_stopping:
+        if life.is_stopping or self._waits(life, partial(self._send, life, connection, topic, number), now):
             return
         is_seen = chance.random() < 0.93
         request = f"{connection}-{next(self._names)}"
@@ -216,7 +218,15 @@ class World:
         self.tell(life, now, "request_received", connection=connection, code=DELETE_TOPIC, topic=topic)
         self.at(life, now + self.pause(0.5), partial(self._deleted, life, topic))
 
+    def _waits(self, life: Life, act: Callable[[int], None], now: int) -> bool:
+        """Whether a client waits with what it would do now."""
+        if now < self._quiet_until:
+            self.at(life, self._quiet_until + self.pause(3), act)
+        return now < self._quiet_until
+
     def _deleted(self, life: Life, topic: str, now: int) -> None:
+        if self.chance.random() < 0.5:
+            self._quiet_until = now + self.chance.randrange(5_500, 9_000) * MS
         for queue in self.disk.topics.pop(topic, {}).values():
             held, queue.held = queue.held, []
             for pull in held:
@@ -228,7 +238,7 @@ class World:
 
     def _pull(self, life: Life, consumer: Consumer, now: int) -> None:
         chance, plan = self.chance, self.plan
-        if life.is_stopping:
+        if life.is_stopping or self._waits(life, partial(self._pull, life, consumer), now):
             return
         if chance.random() < plan.closes:
             self._close(life, now, consumer.connection)
@@ -357,7 +367,7 @@ class World:
     # -- committed offsets -------------------------------------------------------------------------------------------
 
     def _commit_or_ask(self, life: Life, asker: Consumer, now: int) -> None:
-        if life.is_stopping:
+        if life.is_stopping or self._waits(life, partial(self._commit_or_ask, life, asker), now):
             return
         place: Told = {"topic": asker.topic, "queue": asker.queue, "connection": asker.connection}
         is_commit = self.chance.random() < 0.4
