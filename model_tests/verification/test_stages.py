@@ -98,6 +98,13 @@ def test_planted_faults_are_found(recorded: Path, tmp_path: Path) -> None:
     assert history.faults_are_found(recorded, LIMITS, tmp_path)[0].outcome == "ok"
 
 
+def test_wide_limits_do_not_hide_planted_faults(recorded: Path, tmp_path: Path) -> None:
+    """On a machine so busy that half a second is no lateness the faults are still found, by narrower limits."""
+    wide = limits_of(1_000, wake_ms=None, late_ms=None)
+
+    assert history.faults_are_found(recorded, wide, tmp_path)[0].outcome == "ok"
+
+
 def test_a_fault_that_is_not_found_is_a_failure(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from longpoll.verification.declared import OF_BOTH, Declared, Limits
 from longpoll.verification.page import Outcome, Row, Stopwatch
 from longpoll_judge.job import judge
-from longpoll_judge.plant import plant
+from longpoll_judge.plant import ALLOWANCE_MS, WAKE_DELAY_MS, plant
 from longpoll_judge.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Finding, Result, overall
 
 OUTCOMES: Final[dict[str, Outcome]] = {"valid": "ok", "invalid": "violated", "unknown": "unknown"}
@@ -114,8 +114,12 @@ def _limits(result: Result) -> str:
 
 
 def faults_are_found(history: Path, limits: Limits, scratch: Path) -> Sequence[Row]:
-    """Plant each fault into a copy of the run; the judge must name it. Run with the local engine, which is quicker."""
+    """Plant each fault into a copy of the run; the judge must name it. Run with the local engine, which is quicker.
+
+    The limits are no wider than half of what the faults are late by: by wider ones nobody could find them.
+    """
     watch = Stopwatch()
+    limits = Limits(min(limits.wake_ms, WAKE_DELAY_MS / 2), min(limits.late_ms, ALLOWANCE_MS / 2))
 
     def judge_locally(directory: Path) -> Result:
         return judge([directory], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
