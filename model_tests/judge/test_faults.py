@@ -16,6 +16,7 @@ from longpoll_judge.generate import write
 from longpoll_judge.job import judge
 from longpoll_judge.plant import FAULTS, plant
 from longpoll_judge.plant_contract import CONTRACT_FAULTS
+from longpoll_judge.plant_exchanges import EXCHANGE_FAULTS
 from longpoll_judge.recording import NoVictimError, change, load
 from longpoll_judge.result import (
     ANSWERED_BY_DEADLINE,
@@ -95,7 +96,7 @@ SAYS = {
     "format_newer": "format 99",
     "clock_set_back": "was set back, by up to 120.0 s",
     "lost_declared": "says that it lost 3 events",
-    **dict.fromkeys(CONTRACT_FAULTS, ""),
+    **dict.fromkeys((*CONTRACT_FAULTS, *EXCHANGE_FAULTS), ""),
 }
 """What some finding or gap says of each fault, planted in the simulated history."""
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from longpoll_judge.clause import SEND_CODES
 from longpoll_judge.lookup import is_one_of
+from longpoll_judge.queue_log import NEVER
 from longpoll_judge.result import Gap
 from longpoll_judge.schema import NAMES, coded
 from longpoll_judge.source import History
@@ -69,6 +70,9 @@ class Attendance(msgspec.Struct):
     """Requests to store messages that have an identifier."""
     acknowledged: int = 0
     appended: int = 0
+    min_least: int = NEVER
+    """The least offset_min that an answer tells; `NEVER` if none does."""
+    min_most: int = -1
     moved: int = 0
     """How often a visible end was told."""
 
@@ -83,6 +87,10 @@ def attend(table: pa.Table) -> Attendance:
     found.acknowledged = count_of.get("message_acknowledged", 0)
     found.appended, found.moved = count_of.get("append", 0), count_of.get("make_visible", 0)
     missing = _lacking(table, codes, names)
+    if "offset_min" in table.column_names:
+        told = table["offset_min"].to_numpy()
+        told = told[told >= 0]
+        found.min_least, found.min_most = int(told.min(initial=NEVER)), int(told.max(initial=-1))
     sequence = table["sequence"].to_numpy()
     is_inside = _are(codes, names, WHITE_BOX)
     is_start, is_stop = _are(codes, names, {"source_started"}), _are(codes, names, {"source_stopped"})
@@ -139,6 +147,8 @@ def add(whole: Attendance, part: Attendance) -> None:
     whole.acknowledged += part.acknowledged
     whole.appended += part.appended
     whole.moved += part.moved
+    whole.min_least = min(whole.min_least, part.min_least)
+    whole.min_most = max(whole.min_most, part.min_most)
     for name, seen in part.sources.items():
         known = whole.sources.setdefault(name, Seen())
         known.starts += seen.starts

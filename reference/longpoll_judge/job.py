@@ -18,9 +18,11 @@ import msgspec
 import pyarrow as pa
 from attrs import define
 
+from longpoll_judge.across import Tables
 from longpoll_judge.commits import judge_commits
 from longpoll_judge.conformance import judge_conformance
 from longpoll_judge.counting import PULLS
+from longpoll_judge.falls import judge_falls
 from longpoll_judge.holds import judge_holds
 from longpoll_judge.latency import histogram, percentiles
 from longpoll_judge.local import LocalEngine
@@ -34,6 +36,7 @@ from longpoll_judge.result import (
     NO_LOST_WAKEUP,
     OFFSETS_IN_ORDER,
     PROPERTIES,
+    SEND_IS_KEPT,
     VISIBLE_IS_MONOTONE,
     Finding,
     Gap,
@@ -41,6 +44,7 @@ from longpoll_judge.result import (
     Share,
     overall,
 )
+from longpoll_judge.sends import judge_sends
 from longpoll_judge.source import History, Slice, find
 from longpoll_judge.survey import Context, Survey, context_and_gaps, merge
 from longpoll_judge.verdict import FINDING, FINDINGS_MAX, Found
@@ -55,6 +59,10 @@ class Reading(Protocol):
 
     def surveys(self) -> Iterable[Survey]:
         """The survey of every slice, in any order; to be asked for first, and once."""
+        ...
+
+    def tables(self) -> Iterator[tuple[int, pa.Table]]:
+        """Every slice's number and events, all columns of `EVENT_SCHEMA`."""
         ...
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
@@ -113,7 +121,8 @@ def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float
         context, gaps = context_and_gaps(history, survey, wake_ms=wake_ms, late_ms=late_ms)
         say(f"judging {survey.event_count} events")
         rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
-    others = Others(judged=_counts_of(survey, history))
+        others = Others(judged=_counts_of(survey, history))
+        _judge_across(reading.tables, survey, context, others)
     if history.laws:
         others.findings, unknown_laws, others.judged[FOLLOWS_THE_LAW] = judge_conformance(history, context)
         gaps += unknown_laws
@@ -140,7 +149,23 @@ class Others:
     judged: dict[str, int]
     """By property."""
     findings: list[Finding] = attrs.field(factory=list)
+    left_out: int = 0
+    """Findings that are not listed."""
     shares: dict[str, Share] = attrs.field(factory=lambda: {"sends": Share(0, 0), "commits": Share(0, 0)})
+
+
+def _judge_across(tables: Tables, survey: Survey, context: Context, others: Others) -> None:
+    """Judge what may hang on events far from each other, where there is any of it."""
+    attendance = survey.attendance
+    if attendance.acknowledged or attendance.sends:
+        findings, left_out, others.shares["sends"] = judge_sends(tables, context)
+        others.findings += findings
+        others.left_out += left_out
+        others.judged[SEND_IS_KEPT] = others.shares["sends"].judged
+    if attendance.min_least < attendance.min_most or context.inside < context.sources.keys():
+        findings, left_out = judge_falls(tables, context)
+        others.findings += findings
+        others.left_out += left_out
 
 
 def _counts_of(survey: Survey, history: History) -> dict[str, int]:
@@ -193,7 +218,7 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap]) -> Result:
         start_seconds=0.0,
         engine="",
         findings=findings,
-        findings_left_out=sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
+        findings_left_out=others.left_out + sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
         gaps=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in gaps],
         latency={
             "wake_ms": percentiles(buckets["wake"], highest["wake_max"]),

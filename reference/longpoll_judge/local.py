@@ -21,6 +21,7 @@ from longpoll_judge.keys import NO_KEYS, Keys, open_keys, request_keys
 from longpoll_judge.overview import OVERVIEW_COLUMNS, Overview, overview_of_table
 from longpoll_judge.plan import STRETCH_EVENTS, Plan
 from longpoll_judge.rest import judge_rest
+from longpoll_judge.schema import fill
 from longpoll_judge.source import Slice, is_cheap, read_slice
 from longpoll_judge.spill import Spill, open_spill
 from longpoll_judge.survey import Context, Survey
@@ -66,6 +67,11 @@ class LocalReading:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+
+    def tables(self) -> Iterator[tuple[int, pa.Table]]:
+        """See `job.Reading.tables`."""
+        for number in range(len(self._slices)):
+            yield number, fill(self._read(number))
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
         """See `job.Reading.verdicts`."""

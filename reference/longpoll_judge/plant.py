@@ -17,6 +17,7 @@ from longpoll_judge.expression import java_hash, parse
 from longpoll_judge.fault import Fault
 from longpoll_judge.generate import write
 from longpoll_judge.plant_contract import CONTRACT_FAULTS
+from longpoll_judge.plant_exchanges import EXCHANGE_FAULTS
 from longpoll_judge.plant_more import MORE_FAULTS
 from longpoll_judge.recording import (
     MS,
@@ -286,6 +287,7 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     **MORE_FAULTS,
     **CONTRACT_FAULTS,
+    **EXCHANGE_FAULTS,
 }
 """By name; the first five are what any judge of long polling must find."""
 

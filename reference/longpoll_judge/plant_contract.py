@@ -137,6 +137,52 @@ def _limit_of_one(recording: Recording) -> None:
     recording.meta = msgspec.structs.replace(recording.meta, sources=sources)
 
 
+def _not_the_last(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[Event, Event]:
+    """An exchange after which its connection asks for the same queue again; raises `NoVictimError`."""
+    _request, last = _last(recording, lambda _request, _answer: True)
+    return pick(
+        recording,
+        lambda request, answer: (
+            suits(request, answer) and answer.connection == last.connection and answer.before_ns < last.after_ns
+        ),
+    )
+
+
+def _min_rises_and_falls(recording: Recording) -> None:
+    _request, answer = _not_the_last(recording, lambda _request, answer: answer.code == 19 and answer.offset_max > 0)
+    recording.replace(answer, change(answer, offset_min=1))
+
+
+def _max_rises_and_falls(recording: Recording) -> None:
+    """Of what is seen from outside: pulls of everything, and their answers."""
+    plain = {event.request for event in recording.events if event.expression == "*"}
+    told = ("source_started", "source_stopped")
+    kept = [
+        event
+        for event in recording.events
+        if event.event in told or (event.request in plain and event.event in {"request_received", "answer_sent"})
+    ]
+    recording.events = [change(event, sequence=number) for number, event in enumerate(kept)]
+    _request, answer = _not_the_last(recording, lambda _request, answer: answer.code == 0)
+    recording.replace(answer, change(answer, offset_max=answer.offset_max + FAR))
+
+
+def _nothing_pulled(recording: Recording) -> None:
+    kept = [event for event in recording.events if not event.request]
+    recording.events = [change(event, sequence=number) for number, event in enumerate(kept)]
+
+
+def _nothing_at_all(recording: Recording) -> None:
+    assert recording.meta is not None, "a whole recording has its meta file"
+    recording.events = []
+    recording.meta = msgspec.structs.replace(recording.meta, sources=[])
+
+
+def _offset_renamed(recording: Recording) -> None:
+    request, _answer = pick(recording, lambda request, answer: answer.code == 0 and request.offset > 0)
+    recording.replace(request, change(request, offset=-1))
+
+
 def _without(name: str) -> Callable[[Recording], None]:
     """A fault that removes an event of the source's own and closes up its number."""
 
@@ -206,6 +252,15 @@ CONTRACT_FAULTS: Final[dict[str, Fault]] = {
     "held_after_the_answer": _breaks("pull.hold.unanswered", "One pull is held once answered.", _held_after_the_answer),
     "held_past_the_end": _breaks("pull.hold.at_end", "One pull is held past the queue's end.", _held_past_the_end),
     "too_many_held": _breaks("hold.limit.kept", "More pulls are held than the broker promises.", _limit_of_one),
+    "min_rises_and_falls": _breaks(
+        "pull.min.never_falls", "One offset_min is above the next ones.", _min_rises_and_falls
+    ),
+    "max_rises_and_falls": _breaks(
+        "pull.max.never_falls", "One offset_max is above the next ones, seen from outside.", _max_rises_and_falls
+    ),
+    "nothing_pulled": _breaks("evidence.nothing_judged", "There is a log, and nobody pulls.", _nothing_pulled),
+    "nothing_at_all": _breaks("evidence.empty", "There are no events.", _nothing_at_all),
+    "offset_renamed": _breaks("evidence.field_missing", "One pull does not tell its offset.", _offset_renamed),
     "start_missing": _breaks("evidence.source_start", "The source does not begin.", _without("source_started")),
     "started_twice": _breaks("evidence.source_start", "The source begins twice.", _doubled("source_started")),
     "stop_missing": _breaks("evidence.source_end", "The source does not end.", _without("source_stopped")),

@@ -25,6 +25,7 @@ from longpoll_judge.keys import NO_KEYS, RANGE_KEYS, Keys, ranges_of, repeated, 
 from longpoll_judge.overview import Overview, overview_of
 from longpoll_judge.plan import STRETCH_EVENTS, Plan
 from longpoll_judge.rest import judge_rest
+from longpoll_judge.schema import fill
 from longpoll_judge.session import open_session, unclosed_sockets_ignored
 from longpoll_judge.source import Slice, read_slice
 from longpoll_judge.survey import Context, Survey
@@ -106,6 +107,11 @@ class SparkReading:
             content = rows["content"][row].as_buffer()
             self._overviews.append(msgspec.msgpack.decode(content, type=Overview))
             yield self._overviews[-1].survey
+
+    def tables(self) -> Iterator[tuple[int, pa.Table]]:
+        """See `job.Reading.tables`; they are read by the driver."""
+        for number, part in enumerate(self._slices):
+            yield number, fill(read_slice(part)[0])
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
         """See `job.Reading.verdicts`."""

@@ -174,7 +174,7 @@ class Context:
 
 SURVEY_COLUMNS: Final = (
     *("event", "after_ns", "before_ns", "source", "sequence", "broker", "topic", "queue", "code", "connection"),
-    *("queue_offset", "lost_count", "direction"),
+    *("queue_offset", "offset_min", "lost_count", "direction"),
 )
 """What a survey looks at."""
 

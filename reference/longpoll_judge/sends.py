@@ -1,0 +1,223 @@
+"""send_is_kept: a send is acknowledged after it came and where it came, with the place that its message got.
+
+From outside a send's request bounds when its message can have been there: not before. From inside the append does,
+and tells what was stored. Leaves out logs as such (`logs`), and whether a message that was acknowledged stays.
+
+Source: `SendMessageProcessor.handlePutMessageResult`, `CommitLog.putMessage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import define, field, frozen
+
+from longpoll_judge.across import (
+    Booleans,
+    Gathered,
+    Gathering,
+    Tables,
+    events_at,
+    first_of,
+    hash_of,
+    have_request,
+    highest_before,
+    lives,
+    rows_where,
+)
+from longpoll_judge.clause import SEND_CODES
+from longpoll_judge.keys import Keys
+from longpoll_judge.lookup import is_one_of
+from longpoll_judge.queue_log import BEGINNING, Integers
+from longpoll_judge.result import SEND_IS_KEPT, Finding, FindingVerdict, Share
+from longpoll_judge.steps import MS
+from longpoll_judge.survey import UNSEEN, Context
+
+FINDINGS_MAX: Final = 50
+"""Most findings of one clause that are listed; the others are counted."""
+_WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+@define
+class Messages:
+    """What is known of sends, their messages and who got these."""
+
+    sends: Gathering = field(factory=lambda: Gathering(()))
+    acknowledged: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
+    appended: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
+    delivered: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
+
+    def see(self, number: int, table: pa.Table) -> None:
+        """The events of one slice."""
+        named = have_request(table)
+        is_send = rows_where(table, "request_received") & named & is_one_of(table["code"].to_numpy(), SEND_CODES)
+        self.sends.add(table, number, np.flatnonzero(is_send))
+        known = table["queue_offset"].to_numpy() >= 0
+        self.acknowledged.add(table, number, np.flatnonzero(rows_where(table, "message_acknowledged") & known))
+        self.appended.add(table, number, np.flatnonzero(rows_where(table, "append") & known))
+        lists = table["offsets"].combine_chunks()
+        bounds = lists.offsets.to_numpy().astype(np.int64)
+        found = np.flatnonzero(
+            rows_where(table, "answer_sent") & (table["code"].to_numpy() == 0) & (np.diff(bounds) > 0)
+        )
+        counts = np.diff(bounds)[found]
+        rows = np.repeat(found, counts)
+        places = np.repeat(bounds[found] - (np.cumsum(counts) - counts), counts) + np.arange(len(rows))
+        self.delivered.add(table, number, rows, {"queue_offset": lists.values.to_numpy()[places]})
+
+
+@frozen(eq=False)
+class _Breach:
+    """Some messages that break one clause."""
+
+    clause: str
+    members: Integers
+    weak: Booleans
+    """By member: something that was not recorded could explain it."""
+    events: tuple[tuple[Gathered, Integers], ...]
+    """What shows it: by member a row of each; -1 for none. The first is what gives it its place."""
+    why: str
+
+
+def judge_sends(tables: Tables, context: Context) -> tuple[list[Finding], int, Share]:
+    """Judge all sends; the findings, how many more there are, and how many sends were acknowledged of how many."""
+    messages = Messages()
+    for number, table in tables():
+        messages.see(number, table)
+    sends, told = messages.sends.all(), messages.acknowledged.all()
+    send = first_of(told.request, sends.request)
+    breaches = [
+        *_joined(sends, told, send, context),
+        *_delivered(sends, told, send, messages.delivered.all(), context),
+        *_stored(told, messages.appended.all(), context),
+    ]
+    findings = list(_findings(tables, breaches, context))
+    left_out = sum(max(len(breach.members) - FINDINGS_MAX, 0) for breach in breaches)
+    return findings, left_out, Share(len(np.unique(send[send >= 0])), max(len(sends), len(np.unique(told.request))))
+
+
+def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:
+    mine = np.flatnonzero(send >= 0)
+    asked, answered = sends.take(send[mine]), told.take(mine)
+    nothing = np.full(len(mine), -1)
+    every = np.arange(len(mine))
+    early = np.flatnonzero(answered.before_ns < asked.after_ns)
+    pair = ((answered, every), (asked, every))
+    yield _breach("send.acknowledged.after_request", early, pair, "a message was acknowledged before its send came")
+    both = (answered.connection != 0) & (asked.connection != 0)
+    elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
+    why = "a message was acknowledged on another connection than its send came on"
+    yield _breach("send.acknowledged.same_connection", elsewhere, pair, why)
+    life = answered.place * _WEIGHT + lives(asked, answered, context)
+    offset = answered.values["queue_offset"]
+    before = highest_before(life, answered.before_ns, offset, life, asked.after_ns)
+    inverted = np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset))
+    why = "a message that was sent after another one was acknowledged has the lower queue offset"
+    events = ((answered, every), (asked, every), (answered, before), (asked, np.where(before >= 0, before, nothing)))
+    yield _breach("send.sequential", inverted, events, why)
+
+
+def _delivered(
+    sends: Gathered, told: Gathered, send: Integers, delivered: Gathered, context: Context
+) -> Iterator[_Breach]:
+    mine = np.flatnonzero(send >= 0)
+    deleted = np.zeros(len(mine), dtype=np.bool_)
+    for source, topic, _after_ns, _before_ns in context.deletions:
+        about = told.source[mine] == hash_of(source)
+        deleted |= about & (told.topic[mine] == hash_of(topic)) if topic else about
+    mine = mine[~deleted]
+    arrived_ns = sends.after_ns[send[mine]]
+    order = np.argsort(arrived_ns, kind="stable")
+    mine = mine[order]
+    keys = _message_keys(told.take(mine))
+    message = first_of(_message_keys(delivered), keys)
+    known = np.flatnonzero(message >= 0)
+    early = known[delivered.before_ns[known] < sends.after_ns[send[mine[message[known]]]]]
+    acknowledgement = np.where(message >= 0, np.append(mine, -1)[message], -1)
+    request = np.where(acknowledgement >= 0, send[acknowledgement], -1) if len(send) else acknowledgement
+    events = ((delivered, np.arange(len(delivered))), (told, acknowledgement), (sends, request))
+    yield _breach("send.delivered.after_request", early, events, "a message was delivered before its send came")
+
+
+def _message_keys(messages: Gathered) -> Keys:
+    keys: Keys = messages.place * _WEIGHT + messages.values["queue_offset"].astype(np.uint64)
+    return keys
+
+
+def _stored(told: Gathered, appended: Gathered, context: Context) -> Iterator[_Breach]:
+    """Acknowledged messages beside what was appended; only of sources that write appends."""
+    inside = np.isin(told.source, np.unique(appended.source))
+    mine = np.flatnonzero(inside)
+    if not len(mine):
+        return
+    keys, stored = _message_keys(told.take(mine)), _message_keys(appended)
+    by_time = np.argsort(appended.after_ns, kind="stable")
+    place = first_of(keys, stored[by_time])
+    append = np.full(len(told), -1, dtype=np.int64)
+    append[mine] = np.where(place >= 0, by_time[place], -1)
+    late = (append >= 0) & (appended.after_ns[append] > told.before_ns)
+    missing = np.flatnonzero(inside & ((append < 0) | late))
+    every = np.arange(len(told))
+    weak = _are_holed(told, context)
+    why = "a message was acknowledged with a place at which none was appended"
+    yield _breach("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
+    tagged = _message_keys(appended) * _WEIGHT + appended.tag
+    has_tag = np.isin(_message_keys(told) * _WEIGHT + told.tag, tagged)
+    other = np.flatnonzero((append >= 0) & ~late & ~has_tag)
+    why = "a message was acknowledged with another tag than was appended"
+    yield _breach("send.acknowledged.tag", other, ((told, every), (appended, append)), why)
+
+
+def _are_holed(told: Gathered, context: Context) -> Booleans:
+    """Whose append may be missing from the record: it has a hole before the acknowledgement."""
+    found = np.zeros(len(told), dtype=np.bool_)
+    for name, facts in context.sources.items():
+        if len(facts.holes):
+            first_ns = np.full(len(told), BEGINNING, dtype=np.int64)
+            found |= (told.source == hash_of(name)) & facts.holes.touch(first_ns, told.before_ns)
+    return found
+
+
+def _breach(
+    clause: str,
+    members: Integers,
+    events: tuple[tuple[Gathered, Integers], ...],
+    why: str,
+    weak: Booleans | None = None,
+) -> _Breach:
+    return _Breach(clause, members, np.zeros(0, np.bool_) if weak is None else weak, events, why)
+
+
+def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context) -> Iterator[Finding]:
+    shown = []
+    for breach in breaches:
+        first, rows = breach.events[0]
+        order = np.argsort(first.after_ns[rows[breach.members]], kind="stable")[:FINDINGS_MAX]
+        for member in breach.members[order].tolist():
+            at = [(kind, int(which[member])) for kind, which in breach.events if which[member] >= 0]
+            places = [(int(kind.slice[row]), int(kind.row[row])) for kind, row in at]
+            is_weak = bool(len(breach.weak)) and bool(breach.weak[member])
+            shown.append((breach, places, is_weak))
+    events = events_at(tables, (place for _breach, places, _weak in shown for place in places))
+    for breach, places, is_weak in shown:
+        evidence = [events[place] for place in dict.fromkeys(places)]
+        subject = evidence[0]
+        is_doubted = is_weak or not context.sources.get(subject["source"], UNSEEN).is_steady
+        verdict: FindingVerdict = "unknown" if is_doubted else "violated"
+        evidence.sort(key=lambda event: (event["after_ns"], event["before_ns"], event["source"], event["sequence"]))
+        offset = f" {subject['queue_offset']}" if "queue_offset" in subject else ""
+        yield Finding(
+            property=SEND_IS_KEPT,
+            clause=breach.clause,
+            verdict=verdict,
+            topic=subject.get("topic", ""),
+            queue=subject.get("queue", -1),
+            request=subject.get("request", ""),
+            window_start_ms=min(event["after_ns"] for event in evidence) / MS,
+            window_end_ms=max(event["before_ns"] for event in evidence) / MS,
+            why=f"{breach.why} (queue offset{offset or 's ' + str(subject.get('offsets', []))[:80]})",
+            evidence=evidence,
+        )
