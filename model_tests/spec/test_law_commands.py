@@ -109,7 +109,7 @@ def test_check_for_people() -> None:
     done = _run("check", "--policy", "rocketmq-4.9", "--bounds", "tiny")
 
     assert done.exit_code == 1
-    assert "4,787 distinct states" in done.stdout
+    assert "5,043 distinct states" in done.stdout
     assert "violated" in done.stdout
     assert "no_lost_wakeup: longpoll explain lp1." in done.stdout
     assert "time waits for: pull_read" in done.stdout
