@@ -1,7 +1,7 @@
 """What hangs on events that may lie anywhere in a history: they are gathered as columns of numbers, and shown again.
 
 Texts are held as numbers of eight bytes (`keys.text_hashes`): what is equal has equal numbers, and whatever is found by
-these is looked at again before it is told. About sixty bytes a gathered event are held in memory. Leaves out what is
+these is looked at again before it is told. About eighty bytes a gathered event are held in memory. Leaves out what is
 made of them (`sends`, `falls`).
 """
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from attrs import define, field, frozen
 from numpy.typing import NDArray
 
+from longpoll_judge.holes import Holes
 from longpoll_judge.keys import Keys, request_keys, text_hashes
 from longpoll_judge.queue_log import Integers
 from longpoll_judge.schema import REQUIRED, are_named, coded, coded_texts, event_dict
@@ -45,10 +46,12 @@ class Gathered:
     place: Keys
     """Equal for equal (source, broker, topic, queue)."""
     source: Keys
+    broker: Keys
     topic: Keys
     connection: Keys
     """Equal for equal names; 0 for none."""
     tag: Keys
+    queue: Integers
     values: dict[str, Integers]
     """Columns of numbers."""
 
@@ -61,8 +64,8 @@ class Gathered:
         return Gathered(**fields, values={name: column[rows] for name, column in self.values.items()})
 
 
-_NUMBERS: Final = ("slice", "row", "after_ns", "before_ns")
-_ARRAYS: Final = (*_NUMBERS, "request", "place", "source", "topic", "connection", "tag")
+_NUMBERS: Final = ("slice", "row", "after_ns", "before_ns", "queue")
+_ARRAYS: Final = (*_NUMBERS, "request", "place", "source", "broker", "topic", "connection", "tag")
 
 
 @define
@@ -76,7 +79,7 @@ class Gathering:
         """Take these rows of a slice; `values` stand in for its columns."""
         names = {name: _hashes(table, name, rows) for name in ("source", "broker", "topic", "connection", "tag")}
         place = (names["source"] * _WEIGHT + names["broker"]) * _WEIGHT + names["topic"]
-        queue = table["queue"].to_numpy()[rows]
+        queue = table["queue"].to_numpy()[rows].astype(np.int64)
         self._parts.append(
             Gathered(
                 slice=np.full(len(rows), number, dtype=np.int64),
@@ -86,9 +89,11 @@ class Gathering:
                 request=request_keys(table, rows),
                 place=place * _WEIGHT + queue.astype(np.uint64),
                 source=names["source"],
+                broker=names["broker"],
                 topic=names["topic"],
                 connection=names["connection"],
                 tag=names["tag"],
+                queue=queue,
                 values={name: table[name].to_numpy()[rows] for name in self.columns if name not in (values or {})}
                 | (values or {}),
             )
@@ -178,14 +183,28 @@ def hash_of(text: str) -> np.uint64:
 def lives(asked: Gathered, answered: Gathered, context: Context) -> Keys:
     """Which of its queue's lives each exchange belongs to; one that may lie in two is alone in its own.
 
-    A topic's queues begin anew once it was deleted.
+    A topic's queues begin anew once it was deleted, and a queue may have where its first offset was given twice.
     """
     life = np.zeros(len(asked), dtype=np.uint64)
-    for source, topic, after_ns, before_ns in context.deletions:
-        mine = asked.source == hash_of(source)
-        if topic:
-            mine &= asked.topic == hash_of(topic)
-        life[mine & (asked.after_ns > before_ns)] += np.uint64(1)
-        doubtful = mine & (asked.after_ns <= before_ns) & (answered.before_ns >= after_ns)
-        life[doubtful] = np.uint64(1 << 32) + np.flatnonzero(doubtful).astype(np.uint64)
+    doubtful = np.zeros(len(asked), dtype=np.bool_)
+    for mine, holes in changes_of(asked, context):
+        number = np.searchsorted(holes.ends, asked.after_ns, side="left").astype(np.uint64)
+        life[mine] = life[mine] * _WEIGHT + number[mine]
+        doubtful |= mine & holes.touch(asked.after_ns, answered.before_ns)
+    alone = np.flatnonzero(doubtful).astype(np.uint64)
+    life[doubtful] = (alone + np.uint64(1)) * _WEIGHT + np.uint64(1 << 32)
     return life
+
+
+def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, Holes]]:
+    """When queues began anew, and which of the events are of these queues."""
+    for (broker, topic), holes in context.deleted.items():
+        mine = events.broker == _named(broker)
+        yield (mine & (events.topic == _named(topic)) if topic else mine), holes
+    for (broker, topic, queue), holes in context.begun_anew.items():
+        yield (events.broker == _named(broker)) & (events.topic == _named(topic)) & (events.queue == queue), holes
+
+
+def _named(text: str) -> np.uint64:
+    """As `Gathered` has it: 0 for none."""
+    return hash_of(text) if text else np.uint64(0)

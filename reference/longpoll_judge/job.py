@@ -28,6 +28,7 @@ from longpoll_judge.latency import histogram, percentiles
 from longpoll_judge.local import LocalEngine
 from longpoll_judge.rate import rate
 from longpoll_judge.result import (
+    ANSWER_IS_RIGHT,
     ANSWERED_BY_DEADLINE,
     COMMIT_IS_TOLD,
     COMMIT_NEVER_REGRESSES,
@@ -196,7 +197,8 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap]) -> Result:
             highest[kind] = max(highest[kind], count)
         else:
             counts[kind, row["text"]] += count
-    findings = others.findings + [one.finding for group in found.values() for one in _first_ones(group)]
+    by_queue = [one.finding for group in found.values() for one in _first_ones(group)]
+    findings = [*causes(others.findings, by_queue), *by_queue]
     counts.update({("left_out", name): max(len(group) - FINDINGS_MAX, 0) for name, group in found.items()})
     notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
     gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]
@@ -233,6 +235,24 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap]) -> Result:
             ANSWERED_BY_DEADLINE: rate(_violated(ANSWERED_BY_DEADLINE, findings, counts), buckets["late"].total()),
         },
     )
+
+
+def causes(across: Iterable[Finding], by_queue: Iterable[Finding]) -> Iterator[Finding]:
+    """Findings about events far from each other, but those that hang on an answer that is wrong by itself.
+
+    An answer that tells a wrong end, or messages that are not there, breaks other lines too; it is told once.
+    """
+    wrong = {
+        (event["source"], finding.request)
+        for finding in by_queue
+        if (finding.property, finding.verdict) == (ANSWER_IS_RIGHT, "violated")
+        for event in finding.evidence
+        if event["event"] == "answer_sent" and event.get("request") == finding.request
+    }
+    for finding in across:
+        answers = (event for event in finding.evidence if event["event"] == "answer_sent")
+        if not any((event["source"], event.get("request")) in wrong for event in answers):
+            yield finding
 
 
 def _violated(name: str, findings: Iterable[Finding], counts: Counter[tuple[str, str]]) -> int:
