@@ -24,6 +24,10 @@ class UnknownPropertyError(SpecUserError):
     """No property has this name."""
 
 
+class UnknownWorldError(SpecUserError):
+    """No world of a proof has this name."""
+
+
 class UnknownEngineError(SpecUserError):
     """No engine has this name."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.state import DUE, WALKING, State
+from longpoll_spec.state import DUE, WALKING, Request, State
 from longpoll_spec.state.shared import sweeps
 from longpoll_spec.terms import Bool, Int, after, all_of, any_of, substitute
 
@@ -28,6 +28,32 @@ def sometimes_of(model: Model) -> Iterable[Property]:
     if len(model.state.queues) > 1:
         yield _two_queues(model.state)
     yield from _of_aspects(model)
+    yield from _of_others(model)
+
+
+def _of_others(model: Model) -> Iterable[Property]:
+    """What depends on who else is there: an aspect that only restricts would let it never come about."""
+    state = model.state
+    if not model.bounds.has("limit") and len(state.requests) > 1:
+        beside = [
+            action.guard & after(request.is_listed, action.effect) & any_of(_beside(state, request))
+            for action, request in zip(model.named("hold"), state.requests, strict=True)
+        ]
+        yield _sometimes("inserted_beside_another", "A pull comes into a bucket that has another.", any_of(beside))
+    if not model.bounds.has("capacity"):
+        alone = {
+            each.index: all_of(other.copies <= 0 for other in state.requests if other is not each)
+            for each in state.requests
+        }
+        refused = _enabled(model, "executor_rejects", alone)
+        yield _sometimes("refused_alone", "The executor refuses the only request that it has.", refused)
+
+
+def _beside(state: State, request: Request) -> Iterable[Bool]:
+    """For every other request whether it stands in the table in the bucket in which this one belongs."""
+    for other in state.requests:
+        if other is not request:
+            yield other.in_table & any_of(request.at(queue) & other.at(queue) for queue in state.queues)
 
 
 def _answers(model: Model) -> Iterable[Property]:

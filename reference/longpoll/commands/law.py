@@ -145,14 +145,21 @@ def check(
     show_default=True,
     help="Requests to prove it for; any: for any number, which takes longer.",
 )
-@click.option("--queues", type=int, help="Queues that share all threads.  [default: 1; for any: 2]")
-@click.option("--tags", type=int, help="Tags that a pull can want.  [default: 1; for any: 2]")
+@click.option(
+    "--world",
+    "world_names",
+    multiple=True,
+    metavar="NAME",
+    help="Prove it in this world: plain, uncut or whole; repeatable.  [default: plain; for any: each of them]",
+)
+@click.option("--queues", type=int, help="Queues that share all threads, in a world of your own.")
+@click.option("--tags", type=int, help="Tags that a pull can want, in a world of your own.")
 @click.option(
     "--aspect",
     "aspects",
     multiple=True,
     metavar="NAME",
-    help="Switch this aspect on; repeatable.  [default: none; for any: all but lateness]",
+    help="What a world of your own has, instead of the aspects of the world it begins as; repeatable.",
 )
 @click.option(
     "--timeout",
@@ -178,6 +185,7 @@ def prove(
     *,
     policy_name: str,
     requests: int | None,
+    world_names: Sequence[str],
     queues: int | None,
     tags: int | None,
     aspects: Sequence[str],
@@ -192,10 +200,16 @@ def prove(
     A property that cannot be proved by induction is looked for in runs from the first state; such a run is a token for
     `longpoll explain`. A step that is refuted without a token shows a state that no run need reach.
 
+    For any number of requests the proof is made in each of three worlds: the plain one; the whole one, with two queues,
+    two tags and every aspect; and the whole one without the aspect truncate, under which less is promised. A world of
+    your own begins as the whole one, or as the one that is named. Everything that the law says must sometimes come
+    about is looked for in each world: where it does not, what is proved is unknown.
+
     \b
     Examples:
       longpoll prove --policy strict --requests 8
       longpoll prove --policy strict --requests any
+      longpoll prove --policy strict --requests any --world plain
       longpoll prove --policy strict --requests 4 --queues 2 --tags 2 --aspect crash --aspect commits
       longpoll prove --policy strict-clone --knob recheck_after_keep=false
       longpoll prove --policy rocketmq-4.9 --property answered_once --json
@@ -204,27 +218,31 @@ def prove(
     """
     # z3 takes its time, and only this command needs it.
     from longpoll.commands import proof_shown  # noqa: PLC0415
-    from longpoll_spec.engines import smt, smt_any  # noqa: PLC0415
+    from longpoll_spec.engines import smt, smt_worlds  # noqa: PLC0415
 
     policy = _policy(policy_name, knobs)
-    usual = smt_any.WORLD if requests is None else smt.PLAIN
-    wanted: dict[str, Any] = {"queues": queues, "tags": tags, "aspects": frozenset(aspects) or None}
-    world = attrs.evolve(usual, **{key: value for key, value in wanted.items() if value is not None})
-    limits: dict[str, Any] = {"world": world, "names": names, "timeout_s": timeout_s, "depth_max": depth_max}
+    own: dict[str, Any] = {"queues": queues, "tags": tags, "aspects": frozenset(aspects) or None}
+    changes = {key: value for key, value in own.items() if value is not None}
+    chosen = smt_worlds.chosen(world_names, any_number=requests is None, changes=changes)
+    limits: dict[str, Any] = {"names": names, "timeout_s": timeout_s, "depth_max": depth_max}
     try:
         with _spinner(f"proving {policy.name} for {requests or 'any number of'} requests") as say:
             if requests is None:
-                whole = smt_any.prove_any(policy, report=say, **limits)
-                found, cutoff = whole.proof, proof_shown.cutoff(whole)
+                proofs = smt_worlds.prove_worlds(policy, worlds=chosen, report=say, **limits)
+                made, whole = proof_shown.worlds(policy.name, proofs), smt_worlds.worst(proofs)
             else:
-                found, cutoff = smt.prove(policy, requests=requests, report=say, **limits), {}
+                (world,) = chosen.values()
+                found = smt.prove(policy, requests=requests, world=world, report=say, **limits)
+                made, whole = proof_shown.proof(found), found.whole
     except KeyboardInterrupt:
         fail("stopped before the proof was done: nothing is known", Exit.UNKNOWN)
     if as_json:
-        emit_json(proof_shown.proof(found) | cutoff)
+        emit_json(made)
+    elif requests is None:
+        proof_shown.show_worlds(proofs)
     else:
-        proof_shown.show_proof(found, cutoff)
-    sys.exit(_exit_of({found.whole}))
+        proof_shown.show_proof(found)
+    sys.exit(_exit_of({whole}))
 
 
 @click.command()

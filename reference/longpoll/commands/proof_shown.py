@@ -5,7 +5,7 @@ The keys are a contract with whoever reads them (docs/law.md). Leaves out the co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, Final
 
 from rich.text import Text
@@ -16,6 +16,7 @@ from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt import Obligation, Proof
 from longpoll_spec.engines.smt_any import AnyProof
 from longpoll_spec.engines.smt_inductive import Counterexample
+from longpoll_spec.engines.smt_worlds import WorldProof, unstated, verdicts, worst
 from longpoll_spec.render import states
 
 WORDS: Final = {
@@ -43,9 +44,38 @@ def proof(found: Proof) -> dict[str, Any]:
     }
 
 
-def cutoff(found: AnyProof) -> dict[str, Any]:
-    """What replaces the number of requests in the object where a proof is for any number."""
-    return {"requests": "any", "cutoff": found.cutoff, "why_not": found.why_not}
+def worlds(policy: str, found: Sequence[WorldProof]) -> dict[str, Any]:
+    """The same for any number of requests, in each of some worlds; every obligation names its own."""
+    missing = unstated(found)
+    return {
+        "policy": policy,
+        "requests": "any",
+        "seconds": round(sum(each.found.proof.seconds for each in found), 3),
+        "verdicts": verdicts(found),
+        "worlds": [
+            {
+                "world": each.name,
+                "queues": each.world.queues,
+                "tags": each.world.tags,
+                "aspects": sorted(each.world.aspects),
+                "seconds": round(each.found.proof.seconds, 3),
+                "cutoff": each.found.cutoff,
+                "why_not": each.found.why_not,
+                "verdict": each.whole,
+                "verdicts": {name: each.found.proof.verdict(name) for name in each.found.proof.needed},
+                "unstated": missing[each.name],
+                "given_up": sorted(each.found.proof.given_up),
+                "situations": {one.name: {"found": one.found, "token": one.token} for one in each.situations},
+                "in_vain": [one.name for one in each.in_vain],
+            }
+            for each in found
+        ],
+        "obligations": [
+            {"world": each.name, **_obligation(each.found.proof, row)}
+            for each in found
+            for row in each.found.proof.obligations
+        ],
+    }
 
 
 def _obligation(found: Proof, each: Obligation) -> dict[str, Any]:
@@ -68,19 +98,46 @@ def _counterexample(found: Proof, shown: Counterexample) -> dict[str, Any]:
     }
 
 
-def show_proof(found: Proof, any_number: Mapping[str, Any]) -> None:
-    """Print the result for a person; `any_number` is its `cutoff` if the proof is for any number of requests."""
-    requests = "any number of" if any_number else found.model.bounds.requests
+def show_worlds(proofs: Sequence[WorldProof]) -> None:
+    """Print for a person what was proved for any number of requests, one world after the other."""
+    missing = unstated(proofs)
+    for each in proofs:
+        _show_head(each.found.proof, "any number of", f"world {each.name}: ")
+        _show_cutoff(each.found)
+        _show_rows(each.found.proof, f"Proof in the world {each.name}")
+        if missing[each.name]:
+            say(f"not stated in the world {each.name}: {', '.join(missing[each.name])}")
+        _show_situations(each)
+    say(f"in all: {worst(proofs)} ({', '.join(f'{each.name}: {each.whole}' for each in proofs)})")
+
+
+def show_proof(found: Proof) -> None:
+    """Print for a person what was proved for a given number of requests."""
+    _show_head(found, str(found.model.bounds.requests), "")
+    _show_rows(found, "Proof")
+
+
+def _show_head(found: Proof, requests: str, world: str) -> None:
     out.print(
         f"{found.model.policy.name}: {requests} requests, any number of messages, any timeout and scan period, "
-        f"{_world(found.model.bounds)}; "
+        f"{world}{_world(found.model.bounds)}; "
         f"{len(found.obligations)} obligations in {found.seconds:.1f} s",
         soft_wrap=True,
     )
-    if any_number:
-        _show_cutoff(any_number)
+
+
+def _show_situations(found: WorldProof) -> None:
+    """Whether everything comes about that must, so that nothing is proved in vain."""
+    seen = len(found.situations) - len(found.in_vain)
+    say(f"not in vain: {seen} of {len(found.situations)} situations come about in the world {found.name}")
+    for each in found.in_vain:
+        why = "ruled out by what is proved" if each.found == "excluded" else "no run was found"
+        say(f"  {each.name}: {why}. {each.sentence}")
+
+
+def _show_rows(found: Proof, title: str) -> None:
     names = dict.fromkeys(each.property_name for each in found.obligations)
-    table("Proof", ("property", "verdict", "by"), ((name, *_by(found, name)) for name in names))
+    table(title, ("property", "verdict", "by"), ((name, *_by(found, name)) for name in names))
     show_tokens((each.property_name, each.token) for each in found.obligations if each.token is not None)
     if found.given_up:
         say(f"not needed or not kept by this policy: {', '.join(found.given_up)}")
@@ -95,11 +152,11 @@ def _world(bounds: Bounds) -> str:
     return f"{bounds.queues} queue(s), {bounds.tags} tag(s){aspects}"
 
 
-def _show_cutoff(any_number: Mapping[str, Any]) -> None:
-    if any_number["cutoff"] is None:
-        out.print(styled("[yellow]no proof for any number: {}[/]", any_number["why_not"]), soft_wrap=True)
-    else:
-        out.print(f"what is proved for 1 to {any_number['cutoff']} requests is proved for any number")
+def _show_cutoff(found: AnyProof) -> None:
+    if found.cutoff is not None:
+        out.print(f"what is proved for 1 to {found.cutoff} requests is proved for any number")
+    elif found.why_not is not None:
+        out.print(styled("[yellow]no proof for any number: {}[/]", found.why_not), soft_wrap=True)
 
 
 def _by(found: Proof, name: str) -> tuple[Text, str]:

@@ -20,8 +20,8 @@ def executor_rejects(state: State, request: Request) -> Step:
     """The executor refuses a request that was handed to it: the request is dropped, or answered as busy."""
     # GUARD
     guard = request.is_("queued") & ~(request.copies <= 0)
-    if state.bounds.has("capacity"):
-        guard &= any_of(~(other.copies <= 0) for other in state.requests if other is not request)
+    others = any_of(~(other.copies <= 0) for other in state.requests if other is not request)
+    guard &= state.refuses_beside.implies(others)
     # EFFECT
     outcome = answered if state.policy.on_reject == "answer_busy" else dropped
     effect = assign((request.copies, request.copies - 1), *outcome(request))

@@ -12,6 +12,7 @@ import z3
 from attrs import define, field
 
 from longpoll_spec.model import Model
+from longpoll_spec.state.variables import SWITCHES
 from longpoll_spec.terms import Effect, Term, nodes
 
 _MEANINGS: Final[Mapping[str, Callable[..., Any]]] = {
@@ -69,13 +70,14 @@ def frame_of(model: Model, suffix: str = "", parameters: Mapping[str, Any] | Non
 
 def open_parameters(model: Model) -> dict[str, Any]:
     """A z3 constant for each parameter of the law."""
-    state = model.state
-    return {term.args[0]: z3.Int(term.args[0]) for term in (state.hold_ticks, state.scan_ticks)}
+    return {term.args[0]: z3.Int(term.args[0]) for term in model.state.parameters}
 
 
 def plausible(parameters: Mapping[str, Any]) -> list[Any]:
-    """What is known of open parameters: a pull waits for at least a tick, and so does the scan."""
-    return [constant >= 1 for constant in parameters.values()]
+    """What is known of open parameters: a pull waits for a tick at least, as the scan does; a switch is on or off."""
+    switches = {term.args[0] for term in SWITCHES.values()}
+    known = [z3.And(constant >= 0, constant <= 1) for name, constant in parameters.items() if name in switches]
+    return known + [constant >= 1 for name, constant in parameters.items() if name not in switches]
 
 
 def becomes(model: Model, effect: Effect, before: Frame, after: Frame) -> list[Any]:

@@ -77,7 +77,7 @@ def _overfilling(model: Model) -> Wrong:
                 comes = ~each.is_listed & after(each.is_listed, action.effect)
                 others = any_of(other.is_listed for other in requests if other is not each)
                 wrong.append(comes & others if each.index in action.actors else comes)
-        yield action, any_of(wrong)
+        yield action, model.state.is_limited & any_of(wrong)
 
 
 def closed_is_let_go(model: Model) -> Property | None:

@@ -44,7 +44,14 @@ from longpoll_spec.state.parts import (
 )
 from longpoll_spec.state.shared import notifier_of, queue_of, shared_variables
 from longpoll_spec.state.slots import request_of, slot_variables
-from longpoll_spec.state.variables import Variable, hold_ticks_of, scan_ticks_of
+from longpoll_spec.state.variables import (
+    HELD_LIMIT,
+    REFUSAL_NEEDS,
+    SWITCHES,
+    Variable,
+    hold_ticks_of,
+    scan_ticks_of,
+)
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, Term, all_of, any_of, const, ite, lift
 
 
@@ -181,8 +188,23 @@ class State:
 
     @property
     def is_full(self) -> Bool:
-        """Whether no more requests may be held: with the aspect, one at a time."""
-        return any_of(each.is_listed for each in self.requests) if self.bounds.has("limit") else FALSE
+        """Whether no more requests may be held: where there is a limit, one at a time."""
+        return self.is_limited & any_of(each.is_listed for each in self.requests)
+
+    @property
+    def is_limited(self) -> Bool:
+        """Whether there is a limit to how many requests are held; a proof leaves it open, so none rests on it."""
+        return HELD_LIMIT.is_(1) if self.bounds.has("limit") else FALSE
+
+    @property
+    def refuses_beside(self) -> Bool:
+        """Whether the executor refuses a request only while it has another; a proof leaves that open, too."""
+        return REFUSAL_NEEDS.is_(1) if self.bounds.has("capacity") else FALSE
+
+    @property
+    def parameters(self) -> tuple[Int, ...]:
+        """What a proof leaves open."""
+        return (self.hold_ticks, self.scan_ticks, *(each for name, each in SWITCHES.items() if self.bounds.has(name)))
 
     def end_to_show(self, queue: Queue) -> Int:
         """How far the dispatcher may make messages visible: to the end of the log, or of what is on disk."""

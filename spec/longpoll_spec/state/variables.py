@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
@@ -76,3 +78,12 @@ def hold_ticks_of(bounds: Bounds) -> Int:
 def scan_ticks_of(bounds: Bounds) -> Int:
     """The scan's period as a parameter, which a proof may leave open."""
     return parameter("scan_ticks", bounds.scan_ticks)
+
+
+HELD_LIMIT: Final = parameter("held_limit", 1)
+"""The aspect `limit`: 1, at most one request is held; 0, there is no limit. A proof leaves it open."""
+REFUSAL_NEEDS: Final = parameter("refusal_needs", 1)
+"""The aspect `capacity`: 1, the executor refuses only beside another request; 0, a lone one too. A proof leaves it
+open, for what only restricts makes a proof say less."""
+SWITCHES: Final = {"limit": HELD_LIMIT, "capacity": REFUSAL_NEEDS}
+"""Aspect that restricts what can happen -> its parameter."""

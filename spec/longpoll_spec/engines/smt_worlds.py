@@ -1,0 +1,148 @@
+"""The worlds of a proof for any number of requests, and the proof in each of them.
+
+An aspect that adds something may also excuse something: of a queue that is cut back less is promised. So there is not
+one world that says all, and the theorem is shown in several. What only restricts, a limit to how many are held or an
+executor that refuses only beside another request, is a choice within a world (`variables.SWITCHES`): a parameter that
+the proof leaves open. What is proved in a world must not be proved in vain: `situations` come about in it.
+
+Leaves out how it is proved (`smt_any`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+import attrs
+from attrs import frozen
+
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.situations import Situation, situations_of
+from longpoll_spec.engines.smt import DEPTH_MAX, PLAIN, TIMEOUT_S, Report
+from longpoll_spec.engines.smt_any import WORLD, AnyProof, ModelOf, prove_any, statements_of
+from longpoll_spec.engines.smt_inductive import Answer
+from longpoll_spec.errors import UnknownWorldError
+from longpoll_spec.law import law_of
+from longpoll_spec.model import select
+from longpoll_spec.policy import Policy
+
+WORLDS: Final[Mapping[str, Bounds]] = MappingProxyType(
+    {
+        "plain": PLAIN,
+        "uncut": attrs.evolve(WORLD, aspects=WORLD.aspects - {"truncate"}),
+        "whole": WORLD,
+    }
+)
+"""Name -> world. `uncut` is the whole one but for queues that lose messages: of those the law promises less."""
+
+
+@frozen
+class WorldProof:
+    """What was proved in one world, and what comes about in it."""
+
+    name: str
+    world: Bounds
+    found: AnyProof
+    situations: tuple[Situation, ...]
+
+    @property
+    def in_vain(self) -> tuple[Situation, ...]:
+        """What has to come about and was not seen to."""
+        return tuple(each for each in self.situations if each.found != "reached")
+
+    @property
+    def whole(self) -> Answer:
+        """The proof's verdict; what is proved where something never comes about is unknown."""
+        verdict = self.found.proof.whole
+        return "unknown" if verdict == "proved" and self.in_vain else verdict
+
+
+def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]) -> Mapping[str, Bounds]:
+    """The worlds of these names, or the usual ones for none; with `changes` to a world's bounds one called `own`.
+
+    Raises `UnknownWorldError`, also where more than one world is named and only one can be.
+    """
+    for name in names:
+        if name not in WORLDS:
+            raise UnknownWorldError(f"unknown world {name!r}; known: {', '.join(WORLDS)}")
+    if len(set(names)) > 1 and (changes or not any_number):
+        raise UnknownWorldError("name one world: only `--requests any` without a world of your own takes several")
+    if changes:
+        begins = names[0] if names else "whole" if any_number else "plain"
+        return {"own": attrs.evolve(WORLDS[begins], **changes)}
+    usual = tuple(WORLDS) if any_number else ("plain",)
+    return {name: WORLDS[name] for name in dict.fromkeys(names or usual)}
+
+
+def prove_worlds(
+    policy: Policy,
+    *,
+    worlds: Mapping[str, Bounds] = WORLDS,
+    names: Iterable[str] = (),
+    timeout_s: float = TIMEOUT_S,
+    depth_max: int = DEPTH_MAX,
+    report: Report | None = None,
+    model_of: ModelOf | None = None,
+) -> list[WorldProof]:
+    """As `smt_any.prove_any`, in each of the worlds. A property that is named is proved where it is stated.
+
+    Raises `UnknownPropertyError` for what no world states.
+    """
+    wanted = list(names)
+    make = model_of or (lambda bounds: law_of(policy, bounds))
+    stated = {name: statements_of(make, 1, world).stated for name, world in worlds.items()}
+    select([item for each in stated.values() for item in each], wanted)
+    done: list[WorldProof] = []
+    for name, world in worlds.items():
+        here = [item.name for item in stated[name] if item.name in wanted]
+        if here or not wanted:
+            say = _in_world(name, report)
+            found = prove_any(
+                policy,
+                world=world,
+                names=here,
+                timeout_s=timeout_s,
+                depth_max=depth_max,
+                report=say,
+                model_of=model_of,
+            )
+            if say is not None:
+                say("what comes about")
+            done.append(WorldProof(name, world, found, situations_of(make, world, _kept(found), timeout_s)))
+    return done
+
+
+def worst(proofs: Sequence[WorldProof]) -> Answer:
+    """The verdict of all worlds: refuted in one is refuted, and proved is proved in each."""
+    found = {each.whole for each in proofs}
+    return "refuted" if "refuted" in found else "unknown" if "unknown" in found else "proved"
+
+
+def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
+    """Property -> its worst verdict in the worlds that state it; where something never comes about it is unknown."""
+    order: Sequence[Answer] = ("proved", "unknown", "refuted")
+    found: dict[str, Answer] = {}
+    for each in proofs:
+        for name in each.found.proof.needed:
+            here = each.found.proof.verdict(name)
+            here = "unknown" if here == "proved" and each.in_vain else here
+            found[name] = max(found.get(name, "proved"), here, key=order.index)
+    return found
+
+
+def unstated(proofs: Sequence[WorldProof]) -> Mapping[str, Sequence[str]]:
+    """World -> the properties that other worlds state and this one does not."""
+    every = list(dict.fromkeys(name for each in proofs for name in each.found.proof.needed))
+    return {each.name: [name for name in every if name not in each.found.proof.needed] for each in proofs}
+
+
+def _in_world(name: str, report: Report | None) -> Report | None:
+    return None if report is None else lambda text: report(f"{name}: {text}")
+
+
+def _kept(found: AnyProof) -> frozenset[str]:
+    """The statements that were proved, of every state."""
+    proof = found.proof
+    broken = {row.property_name for row in proof.obligations if row.verdict != "proved"}
+    return frozenset(row.property_name for row in proof.obligations) - broken
