@@ -38,14 +38,15 @@ def _planted(policy: str, slip: str, bounds: Bounds) -> Model:
 
 
 @pytest.mark.parametrize(
-    ("slip", "world"),
+    "case",
     quick_if(
         [(slip, world) for slip in RESTRICTED_IN_VAIN for world in WORLDS],
         lambda case: case == ("hold recheck_if_bucket_looked_empty", "whole"),
     ),
 )
-def test_what_only_restricts_hides_no_slip(slip: str, world: str) -> None:
+def test_what_only_restricts_hides_no_slip(case: tuple[str, str]) -> None:
     """In no world is a law proved whose recheck trusts an empty look, or whose lone refusal drops."""
+    slip, world = case
     told = RESTRICTED_IN_VAIN[slip]
     model = _planted("strict", slip, attrs.evolve(WORLDS[world], requests=2))
     proof = prove_model(model, names=told, depth_max=0)
@@ -108,11 +109,12 @@ def test_the_switches_do_restrict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "world"),
+    "case",
     quick_if([(policy, world) for policy in OURS for world in WORLDS], lambda case: case[1] == "plain"),
 )
-def test_everything_comes_about_in_every_world(policy: str, world: str) -> None:
+def test_everything_comes_about_in_every_world(case: tuple[str, str]) -> None:
     """Every situation that the law knows is shown by a run, and so is all that the plain world has."""
+    policy, world = case
     found = situations_of(partial(law_of, preset(policy)), WORLDS[world], (), timeout_s=10.0)
     plain = law_of(preset(policy), attrs.evolve(PLAIN, requests=2, messages=1))
     wanted = {item.name for item in properties_of(plain) if item.kind == "sometimes"}

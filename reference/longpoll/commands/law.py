@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -227,21 +228,22 @@ def prove(
     limits: dict[str, Any] = {"names": names, "timeout_s": timeout_s, "depth_max": depth_max}
     try:
         with _spinner(f"proving {policy.name} for {requests or 'any number of'} requests") as say:
-            if requests is None:
-                proofs = smt_worlds.prove_worlds(policy, worlds=chosen, report=say, **limits)
-                made, whole = proof_shown.worlds(policy.name, proofs), smt_worlds.worst(proofs)
-            else:
-                (world,) = chosen.values()
-                found = smt.prove(policy, requests=requests, world=world, report=say, **limits)
-                made, whole = proof_shown.proof(found), found.whole
+            found = (
+                smt_worlds.prove_worlds(policy, worlds=chosen, report=say, **limits)
+                if requests is None
+                else smt.prove(policy, requests=requests, world=next(iter(chosen.values())), report=say, **limits)
+            )
     except KeyboardInterrupt:
         fail("stopped before the proof was done: nothing is known", Exit.UNKNOWN)
+    if isinstance(found, smt.Proof):
+        made, show, whole = proof_shown.proof(found), partial(proof_shown.show_proof, found), found.whole
+    else:
+        made, whole = proof_shown.worlds(policy.name, found), smt_worlds.worst(found)
+        show = partial(proof_shown.show_worlds, found)
     if as_json:
         emit_json(made)
-    elif requests is None:
-        proof_shown.show_worlds(proofs)
     else:
-        proof_shown.show_proof(found)
+        show()
     sys.exit(_exit_of({whole}))
 
 

@@ -125,8 +125,8 @@ def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
     found: dict[str, Answer] = {}
     for each in proofs:
         for name in each.found.proof.needed:
-            here = each.found.proof.verdict(name)
-            here = "unknown" if here == "proved" and each.in_vain else here
+            shown = each.found.proof.verdict(name)
+            here: Answer = "unknown" if shown == "proved" and each.in_vain else shown
             found[name] = max(found.get(name, "proved"), here, key=order.index)
     return found
 
