@@ -63,6 +63,7 @@ def worlds(policy: str, found: Sequence[WorldProof]) -> dict[str, Any]:
                 "why_not": each.found.why_not,
                 "verdict": each.whole,
                 "verdicts": {name: each.found.proof.verdict(name) for name in each.found.proof.needed},
+                "by_construction": each.found.proof.by_construction,
                 "unstated": missing[each.name],
                 "given_up": sorted(each.found.proof.given_up),
                 "situations": {one.name: {"found": one.found, "token": one.token} for one in each.situations},
