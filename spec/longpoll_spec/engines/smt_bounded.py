@@ -23,6 +23,7 @@ from longpoll_spec.engines.smt_check import check
 from longpoll_spec.engines.smt_terms import Frame, becomes, frame_of, open_parameters, solver_of, value_in
 from longpoll_spec.engines.tokens import token_of
 from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.state.variables import SWITCHES
 from longpoll_spec.terms import Bool
 
 Report: TypeAlias = Callable[[str], None]
@@ -50,7 +51,10 @@ class _Unrolling:
     choices: list[list[Any]] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
-        self.parameters = open_parameters(self.model)
+        # A switch is not open here: its aspect is in the token's bounds, where it is on.
+        switches = {each.args[0] for each in SWITCHES.values()}
+        opened = open_parameters(self.model)
+        self.parameters = {name: constant for name, constant in opened.items() if name not in switches}
 
     def start(self) -> None:
         self.solver.add(*(constant >= least for constant, least in self._least()))
