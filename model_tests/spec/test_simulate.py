@@ -37,7 +37,8 @@ def test_only_what_is_so_is_found(policy: str) -> None:
     found = _simulated(model)
 
     for verdict in found.verdicts:
-        assert verdict.verdict in {"violated", "reached", "unknown"}
+        # A run shows nothing that holds, but what the text itself says needs no run.
+        assert verdict.verdict in {"violated", "reached", "unknown"} or verdict.by_construction
         if verdict.token is not None:
             assert verdict.depth is not None
             assert verdict.depth >= known[verdict.name]
