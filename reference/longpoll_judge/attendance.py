@@ -6,7 +6,7 @@ A part of the survey, taken of each slice and merged in any order. Leaves out wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -77,8 +77,8 @@ class Attendance(msgspec.Struct):
     """How often a visible end was told."""
 
 
-def attend(table: pa.Table) -> Attendance:
-    """What one slice shows."""
+def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Attendance:
+    """What one slice shows; `missing` is what it lacks (`lacking`)."""
     found = Attendance()
     codes, names = coded(table, "event")
     sources, source_names = coded(table, "source")
@@ -86,7 +86,6 @@ def attend(table: pa.Table) -> Attendance:
     count_of = dict(zip(names, counts.tolist(), strict=True))
     found.acknowledged = count_of.get("message_acknowledged", 0)
     found.appended, found.moved = count_of.get("append", 0), count_of.get("make_visible", 0)
-    missing = _lacking(table, codes, names)
     if "offset_min" in table.column_names:
         told = table["offset_min"].to_numpy()
         told = told[told >= 0]
@@ -113,8 +112,8 @@ def attend(table: pa.Table) -> Attendance:
     return found
 
 
-def _lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict[str, Booleans]:
-    """By event and field, which events lack it."""
+def lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict[str, Booleans]:
+    """By event and field, which events lack it; `codes` and `names` are those of the column `event`."""
     found: dict[str, Booleans] = {}
     for event, fields in NEEDED.items():
         if event in names:

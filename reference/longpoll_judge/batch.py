@@ -184,6 +184,19 @@ class Events:
         part = make_batch(self.batch.table, self.table_rows(rows), one_queue)
         return Events(part, 0, len(part.order))
 
+    def is_told_anywhere(self, rows: Integers, event: str) -> NDArray[np.bool_]:
+        """Whether the request of each of these rows has such an event in any of the queues that are here."""
+        if not len(rows):
+            return np.zeros(0, dtype=np.bool_)
+        sources, source_names = self.batch.codes("source")
+        requests, request_names = coded_texts(self.batch.table, "request")
+        kinds, names = self.batch.codes("event")
+        key = requests.astype(np.int64) * len(source_names) + sources
+        mine = self.table_rows(rows)
+        told = kinds == (names.index(event) if event in names else -1)
+        found: NDArray[np.bool_] = np.isin(key[mine], key[told]) & are_named(request_names)[requests[mine]]
+        return found
+
     def evidence(self, rows: Iterable[int]) -> list[dict[str, Any]]:
         """The events of these rows as the history tells them (times on the common clock)."""
         places = self._places[np.array(sorted(set(rows)), dtype=np.int64)]

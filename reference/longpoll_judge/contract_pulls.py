@@ -225,7 +225,8 @@ PULL_CLAUSES: Final = (
         ANSWER_IS_RIGHT,
         "19 is said at the end only: the answer's offset_max is the offset that was asked for. An answer of a broker "
         "that stops is excused: its cause is stopped, a stop names its request, or its connection closes as it may for "
-        "pull.hold.not_early.",
+        "pull.hold.not_early; it is unknown where that may lie in a hole, after the end of the record or, from "
+        "outside, at any time after by a clock that may be set.",
         "DefaultMessageStore.getMessage: OFFSET_OVERFLOW_ONE, or NO_MESSAGE_IN_QUEUE at 0",
         (_PULL, _RESULT),
     ),

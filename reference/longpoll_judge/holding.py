@@ -49,6 +49,28 @@ def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     return told | (closes & (last_ns <= soon_ns)), closes
 
 
+def may_have_stopped(case: Case, pull: Integers) -> Booleans:
+    """Of which of these answered pulls it is not known whether their broker stopped: what would show it may be hidden.
+
+    It may lie in a hole, behind the end of the record, or, from outside, look late by a clock that was set forward.
+    """
+    pulls = case.pulls
+    if case.context.stops_silently:
+        return np.zeros(len(pull), dtype=np.bool_)
+    until_ns = np.minimum(pulls.answered_before_ns, NEVER - STOPPING_MS * MS) + STOPPING_MS * MS
+    hidden = ~case.is_watched(pulls.received_after_ns, until_ns)
+    last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source]
+    sources, names = case.events.codes("source", pulls.row)
+    settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
+    closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
+    closed_ns[pull] = closes_of(case, pulls.row[pull])[0]
+    outside = ~_is_inside(case)
+    unseen = outside & (closed_ns == NEVER) & (last_ns < until_ns)
+    late = outside & settable & (closed_ns < NEVER)
+    found: Booleans = (hidden | unseen | late)[pull]
+    return found
+
+
 def _is_inside(case: Case) -> Booleans:
     """Which pulls were recorded inside their broker."""
     sources, names = case.events.codes("source", case.pulls.row)
@@ -73,7 +95,7 @@ def _early(case: Case) -> list[Suspects]:
                 mine & (before_ns >= pulls.received_after_ns[pull]) & (after_ns <= pulls.answered_before_ns[pull])
             )
     held_ns = pulls.answered_before_ns - pulls.received_after_ns
-    weak |= ~case.is_watched(pulls.received_after_ns, pulls.answered_before_ns + STOPPING_MS * MS)[pull]
+    weak |= may_have_stopped(case, pull)
     weak |= ~_is_inside(case)[pull] & (held_ns[pull] >= SHORT_POLLING_MS * MS)
 
     def explain(member: int) -> Explanation:

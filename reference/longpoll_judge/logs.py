@@ -40,8 +40,16 @@ def judge_log(events: Events, context: Context) -> list[Suspects]:
 
 
 def _by_source(events: Events, kind: str, context: Context) -> list[Integers]:
-    """The rows of an event, apart for each source that declares no law: a law may take a queue's end back."""
+    """The rows of an event, apart for each source that declares no law: a law may take a queue's end back.
+
+    Without those that lack their place, of which nothing is concluded.
+    """
     rows = events.rows(kind)
+    column = "visible_end" if kind == "make_visible" else "queue_offset"
+    is_placed = (events.integers(column, rows) >= 0) & (events.integers("queue", rows) >= 0)
+    rows = rows[is_placed]
+    if not len(rows) or not events.text("topic", int(rows[0])):
+        return []
     sources, names = events.codes("source", rows)
     found = [rows[sources == source] for source in np.unique(sources) if names[source] not in context.lawful]
     return [of_life for of_source in found for of_life in _by_life(events, of_source, context)]

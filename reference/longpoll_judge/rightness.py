@@ -36,7 +36,8 @@ from longpoll_judge.answers import (
     wrong_tags,
 )
 from longpoll_judge.case import Booleans, Case, Explanation, Suspects, suspects
-from longpoll_judge.holding import STOPPED, is_stopping
+from longpoll_judge.clause import PULL_RESULTS
+from longpoll_judge.holding import STOPPED, is_stopping, may_have_stopped
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_ONCE
 
@@ -50,6 +51,8 @@ class Rule:
     say: Callable[[int], str]
     needs_whole_record: bool = False
     """Something that was not recorded could explain it away."""
+    doubted: Booleans | None = None
+    """By answer: something else could, that is not known."""
 
 
 def judge_rightness(case: Case) -> list[Suspects]:
@@ -63,6 +66,9 @@ def judge_rightness(case: Case) -> list[Suspects]:
         first_rule[rule.broken] = number
     whole = case.is_log_whole(answers.answered_before_ns)
     weak = np.array([rule.needs_whole_record for rule in rules])[first_rule] & ~whole
+    for number, rule in enumerate(rules):
+        if rule.doubted is not None:
+            weak |= (first_rule == number) & rule.doubted
     is_broken = first_rule >= 0
 
     def explain(answer: int) -> Explanation:
@@ -278,9 +284,11 @@ def _itself(answers: Answers) -> list[Rule]:
     low = answers.any_in_body(answers.body < answers.min[answers.owner])
     beyond = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG)) & (answers.next > answers.max)
     away = (answers.code == NO_NEW_MSG) & (answers.max != answers.asked)
+    doubted = np.zeros_like(away)
     if away.any():
         stopping, perhaps = is_stopping(answers.case, answers.pull)
         away &= ~stopping & ~perhaps
+        doubted = may_have_stopped(answers.case, answers.pull)
     return [
         Rule(
             "pull.found.above_min",
@@ -304,12 +312,35 @@ def _itself(answers: Answers) -> list[Rule]:
                 f"{_name(answers, answer)} says that there is nothing new, and offset_max {answers.max[answer]}, which "
                 "is not the offset that was asked for"
             ),
+            doubted=doubted,
         ),
     ]
 
 
 def _name(answers: Answers, answer: int) -> str:
     return f"the answer {answers.code[answer]} to a pull at offset {answers.asked[answer]}"
+
+
+def judge_order(case: Case) -> list[Suspects]:
+    """Judge whether any request was answered before it came; a member is an answer's row.
+
+    Of the answers that tell of a read `judge_rightness` says so, among the rest of what it finds in them.
+    """
+    events, pulls = case.events, case.pulls
+    rows = events.rows("answer_sent")
+    read = pulls.answer_row[pulls.is_answered]
+    read = read[is_one_of(events.integers("code", read), PULL_RESULTS)]
+    rows = rows[(events.request_key[rows] >= 0) & ~np.isin(rows, read)]
+    asked = events.answer_to(events.request_key[rows], "request_received")
+    early = (asked >= 0) & (events.integers("before_ns", rows) < events.integers("after_ns", asked))
+    request_of = dict(zip(rows.tolist(), asked.tolist(), strict=True))
+
+    def explain(row: int) -> Explanation:
+        code = int(events.integers("code", rows[rows == row])[0])
+        why = f"the answer {code} was sent before its request was received"
+        return Explanation("answer.after_request", why, [request_of[row], row])
+
+    return [Suspects(ANSWER_IS_RIGHT, "violated", rows[early], rows[early], explain)]
 
 
 def judge_once(case: Case) -> list[Suspects]:

@@ -64,7 +64,9 @@ class SourceSurvey(msgspec.Struct):
     lost_count: int = 0
     """How many events the source says it dropped."""
     losses: list[Interval] = msgspec.field(default_factory=list)
-    """When these may have happened, as it says."""
+    """When these may have happened, as it says; and events of a name that nobody knows, which may be any."""
+    damaged: list[Interval] = msgspec.field(default_factory=list)
+    """When events happened that lack a field that they need: nothing is concluded from them."""
     spans: list[Span] = msgspec.field(default_factory=list)
     """One of each slice."""
     holds: int = 0
@@ -136,6 +138,7 @@ def merge_source(one: SourceSurvey, other: SourceSurvey) -> SourceSurvey:
         stopped_ns=max(stops) if stops else None,
         lost_count=one.lost_count + other.lost_count,
         losses=one.losses + other.losses,
+        damaged=one.damaged + other.damaged,
         spans=one.spans + other.spans,
         holds=one.holds + other.holds,
         steps=one.steps + other.steps,
@@ -166,10 +169,13 @@ def sequence_faults(runs: Iterable[Run]) -> SequenceFaults:
     return SequenceFaults(missing, first_missing, repeated)
 
 
-def holes_in(seen: SourceSurvey) -> Iterator[Interval]:
-    """When a source may have missed something: as it says itself, as its numbers show, and after its end."""
+def holes_in(seen: SourceSurvey, damaged: Iterable[Interval] = ()) -> Iterator[Interval]:
+    """When a source may have missed something: as it says itself, as its numbers show, and after its end.
+
+    So it may where an event is damaged: what it stood for is as good as not told.
+    """
     slack_ns = seen.disorder_ns + DISORDER_NS
-    for after_ns, before_ns in seen.losses:
+    for after_ns, before_ns in (*seen.losses, *damaged):
         yield after_ns - slack_ns, before_ns + slack_ns
     runs = sorted(seen.runs)
     if runs[0].first > 0:

@@ -113,11 +113,18 @@ class Pulls:
 
 
 def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
-    """Join every pull with its first answer and with what is known of its connection and source."""
+    """Join every pull with its first answer and with what is known of its connection and source.
+
+    Left out are pulls whose answer names another queue: they are answered, and whichever of both is wrong, neither says
+    what was asked of which log.
+    """
     received = events.rows("request_received")
     received = received[is_one_of(events.integers("code", received), PULL_CODES) & (events.request_key[received] >= 0)]
     row = received[events.firsts(received) == received]
     answer_row = events.answer_to(events.request_key[row], "answer_sent")
+    elsewhere = answer_row < 0
+    elsewhere[elsewhere] = events.is_told_anywhere(row[elsewhere], "answer_sent")
+    row, answer_row = row[~elsewhere], answer_row[~elsewhere]
     is_answered = answer_row >= 0
     source, names = events.codes("source", row)
     facts = [context.sources.get(name, UNSEEN) for name in names]

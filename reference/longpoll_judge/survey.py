@@ -26,6 +26,7 @@ from longpoll_judge.attendance import (
     attend,
     attendance_gaps,
     field_gaps,
+    lacking,
     stops_silently,
 )
 from longpoll_judge.damage import Damage
@@ -188,7 +189,10 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     counts = np.bincount(codes, minlength=len(names))
     survey.unknown_events = {name: int(counts[n]) for n, name in enumerate(names) if name not in KNOWN_EVENTS}
     survey.unknown_events = {name: count for name, count in survey.unknown_events.items() if count}
-    survey.attendance = attend(table)
+    missing = lacking(table, codes, names)
+    survey.attendance = attend(table, missing)
+    is_strange = ~_are(codes, names, KNOWN_EVENTS)
+    is_damaged = np.logical_or.reduce(list(missing.values())) if missing else np.zeros_like(is_strange)
     source_codes, source_names = coded(table, "source")
     brokers, broker_names = coded(table, "broker")
     sequence, after_ns, before_ns = (table[name].to_numpy() for name in ("sequence", "after_ns", "before_ns"))
@@ -198,6 +202,8 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
         seen = survey_source(sequence[mine], after_ns[mine], before_ns[mine])
         seen.holds = int(np.count_nonzero(is_hold[mine]))
         seen.brokers = {broker_names[number] for number in np.flatnonzero(np.bincount(brokers[mine])).tolist()} - {""}
+        seen.losses = _moments(after_ns[mine], before_ns[mine], is_strange[mine])
+        seen.damaged = _moments(after_ns[mine], before_ns[mine], is_damaged[mine])
         survey.sources[source_names[code]] = seen
     _survey_rare(survey, table, _are(codes, names, RARE))
     is_answer = _are(codes, names, {"answer_sent"})
@@ -213,6 +219,14 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
 def _are(codes: NDArray[np.int32], names: list[str], wanted: Collection[str]) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] = np.array([name in wanted for name in names], dtype=np.bool_)[codes]
     return found
+
+
+def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) -> list[Interval]:
+    """When the flagged events happened, those that lie close taken together."""
+    if not flags.any():
+        return []
+    found = holes_of(zip(after_ns[flags].tolist(), before_ns[flags].tolist(), strict=True))
+    return list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
 
 
 def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) -> None:
@@ -276,7 +290,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         facts[name] = SourceFacts(
             last_ns=seen.last_ns,
             stopped_ns=seen.stopped_ns,
-            holes=holes_of(holes_in(seen)),
+            holes=holes_of(holes_in(seen, [] if name in history.laws else seen.damaged)),
             is_steady=not seen.steps,
         )
         gaps += _source_gaps(name, seen, faults, declared=name in history.declared_sources or bool(history.damages))

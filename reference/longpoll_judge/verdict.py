@@ -29,7 +29,7 @@ from longpoll_judge.lookup import is_one_of
 from longpoll_judge.promptness import judge_promptness
 from longpoll_judge.queue_log import Integers
 from longpoll_judge.result import ANSWERED_BY_DEADLINE, ANSWERED_ONCE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
-from longpoll_judge.rightness import judge_once, judge_rightness
+from longpoll_judge.rightness import judge_once, judge_order, judge_rightness
 from longpoll_judge.steps import MS
 from longpoll_judge.survey import UNSEEN, Context
 from longpoll_spec.tables import with_table
@@ -55,6 +55,7 @@ Row = tuple[str, int, int, str]
 NOTE_UNDECIDED: Final = "pulls whose subscription tags cannot decide (SQL92, or none known)"
 NOTE_OPEN: Final = "pulls still open where the history breaks off without source_stopped"
 NOTE_ORPHAN: Final = "answers whose requests are not in the history"
+NOTE_ELSEWHERE: Final = "answers that name another queue than their requests"
 NOTE_REPEATED: Final = "request identifiers that were received twice"
 NOTE_BEFORE: Final = "answers over messages with unrecorded tags"
 
@@ -136,6 +137,7 @@ def steady(groups: Iterable[Suspects], name: QueueName, events: Events, context:
 def _groups(case: Case, prompt: Iterable[Suspects]) -> Iterator[Suspects]:
     yield from prompt
     yield from judge_rightness(case)
+    yield from judge_order(case)
     yield from judge_codes(case)
     yield from judge_once(case)
     yield from judge_connections(case)
@@ -228,13 +230,15 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     receipts = events.rows("request_received")
     receipts = receipts[events.request_key[receipts] >= 0]
     received = events.request_key[receipts]
-    answered = events.request_key[events.rows("answer_sent")]
+    answers = events.rows("answer_sent")
     code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
     is_refused = pulls.is_answered & ~is_one_of(code, PULL_RESULTS)
     yield NOTE_UNDECIDED, int(np.count_nonzero(~case.is_decidable & ~is_refused))
     yield NOTE_OPEN, open_at_cut
-    orphans = np.count_nonzero(events.batch.look_up(answered, received, received) < 0)
-    yield NOTE_ORPHAN, int(orphans) if case.name[2] >= 0 else 0
+    orphans = answers[events.batch.look_up(events.request_key[answers], received, received) < 0]
+    elsewhere = int(np.count_nonzero(events.is_told_anywhere(orphans, "request_received")))
+    yield NOTE_ELSEWHERE, elsewhere if case.name[2] >= 0 else 0
+    yield NOTE_ORPHAN, len(orphans) - elsewhere if case.name[2] >= 0 else 0
     yield NOTE_REPEATED, int(np.count_nonzero(events.firsts(receipts) != receipts))
     yield NOTE_BEFORE, _unseen_tags(case, pulls.answer_row[pulls.is_answered], np.flatnonzero(pulls.is_answered))
 

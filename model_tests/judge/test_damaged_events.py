@@ -1,0 +1,155 @@
+"""Events that cannot be used: what they stood for may have happened, so nobody is convicted by its absence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longpoll_judge.generate import write
+from longpoll_judge.job import judge
+from longpoll_judge.recording import MS, PULLS, Recording, change, load
+from longpoll_judge.result import Result
+from longpoll_spec.history import Event
+
+QUERY, UPDATE = 14, 15
+
+
+def judged(directory: Path, recording: Recording) -> Result:
+    """The verdict on a history in memory."""
+    write(directory, recording.events, recording.meta)
+    return judge([directory], engine="local")
+
+
+def violated(result: Result) -> list[tuple[str, str]]:
+    """What is certainly wrong, and why."""
+    return [(finding.clause, finding.why) for finding in result.findings if finding.verdict == "violated"]
+
+
+def damage(recording: Recording, name: str, fields: dict[str, Any], part: float = 0.4) -> None:
+    """Change the first event of a name after a part of the history."""
+    begin = int(part * len(recording.events))
+    place = next(n for n in range(begin, len(recording.events)) if recording.events[n].event == name)
+    recording.events[place] = change(recording.events[place], **fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "gap"),
+    [
+        ("append", {"event": "appended"}, "unknown event"),
+        ("append", {"queue": -1}, "field missing"),
+        ("append", {"queue_offset": -1}, "field missing"),
+        ("append", {"topic": ""}, "field missing"),
+        ("make_visible", {"event": "made_visible"}, "unknown event"),
+        ("make_visible", {"visible_end": -1}, "field missing"),
+        ("make_visible", {"queue": -1}, "field missing"),
+        ("make_visible", {"topic": ""}, "field missing"),
+        ("answer_sent", {"event": "answer"}, "unknown event"),
+        ("answer_sent", {"event": ""}, "unknown event"),
+        ("request_received", {"event": "request"}, "unknown event"),
+        ("expire", {"event": "expired"}, "unknown event"),
+    ],
+)
+def test_a_damaged_event_accuses_nobody(
+    clean: Path, tmp_path: Path, name: str, fields: dict[str, Any], gap: str
+) -> None:
+    """It is named, and what cannot be read of it is a hole of the record at its moment."""
+    recording = load(clean)
+    damage(recording, name, fields)
+    result = judged(tmp_path / "history", recording)
+
+    assert (result.verdict, violated(result)) == ("unknown", [])
+    assert gap in {each["kind"] for each in result.gaps}
+
+
+def test_a_damaged_event_excuses_nothing_elsewhere(clean: Path, tmp_path: Path) -> None:
+    """A pull that was never answered long before it stays convicted."""
+    recording = load(clean)
+    request, answer = next(iter(recording.exchanges()))
+    recording.replace(answer)
+    recording.events = [
+        change(event, after_ns=event.after_ns + 10**10, before_ns=event.before_ns + 10**10)
+        if event.after_ns > answer.after_ns + 2 * 10**9 or event.event == "source_stopped"
+        else event
+        for event in recording.events
+    ]
+    recording.events[-2] = change(recording.events[-2], event="nobody_knows")
+    found = judged(tmp_path / "history", recording)
+
+    assert request.request in {finding.request for finding in found.findings if finding.verdict == "violated"}
+
+
+# -- answers and their requests --------------------------------------------------------------------------------
+
+
+def early_refusal(recording: Recording) -> None:
+    """A refusal of a pull that lies before its receipt."""
+    request, answer = next(pair for pair in recording.exchanges() if pair[1].code == 0)
+    told = {"code": 2, "offsets": [], "offset_next": -1, "offset_min": -1, "offset_max": -1}
+    early = {"after_ns": request.after_ns - 20 * MS, "before_ns": request.after_ns - 10 * MS}
+    recording.replace(answer, change(answer, **told, **early))
+
+
+def early_about_offsets(recording: Recording, code: int) -> None:
+    """An answer about a committed offset that lies before its request."""
+    later = recording.events[len(recording.events) // 2 :]
+    request = next(one for one in later if one.event == "request_received")
+    asked = Event(
+        event="request_received",
+        after_ns=request.after_ns,
+        before_ns=request.before_ns,
+        source=request.source,
+        sequence=0,
+        request="about-offsets",
+        connection=request.connection,
+        broker=request.broker,
+        topic=request.topic,
+        queue=request.queue,
+        group="readers",
+        code=code,
+        commit_offset=0 if code == UPDATE else -1,
+    )
+    early = {"after_ns": request.after_ns - 20 * MS, "before_ns": request.after_ns - 10 * MS}
+    told = change(asked, event="answer_sent", code=0, group="", commit_offset=-1, **early)
+    place = next(n for n, one in enumerate(recording.events) if one is request)
+    events = [*recording.events[:place], told, asked, *recording.events[place:]]
+    recording.events = [change(event, sequence=number) for number, event in enumerate(events)]
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        early_refusal,
+        lambda recording: early_about_offsets(recording, QUERY),
+        lambda recording: early_about_offsets(recording, UPDATE),
+    ],
+    ids=["refusal", "query", "update"],
+)
+def test_no_answer_comes_before_its_request(clean: Path, tmp_path: Path, plant: Callable[[Recording], None]) -> None:
+    """Whatever was asked and however it was answered."""
+    recording = load(clean)
+    plant(recording)
+    result = judged(tmp_path / "history", recording)
+
+    assert "answer.after_request" in {clause for clause, _why in violated(result)}
+
+
+@pytest.mark.parametrize("fields", [{"queue": 77}, {"topic": "another"}, {"broker": "another"}])
+@pytest.mark.parametrize("event", ["request_received", "answer_sent"])
+def test_an_answer_that_names_another_queue_is_an_answer(
+    clean: Path, tmp_path: Path, event: str, fields: dict[str, Any]
+) -> None:
+    """The pull is answered; which queue it was about is not known, so it is not judged, and told so."""
+    recording = load(clean)
+    request, answer = next(
+        pair for n, pair in enumerate(recording.exchanges()) if n > 100 and pair[0].code in PULLS and pair[0].may_hold
+    )
+    old = request if event == "request_received" else answer
+    place = next(n for n, one in enumerate(recording.events) if one is old)
+    recording.events[place] = change(old, **fields)
+    result = judged(tmp_path / "history", recording)
+
+    assert (result.verdict, violated(result)) == ("unknown", [])
+    assert any("answers that name another queue than their requests" in gap["why"] for gap in result.gaps)
