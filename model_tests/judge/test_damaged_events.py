@@ -29,9 +29,11 @@ def violated(result: Result) -> list[tuple[str, str]]:
 
 
 def damage(recording: Recording, name: str, fields: dict[str, Any], part: float = 0.4) -> None:
-    """Change the first event of a name after a part of the history."""
+    """Change the first event of a name after a part of the history; of a hold, if it has none of that name."""
     begin = int(part * len(recording.events))
-    place = next(n for n in range(begin, len(recording.events)) if recording.events[n].event == name)
+    later = range(begin, len(recording.events))
+    places = [n for kind in (name, "hold") for n in later if recording.events[n].event == kind]
+    place = places[0]
     recording.events[place] = change(recording.events[place], **fields)
 
 
@@ -50,6 +52,9 @@ def damage(recording: Recording, name: str, fields: dict[str, Any], part: float 
         ("answer_sent", {"event": ""}, "unknown event"),
         ("request_received", {"event": "request"}, "unknown event"),
         ("expire", {"event": "expired"}, "unknown event"),
+        ("expire", {"request": ""}, "field missing"),
+        ("hold", {"request": ""}, "field missing"),
+        *((name, {"event": name, "request": ""}, "field missing") for name in ("recheck", "take", "keep")),
     ],
 )
 def test_a_damaged_event_accuses_nobody(

@@ -18,7 +18,7 @@ from longpoll_judge.clause import SEND_CODES
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.queue_log import NEVER
 from longpoll_judge.result import Gap
-from longpoll_judge.schema import NAMES, coded
+from longpoll_judge.schema import NAMES, are_named, coded, coded_texts
 from longpoll_judge.source import History
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.history import WHITE_BOX
@@ -38,7 +38,7 @@ NEEDED: Final = {
     "connection_opened": ("connection",),
     "connection_closed": ("connection",),
     "lost": ("lost_count",),
-}
+} | dict.fromkeys(("hold", "recheck", "take", "keep", "expire", "run", "stop"), ("request",))
 """What an event needs whatever else is there; what pulls need is told with their answers (`case`)."""
 Deletion = tuple[str, str, int, int]
 """(source, topic, after_ns, before_ns) of a request to delete a topic; an empty topic is any."""
@@ -127,8 +127,8 @@ def lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict
 
 def _is_default(table: pa.Table, name: str) -> Booleans:
     if name in NAMES:
-        texts, names = coded(table, name)
-        empty: Booleans = np.array([not text for text in names], dtype=np.bool_)[texts]
+        codes, texts = coded_texts(table, name)
+        empty: Booleans = ~are_named(texts)[codes]
         return empty
     lacking: Booleans = table[name].to_numpy() < (name == "lost_count")
     return lacking
