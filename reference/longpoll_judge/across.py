@@ -197,12 +197,15 @@ def lives(asked: Gathered, answered: Gathered, context: Context) -> Keys:
 
 
 def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, Holes]]:
-    """When queues began anew, and which of the events are of these queues."""
+    """When queues began anew, or may have where nobody watched, and which of the events are of these queues."""
     for (broker, topic), holes in context.deleted.items():
         mine = events.broker == _named(broker)
         yield (mine & (events.topic == _named(topic)) if topic else mine), holes
     for (broker, topic, queue), holes in context.begun_anew.items():
         yield (events.broker == _named(broker)) & (events.topic == _named(topic)) & (events.queue == queue), holes
+    for broker, holes in context.broker_holes.items():
+        if len(holes):
+            yield events.broker == _named(broker), holes
 
 
 def _named(text: str) -> np.uint64:

@@ -45,7 +45,7 @@ def text_hashes(texts: pa.StringArray) -> Keys:
     content = (texts.buffers()[2] or pa.py_buffer(b"")).to_pybytes() + bytes(8)
     words: Keys = np.ndarray((len(content) - 7,), dtype="<u8", buffer=content, strides=(1,))
     sizes = np.diff(offsets)
-    hashes = sizes.astype(np.uint64)
+    hashes = (sizes.astype(np.uint64) + np.uint64(1)) * _WEIGHT
     for begin in range(0, int(sizes.max()), 8):
         more = np.flatnonzero(sizes > begin)
         left = np.minimum(sizes[more] - begin, 8).astype(np.uint64)

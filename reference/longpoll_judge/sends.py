@@ -125,11 +125,6 @@ def _delivered(
     sends: Gathered, told: Gathered, send: Integers, delivered: Gathered, context: Context
 ) -> Iterator[_Breach]:
     mine = np.flatnonzero(send >= 0)
-    # Of a queue that began anew an offset is two messages', and nothing tells which of them was delivered.
-    anew = np.zeros(len(told), dtype=np.bool_)
-    for about, _holes in changes_of(told, context):
-        anew |= about
-    mine = mine[~anew[mine]]
     arrived_ns = sends.after_ns[send[mine]]
     order = np.argsort(arrived_ns, kind="stable")
     mine = mine[order]
@@ -137,6 +132,12 @@ def _delivered(
     message = first_of(_message_keys(delivered), keys)
     known = np.flatnonzero(message >= 0)
     early = known[delivered.before_ns[known] < sends.after_ns[send[mine[message[known]]]]]
+    # Where the queue may have begun anew in between the offset is two messages', and another one was delivered.
+    since, until = delivered.take(early), told.take(mine[message[early]])
+    anew = np.zeros(len(early), dtype=np.bool_)
+    for about, holes in changes_of(since, context):
+        anew |= about & holes.touch(since.after_ns, until.before_ns)
+    early = early[~anew]
     acknowledgement = np.where(message >= 0, np.append(mine, -1)[message], -1)
     request = np.where(acknowledgement >= 0, send[acknowledgement], -1) if len(send) else acknowledgement
     events = ((delivered, np.arange(len(delivered))), (told, acknowledgement), (sends, request))
