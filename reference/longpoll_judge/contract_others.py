@@ -108,7 +108,8 @@ SEND_CLAUSES: Final = (
         "send.sequential",
         SEND_IS_KEPT,
         "Of two sends of one source to one queue, the later one received certainly after the earlier was acknowledged "
-        "(acknowledgement.before_ns < request.after_ns), the later one's offsets are greater.",
+        "(acknowledgement.before_ns < request.after_ns), the later one's offsets are greater. A deletion of the topic "
+        "(215) or a hole of the record that may lie in between excuses.",
         "CommitLog.putMessage: offsets are given under the lock of its append",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
     ),
@@ -116,7 +117,7 @@ SEND_CLAUSES: Final = (
         "send.delivered.after_request",
         SEND_IS_KEPT,
         "No answer delivers a message before its send was received: not answer.before_ns < the send's "
-        "request.after_ns, of one source.",
+        "request.after_ns, of one source. A deletion or a hole in between excuses, as in send.sequential.",
         "cause and effect",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)", "answer_sent(offsets)"),
     ),

@@ -235,7 +235,8 @@ PULL_CLAUSES: Final = (
         ANSWER_IS_RIGHT,
         "Of two answers about one queue on one connection of one source, the later one certainly read after the "
         "earlier was sent (earlier.before_ns < later's request.after_ns), the later one's offset_min is not lower. "
-        "A connection does not outlive its broker; a deletion of the topic (215) that may lie in between excuses.",
+        "A connection does not outlive its broker; a deletion of the topic (215) or a hole of the record that may lie "
+        "in between excuses.",
         "DefaultMessageStore.getMinOffsetInQueue: retention only removes",
         (_PULL, _RESULT),
     ),
