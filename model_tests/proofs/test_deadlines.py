@@ -16,6 +16,7 @@ from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import preset
 from longpoll_spec.state import Notifier, Request, State
 from longpoll_spec.terms import Effect, Int, ite
+from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.slips import Change, forgetting, slipped, with_effect
 
 NAME = "deadline_is_its_pulls"
@@ -83,8 +84,8 @@ def test_one_tick_hides_a_renewed_deadline(policy: str) -> None:
     assert _broken(model) == set()
 
 
-@pytest.mark.parametrize("policy", OURS)
-@pytest.mark.parametrize("slip", SLIPS)
+@pytest.mark.parametrize("policy", quick_if(OURS, lambda policy: policy == "strict"))
+@pytest.mark.parametrize("slip", quick_if(SLIPS, lambda slip: slip == "the scanner renews what it keeps"))
 def test_a_slip_in_deadlines_is_refuted(policy: str, slip: str) -> None:
     """For eight requests: by a run, under a timeout that the run itself names."""
     name, change = SLIPS[slip]
@@ -97,8 +98,8 @@ def test_a_slip_in_deadlines_is_refuted(policy: str, slip: str) -> None:
     assert parse(token).bounds.hold_ticks >= 1
 
 
-@pytest.mark.parametrize("policy", OURS)
-@pytest.mark.parametrize("slip", SLIPS)
+@pytest.mark.parametrize("policy", quick_if(OURS, lambda policy: policy == "strict"))
+@pytest.mark.parametrize("slip", quick_if(SLIPS, lambda slip: slip == "the scanner renews what it keeps"))
 def test_a_slip_in_deadlines_is_refuted_for_any_number(policy: str, slip: str) -> None:
     """The proof for any number of requests refutes the same slips."""
     name, change = SLIPS[slip]

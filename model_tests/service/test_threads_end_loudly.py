@@ -18,6 +18,7 @@ from longpoll_spec.testing.cases import quick_if
 PATIENCE_S: Final = 60.0
 ANYWHERE: Final = ("--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
 POLLING: Final = ("serve", *ANYWHERE, "--policy", "rocketmq-4.9")
+OBSERVE: Final = ("observe", "--listen", "127.0.0.1:0", "--broker", "127.0.0.1:1", "--record", "{directory}/history")
 THREADS: Final[dict[str, Sequence[str]]] = {
     "io-0": ("serve", *ANYWHERE),
     "schedule": ("serve", *ANYWHERE),
@@ -29,7 +30,8 @@ THREADS: Final[dict[str, Sequence[str]]] = {
     "pull-watcher": POLLING,
     "scanner": POLLING,
     "history-writer": ("serve", *ANYWHERE, "--record", "{directory}/history"),
-    "relay": ("observe", "--listen", "127.0.0.1:0", "--broker", "127.0.0.1:1", "--record", "{directory}/history"),
+    "relay": OBSERVE,
+    "measure": (*OBSERVE, "--name-server", "127.0.0.1:1"),
 }
 """Every thread of a served broker and of the proxy, and a command that has it."""
 PLANT: Final = """

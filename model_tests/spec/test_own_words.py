@@ -69,6 +69,7 @@ def test_a_mistake_in_a_shared_helper_is_caught_by_the_property(
     assert name in _broken(policy, named(bounds, preset(policy)))
 
 
+@pytest.mark.long
 def test_a_read_that_never_moves_the_offset_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The provers say so too, for eight requests and for any number."""
     monkeypatch.setattr(State, "offset_after_read", _never_moves)
