@@ -30,6 +30,7 @@ COLUMNS: Final = (
 )
 """The fields that are read, or shown as evidence."""
 _WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
+_LIFE_WEIGHT: Final = np.uint64(0xBF58476D1CE4E5B9)
 
 
 @frozen(eq=False)
@@ -193,7 +194,8 @@ def lives(asked: Gathered, answered: Gathered, context: Context) -> Keys:
         doubtful |= mine & holes.touch(asked.after_ns, answered.before_ns)
     alone = np.flatnonzero(doubtful).astype(np.uint64)
     life[doubtful] = (alone + np.uint64(1)) * _WEIGHT + np.uint64(1 << 32)
-    return life
+    # Places of two queues differ by little times `_WEIGHT`: times another number no life of one is another's.
+    return life * _LIFE_WEIGHT
 
 
 def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, Holes]]:
