@@ -121,13 +121,14 @@ def worst(proofs: Sequence[WorldProof]) -> Answer:
 
 def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
     """Property -> its worst verdict in the worlds that state it; where something never comes about it is unknown."""
-    order: Sequence[Answer] = ("proved", "unknown", "refuted")
+    worse: Mapping[Answer, int] = {"proved": 0, "unknown": 1, "refuted": 2}
     found: dict[str, Answer] = {}
     for each in proofs:
         for name in each.found.proof.needed:
             shown = each.found.proof.verdict(name)
             here: Answer = "unknown" if shown == "proved" and each.in_vain else shown
-            found[name] = max(found.get(name, "proved"), here, key=order.index)
+            if worse[here] >= worse[found.get(name, "proved")]:
+                found[name] = here
     return found
 
 
