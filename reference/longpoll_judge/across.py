@@ -29,7 +29,8 @@ COLUMNS: Final = (
     *("offset_next", "offset_min", "offset_max", "offsets", "queue_offset", "tag", "cause"),
 )
 """The fields that are read, or shown as evidence."""
-_WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
+WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
+"""Two numbers of eight bytes become one: the first times this, and the second."""
 _LIFE_WEIGHT: Final = np.uint64(0xBF58476D1CE4E5B9)
 
 
@@ -79,7 +80,7 @@ class Gathering:
     def add(self, table: pa.Table, number: int, rows: Integers, values: dict[str, Integers] | None = None) -> None:
         """Take these rows of a slice; `values` stand in for its columns."""
         names = {name: _hashes(table, name, rows) for name in ("source", "broker", "topic", "connection", "tag")}
-        place = (names["source"] * _WEIGHT + names["broker"]) * _WEIGHT + names["topic"]
+        place = (names["source"] * WEIGHT + names["broker"]) * WEIGHT + names["topic"]
         queue = table["queue"].to_numpy()[rows].astype(np.int64)
         self._parts.append(
             Gathered(
@@ -88,7 +89,7 @@ class Gathering:
                 after_ns=table["after_ns"].to_numpy()[rows],
                 before_ns=table["before_ns"].to_numpy()[rows],
                 request=request_keys(table, rows),
-                place=place * _WEIGHT + queue.astype(np.uint64),
+                place=place * WEIGHT + queue.astype(np.uint64),
                 source=names["source"],
                 broker=names["broker"],
                 topic=names["topic"],
@@ -190,11 +191,11 @@ def lives(asked: Gathered, answered: Gathered, context: Context) -> Keys:
     doubtful = np.zeros(len(asked), dtype=np.bool_)
     for mine, holes in changes_of(asked, context):
         number = np.searchsorted(holes.ends, asked.after_ns, side="left").astype(np.uint64)
-        life[mine] = life[mine] * _WEIGHT + number[mine]
+        life[mine] = life[mine] * WEIGHT + number[mine]
         doubtful |= mine & holes.touch(asked.after_ns, answered.before_ns)
     alone = np.flatnonzero(doubtful).astype(np.uint64)
-    life[doubtful] = (alone + np.uint64(1)) * _WEIGHT + np.uint64(1 << 32)
-    # Places of two queues differ by little times `_WEIGHT`: times another number no life of one is another's.
+    life[doubtful] = (alone + np.uint64(1)) * WEIGHT + np.uint64(1 << 32)
+    # Places of two queues differ by little times `WEIGHT`: times another number no life of one is another's.
     return life * _LIFE_WEIGHT
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from attrs import define, field
 
 from longpoll_judge.across import (
+    WEIGHT,
     Gathered,
     Gathering,
     Tables,
@@ -35,7 +36,6 @@ from longpoll_judge.survey import UNSEEN, Context
 
 FINDINGS_MAX: Final = 50
 """Most findings of one clause that are listed; the others are counted."""
-_WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 @define
@@ -66,7 +66,7 @@ def judge_falls(tables: Tables, context: Context) -> tuple[list[Finding], int]:
     request = first_of(answers.request, pulls.request)
     mine = np.flatnonzero((request >= 0) & (answers.connection != 0))
     answers, asked = answers.take(mine), pulls.take(request[mine])
-    life = (answers.place * _WEIGHT + answers.connection) * _WEIGHT + lives(asked, answers, context)
+    life = (answers.place * WEIGHT + answers.connection) * WEIGHT + lives(asked, answers, context)
     outside = ~np.isin(answers.source, np.array([hash_of(name) for name in context.inside], dtype=np.uint64))
     shown: list[tuple[str, str, int, int]] = []
     left_out = 0

@@ -16,6 +16,7 @@ import pyarrow as pa
 from attrs import define, field, frozen
 
 from longpoll_judge.across import (
+    WEIGHT,
     Booleans,
     Gathered,
     Gathering,
@@ -39,7 +40,6 @@ from longpoll_judge.survey import UNSEEN, Context
 
 FINDINGS_MAX: Final = 50
 """Most findings of one clause that are listed; the others are counted."""
-_WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 @define
@@ -112,7 +112,7 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
     why = "a message was acknowledged on another connection than its send came on"
     yield _breach("send.acknowledged.same_connection", elsewhere, pair, why)
-    life = answered.place * _WEIGHT + lives(asked, answered, context)
+    life = answered.place * WEIGHT + lives(asked, answered, context)
     offset = answered.values["queue_offset"]
     before = highest_before(life, answered.before_ns, offset, life, asked.after_ns)
     inverted = np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset))
@@ -145,7 +145,7 @@ def _delivered(
 
 
 def _message_keys(messages: Gathered) -> Keys:
-    keys: Keys = messages.place * _WEIGHT + messages.values["queue_offset"].astype(np.uint64)
+    keys: Keys = messages.place * WEIGHT + messages.values["queue_offset"].astype(np.uint64)
     return keys
 
 
@@ -166,8 +166,8 @@ def _stored(told: Gathered, appended: Gathered, context: Context) -> Iterator[_B
     weak = _are_holed(told, context)
     why = "a message was acknowledged with a place at which none was appended"
     yield _breach("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
-    tagged = _message_keys(appended) * _WEIGHT + appended.tag
-    has_tag = np.isin(_message_keys(told) * _WEIGHT + told.tag, tagged)
+    tagged = _message_keys(appended) * WEIGHT + appended.tag
+    has_tag = np.isin(_message_keys(told) * WEIGHT + told.tag, tagged)
     other = np.flatnonzero((append >= 0) & ~late & ~has_tag)
     why = "a message was acknowledged with another tag than was appended"
     yield _breach("send.acknowledged.tag", other, ((told, every), (appended, append)), why)
