@@ -17,6 +17,7 @@ ALLOWED = {
     "longpoll_judge/sweep.py": "a pool hands what is raised to whoever asks for the result",
     "longpoll_judge/local.py": "the same",
     "longpoll/real_client.py": "ends a child process that hangs, and nothing else",
+    "longpoll/real_client_child.py": "ends its process when its parent has ended",
     "longpoll/commands/serve.py": "metrics: a library's server, whose end costs no client anything",
 }
 """Who else starts threads, and why nobody is left waiting when they end."""

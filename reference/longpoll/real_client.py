@@ -140,6 +140,8 @@ def _run_child(
         Path(home, "stderr").open("w+") as errors,
         subprocess.Popen(  # noqa: S603 - our own script with our own interpreter
             [sys.executable, str(CHILD), *arguments],
+            # Ends with this process, however it ends, and the child with it.
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment,

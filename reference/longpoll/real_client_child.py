@@ -69,8 +69,16 @@ def report(value: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def end_with_parent() -> None:
+    """Standard input ends when the process that started this one does: nobody wants a report then."""
+    while os.read(0, 1024):
+        pass
+    os._exit(3)
+
+
 def main() -> None:
     """Send many, consume them, then send single ones to the waiting consumer."""
+    threading.Thread(target=end_with_parent, daemon=True).start()
     name_server, topic, group = sys.argv[1:4]
     count, single_count = int(sys.argv[4]), int(sys.argv[5])
     wait_s = float(sys.argv[6])

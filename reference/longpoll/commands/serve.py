@@ -5,6 +5,7 @@ Leaves out what a broker does (`longpoll_broker.service.broker`) and the keys of
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.errors import BrokerUserError, ConfigError
 from longpoll_broker.logs import Format, logging_to
+from longpoll_broker.runtime import Event
 from longpoll_broker.runtime.collector import rare_collections
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.runtime.tls import server_context
@@ -58,6 +60,7 @@ def address(text: str) -> tuple[str, int]:
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True
 )
+@click.option("--with-parent", is_flag=True, hidden=True, help="Stop when standard input ends, with who holds it.")
 @click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
 @user_mistakes
 def serve(
@@ -75,6 +78,7 @@ def serve(
     metrics: str | None,
     log_format: Format,
     log_level: str,
+    with_parent: bool,
     as_json: bool,
 ) -> None:
     """Run the broker and its name server until Ctrl-C or SIGTERM.
@@ -130,12 +134,27 @@ def serve(
             stack.enter_context(short_turns())
             metrics_address = None if metrics is None else _tell_metrics(broker, address(metrics), stack)
             _say_ready(broker, directory, metrics_address, as_json=as_json)
-            stopped.wait()
+            _wait(runtime, stopped, with_parent=with_parent)
         if broker.record_trouble:
             fail(broker.record_trouble, Exit.UNKNOWN)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _wait(runtime: RealRuntime, stopped: Event, *, with_parent: bool) -> None:
+    """Wait for a signal, or for the end of whoever started this."""
+    if with_parent:
+        runtime.spawn("parent-watcher", lambda: _await_parents_end(stopped))
+    stopped.wait()
+
+
+def _await_parents_end(stopped: Event) -> None:
+    """Whoever started this holds the other end of standard input, which the kernel closes however that one ends."""
+    # Not by way of sys.stdin, whose lock a thread that is still reading would hold at the interpreter's end.
+    while os.read(0, 1024):
+        pass
+    stopped.set()
 
 
 def _server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:

@@ -25,16 +25,21 @@ class ServeError(BrokerUserError):
 
 
 class ServedBroker:
-    """A running `longpoll serve`. `stop` is idempotent; leaving the `with` block never leaves a process behind."""
+    """A running `longpoll serve`. `stop` is idempotent; leaving the `with` block never leaves a process behind.
+
+    Nor does a kill of this process: the broker's standard input is a pipe that ends with it (`--with-parent`).
+    """
 
     def __init__(self, store: Path, record: Path | None, *options: str) -> None:
         """Start it and wait for the ready line; raises ServeError."""
         command = [sys.executable, "-m", "longpoll", "serve", "--store", str(store)]
-        command += ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", *options]
+        command += ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--with-parent", *options]
         if record is not None:
             command += ["--record", str(record)]
         self.store = store
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own command
+        self._process = subprocess.Popen(  # noqa: S603 - our own command
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         with ExitStack() as undo:
             undo.callback(self._kill)
             self.address, self.name_server = self._await_ready()
@@ -61,8 +66,12 @@ class ServedBroker:
     def _kill(self) -> None:
         self._process.kill()
         self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def __enter__(self) -> Self:
         return self
@@ -71,8 +80,7 @@ class ServedBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._close_pipes()
 
 
 def _first_line(stream: IO[str] | None, timeout_s: float) -> str:
