@@ -247,7 +247,7 @@ def test_a_proxy_that_stands_still_accuses_nobody(
         send_message(client, "T")
         opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=500))
         wait_until(lambda: len(broker.hold_service) == 1)
-        proxy.loop._told.append(stand)
+        proxy.loop.untold.add(stand)
         assert standing.wait(PATIENCE_S)
         wait_until(lambda: len(broker.hold_service) == 0)
         until_ns = time.monotonic_ns() + 1_000_000_000

@@ -99,7 +99,7 @@ def run_late(history: Path, *, stalls: bool) -> dict[Key, Truth]:
                     opaques.append((client, opaque))
             for delay_s in (0.1, 0.05, 0.05) if stalls else ():
                 never.wait(delay_s)
-                proxy.loop._told.append(stall)
+                proxy.loop.untold.add(stall)
             assert all(client.reply(opaque, PATIENCE_S) is not None for client, opaque in opaques)
         for client in clients:
             client.close()

@@ -181,6 +181,31 @@ def test_an_opaque_may_come_again_after_its_answer(scene: Scene) -> None:
     assert events[0].request == events[1].request != events[2].request == events[3].request
 
 
+def test_a_request_that_is_not_told_may_use_an_opaque_again(scene: Scene) -> None:
+    """Its answer is no second answer to the pull that had the opaque before."""
+    scene.asks(PULL, 5, pull_fields("T", 0))
+    scene.answers(19, 5, EMPTY_19)
+    for code in (RequestCode.GET_MAX_OFFSET, RequestCode.HEART_BEAT, RequestCode.DELETE_TOPIC_IN_BROKER):
+        scene.asks(code, 5, {"topic": "T", "queueId": "0"}, body=b'{"clientID":"c"}')
+        scene.answers(0, 5, {"offset": "0"})
+    assert kinds(scene.events()).count("answer_sent") == 1
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["after it", "before it"])
+def test_the_answer_of_a_request_that_is_not_told_is_no_answer_of_a_pull(scene: Scene, order: tuple[int, ...]) -> None:
+    """While both are open with one opaque, nobody can say whose it is: it is declared lost."""
+    asks = [
+        lambda: scene.asks(PULL, 5, pull_fields("T", 0)),
+        lambda: scene.asks(RequestCode.GET_MAX_OFFSET, 5, {"topic": "T", "queueId": "0"}),
+    ]
+    for number in order:
+        asks[number]()
+    scene.answers(0, 5, {"offset": "0"})
+    told = kinds(scene.events())
+    assert "answer_sent" not in told
+    assert "lost" in told
+
+
 def test_two_open_requests_with_one_opaque_are_not_guessed_apart(scene: Scene) -> None:
     """Neither answer is told, and three events are declared lost."""
     for offset in (7, 8):

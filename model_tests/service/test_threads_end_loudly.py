@@ -32,6 +32,7 @@ THREADS: Final[dict[str, Sequence[str]]] = {
     "history-writer": ("serve", *ANYWHERE, "--record", "{directory}/history"),
     "relay": OBSERVE,
     "measure": (*OBSERVE, "--name-server", "127.0.0.1:1"),
+    "look-up": (*OBSERVE, "--broker", "localhost:1"),
 }
 """Every thread of a served broker and of the proxy, and a command that has it."""
 PLANT: Final = """

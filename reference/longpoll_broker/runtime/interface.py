@@ -357,10 +357,15 @@ class Runtime(Protocol):
         """Connect, then switch the socket to non-blocking. Raises OSError."""
         ...
 
-    def begin_connect(self, host: str, port: int) -> PlainSocket:
-        """Begin to connect without waiting: the socket is writable once connected, readable once that failed.
+    def look_up(self, host: str, port: int) -> str:
+        """The first address of a host, in digits; it may take many seconds. Raises OSError when there is none."""
+        ...
 
-        Raises OSError when it fails at once, and so does its first `recv_into` when it fails later.
+    def begin_connect(self, address: str, port: int) -> PlainSocket:
+        """Begin to connect to an address in digits, without waiting.
+
+        The socket is writable once connected, readable once that failed. Raises OSError when it fails at once, and so
+        does the socket's first `recv_into` when it fails later.
         """
         ...
 

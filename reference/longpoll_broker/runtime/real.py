@@ -26,7 +26,7 @@ from longpoll_broker.runtime.interface import (
     Socket,
     Thread,
 )
-from longpoll_broker.runtime.sockets import RealListener, RealPoller, begin_connect, connect
+from longpoll_broker.runtime.sockets import RealListener, RealPoller, begin_connect, connect, look_up
 from longpoll_broker.runtime.threads import Died, RealQueue, spawn
 
 
@@ -94,9 +94,13 @@ class RealRuntime:
             return tls.connect(host, port, timeout_s, self._client_tls)
         return connect(host, port, timeout_s)
 
-    def begin_connect(self, host: str, port: int) -> PlainSocket:
+    def look_up(self, host: str, port: int) -> str:
+        """The first address of a host, waited for. Raises OSError."""
+        return look_up(host, port)
+
+    def begin_connect(self, address: str, port: int) -> PlainSocket:
         """Begin to connect without waiting. Raises OSError."""
-        return begin_connect(host, port)
+        return begin_connect(address, port)
 
     def poller(self) -> Poller:
         """A new poller."""

@@ -123,17 +123,38 @@ class RealListener:
 
 
 def connect(host: str, port: int, timeout_s: float) -> RealSocket:
-    """Connect within `timeout_s` seconds; raises OSError."""
-    return RealSocket(socket.create_connection((host, port), timeout_s))
+    """Connect within `timeout_s` seconds; raises OSError. The look-up of a name may take longer."""
+    try:
+        return RealSocket(socket.create_connection((host, port), timeout_s))
+    except UnicodeError as error:
+        raise _no_name(host, error) from None
 
 
-def begin_connect(host: str, port: int) -> RealSocket:
-    """Begin to connect; raises OSError when it fails at once. Only the look-up of a name, not of an address, waits."""
-    family, kind, protocol, _name, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+def look_up(host: str, port: int) -> str:
+    """The first address of a host, which may take many seconds; raises OSError when it has none, or is no name."""
+    try:
+        address: str = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]  # type: ignore[assignment]
+    except UnicodeError as error:
+        raise _no_name(host, error) from None
+    return address
+
+
+def _no_name(host: str, error: UnicodeError) -> OSError:
+    """Python's codec of names refuses empty and long labels by an error of its own kind."""
+    return OSError(f"{host!r} is no name of a host: {error}")
+
+
+def begin_connect(address: str, port: int) -> RealSocket:
+    """Begin to connect to an address in digits, never waiting; raises OSError when it fails at once."""
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except UnicodeError as error:
+        raise _no_name(address, error) from None
+    family, kind, protocol, _name, place = found[0]
     connecting = socket.socket(family, kind, protocol)
     try:
         connecting.setblocking(False)
-        connecting.connect(address)
+        connecting.connect(place)
     except BlockingIOError:
         pass
     except OSError:

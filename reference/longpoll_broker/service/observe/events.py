@@ -12,7 +12,8 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from attrs import define, frozen
+import msgspec
+from attrs import define
 
 from longpoll_broker.errors import HeaderError
 from longpoll_broker.wire.bodies import HeartbeatData
@@ -27,6 +28,7 @@ from longpoll_broker.wire.headers import (
     SendMessageResponseHeader,
 )
 from longpoll_broker.wire.message import PROPERTY_DELAY, PROPERTY_TAGS, decode_batch, decode_properties
+from longpoll_spec.tables import with_table
 
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})
 SENDS: Final = frozenset(
@@ -155,8 +157,8 @@ def queue_offsets(body: Buffer) -> list[int]:
     return offsets
 
 
-@frozen
-class Sent:
+@with_table
+class Sent(msgspec.Struct, frozen=True):
     """What a send asks for: where to, and the tag of each message; no tags when its offsets would mean nothing."""
 
     topic: str

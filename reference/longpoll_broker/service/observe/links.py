@@ -21,8 +21,8 @@ Direction = Literal["answers", "requests"]
 class Tap(Protocol):
     """What is told of one connection's bytes; every call comes after the bytes have left."""
 
-    def opened(self, after_ns: int) -> None:
-        """The client is connected."""
+    def opened(self, after_ns: int, before_ns: int) -> None:
+        """The client was connected between the two moments."""
         ...
 
     def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:
@@ -71,6 +71,16 @@ class Door:
 
 
 @define(slots=True, eq=False)
+class Visitor:
+    """A client that came through a door whose broker is not known by address yet."""
+
+    door: Door
+    socket: Socket
+    peer: str
+    came_ns: int
+
+
+@define(slots=True, eq=False)
 class Side:
     """One socket of a link.
 
@@ -82,6 +92,8 @@ class Side:
     arrivals: Arrivals
     busy_pass: int
     """The last pass in which the socket was reported readable, or was not watched for that."""
+    look_ns: int = field(default=0)
+    """A poll that began before this tells too little of the socket to be noted."""
     out: Buffer = field(default=b"")
     reads: bool = field(default=False)
     writes: bool = field(default=False)
@@ -107,8 +119,6 @@ class Link:
     connected: bool = field(default=False)
     started: bool = field(default=False)
     """The client's first byte was seen."""
-    acknowledged_ns: int = field(default=0)
-    """When the broker's bytes were acknowledged last."""
     ending: tuple[int, int] | None = field(default=None)
     """One side has ended, between these moments; what waits for the other is still sent."""
     half_closed: tuple[int, int] | None = field(default=None)

@@ -1,8 +1,10 @@
 """Moves bytes between pairs of sockets on one thread, and knows between which moments they arrived.
 
-One pass reads every ready socket and sends what came at once to the other side; only then are the taps told, so that
-reading commands delays nobody's bytes. A side whose peer does not take its bytes is not read: no more than one chunk a
-direction waits here.
+One pass reads every ready socket and sends what came at once to the other side; only then are the taps told, for
+`TURN_NS`, and what is left waits for the next pass (`untold`), so that reading commands delays nobody's bytes. While
+too much waits, clients are not read: answers that nobody asks for do not come, and those that come are read at once, so
+that a busy connection's moments stay about as near to each other as an idle one's. A side whose peer does not take its
+bytes is not read either: no more than one chunk a direction waits here.
 
 When bytes came is an interval. A poll that does not report a socket has seen it empty at some moment after the poll
 began; so bytes that the next pass reads came after that. The loop polls at least every `TICK_S`, which bounds the
@@ -15,13 +17,14 @@ Leaves out what the bytes mean (`tap`, `routes`), and what is kept of a connecti
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from longpoll_broker.runtime import Poller, Runtime, Socket, Thread
+from longpoll_broker.runtime import Poller, Runtime, Thread
 from longpoll_broker.service.observe.arrival import FIRST_FLIGHT, Arrivals
-from longpoll_broker.service.observe.links import Direction, Door, Link, Side
+from longpoll_broker.service.observe.links import Direction, Door, Link, Side, Visitor
+from longpoll_broker.service.observe.names import Names, is_literal
+from longpoll_broker.service.observe.untold import Untold
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +32,18 @@ TICK_S: Final = 0.005
 """The longest poll while there are connections; the interval of an arrival is about twice as long at most."""
 IDLE_S: Final = 1.0
 """The longest poll while there are none."""
-OWING_S: Final = 0.001
-"""The longest poll while an acknowledgement is owed, and the least time from one to the next of a connection."""
+ROUND_NS: Final = 5_000_000
+"""The least time from one acknowledgement of a connection to the next, and from one look at it to the next but two."""
+LOOK_NS: Final = 1_000_000
+"""The least time from one look at an idle connection to the next: what lies between would be known little better."""
+TURN_NS: Final = 1_000_000
+"""How long taps are told before sockets are looked at again."""
+UNTOLD_STOP: Final = 8 * 1024 * 1024
+"""While more bytes than this wait to be told of, clients are not read."""
+UNTOLD_GO: Final = UNTOLD_STOP // 2
+"""They are read again when no more than this wait."""
+UNTOLD_MAX: Final = 64 * 1024 * 1024
+"""The most that wait: beyond it brokers are not read either, and their moments get wider."""
 CHUNK_SIZE: Final = 256 * 1024
 """Bytes asked of one socket before the next has its turn, and the most that wait for one that takes none."""
 READY_MAX: Final = 1000
@@ -57,13 +70,18 @@ class RelayLoop:
         self._links: dict[Link, None] = {}
         self._connecting: dict[Link, None] = {}
         self._stuck: dict[Side, None] = {}
-        self._owing: dict[Link, None] = {}
-        """Links of which the broker's bytes were read and not yet acknowledged."""
+        self._owing: dict[Side, None] = {}
+        """Sides whose bytes were read and not yet acknowledged."""
+        self._round_ns = 0
+        """When they may be acknowledged again."""
         self._paused: list[Door] = []
         self._resume_ns = 0
         self._pass = 1
         self._begun_ns = self._quiet_ns = runtime.monotonic_ns()
-        self._told: deque[Callable[[], None]] = deque()
+        self.untold = Untold()
+        self._is_behind = False
+        """Clients are not read, for too much is untold."""
+        self._names = Names(runtime, self.poller.wake)
         self._buffer = bytearray(CHUNK_SIZE)
         self._view = memoryview(self._buffer)
         self._stopping = False
@@ -72,6 +90,8 @@ class RelayLoop:
     def add_door(self, door: Door) -> None:
         """Accept connections there; before `start`, or on the loop's thread."""
         self._doors.append(door)
+        if not is_literal(door.target[0]):
+            self._names.start()
         self.poller.register(door.listener, read=True, write=False, data=door)
 
     def start(self) -> None:
@@ -86,6 +106,7 @@ class RelayLoop:
             self._thread.join()
         else:
             self._close_all()
+        self._names.stop()
         self.poller.close()
 
     @property
@@ -98,7 +119,7 @@ class RelayLoop:
     def _run(self) -> None:
         while not self._stopping:
             begun_ns = self._now_ns()
-            ready = self.poller.poll((OWING_S if self._owing else TICK_S) if self._links else IDLE_S)
+            ready = self.poller.poll(0 if self.untold else TICK_S if self._links or self._names else IDLE_S)
             self._pass += 1
             for data, readable, writable in ready:
                 if type(data) is Side:
@@ -106,18 +127,26 @@ class RelayLoop:
                 else:
                     assert type(data) is Door
                     self._accept(data)
-            self._tell()
-            if self._owing:
-                self._acknowledge_all()
-            if self._connecting or self._paused or self._stuck:
+            if self._owing and begun_ns >= self._round_ns:
+                self._acknowledge_all(begun_ns)
+            if self.untold:
+                self._tell()
+            if self._connecting or self._paused or self._stuck or self._names:
                 self._look_at_clock(begun_ns)
             if len(ready) < READY_MAX:
                 self._quiet_ns = begun_ns
         self._close_all()
 
     def _tell(self) -> None:
-        while self._told:
-            self._told.popleft()()
+        """Tell the taps for a turn, and have clients wait while too much is left."""
+        untold = self.untold
+        untold.tell(self._now_ns, TURN_NS)
+        untold.tell_down_to(UNTOLD_MAX)
+        is_behind = untold.size > (UNTOLD_GO if self._is_behind else UNTOLD_STOP)
+        if is_behind is not self._is_behind:
+            self._is_behind = is_behind
+            for link in self._links:
+                self._watch(link.client)
 
     def _serve(self, side: Side, readable: bool, writable: bool) -> None:
         link = side.link
@@ -133,7 +162,8 @@ class RelayLoop:
     def _receive(self, side: Side) -> None:
         """Read once and pass on what came."""
         link, arrivals = side.link, side.arrivals
-        self._note_quiet(side)
+        if side.busy_pass < self._pass - 1 and self._quiet_ns >= side.look_ns:
+            self._note_quiet(side)
         side.busy_pass = self._pass
         after_ns = arrivals.since_ns
         try:
@@ -152,35 +182,34 @@ class RelayLoop:
                 self._end(link, side, after_ns, before_ns)
             return
         arrivals.read += size
+        self._owing[side] = None
         content = bytes(self._view[:size])
         if side is link.client:
-            # Its end is the one thing that is told of it, and no end waits for an acknowledgement.
-            arrivals.acknowledged(before_ns, arrivals.read + FIRST_FLIGHT)
-            if not link.started and not self._start(link, content):
-                return
-            self._pass_on(link.broker, content)
-            return
-        self._told.append(lambda: link.tap.answered(content, after_ns, before_ns))
-        self._owing[link] = None
-        if link.rewrite is None:
+            if link.started or self._start(link, content):
+                self._pass_on(link.broker, content)
+        elif link.rewrite is None:
+            self.untold.add_bytes(link.tap.answered, content, after_ns, before_ns)
             self._pass_on(link.client, content)
         else:
-            # What is rewritten answers a request that the tap must have been told of.
-            self._tell()
             self._pass_on(link.client, link.rewrite(content))
 
     def _note_quiet(self, side: Side) -> None:
-        """Remember that a poll which watched the side did not report it."""
+        """Remember that a poll which watched the side did not report it, if that is so."""
         if side.busy_pass < self._pass - 1:
+            side.look_ns = self._quiet_ns + LOOK_NS
             side.arrivals.looked(self._quiet_ns, side.arrivals.read)
 
-    def _acknowledge_all(self) -> None:
-        """Acknowledge what was read, but no connection more often than it is worth."""
-        now_ns = self._now_ns()
-        for link in [link for link in self._owing if now_ns - link.acknowledged_ns >= OWING_S * 1e9]:
-            del self._owing[link]
-            link.acknowledged_ns = now_ns
-            self._acknowledge(link, link.broker.arrivals)
+    def _acknowledge_all(self, now_ns: int) -> None:
+        """Acknowledge what was read."""
+        owing, self._owing = self._owing, {}
+        self._round_ns = now_ns + ROUND_NS
+        for side in owing:
+            link, arrivals = side.link, side.arrivals
+            if side is link.broker:
+                self._acknowledge(link, arrivals)
+            else:
+                # Its end is the one thing that is told of it, and no end waits for an acknowledgement.
+                arrivals.acknowledged(now_ns, arrivals.read + FIRST_FLIGHT)
 
     def _acknowledge(self, link: Link, arrivals: Arrivals) -> None:
         """Have what the broker's kernel holds back until we acknowledge come now, and know when that was."""
@@ -243,7 +272,11 @@ class RelayLoop:
             if side is link.broker and size:
                 before_ns = self._now_ns()
                 sent = content if size == len(content) and type(content) is bytes else bytes(content[:size])
-                self._told.append(lambda: link.tap.forwarded(sent, after_ns, before_ns))
+                if link.rewrite is None:
+                    self.untold.add_bytes(link.tap.forwarded, sent, after_ns, before_ns)
+                else:
+                    # Its answer is rewritten by what the tap was told of it.
+                    link.tap.forwarded(sent, after_ns, before_ns)
         if link.ending is not None and not side.out:
             self._close(link, *link.ending)
             return
@@ -267,11 +300,11 @@ class RelayLoop:
                 since_ns = link.broker.arrivals.since_ns
             if not side.out and since_ns >= stuck[1]:
                 if side.stuck_told:
-                    link.tap.unblocked(direction, stuck[1], now_ns)
+                    self.untold.add(partial(link.tap.unblocked, direction, stuck[1], now_ns))
                 self._unstick(side)
             elif not side.stuck_told and now_ns - stuck[1] > BLOCKED_NS:
                 side.stuck_told = True
-                link.tap.blocked(direction, *stuck)
+                self.untold.add(partial(link.tap.blocked, direction, *stuck))
 
     def _unstick(self, side: Side) -> None:
         self._stuck.pop(side, None)
@@ -283,7 +316,7 @@ class RelayLoop:
             self._note_quiet(link.broker)
             since_ns, now_ns = link.broker.arrivals.since_ns, self._now_ns()
             if now_ns - since_ns > BLOCKED_NS:
-                self._told.append(lambda: link.tap.blocked("answers", since_ns, now_ns))
+                self.untold.add(partial(link.tap.blocked, "answers", since_ns, now_ns))
 
     # -- opening and closing -----------------------------------------------------------------------------------------
 
@@ -299,15 +332,26 @@ class RelayLoop:
                 self._resume_ns = self._now_ns() + int(ACCEPT_PAUSE_S * 1e9)
                 self.poller.modify(door.listener, read=False, write=False, data=door)
                 return
-            self._open(door, accepted, f"{peer[0]}:{peer[1]}")
+            self._admit(Visitor(door, accepted, f"{peer[0]}:{peer[1]}", self._now_ns()))
 
-    def _open(self, door: Door, accepted: Socket, peer: str) -> None:
-        now_ns = self._now_ns()
+    def _admit(self, visitor: Visitor) -> None:
+        """Connect a client, now or when its broker's name has been looked up."""
+        host, _port = visitor.door.target
+        if is_literal(host):
+            self._open(visitor, host)
+        elif not self._names.admit(visitor):
+            visitor.socket.close()
+
+    def _turn_away(self, visitor: Visitor, why: str) -> None:
+        self._say_down(visitor.door, why)
+        visitor.socket.close()
+
+    def _open(self, visitor: Visitor, address: str) -> None:
+        door, accepted, now_ns = visitor.door, visitor.socket, self._now_ns()
         try:
-            onward = self._runtime.begin_connect(*door.target)
+            onward = self._runtime.begin_connect(address, door.target[1])
         except OSError as error:
-            self._say_down(door, str(error))
-            accepted.close()
+            self._turn_away(visitor, str(error))
             return
         tap, rewrite = door.make_tap()
         link = Link(
@@ -317,13 +361,13 @@ class RelayLoop:
             client=Side(accepted, Arrivals(now_ns), self._pass),
             broker=Side(onward, Arrivals(now_ns, door.settle_ns, door.held_max), self._pass),
             onward=onward,
-            peer=peer,
+            peer=visitor.peer,
             opened_ns=now_ns,
         )
         link.client.link = link.broker.link = link
         self._links[link] = None
         self._connecting[link] = None
-        self._told.append(lambda: tap.opened(now_ns))
+        self.untold.add(partial(tap.opened, now_ns, self._now_ns()))
         self._watch(link.client)
         self._watch(link.broker)
 
@@ -384,22 +428,24 @@ class RelayLoop:
             after_ns = link.half_closed[0]
         self._links.pop(link, None)
         self._connecting.pop(link, None)
-        self._owing.pop(link, None)
         for side in (link.client, link.broker):
             if side.reads or side.writes:
                 self.poller.unregister(side.socket)
             side.reads = side.writes = False
             side.out = b""
             self._unstick(side)
+            self._owing.pop(side, None)
             side.socket.close()
-        self._told.append(lambda: link.tap.closed(after_ns, before_ns))
+        self.untold.add(partial(link.tap.closed, after_ns, before_ns))
 
     def _watch(self, side: Side) -> None:
         """Have the poller watch what can be done with a side."""
         link = side.link
         if link.closed:
             return
-        reads = not link.other(side).out and link.ending is None and (side is link.broker or link.half_closed is None)
+        reads = not link.other(side).out and link.ending is None
+        if side is link.client:
+            reads = reads and link.half_closed is None and not self._is_behind
         writes = bool(side.out) or (side is link.broker and not link.connected)
         if (reads, writes) == (side.reads, side.writes):
             return
@@ -424,7 +470,13 @@ class RelayLoop:
             self._paused.clear()
         if self._stuck:
             self._look_at_stuck()
-        self._tell()
+        for visitor, found in self._names.answered():
+            if isinstance(found, str):
+                self._open(visitor, found)
+            else:
+                self._turn_away(visitor, str(found))
+        for visitor in self._names.overdue(now_ns - int(CONNECT_S * 1e9)):
+            self._turn_away(visitor, f"its name was not found in {CONNECT_S:g} s")
 
     def _close_all(self) -> None:
         for door in self._doors:
@@ -432,4 +484,4 @@ class RelayLoop:
             door.listener.close()
         for link in list(self._links):
             self._close(link, self._quiet_ns, self._now_ns())
-        self._tell()
+        self.untold.tell_all()

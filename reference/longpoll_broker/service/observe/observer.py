@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -45,6 +46,9 @@ WRITE_MEMORY: Final = (("/proc/sys/net/ipv4/tcp_wmem", 1), ("/proc/sys/net/core/
 """Where Linux tells how many bytes a connection's sender may have: by itself, and on demand, and then twice that."""
 PIECE: Final = 1024 * 1024
 """How far a sender's last piece may lead beyond that."""
+HOST_LENGTH_MAX: Final = 255
+HOST: Final = re.compile(r"[\w.:%\[\]-]{1,255}", re.ASCII)
+"""What a name or an address of a host may look like (RFC 1123, with the underscores that people use all the same)."""
 DOORS_MAX: Final = 1_000
 """Most brokers that routes may name."""
 
@@ -215,7 +219,10 @@ class Observer:
         door = self._doors.get(address)
         if door is None:
             host, colon, port = address.rpartition(":")
-            if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+            if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 1 << 16):
+                return address
+            if not HOST.fullmatch(host):
+                log.warning("%r is not observed: that is no name of a host", address[:HOST_LENGTH_MAX])
                 return address
             if len(self._doors) >= DOORS_MAX:
                 log.warning("over %d brokers are named by routes: %s is not observed", DOORS_MAX, address)

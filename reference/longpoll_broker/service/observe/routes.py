@@ -47,7 +47,7 @@ class RouteTap:
         self._waiting = bytearray()
         self._is_blind = False
 
-    def opened(self, after_ns: int) -> None:
+    def opened(self, after_ns: int, before_ns: int) -> None:
         """Nothing to tell: a name server's connections are no part of a broker's history."""
 
     def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:  # noqa: ARG002 - the tap's signature

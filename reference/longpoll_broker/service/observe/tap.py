@@ -20,7 +20,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
-from attrs import define, frozen
+import msgspec
+from attrs import define
 
 from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.errors import ProtocolError, RemoteProtocolError
@@ -46,10 +47,12 @@ from longpoll_broker.service.offset_records import (
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command, decode_frame
 from longpoll_broker.wire.frame import FrameReader
+from longpoll_spec.tables import with_table
 
 log = logging.getLogger(__name__)
 
 UNREADABLE: Final = (ProtocolError, *FAULTS)
+HEART_BEAT: Final = RequestCode.HEART_BEAT.value
 ANSWERED_MAX: Final = 256
 """How many answered requests a connection remembers, so that a second answer is known for one."""
 OPEN_MAX: Final = 100_000
@@ -78,9 +81,9 @@ class CommandStream:
         self._begun_ns = begun_ns
 
 
-@frozen
-class Open:
-    """A request that waits for its answer."""
+@with_table
+class Open(msgspec.Struct, frozen=True):
+    """A request that waits for its answer; a Struct, for one is made for each request and attrs' take a tenth of it."""
 
     request: str
     place: Fields
@@ -104,7 +107,8 @@ class TapTotals:
 class ConnectionTap:
     """The tap of one client connection to a broker.
 
-    Invariants: `_open` are the requests told and not answered, by opaque; `_answered` the last ones that were.
+    Invariants: `_open` are the requests told and not answered, by opaque; `_answered` the last ones that were;
+    `_others` are the opaques of requests that are not told and not answered.
     """
 
     def __init__(
@@ -118,6 +122,7 @@ class ConnectionTap:
         self._answers = CommandStream()
         self._open: dict[int, Open] = {}
         self._answered: OrderedDict[int, Open] = OrderedDict()
+        self._others: set[int] = set()
         self._number = 0
         self._unseen = 0
         """Requests that were not remembered, for too many were open; their answers are not told."""
@@ -127,9 +132,9 @@ class ConnectionTap:
 
     # -- what the loop tells -----------------------------------------------------------------------------------------
 
-    def opened(self, after_ns: int) -> None:
-        """The client is connected."""
-        self._recorder.put("connection_opened", after_ns, connection=self._connection)
+    def opened(self, after_ns: int, before_ns: int) -> None:
+        """The client was connected."""
+        self._recorder.put("connection_opened", after_ns, before_ns=before_ns, connection=self._connection)
 
     def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:
         """The broker has the client's next bytes."""
@@ -180,9 +185,11 @@ class ConnectionTap:
 
     def _request(self, command: Command, after_ns: int, before_ns: int) -> None:
         code = command.code
-        if code == RequestCode.HEART_BEAT:
+        if code == HEART_BEAT:
+            self._expect_other(command)
             self._learn(command, after_ns, before_ns)
         elif code in RESETTING_CODES:
+            self._expect_other(command)
             self._unanswered(command, resetting_fields(command), after_ns, before_ns)
         elif code in OFFSET_CODES and command.is_one_way:
             self._one_way_commit(command, after_ns, before_ns)
@@ -190,23 +197,24 @@ class ConnectionTap:
             self._number += 1
             self._totals.requests += 1
             opaque = command.opaque
-            earlier = self._open.get(opaque)
             try:
                 sent = read_send(command) if code in SENDS else None
                 fields = {"topic": sent.topic, "queue": sent.queue} if sent is not None else self._fields(command)
             except UNREADABLE as error:
                 # A broker answers it with an error, if at all; it cannot be judged, but nor can it be forgotten.
+                self._expect_other(command)
                 self._miss(f"a request of code {code}", error, after_ns, before_ns)
                 return
             place = {"topic": fields["topic"], "queue": fields["queue"]}
-            asked = Open(f"{self._connection}-{self._number}", place, code, sent, ambiguous=earlier is not None)
-            if earlier is not None or len(self._open) >= OPEN_MAX:
+            ambiguous = opaque in self._open or opaque in self._others
+            asked = Open(f"{self._connection}-{self._number}", place, code, sent, ambiguous)
+            if ambiguous or len(self._open) >= OPEN_MAX:
                 # Its answer cannot be told from the other's: neither is judged by it, and each is lost when it comes.
                 self._recorder.lose(1, after_ns, before_ns)
-                if earlier is None:
-                    self._unseen += 1
-                else:
+                if ambiguous:
                     self._open[opaque] = asked
+                else:
+                    self._unseen += 1
                 return
             self._open[opaque] = asked
             self._answered.pop(opaque, None)
@@ -219,6 +227,20 @@ class ConnectionTap:
                 code=code,
                 **fields,
             )
+        else:
+            self._expect_other(command)
+
+    def _expect_other(self, command: Command) -> None:
+        """A request that is not told may be answered: by an answer that is nobody else's, whatever its opaque was."""
+        if command.is_one_way:
+            return
+        opaque = command.opaque
+        self._answered.pop(opaque, None)
+        earlier = self._open.get(opaque)
+        if earlier is not None:
+            self._open[opaque] = msgspec.structs.replace(earlier, ambiguous=True)
+        elif len(self._others) < OPEN_MAX:
+            self._others.add(opaque)
 
     def _fields(self, command: Command) -> Fields:
         """The fields of a pull, or of a request about an offset; raises HeaderError."""
@@ -246,6 +268,9 @@ class ConnectionTap:
     def _answer(self, command: Command, after_ns: int, before_ns: int) -> None:
         asked = self._open.pop(command.opaque, None)
         if asked is None:
+            if command.opaque in self._others:
+                self._others.discard(command.opaque)
+                return
             asked = self._answered.get(command.opaque)
             if asked is None:
                 if self._unseen:
