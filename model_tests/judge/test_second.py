@@ -6,9 +6,8 @@ import random
 from collections import Counter
 from pathlib import Path
 
-import attrs
 import pytest
-from model_tests.judge.second.compare import Agreement, judge_it, shrunk
+from model_tests.judge.second.compare import judge_it, shrunk
 from model_tests.judge.second.corpus import calm, troubled
 from model_tests.judge.second.faults import apply
 from model_tests.judge.second.judge import Opinion, weigh
@@ -16,8 +15,6 @@ from model_tests.judge.second.observer import History, Sight, observe
 from model_tests.judge.second.parts import MS, Plan, Told
 
 QUICK_HISTORIES = 60
-LONG_HISTORIES = 400
-BOTH_HISTORIES = 25
 OPEN_ENOUGH = {"evidence.not_judged", "pull.error.explained"}
 """What the second judge may leave open where nothing is missing: tags that nobody told, and errors."""
 
@@ -37,29 +34,14 @@ def test_a_calm_broker_is_valid_to_the_second_judge() -> None:
     assert verdicts["valid"] >= QUICK_HISTORIES * 2 // 3
 
 
-@pytest.mark.parametrize("count", [QUICK_HISTORIES, pytest.param(LONG_HISTORIES, marks=pytest.mark.long)])
-def test_nothing_that_befalls_a_correct_broker_is_held_against_it_by_the_second_judge(count: int) -> None:
+def test_nothing_that_befalls_a_correct_broker_is_held_against_it_by_the_second_judge() -> None:
     """Deletions, kills, restarts, cut records, holes, clocks that are set, clients that do not read."""
     accused = {}
-    for seed in range(count):
+    for seed in range(QUICK_HISTORIES):
         told = opinion(observe(*troubled(seed, 100)))
         if told.verdict == "invalid":
             accused[seed] = told.reasons
     assert accused == {}
-
-
-def test_nothing_that_befalls_a_correct_broker_is_held_against_it(tmp_path: Path) -> None:
-    """Such histories of one life without deletions: no accusation, and `valid` just where the second judge says so."""
-    found = Agreement()
-    for seed in range(BOTH_HISTORIES):
-        plan, sight = troubled(seed, 100)
-        history = observe(attrs.evolve(plan, lives=1, deletions=0.0), sight)
-        found.compare(history, f"troubled {seed}", tmp_path / f"{seed}")
-    told = found.told()
-    assert found.share("invalid") == 0, told
-    assert not found.disagreements, told
-    assert found.pairs["unknown", "valid"] == 0, told
-    assert found.pairs["valid", "valid"] > 0, told
 
 
 def test_a_history_is_shrunk_to_what_makes_the_difference() -> None:
@@ -126,9 +108,9 @@ def test_who_has_gone_is_not_held(closes: bool, verdict: str, tmp_path: Path) ->
             events.append({"at": at + 10, "event": "connection_closed", "connection": f"{number}"})
     events += [pulled(45, "3", may_hold=False), answered(46, "3"), {"at": 70, "event": "source_stopped"}]
     history = told(*events, hold_limit=1)
-    convicted = {"hold_limit_kept"} if verdict == "invalid" else set()
-    assert judge_it(history, tmp_path).violated & {"hold_limit_kept"} == convicted
-    assert opinion(history).violated & {"hold_limit_kept"} == convicted
+    convicted = {"hold.limit.kept"} if verdict == "invalid" else set()
+    assert judge_it(history, tmp_path).violated & {"hold.limit.kept"} == convicted
+    assert opinion(history).violated & {"hold.limit.kept"} == convicted
 
 
 def test_a_closed_connection_is_told_by_a_clock(tmp_path: Path) -> None:

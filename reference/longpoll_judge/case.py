@@ -140,14 +140,23 @@ class Case:
         """Of the wanted pulls those whose connection was not read, in either direction, at a moment of [first, last].
 
         Answers are seen there later than they were sent, or never, and requests are not received when they are seen.
+        From outside a hole may hide that it was not read.
         """
-        unread = np.zeros(len(self.pulls), dtype=np.bool_)
+        holed = self.is_outside & ~self.is_watched(first_ns, last_ns)
+        unread: Booleans = wanted & self.pulls.is_answered & holed
         for pull in np.flatnonzero(wanted).tolist() if self.context.blocked else ():
             row = int(self.pulls.row[pull])
             name = self.events.text("source", row), self.events.text("connection", row)
             blocked = self.context.blocked.get(name, NO_HOLES)
-            unread[pull] = bool(blocked.touch(first_ns[pull : pull + 1], last_ns[pull : pull + 1])[0])
+            unread[pull] |= bool(blocked.touch(first_ns[pull : pull + 1], last_ns[pull : pull + 1])[0])
         return unread
+
+    @cached_property
+    def is_outside(self) -> Booleans:
+        """Which pulls were not recorded inside their broker."""
+        sources, names = self.events.codes("source", self.pulls.row)
+        outside: Booleans = np.array([name not in self.context.inside for name in names], dtype=np.bool_)[sources]
+        return outside
 
     def message_rows(self, offset: int, until_ns: int) -> list[int]:
         """The log's events that show one message: its append or acknowledgement, and what made it visible by then."""

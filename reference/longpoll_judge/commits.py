@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+import attrs
 import numpy as np
 import pyarrow as pa
 from attrs import frozen
@@ -29,11 +30,13 @@ from numpy.typing import NDArray
 from longpoll_judge.arrow import compute
 from longpoll_judge.clause import PULL_RESULTS, QUERY_CODES, UNHELD_MS, UPDATE_CODES
 from longpoll_judge.contract import CLAUSE
+from longpoll_judge.holes import NO_HOLES, holes_of, union
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.queue_log import NEVER
 from longpoll_judge.result import Finding, Gap, Share
 from longpoll_judge.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
 from longpoll_judge.source import History, read_slice
+from longpoll_judge.source_survey import DISORDER_NS
 from longpoll_judge.steps import MS
 from longpoll_judge.survey import QUERY_CONSUMER_OFFSET, UNSEEN, Context
 
@@ -59,20 +62,38 @@ def judge_commits(history: History, context: Context) -> tuple[list[Finding], Sh
     is_reset = compute.is_in(asked["code"], value_set=pa.array(RESETS, pa.int64()))
     resets = [_Reset.of(row) for row in asked.filter(is_reset).to_pylist()]
     asked = asked.filter(compute.invert(is_reset))
-    gaps = [gap for name in ("topic", "group") for gap in _lacking(asked, name)]
+    lacks = {name: _lacks(asked, name) for name in ("topic", "group")}
+    lacks["commit_offset"] = (asked["code"].to_numpy() == UPDATE_CONSUMER_OFFSET) & (
+        asked["commit_offset"].to_numpy() < 0
+    )
+    gaps = [_gap(f"request_received without {name}", int(np.count_nonzero(flags))) for name, flags in lacks.items()]
+    context = _with_holes(context, asked, np.logical_or.reduce(list(lacks.values())))
     groups = list(_groups(asked, answers))
+    gaps.append(_gap("answer_sent without offset", sum(group.unsaid_count for group in groups)))
     findings = [finding for group in groups for finding in group.findings(resets, context)]
     questions = int(np.count_nonzero(asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET))
-    return findings, Share(sum(group.answered_count for group in groups), questions), gaps
+    return findings, Share(sum(group.answered_count for group in groups), questions), [gap for gap in gaps if gap.count]
 
 
-def _lacking(asked: pa.Table, name: str) -> list[Gap]:
-    """Requests about offsets, of themselves, that lack a field."""
+def _lacks(asked: pa.Table, name: str) -> Flags:
+    """Which requests lack a field that those about offsets, of themselves, need."""
     codes, names = coded(asked, name)
     empty = np.array([not text for text in names], dtype=np.bool_)[codes]
-    count = int(np.count_nonzero(empty & is_one_of(asked["code"].to_numpy(), OFFSET_CODES)))
-    what = f"request_received without {name}"
-    return [Gap("field missing", what, count, f"{count} events: {what}")] if count else []
+    found: Flags = empty & is_one_of(asked["code"].to_numpy(), OFFSET_CODES)
+    return found
+
+
+def _gap(what: str, count: int) -> Gap:
+    return Gap("field missing", what, count, f"{count} events: {what}")
+
+
+def _with_holes(context: Context, asked: pa.Table, damaged: Flags) -> Context:
+    """The context with a hole around each of the damaged requests: whose offset they commit is not known."""
+    holes = dict(context.broker_holes)
+    for event in asked.filter(pa.array(damaged)).to_pylist():
+        interval = event["after_ns"] - DISORDER_NS, event["before_ns"] + DISORDER_NS
+        holes[event["broker"]] = union((holes.get(event["broker"], NO_HOLES), holes_of([interval])))
+    return attrs.evolve(context, broker_holes=holes)
 
 
 @frozen
@@ -101,7 +122,7 @@ def _exchanges(history: History) -> tuple[pa.Table, pa.Table]:
         table, _damages = read_slice(part, COLUMNS)
         table = table.select(COLUMNS)
         names = table["event"].cast(pa.string())
-        codes = pa.array((QUERY_CONSUMER_OFFSET, *RESETS), pa.int64())
+        codes = pa.array((*OFFSET_CODES, *RESETS), pa.int64())
         about = compute.or_(
             compute.greater_equal(table["commit_offset"], 0), compute.is_in(table["code"], value_set=codes)
         )
@@ -128,6 +149,13 @@ class _Group:
     def answered_count(self) -> int:
         """How many questions have an answer."""
         return int(np.count_nonzero((self.asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)))
+
+    @property
+    def unsaid_count(self) -> int:
+        """How many questions were told that there is an offset, and not which."""
+        is_asked = (self.asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)
+        unsaid = (self._of_answers("code") == SUCCESS) & (self._of_answers("offset") < 0)
+        return int(np.count_nonzero(is_asked & unsaid))
 
     def findings(self, resets: Iterable[_Reset], context: Context) -> Iterator[Finding]:
         """What is wrong with the answers to this group's requests."""

@@ -274,10 +274,10 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.wake.prompt",
         NO_LOST_WAKEUP,
-        "A held pull is answered within --wake-ms of the moment at which the first message that it takes became "
-        "visible (from outside: was acknowledged), or of its receipt if that is later; also where it has no answer "
-        "until its connection closes or its source's last event. Answers 21 are excused. It may be unknown by the "
-        "width of the intervals.",
+        "A pull that was held, or has no answer, is answered within --wake-ms of the moment at which the first message "
+        "that it takes became visible (from outside: was acknowledged), or of its receipt if that is later; also where "
+        "none comes until its connection closes or its source's last event. Answers 21 are excused. It may be unknown "
+        "by the width of the intervals.",
         "the law's no_lost_wakeup; RocketMQ #7358",
         (_PULL, "answer_sent", "make_visible or message_acknowledged", "hold(request) inside"),
     ),

@@ -64,18 +64,11 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
     closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
     closed_ns[pull] = closes_of(case, pulls.row[pull])[0]
-    outside = ~_is_inside(case)
+    outside = case.is_outside
     unseen = outside & (closed_ns == NEVER) & (last_ns < until_ns)
     late = outside & settable & (closed_ns < NEVER)
     found: Booleans = (hidden | unseen | late)[pull]
     return found
-
-
-def _is_inside(case: Case) -> Booleans:
-    """Which pulls were recorded inside their broker."""
-    sources, names = case.events.codes("source", case.pulls.row)
-    inside: Booleans = np.array([name in case.context.inside for name in names], dtype=np.bool_)[sources]
-    return inside
 
 
 def _early(case: Case) -> list[Suspects]:
@@ -96,7 +89,7 @@ def _early(case: Case) -> list[Suspects]:
             )
     held_ns = pulls.answered_before_ns - pulls.received_after_ns
     weak |= may_have_stopped(case, pull)
-    weak |= ~_is_inside(case)[pull] & (held_ns[pull] >= SHORT_POLLING_MS * MS)
+    weak |= case.is_outside[pull] & (held_ns[pull] >= SHORT_POLLING_MS * MS)
 
     def explain(member: int) -> Explanation:
         one = int(pull[member])

@@ -15,11 +15,12 @@ from attrs import frozen
 
 from longpoll_judge.answers import OFFSET_ILLEGAL
 from longpoll_judge.case import Booleans, Case, Explanation, Suspects, ms, suspects
+from longpoll_judge.clause import UNHELD_MS
 from longpoll_judge.queue_log import NEVER, Integers
 from longpoll_judge.result import ANSWERED_BY_DEADLINE, ANSWERED_ON_STOP, NO_LOST_WAKEUP
 from longpoll_judge.steps import MS
 
-UNHELD_GRACE_NS: Final = 5_000 * MS
+UNHELD_GRACE_NS: Final = UNHELD_MS * MS
 """How long a pull that may not be held can stay unanswered before it counts as never answered; it has no deadline, and
 a busy broker may take its time."""
 

@@ -137,6 +137,7 @@ def _bounds(answers: Answers) -> list[Rule]:
                 f"{_name(answers, answer)} says offset_max {answers.max[answer]}, but {end_least[answer]} was "
                 "visible before its request came"
             ),
+            doubted=_measured(answers),
         ),
         Rule(
             "pull.max.most",
@@ -236,6 +237,7 @@ def _not_found(answers: Answers) -> list[Rule]:
                 f"{_name(answers, answer)} says that there is nothing new, but a matching message was visible "
                 "before the request came"
             ),
+            doubted=_measured(answers),
         ),
         Rule(
             "pull.none.next",
@@ -315,6 +317,18 @@ def _itself(answers: Answers) -> list[Rule]:
             doubted=doubted,
         ),
     ]
+
+
+def _measured(answers: Answers) -> Booleans:
+    """Of which answers "certainly visible before" rests on how long a clock that may be set says that something took.
+
+    From outside a message is visible for certain only a while after it was acknowledged.
+    """
+    case = answers.case
+    sources, names = case.events.codes("source", case.pulls.row[answers.pull])
+    settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
+    found: Booleans = settable & (not case.log.is_white_box)
+    return found
 
 
 def _name(answers: Answers, answer: int) -> str:

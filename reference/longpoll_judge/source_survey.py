@@ -77,6 +77,8 @@ class SourceSurvey(msgspec.Struct):
     """By how much at most, as far as that is certain."""
     disorder_ns: int = 0
     """The longest that an event may have come before one with a lower number, within slices."""
+    is_inverted: bool = False
+    """Some event certainly lies before one with a lower number, within slices."""
     brokers: set[str] = msgspec.field(default_factory=set)
     """The brokers that its events name."""
 
@@ -99,6 +101,7 @@ def survey_source(sequence: Integers, after_ns: Integers, before_ns: Integers) -
         if is_back.any():
             seen.steps = int(np.count_nonzero(is_back & ~np.append(False, is_back[:-1])))
             seen.step_ns = int(back_ns.max())
+        seen.is_inverted = bool((back_ns > 0).any())
         seen.disorder_ns = max(int((np.maximum.accumulate(before_ns)[:-1] - after_ns[1:]).max()), 0)
     return seen
 
@@ -109,7 +112,7 @@ def whole_of(seen: SourceSurvey) -> SourceSurvey:
     latest_ns = list(accumulate((span.after_max_ns for span in ended), max))
     last_before_ns = list(accumulate((span.before_max_ns for span in ended), max))
     lasts = [span.last for span in ended]
-    steps, step_ns, disorder_ns = seen.steps, seen.step_ns, seen.disorder_ns
+    steps, step_ns, disorder_ns, is_inverted = seen.steps, seen.step_ns, seen.disorder_ns, seen.is_inverted
     for span in seen.spans:
         before = bisect_left(lasts, span.first)
         if before > 0:
@@ -117,7 +120,9 @@ def whole_of(seen: SourceSurvey) -> SourceSurvey:
             steps += back_ns > CLOCK_STEP_NS
             step_ns = max(step_ns, back_ns if back_ns > CLOCK_STEP_NS else 0)
             disorder_ns = max(disorder_ns, last_before_ns[before - 1] - span.after_min_ns)
-    return msgspec.structs.replace(seen, steps=steps, step_ns=step_ns, disorder_ns=disorder_ns)
+            is_inverted |= back_ns > 0
+    changes = {"steps": steps, "step_ns": step_ns, "disorder_ns": disorder_ns, "is_inverted": is_inverted}
+    return msgspec.structs.replace(seen, **changes)
 
 
 def _runs(sequence: Integers, after_ns: Integers, before_ns: Integers) -> list[Run]:
@@ -144,6 +149,7 @@ def merge_source(one: SourceSurvey, other: SourceSurvey) -> SourceSurvey:
         steps=one.steps + other.steps,
         step_ns=max(one.step_ns, other.step_ns),
         disorder_ns=max(one.disorder_ns, other.disorder_ns),
+        is_inverted=one.is_inverted or other.is_inverted,
         brokers=one.brokers | other.brokers,
     )
 

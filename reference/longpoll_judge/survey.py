@@ -7,7 +7,7 @@ of the files nor their number matters. Leaves out verdicts on requests: `verdict
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -115,7 +115,7 @@ class SourceFacts:
     holes: Holes = NO_HOLES
     """When something may have happened that it does not tell."""
     is_steady: bool = True
-    """Its clock was not seen to be set back."""
+    """Its moments order its events (`_unsteady`)."""
 
 
 UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None)
@@ -147,7 +147,7 @@ class Context:
     settable: frozenset[str] = frozenset()
     """Sources whose clock is not monotonic by their own word."""
     unsteady_brokers: frozenset[str] = frozenset()
-    """Brokers of which a source tells whose clock was set back."""
+    """Brokers of which a source tells whose moments order nothing."""
     blocked: dict[tuple[str, str], Holes] = field(factory=dict)
     """By source and connection: when one of its directions was not read."""
 
@@ -285,13 +285,14 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
     damages = sorted(history.damages + survey.damages)
     gaps = [Gap("damage", damage.file, damage.count, _damage_text(damage)) for damage in damages]
     facts = {}
+    unsteady = _unsteady(survey, history.settable_clocks)
     for name, seen in sorted(survey.sources.items()):
         faults = sequence_faults(seen.runs)
         facts[name] = SourceFacts(
             last_ns=seen.last_ns,
             stopped_ns=seen.stopped_ns,
             holes=holes_of(holes_in(seen, [] if name in history.laws else seen.damaged)),
-            is_steady=not seen.steps,
+            is_steady=name not in unsteady,
         )
         gaps += _source_gaps(name, seen, faults, declared=name in history.declared_sources or bool(history.damages))
     for name, count in sorted(survey.unknown_events.items()):
@@ -301,7 +302,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
     gaps += attendance_gaps(survey.attendance, history, policies)
     if not survey.event_count:
         gaps.append(Gap("empty", "", 0, "there are no events to judge"))
-    deleted = _deletions(survey)
+    deleted = _deletions(survey, history.settable_clocks)
     begun_anew = _begun_anew(survey, deleted)
     for (broker, topic, queue), times in sorted(begun_anew.items()):
         where = f"{broker}/{topic}/{queue}"
@@ -321,7 +322,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         broker_holes=_broker_holes(survey, facts),
         settable=history.settable_clocks,
         unsteady_brokers=frozenset(
-            broker for name, seen in survey.sources.items() if seen.steps for broker in seen.brokers
+            broker for name, seen in survey.sources.items() if name in unsteady for broker in seen.brokers
         ),
         blocked=_blocked(survey.blocks),
         deleted=deleted,
@@ -330,11 +331,29 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
     return context, gaps
 
 
-def _deletions(survey: Survey) -> dict[tuple[str, str], Holes]:
-    """When each topic was deleted."""
+def _unsteady(survey: Survey, settable: Collection[str]) -> frozenset[str]:
+    """The sources whose moments order nothing, since a clock was set back, or may have been without its showing.
+
+    That of a clock that may be set shows in an event that lies before one with a lower number, be it by a microsecond.
+    What two such clocks tell of one broker has no numbers in common, so that nothing shows which of them is wrong.
+    """
+    found = {name for name, seen in survey.sources.items() if seen.steps or (seen.is_inverted and name in settable)}
+    tellers: dict[str, set[str]] = {}
+    for name, seen in survey.sources.items():
+        for broker in seen.brokers or {""}:
+            tellers.setdefault(broker, set()).add(name)
+    for names in tellers.values():
+        if len(names) > 1 and not names.isdisjoint(settable):
+            found |= names
+    return frozenset(found)
+
+
+def _deletions(survey: Survey, settable: Collection[str]) -> dict[tuple[str, str], Holes]:
+    """When each topic was deleted: at any time after, where a clock tells of it that may be set."""
     found: dict[tuple[str, str], list[Interval]] = {}
     for each in survey.deleted:
-        found.setdefault((each.broker, each.topic), []).append((each.after_ns, each.before_ns + DELETION_NS))
+        end_ns = INTEGER_LIMIT if each.source in settable else each.before_ns + DELETION_NS
+        found.setdefault((each.broker, each.topic), []).append((each.after_ns, end_ns))
     return {name: holes_of(intervals) for name, intervals in found.items()}
 
 
@@ -361,7 +380,8 @@ def _broker_holes(survey: Survey, facts: dict[str, SourceFacts]) -> dict[str, Ho
     """When something may have happened to a broker's queues that none of its sources tells.
 
     A source that names no broker may be one of any. What a source without an end missed ends where the next one of the
-    same broker begins: that is the next life of its observer.
+    same broker begins: that is the next life of its observer. From outside nobody knows what a broker does between two
+    observers; one inside it that ends in order ends with it.
     """
     found = {}
     for broker in {broker for seen in survey.sources.values() for broker in seen.brokers}:
@@ -373,8 +393,19 @@ def _broker_holes(survey: Survey, facts: dict[str, SourceFacts]) -> dict[str, Ho
             holes = facts[name].holes
             ends = zip(holes.starts.tolist(), holes.ends.tolist(), strict=True)
             intervals += [(start, max(min(end, until_ns), start)) for start, end in ends]
-        found[broker] = holes_of(intervals)
+        inside = {name for name in mine if survey.attendance.sources[name].inside}
+        found[broker] = holes_of((*intervals, *_unwatched(mine, inside)))
     return found
+
+
+def _unwatched(sources: dict[str, SourceSurvey], inside: Collection[str]) -> Iterator[Interval]:
+    """Between which moments nobody stood before a broker, of those who tell of it."""
+    last_ns, is_over = INTEGER_LIMIT, False
+    for name, seen in sorted(sources.items(), key=lambda item: item[1].first_ns):
+        if seen.first_ns > last_ns and not is_over:
+            yield last_ns, seen.first_ns
+        if last_ns == INTEGER_LIMIT or seen.last_ns > last_ns:
+            last_ns, is_over = seen.last_ns, name in inside
 
 
 def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], Holes]:

@@ -56,6 +56,7 @@ NOTE_UNDECIDED: Final = "pulls whose subscription tags cannot decide (SQL92, or 
 NOTE_OPEN: Final = "pulls still open where the history breaks off without source_stopped"
 NOTE_ORPHAN: Final = "answers whose requests are not in the history"
 NOTE_ELSEWHERE: Final = "answers that name another queue than their requests"
+NOTE_HELD: Final = "holds whose requests are not in the history, or of another queue"
 NOTE_REPEATED: Final = "request identifiers that were received twice"
 NOTE_BEFORE: Final = "answers over messages with unrecorded tags"
 
@@ -239,6 +240,9 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     elsewhere = int(np.count_nonzero(events.is_told_anywhere(orphans, "request_received")))
     yield NOTE_ELSEWHERE, elsewhere if case.name[2] >= 0 else 0
     yield NOTE_ORPHAN, len(orphans) - elsewhere if case.name[2] >= 0 else 0
+    holds = events.rows("hold")
+    holds = holds[events.request_key[holds] >= 0]
+    yield NOTE_HELD, int(np.count_nonzero(events.batch.look_up(events.request_key[holds], received, received) < 0))
     yield NOTE_REPEATED, int(np.count_nonzero(events.firsts(receipts) != receipts))
     yield NOTE_BEFORE, _unseen_tags(case, pulls.answer_row[pulls.is_answered], np.flatnonzero(pulls.is_answered))
 

@@ -131,18 +131,49 @@ def deleted_between(record: Record, queue: Queue, first: Seen, second: Seen) -> 
     one, other = sorted((first, second), key=lambda event: event.lo)
     if {one.source, other.source} & record.jumped and (record.deletions() or record.holes):
         return True
+    if one.source != other.source and not is_watched(record, queue[0], one.hi, other.lo):
+        return True
     is_told = any(
-        (gone.broker, gone.topic) == queue[:2] and gone.hi + DELETED_NS >= one.lo and not before(other, gone)
+        (gone.broker, gone.topic) == queue[:2] and _lasts_until(record, gone) >= one.lo and not before(other, gone)
         for gone in record.deletions()
     )
     sources = {one.source, other.source}
     return is_told or not all(record.is_whole(source, one.lo - DELETED_NS, other.hi) for source in sources)
 
 
+def is_watched(record: Record, broker: str, lo: int, hi: int) -> bool:
+    """Whether somebody stood before a broker from one moment to another, or it was not running.
+
+    Who stands inside it and ends in order ends with it.
+    """
+    tellers = {one.source for one in record.events if one.broker == broker}
+    spans = sorted((record.first(source).lo, record.last(source).lo, source) for source in tellers)
+    watched_until, is_over = lo, False
+    for first, last, source in spans:
+        if first > watched_until and not is_over:
+            return False
+        if last > watched_until:
+            watched_until, is_over = last, is_inside(record, source)
+        if watched_until >= hi:
+            return True
+    return is_over
+
+
+def _lasts_until(record: Record, gone: Seen) -> int:
+    """Until when a deletion may take effect: a clock that may be set does not tell."""
+    return FAR if gone.source in record.loose else gone.hi + DELETED_NS
+
+
 def messages(record: Record, request: Seen, *kinds: str) -> list[Seen]:
-    """The messages of a pull's queue that its own source tells of."""
-    own = [one for one in record.of(*kinds) if one.place == request.place and one.source == request.source]
+    """What is told of a pull's queue in the life that the pull lies in, by whomever."""
+    own = [one for one in record.of(*kinds) if one.place == request.place]
     return [one for one in own if not deleted_between(record, request.place, one, request)]
+
+
+def holds(record: Record) -> list[Seen]:
+    """The holds that are told of the queue that their request is told of; of others nobody knows what they mean."""
+    places = {one.about: one.place for one in record.of("request_received") if one.request}
+    return [one for one in record.of("hold") if places.get(one.about) == one.place]
 
 
 def tags(record: Record, request: Seen) -> dict[int, set[str]]:
@@ -155,11 +186,6 @@ def tags(record: Record, request: Seen) -> dict[int, set[str]]:
             if one.queue_offset not in known:
                 found.setdefault(one.queue_offset, set()).add(one.tag)
     return found
-
-
-def told_anywhere(record: Record, request: Seen) -> set[int]:
-    """The offsets of a pull's queue of which some source tells the tag."""
-    return {one.queue_offset for one in record.of("append", "message_acknowledged") if one.place == request.place}
 
 
 def takes(request: Seen, tag: str) -> bool:
@@ -192,7 +218,7 @@ def possible_end(record: Record, request: Seen, moment: Seen) -> int | None:
     if not seen_inside(record, request.place):
         return None
     # An end of an earlier life of the queue makes more possible, never less.
-    own = [one for one in record.events if one.place == request.place and one.source == request.source]
+    own = [one for one in record.events if one.place == request.place]
     ends: list[int] = [one.visible_end for one in own if one.event == "make_visible" and one.lo <= moment.hi]
     shown: list[int] = [one.queue_offset for one in own if one.event in {"append", "message_acknowledged"}]
     return max([0, *ends, min(shown, default=0)])
@@ -204,21 +230,24 @@ def risen_from(record: Record, request: Seen, end: int) -> int:
     return max(lower, default=-FAR)
 
 
+def closed_after(record: Record, request: Seen, answer: Seen) -> list[Seen]:
+    """The closes of a request's connection that may have come after its answer."""
+    mine = (request.source, request.connection)
+    closes = [one for one in record.of("connection_closed") if (one.source, one.connection) == mine]
+    return [one for one in closes if not before(one, answer)]
+
+
 def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> Iterator[Said]:
     """What is wrong with a 19, but for a broker that stops: it answers what it holds, and closes its connections."""
     if answer.cause == "stopped" or any(one.about == request.about for one in record.of("stop")):
         return
     soon = answer.hi + STOPPING_NS
-    closes = [
-        one
-        for one in record.of("connection_closed")
-        if (one.source, one.connection) == (request.source, request.connection)
-        and not before(one, answer)
-        and one.lo <= soon
-    ]
-    if request.source in record.loose:
+    closes = [one for one in closed_after(record, request, answer) if one.lo <= soon]
+    is_silent = policy_says(record, "on_stop", "silent", unnamed=False)
+    if closes and not is_silent and record.last(request.source).lo <= soon:
+        return
+    is_doubtful = request.source in record.loose and not is_inside(record, request.source) and not is_silent
+    if (closes and not is_silent) or (is_doubtful and closed_after(record, request, answer)):
         yield unknown(request, why)
-    elif not closes or policy_says(record, "on_stop", "silent", unnamed=False):
+    else:
         yield from absent(record, request, request.lo - DELETED_NS, soon, why)
-    elif record.last(request.source).lo > soon:
-        yield unknown(request, why)

@@ -27,7 +27,7 @@ class Judged:
 
     verdict: str
     violated: frozenset[str]
-    """Properties that are certainly broken."""
+    """Clauses that are certainly broken; of one answer the first that it breaks."""
     reasons: tuple[str, ...]
     """Each finding and gap, for people."""
 
@@ -38,9 +38,9 @@ def judge_it(history: History, directory: Path) -> Judged:
     result = judge([directory], engine="local")
     return Judged(
         result.verdict,
-        frozenset(finding.property for finding in result.findings if finding.verdict == "violated"),
+        frozenset(finding.clause for finding in result.findings if finding.verdict == "violated"),
         (
-            *(f"{finding.property} {finding.verdict}: {finding.why}" for finding in result.findings),
+            *(f"{finding.clause} {finding.verdict}: {finding.why}" for finding in result.findings),
             *(f"gap {gap['kind']}: {gap['why']}" for gap in result.gaps),
         ),
     )
@@ -49,7 +49,7 @@ def judge_it(history: History, directory: Path) -> Judged:
 def disagreement(first: Judged, second: Opinion) -> str:
     """Why the two do not agree; empty where they do.
 
-    `valid` must be harmless to the second, and `invalid` invalid by the same properties. What the second finds valid
+    `valid` must be harmless to the second, and `invalid` invalid by the same clauses. What the second finds valid
     or invalid may be `unknown` to the judge: that is caution, and its share is bounded where many are compared.
     """
     if first.verdict == "valid" and second.verdict != "valid":
@@ -77,21 +77,35 @@ def difference(history: History) -> str:
         return disagreement(judge_it(history, Path(directory) / "history"), weigh(history.meta, history.events))
 
 
+Judge = Callable[[History, Path], Judged]
+EVIDENCE_FIELDS: Final = ("event", "source", "sequence", "after_ns", "before_ns")
+"""What makes an event evidence: where these are wrong, mostly nothing but `unknown` can be said."""
+OF_EVIDENCE: Final = ("forget", "write twice", *(f"set {name}" for name in EVIDENCE_FIELDS))
+
+
+def kind_of(operation: str) -> str:
+    """An operation of faults without its numbers and classes of value: `move`, `set offset`."""
+    words = operation.split(" ")
+    return " ".join(words[:2] if words[0] in {"set", "write"} else [words[0]])
+
+
 @define
 class Agreement:
     """What came of many comparisons."""
 
+    judge: Judge = judge_it
     pairs: Counter[tuple[str, str]] = field(factory=Counter)
     """How often the judge said the one and the second the other."""
+    by_kind: Counter[tuple[str, str]] = field(factory=Counter)
+    """How often the judge said what of each kind of operation."""
     cautions: Counter[str] = field(factory=Counter)
     disagreements: list[tuple[str, History]] = field(factory=list)
-    operations: Counter[str] = field(factory=Counter)
 
     def compare(self, history: History, what: str, directory: Path) -> None:
-        """Compare the two on one more history."""
-        first, second = judge_it(history, directory), weigh(history.meta, history.events)
+        """Compare the two on one more history, which is written anew in the directory."""
+        first, second = self.judge(history, directory), weigh(history.meta, history.events)
         self.pairs[first.verdict, second.verdict] += 1
-        self.operations[what.split(" ", maxsplit=1)[0]] += 1
+        self.by_kind[kind_of(what), first.verdict] += 1
         why, careful = disagreement(first, second), caution(first, second)
         if why:
             self.disagreements.append((f"{what}: {why}", history))
@@ -103,18 +117,26 @@ class Agreement:
         """How many histories were compared."""
         return self.pairs.total()
 
-    def share(self, verdict: str) -> float:
-        """The share of histories of which the judge says this."""
-        return sum(count for (first, _second), count in self.pairs.items() if first == verdict) / self.count
+    def share(self, verdict: str, second: str = "") -> float:
+        """The share of histories of which the judge says this; of those only of which the second says the other."""
+        told = Counter({pair: count for pair, count in self.pairs.items() if second in {"", pair[1]}})
+        return sum(count for (first, _second), count in told.items() if first == verdict) / max(told.total(), 1)
+
+    def unknown_share(self, *, of_evidence: bool) -> float:
+        """How often the judge says `unknown` where a fault took what makes an event evidence, or did not."""
+        mine = {pair: count for pair, count in self.by_kind.items() if (pair[0] in OF_EVIDENCE) == of_evidence}
+        unknown = sum(count for (_kind, verdict), count in mine.items() if verdict == "unknown")
+        return unknown / max(sum(mine.values()), 1)
 
     def told(self) -> str:
         """The table, and the first disagreements as the smallest histories on which they last."""
         rows = [f"judge {first}, second {second}: {count}" for (first, second), count in sorted(self.pairs.items())]
+        rows += [f"unknown after {kind}: {count}" for (kind, what), count in self.by_kind.items() if what == "unknown"]
         rows += [f"caution: {text}: {count}" for text, count in self.cautions.most_common()]
         rows.append(f"{len(self.disagreements)} disagreements of {self.count}")
         for why, history in self.disagreements[:SHOWN]:
             kind = difference(history)
-            small = shrunk(history, partial(_differs_so, kind))
+            small = shrunk(history, partial(_differs_so, kind)) if kind else history
             rows += [why, as_text(small)]
         return "\n".join(rows)
 

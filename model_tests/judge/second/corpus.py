@@ -6,6 +6,7 @@ Leaves out what happens in them (`world`) and what is written down (`observer`).
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from model_tests.judge.second.observer import Sight
 from model_tests.judge.second.parts import Plan
@@ -18,8 +19,9 @@ ORDERLY: tuple[Plan, ...] = (
     Plan(0, brokers=2, events=60),
     Plan(0, lives=2, kills=0.0),
     Plan(0, deletions=0.08),
+    Plan(0, hidden=0.07, undecided=0.05),
 )
-"""What a broker goes through without anybody's losing anything."""
+"""What a broker goes through without anybody's losing anything; the last has what nobody knows, tags and all."""
 
 
 def calm(seed: int, events: int) -> tuple[Plan, Sight]:
@@ -30,33 +32,42 @@ def calm(seed: int, events: int) -> tuple[Plan, Sight]:
 
 
 def troubled(seed: int, events: int) -> tuple[Plan, Sight]:
-    """A correct broker with everything that may befall it and its observer."""
-    chance = random.Random(f"{seed} troubled")
+    """A correct broker and what may befall it and its observer: little of it, or all at once.
 
-    def seldom(most: float) -> float:
-        return chance.choice((0.0, 0.0, most))
+    Where the record is cut, has holes or a clock that was set back nothing but `unknown` can be said in the end, and
+    what matters is that nobody is accused; the others show that deletions, restarts and the rest are understood.
+    """
+    chance = random.Random(f"{seed} troubled")
+    share = chance.choice((0.1, 0.3, 0.6))
+
+    def perhaps(*ways: Any) -> Any:
+        """One of these, where this trouble has its turn; else none."""
+        return chance.choice(ways) if chance.random() < share else type(ways[0])()
 
     inside = chance.random() < 0.5
     plan = Plan(
         seed,
         events,
-        brokers=chance.choice((1, 1, 2)),
-        lives=chance.choice((1, 2, 3)),
-        deletions=seldom(0.1),
-        retention=seldom(0.1),
-        closes=seldom(0.1),
-        blocks=0.0 if inside else seldom(0.1),
-        jumps=seldom(0.2),
-        refusals=seldom(0.1),
-        lossy_kills=chance.random() < 0.3,
-        policy=chance.choice(("strict", "")),
+        brokers=1 + perhaps(1),
+        lives=1 + perhaps(1, 2),
+        kills=perhaps(0.6, 1.0),
+        deletions=perhaps(0.1, 0.2),
+        retention=perhaps(0.1),
+        closes=perhaps(0.1),
+        blocks=0.0 if inside else perhaps(0.1),
+        jumps=perhaps(0.05, 0.2),
+        refusals=perhaps(0.1),
+        hidden=perhaps(0.07),
+        undecided=perhaps(0.05),
+        lossy_kills=perhaps(True),
+        policy="" if chance.random() < share else "strict",
     )
     sight = Sight(
         inside=inside,
-        tail_lost=chance.choice((0, 12)),
-        holes=chance.choice((0, 0, 1, 3)),
-        steps=chance.choice((0, 0, 1, 2)),
-        offset_is_wrong=chance.random() < 0.5,
-        ends_early=chance.random() < 0.2,
+        tail_lost=perhaps(1, 12),
+        holes=perhaps(1, 1, 3),
+        steps=perhaps(1, 2),
+        offset_is_wrong=perhaps(True),
+        ends_early=perhaps(True),
     )
     return plan, sight

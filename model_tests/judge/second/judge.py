@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from attrs import frozen
 from model_tests.judge.second import logs, offsets, pulls, waits
-from model_tests.judge.second.case import Said, exchanges
+from model_tests.judge.second.case import Said, exchanges, holds
 from model_tests.judge.second.reading import QUERY, READS, Record, read, wanted
 
 Clause = Callable[[Record], Iterator[Said]]
@@ -34,7 +34,7 @@ class Opinion:
 
     verdict: str
     violated: frozenset[str]
-    """Properties that are certainly broken."""
+    """Clauses that are certainly broken."""
     reasons: tuple[str, ...]
 
     @property
@@ -50,10 +50,10 @@ def weigh(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Opini
     broken: dict[str, set[str]] = {"violated": set(), "unknown": set()}
     for name, (_property, clause) in CLAUSES.items():
         for said in clause(record):
-            if name in TIMELESS or said.source not in record.jumped:
-                broken[said.verdict].add(f"{name}: {said.why}")
+            is_certain = name in TIMELESS or said.source not in record.jumped
+            broken[said.verdict if is_certain else "unknown"].add(f"{name}: {said.why}")
     gaps += not_judged(record)
-    violated = frozenset(CLAUSES[one.split(": ")[0]][0] for one in broken["violated"])
+    violated = frozenset(one.split(": ")[0] for one in broken["violated"])
     verdict = "invalid" if violated else "unknown" if broken["unknown"] or gaps else "valid"
     reasons = (*sorted(broken["violated"]), *(f"? {one}" for one in sorted(broken["unknown"])), *sorted(set(gaps)))
     return Opinion(verdict, violated, reasons)
@@ -74,6 +74,8 @@ def not_judged(record: Record) -> Iterator[str]:
     asked = {one.about: one.place for one in record.of("request_received")}
     if any(asked.get(one.about) != one.place for one in record.of("answer_sent")):
         yield "evidence.not_judged: answers without requests"
+    if len(holds(record)) < len([one for one in record.of("hold") if one.request]):
+        yield "evidence.not_judged: holds without requests"
     requests = [one.about for one in record.of("request_received") if one.request]
     if len(set(requests)) < len(requests):
         yield "evidence.not_judged: a request told twice"

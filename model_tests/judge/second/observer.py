@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 import msgspec
 from attrs import frozen
-from model_tests.judge.second.parts import MS, US, Plan, Told
+from model_tests.judge.second.parts import DELETE_TOPIC, MS, US, Plan, Told
 from model_tests.judge.second.world import World, worlds
 
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, WHITE_BOX, Event
 
 SECOND: Final = 10**9
+STEPS_NS: Final = (20 * MS, SECOND, 9 * SECOND, 50 * SECOND)
+"""By how much at most a clock is set: less and more than the silences of a world last, which is up to nine seconds."""
 OUTSIDE_ONLY: Final = ("blocked", "unblocked")
 DEFAULTS: Final = {
     field.name: field.default for field in msgspec.structs.fields(Event) if field.default is not msgspec.NODEFAULT
@@ -38,7 +41,7 @@ class Sight:
     holes: int = 0
     """Runs of events that are not recorded, each told or not."""
     steps: int = 0
-    """How often a source's clock is set, by up to 50 s either way."""
+    """How often a source's clock is set, either way: within what it shows in a row, or a silence that hides it."""
     offset_is_wrong: bool = False
     """Whether `offset_ns` is wrong by as much as `uncertainty_ns` says."""
     ends_early: bool = False
@@ -56,6 +59,8 @@ class History:
 
     meta: dict[str, Any]
     events: tuple[dict[str, Any], ...]
+    troubles: Mapping[str, int] = attrs.field(factory=dict)
+    """What befell the broker and its observer, and how often: what is true, and stands in no event."""
 
     def with_events(self, events: Iterable[dict[str, Any]]) -> History:
         """The same with other events."""
@@ -67,15 +72,21 @@ def observe(plan: Plan, sight: Sight) -> History:
     chance = random.Random(f"{plan.seed} seen")
     sources: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
+    troubles: Counter[str] = Counter()
     for world in worlds(plan):
         for life in world.lives:
             told = [one for one in world.told if one["life"] == life.number]
             source = _source(world, life.number, sight, chance, life.held_most)
             is_killed = life.ended_by == "kill"
             sources.append(source)
-            events += _recorded(told, source, sight, chance, is_killed=is_killed)
+            events += _recorded(told, source, sight, chance, troubles, is_killed=is_killed)
+            troubles["killed" if is_killed else "stopped"] += 1
+        troubles["started again"] += len(world.lives) - 1
+        troubles["deleted"] += sum(one.get("code") == DELETE_TOPIC for one in world.told)
+        troubles["not read"] += sum(one["event"] == "blocked" for one in world.told)
+    troubles["seen by several"] += len(sources) > 1
     meta = {"format_version": FORMAT_VERSION, "sources": sources, "policy": plan.policy}
-    return History(meta, tuple(events))
+    return History(meta, tuple(events), troubles)
 
 
 def _source(world: World, number: int, sight: Sight, chance: random.Random, held_most: int) -> dict[str, Any]:
@@ -91,7 +102,13 @@ def _source(world: World, number: int, sight: Sight, chance: random.Random, held
 
 
 def _recorded(
-    told: list[Told], source: dict[str, Any], sight: Sight, chance: random.Random, *, is_killed: bool
+    told: list[Told],
+    source: dict[str, Any],
+    sight: Sight,
+    chance: random.Random,
+    troubles: Counter[str],
+    *,
+    is_killed: bool,
 ) -> list[dict[str, Any]]:
     """The events of one source."""
     hidden = OUTSIDE_ONLY if sight.inside else WHITE_BOX
@@ -103,22 +120,23 @@ def _recorded(
         seen = [one for one in seen if one["event"] != "connection_closed"]
     if sight.tail_lost and (is_killed or sight.ends_early):
         del seen[max(1, len(seen) - 1 - chance.randrange(sight.tail_lost)) :]
+        troubles["cut"] += 1
     wrong = source["uncertainty_ns"] if sight.offset_is_wrong else 0
     error = chance.randint(-wrong, wrong) - source["offset_ns"]
-    # A step within a silence shows as less than it is, or not at all: none is set there.
-    busy = [
-        later for one, later in itertools.pairwise(seen) if later["before_ns"] - one["before_ns"] < SECOND // 2
-    ] or seen
     steps = [
-        (one["before_ns"], chance.choice((-1, 1)) * chance.randrange(2 * SECOND, 50 * SECOND))
-        for one in chance.sample(busy, min(sight.steps, len(busy)))
+        (one["before_ns"], chance.choice((-1, 1)) * chance.randrange(chance.choice(STEPS_NS)))
+        for one in chance.sample(seen, min(sight.steps, len(seen)))
     ]
+    for _at, by in steps:
+        troubles["set forward" if by > 0 else "set back"] += 1
+        troubles["set by less than a second"] += abs(by) < SECOND
     for one in seen:
         step = sum(by for at, by in steps if at <= one["before_ns"])
         one["after_ns"] += error + step
         one["before_ns"] += error + step
     for sequence, one in enumerate(seen):
         one |= {"source": source["name"], "sequence": sequence}
+    troubles["hole"] += sight.holes
     for _ in range(sight.holes):
         seen = _with_hole(seen, chance)
     return seen

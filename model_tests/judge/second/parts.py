@@ -16,7 +16,7 @@ START_NS: Final = 1_700_000_000 * 10**9
 PULL, SEND, QUERY, UPDATE, DELETE_TOPIC = 11, 10, 14, 15, 215
 TAGS: Final = ("a", "b", "Aa", "BB", "")
 """`Aa` and `BB` have the same hash."""
-EXPRESSIONS: Final = (*("*",) * 8, *("a", "b || Aa", "BB") * 4, "")
+EXPRESSIONS: Final = (*("*",) * 8, *("a", "b || Aa", "BB") * 4)
 Told = dict[str, Any]
 
 
@@ -54,6 +54,10 @@ class Plan:
     """How often a consumer asks for some other offset, per pull."""
     refusals: float = 0.0
     """How often a send or a pull is one that must be refused."""
+    hidden: float = 0.0
+    """How often a send is one that no observer sees; from outside nobody knows its tag then."""
+    undecided: float = 0.0
+    """How often a consumer names no subscription, so that nobody knows what it takes."""
     lossy_kills: bool = False
     """Whether a kill takes the last messages and commits along."""
     answers_on_stop: bool = True

@@ -17,13 +17,13 @@ from model_tests.judge.second.case import (
     deleted_between,
     exchanges,
     first_answers,
+    messages,
     possible_end,
     read_answers,
     risen_from,
     seen_inside,
     tags,
     takes,
-    told_anywhere,
     unknown,
     unless_stopping,
     violated,
@@ -37,7 +37,9 @@ def has_unknown_tag(record: Record, one: Exchange) -> bool:
     """Whether an answer hangs on a message whose tag nobody told."""
     if one.code not in {0, 20} or wanted(one.request) is None or one.answer is None:
         return False
-    told = told_anywhere(record, one.request)
+    if deleted_between(record, one.request.place, one.request, one.answer):
+        return False
+    told = {seen.queue_offset for seen in messages(record, one.request, "append", "message_acknowledged")}
     passed = {*range(max(one.request.offset, 0), min(one.answer.offset_next, one.request.offset + 1000))}
     return any(offset not in told for offset in passed | set(one.answer.offsets))
 
@@ -138,8 +140,7 @@ def found_appended(record: Record) -> Iterator[Said]:
     """pull.found.appended."""
     for request, answer in read_answers(record):
         # A message of any life of the queue will do.
-        own = [one for one in record.of("append", "message_acknowledged") if one.source == request.source]
-        told = [one for one in own if one.place == request.place]
+        told = [one for one in record.of("append", "message_acknowledged") if one.place == request.place]
         shown = {one.queue_offset for one in told}
         missing = [offset for offset in answer.offsets if offset >= min(shown, default=FAR) and offset not in shown]
         is_deleted = any(gone.topic == request.topic for gone in record.deletions())
@@ -211,10 +212,15 @@ def none_true(record: Record) -> Iterator[Said]:
     for request, answer in read_answers(record):
         if answer.code != 19 or isinstance(wanted(request), str):
             continue
-        end = certain_end(record, request)
-        for offset, told in tags(record, request).items():
-            if request.offset <= offset < end and all(takes(request, tag) for tag in told):
-                yield from unless_stopping(record, request, answer, f"{request.request} is denied {offset}")
+        if answer.cause == "stopped":
+            continue
+        inside, end = seen_inside(record, request.place), certain_end(record, request)
+        wants_all = inside and wanted(request) is None and request.offset < end
+        known = tags(record, request).items()
+        denied = [o for o, told in known if request.offset <= o < end and all(takes(request, tag) for tag in told)]
+        if wants_all or denied:
+            convict = unknown if request.source in record.loose and not inside else violated
+            yield convict(request, f"{request.request} is denied what was visible to {end}")
 
 
 def none_next(record: Record) -> Iterator[Said]:
@@ -304,7 +310,9 @@ def max_least(record: Record) -> Iterator[Said]:
     """pull.max.least."""
     for request, answer in read_answers(record):
         if answer.offset_max < certain_end(record, request):
-            yield violated(request, f"{request.request} is told an offset_max that is too low")
+            is_measured = request.source in record.loose and not seen_inside(record, request.place)
+            convict = unknown if is_measured else violated
+            yield convict(request, f"{request.request} is told an offset_max that is too low")
 
 
 def max_most(record: Record) -> Iterator[Said]:

@@ -79,7 +79,7 @@ class Record:
     limits: dict[str, int] = field(factory=dict)
     holes: list[Hole] = field(factory=list)
     jumped: set[str] = field(factory=set)
-    """Sources whose clock was set back: nothing in them is before anything."""
+    """Sources whose moments order nothing: nothing in them is before anything."""
     loose: set[str] = field(factory=set)
     """Sources whose clock may be set: how long something took is not known."""
     _of: dict[tuple[str, ...], list[Seen]] = field(factory=dict)
@@ -105,6 +105,10 @@ class Record:
         """Whether what this source does not tell of between two moments did not happen."""
         return not any(one.source == source and one.lo <= hi and lo <= one.hi for one in self.holes)
 
+    def first(self, source: str) -> Seen:
+        """The first event of a source."""
+        return min((one for one in self.events if one.source == source), key=lambda one: one.lo)
+
     def last(self, source: str) -> Seen:
         """The last event of a source."""
         return max((one for one in self.events if one.source == source), key=lambda one: one.lo)
@@ -119,7 +123,7 @@ def read(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Record
         record.gaps.append("evidence.unknown_policy")
     record.loose = {name for name, one in sources.items() if one["clock"] != "monotonic"}
     good = [_moment(fields, sources) for fields in events if _is_sound(record, fields)]
-    _look_at_fields(record, good)
+    _look_at_fields(record, _placed(good))
     numbers: dict[str, list[Seen]] = defaultdict(list)
     for one in record.events:
         numbers[one.source].append(one)
@@ -131,6 +135,7 @@ def read(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Record
         else:
             _look_at_numbers(record, source, sorted(numbers[source], key=lambda one: one.sequence))
     record.events.sort(key=lambda one: (one.lo, one.hi))
+    _look_at_clocks(record)
     if not record.events:
         record.gaps.append("evidence.empty")
     return record
@@ -154,6 +159,15 @@ def _moment(fields: Mapping[str, Any], sources: Mapping[str, Any]) -> Seen:
     return Seen(fields, fields["after_ns"] + offset - wide, fields["before_ns"] + offset + wide)
 
 
+def _placed(events: list[Seen]) -> list[Seen]:
+    """The events, with answers that name no queue at the place of their requests."""
+    places = {one.about: one.place for one in reversed(events) if one.event == "request_received" and one.queue >= 0}
+    for one in events:
+        if one.event == "answer_sent" and one.queue < 0 and one.request and one.about in places:
+            one.place = places[one.about]
+    return events
+
+
 def _look_at_numbers(record: Record, source: str, own: list[Seen]) -> None:
     """Begin, end, holes and the clock of one source, whose events come in order of their numbers."""
     starts = [one.sequence for one in own if one.event == "source_started"]
@@ -174,21 +188,27 @@ def _look_at_numbers(record: Record, source: str, own: list[Seen]) -> None:
             record.holes.append(Hole(source, min(one.lo, following.lo) - DISORDER_NS, following.hi + DISORDER_NS))
         if following.sequence == one.sequence:
             record.gaps.append("evidence.sequence_repeated")
-        if following.hi + CLOCK_STEP_NS < latest:
-            record.gaps.append("evidence.clock_jump")
-            record.jumped.add(source)
+        _compare_moments(record, source, latest - following.hi)
     for one in own:
         if one.event == "lost":
             record.gaps.append("evidence.lost")
             record.holes.append(Hole(source, one.lo, one.hi))
-    _doubt_the_clock(record, source)
 
 
-def _doubt_the_clock(record: Record, source: str) -> None:
-    """Where events are missing a clock may have been set without anybody's seeing it."""
-    inner = [one for one in record.holes if one.source == source and one.lo > -FAR and one.hi < FAR]
-    if source in record.loose and inner:
+def _compare_moments(record: Record, source: str, back_ns: int) -> None:
+    """What it means that an event certainly lies so long before one with a lower number."""
+    if back_ns > CLOCK_STEP_NS:
+        record.gaps.append("evidence.clock_jump")
+    if back_ns > (0 if source in record.loose else CLOCK_STEP_NS):
         record.jumped.add(source)
+
+
+def _look_at_clocks(record: Record) -> None:
+    """Where several sources tell of one broker and a clock of theirs may be set, nobody knows what came first."""
+    for broker in {one.broker for one in record.events}:
+        tellers = {one.source for one in record.events if one.broker == broker}
+        if len(tellers) > 1 and tellers & record.loose:
+            record.jumped |= tellers
 
 
 def _look_at_fields(record: Record, events: list[Seen]) -> None:
@@ -220,12 +240,14 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 def _needed(one: Seen, answered: Mapping[Any, int], asked: Mapping[Any, Seen]) -> tuple[str, ...]:
     if one.event == "answer_sent":
         request = asked.get(one.about)
+        if request is not None and request.code == QUERY and one.code == 0:
+            return ("request", "code", "offset")
         is_read = request is not None and request.code in PULLS and one.code in READS
         return ("request", "code", *(("offset_next", "offset_min", "offset_max") if is_read else ()))
     if one.event != "request_received":
         return _NEEDED.get(one.event, ())
     if one.code in {QUERY, UPDATE}:
-        return ("code", "topic", "group")
+        return ("code", "topic", "group", *(("commit_offset",) if one.code == UPDATE else ()))
     if one.code in PULLS and one.request:
         code = answered.get(one.about)
         needed = ("code", *(("topic", "queue", "offset") if code in {0, 19, 20} else ()))

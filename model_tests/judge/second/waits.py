@@ -15,6 +15,7 @@ from model_tests.judge.second.case import (
     became_visible,
     deleted_between,
     exchanges,
+    holds,
     is_inside,
     policy_says,
     possible_end,
@@ -48,7 +49,7 @@ def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why:
     """Whether an answer, or its absence, came later than `limit` after a moment within `begun`."""
     request = one.request
     end = one.answer if one.answer is not None else open_until(record, request)
-    is_certain = request.source not in record.loose and not unread(record, request, begun[0], end.hi)
+    is_certain = request.source not in record.loose and not unread(record, one, end.hi)
     if end.lo - begun[1] <= limit or not is_certain:
         if end.hi - begun[0] > limit:
             yield unknown(request, why)
@@ -58,28 +59,42 @@ def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why:
         yield from absent(record, request, request.lo, begun[1] + limit, why)
 
 
-def unread(record: Record, request: Seen, lo: int, hi: int) -> bool:
-    """Whether some direction of a request's connection may not have been read between two moments."""
+def unread(record: Record, one: Exchange, hi: int) -> bool:
+    """Whether some direction of a request's connection may not have been read from its receipt to a moment.
+
+    From outside a hole may hide that; an answer that is missing is looked for in holes anyway.
+    """
+    request, lo = one.request, one.request.lo
+    if one.answer is not None and not is_inside(record, request.source):
+        return not record.is_whole(request.source, lo, hi) or is_blocked(record, request, lo, hi)
+    return is_blocked(record, request, lo, hi)
+
+
+def is_blocked(record: Record, request: Seen, lo: int, hi: int) -> bool:
+    """Whether it is told that a direction of a request's connection was not read at a moment between two."""
     mine = (request.source, request.connection)
     told = [one for one in record.of("blocked", "unblocked") if (one.source, one.connection) == mine]
-    for one in told:
-        ends = [
-            other.hi
-            for other in told
-            if other.event == "unblocked" and other.direction == one.direction and other.hi >= one.lo
-        ]
-        if one.event == "blocked" and one.lo <= hi and lo <= min(ends, default=FAR):
+    for direction in {one.direction for one in told}:
+        since: int | None = None
+        for one in sorted((one for one in told if one.direction == direction), key=lambda one: one.sequence):
+            if one.event == "blocked":
+                since = one.lo if since is None else since
+            elif (-FAR if since is None else since) <= hi and lo <= one.hi:
+                return True
+            else:
+                since = None
+        if since is not None and since <= hi:
             return True
     return False
 
 
 def wake_prompt(record: Record) -> Iterator[Said]:
     """pull.wake.prompt."""
-    held = {one.about for one in record.of("hold")}
+    held = {one.about for one in holds(record)}
     for one in exchanges(record):
         request = one.request
         inside = seen_inside(record, request.place)
-        is_held = request.about in held if inside else request.may_hold
+        is_held = (request.about in held if inside else request.may_hold) or one.answer is None
         if not is_held or one.code == 21 or isinstance(wanted(request), str):
             continue
         moments = [
@@ -121,7 +136,7 @@ def stop_answered(record: Record) -> Iterator[Said]:
         end = open_until(record, one.request)
         if one.answer is None and end.event == "source_stopped" and one.request.hi + LATE_NS < end.lo:
             why = f"{one.name} is not answered at the stop"
-            if not unread(record, one.request, one.request.lo, end.hi):
+            if not unread(record, one, end.hi):
                 yield from absent(record, one.request, one.request.lo, end.hi, why)
 
 
@@ -149,7 +164,7 @@ def not_early(record: Record) -> Iterator[Said]:
 
 def hold_allowed(record: Record) -> Iterator[Said]:
     """pull.hold.allowed."""
-    held = {one.about for one in record.of("hold")}
+    held = {one.about for one in holds(record)}
     for one in exchanges(record):
         if one.request.about in held and not one.request.may_hold:
             yield violated(one.request, f"{one.name} may not be held, and is")
@@ -157,8 +172,8 @@ def hold_allowed(record: Record) -> Iterator[Said]:
 
 def hold_once(record: Record) -> Iterator[Said]:
     """pull.hold.once."""
-    first = {one.about: one for one in reversed(record.of("hold"))}
-    for one in record.of("hold"):
+    first = {one.about: one for one in reversed(holds(record))}
+    for one in holds(record):
         if one is not first[one.about]:
             yield violated(one, f"{one.request} is held twice")
 
@@ -166,7 +181,7 @@ def hold_once(record: Record) -> Iterator[Said]:
 def hold_unanswered(record: Record) -> Iterator[Said]:
     """pull.hold.unanswered."""
     for one in exchanges(record):
-        for hold in record.of("hold"):
+        for hold in holds(record):
             if hold.about == one.request.about and one.answer is not None and before(one.answer, hold):
                 yield violated(one.request, f"{one.name} is held after its answer")
 
@@ -174,7 +189,7 @@ def hold_unanswered(record: Record) -> Iterator[Said]:
 def hold_at_end(record: Record) -> Iterator[Said]:
     """pull.hold.at_end."""
     for one in exchanges(record):
-        for hold in record.of("hold"):
+        for hold in holds(record):
             if hold.about == one.request.about:
                 end = possible_end(record, one.request, hold)
                 if end is not None and one.request.offset > end:

@@ -137,7 +137,7 @@ class World:
                 producer = self._connect(life, now)
                 self.at(life, now + self.pause(8), partial(self._send, life, producer, topic, number))
                 for place in range(chance.choice((1, 2))):
-                    text = chance.choice(EXPRESSIONS)
+                    text = "" if chance.random() < self.plan.undecided else chance.choice(EXPRESSIONS)
                     consumer = Consumer(topic, number, f"group-{place}", text, self._connect(life, now))
                     self.at(life, now + self.pause(1), partial(self._pull, life, consumer))
                 if number == 0 and self.plan.commits:
@@ -163,7 +163,7 @@ class World:
         chance, plan = self.chance, self.plan
         if life.is_stopping or self._waits(life, partial(self._send, life, connection, topic, number), now):
             return
-        is_seen = chance.random() < 0.93
+        is_seen = chance.random() >= plan.hidden
         request = f"{connection}-{next(self._names)}"
         place = {"topic": topic, "queue": number}
         asked = {"request": request, "connection": connection}

@@ -1,0 +1,130 @@
+"""The judge beside the second one: correct brokers in every trouble, and thousands of histories with one fault each.
+
+`LONGPOLL_SEED` (0 by default) chooses which histories: any number gives others, on which the same must hold.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from model_tests.judge.second.compare import Agreement, Judge, Judged
+from model_tests.judge.second.corpus import calm, troubled
+from model_tests.judge.second.faults import changed_histories
+from model_tests.judge.second.observer import History, observe
+
+SEED = int(os.environ.get("LONGPOLL_SEED", "0")) * 1_000_000
+WORKERS = 2
+"""Into how many pieces a long test is cut, each a group of its own."""
+FAULTS = 20
+"""How many changed histories come of one."""
+QUICK_CHANGED, LONG_CHANGED = 40, 10_000
+QUICK_TROUBLED, LONG_TROUBLED = 15, 1_000
+
+NEEDLESS_MOST = 0.01
+"""Of the changed histories of which the second judge knows what to think, how many the judge may leave open."""
+UNKNOWN_MOST = 0.2
+"""How many may be `unknown` although the fault left every event what it was, evidence."""
+CONVICTED_LEAST = 0.97
+"""Of what the second judge convicts, how much the judge convicts too."""
+
+
+def pieces(quick: int, long: int) -> list[object]:
+    """A small piece for `make test`, and the whole in as many pieces as there are workers."""
+    whole = [
+        pytest.param(number, long // WORKERS, marks=[pytest.mark.long, pytest.mark.xdist_group(f"beside-{number}")])
+        for number in range(1, WORKERS + 1)
+    ]
+    return [pytest.param(0, quick), *whole]
+
+
+def faulty(piece: int) -> Iterator[tuple[str, History]]:
+    """Histories with one fault each, without end: four of five of a calm broker, the others of a troubled one."""
+    used: Counter[tuple[str, str]] = Counter()
+    seed = SEED + 100_000 * piece
+    while True:
+        history = observe(*(troubled if seed % 5 == 4 else calm)(seed, 60))
+        for changed in changed_histories(history, seed, FAULTS, used):
+            yield changed.operation, changed.history
+        seed += 1
+
+
+def compared(piece: int, count: int, directory: Path, judge: Judge | None = None) -> Agreement:
+    """The two beside each other on so many changed histories."""
+    found = Agreement() if judge is None else Agreement(judge)
+    for operation, history in islice(faulty(piece), count):
+        found.compare(history, operation, directory)
+    return found
+
+
+def too_careful(found: Agreement) -> Iterator[str]:
+    """In which way the judge leaves open what it could know."""
+    needless = found.share("unknown", "valid"), found.share("unknown", "invalid")
+    if found.share("invalid", "invalid") < CONVICTED_LEAST:
+        yield f"convicts {found.share('invalid', 'invalid'):.1%} of what the second judge convicts"
+    if max(needless) > NEEDLESS_MOST:
+        yield f"leaves open {needless[0]:.1%} of the harmless and {needless[1]:.1%} of the convicted"
+    if found.unknown_share(of_evidence=False) > UNKNOWN_MOST:
+        yield f"leaves open {found.unknown_share(of_evidence=False):.1%} although every event is evidence"
+
+
+@pytest.mark.parametrize(("piece", "count"), pieces(QUICK_CHANGED, LONG_CHANGED))
+def test_a_changed_history_is_convicted_unknown_or_harmless_to_both(piece: int, count: int, tmp_path: Path) -> None:
+    """Not one disagreement, whatever was dropped, doubled, swapped, moved or set; and seldom `unknown` without need."""
+    found = compared(piece, count, tmp_path / "history")
+    assert found.count == count
+    assert not found.disagreements, found.told()
+    if count > QUICK_CHANGED:
+        assert list(too_careful(found)) == [], found.told()
+        assert found.pairs["invalid", "invalid"] > 0.04 * count, found.told()
+        assert found.pairs["valid", "valid"] > 0.25 * count, found.told()
+
+
+@pytest.mark.parametrize("verdict", ["unknown", "valid"])
+def test_a_judge_that_knows_one_verdict_alone_is_found_out(verdict: str, tmp_path: Path) -> None:
+    """One that leaves everything open agrees with everybody and is too careful; one that excuses all disagrees."""
+
+    def judge(_history: History, _directory: Path) -> Judged:
+        return Judged(verdict, frozenset(), ())
+
+    found = compared(0, QUICK_CHANGED, tmp_path / "history", judge)
+    assert bool(found.disagreements) == (verdict == "valid")
+    assert len(list(too_careful(found))) >= (3 if verdict == "unknown" else 1)
+
+
+@pytest.mark.parametrize(("piece", "count"), pieces(QUICK_TROUBLED, LONG_TROUBLED))
+def test_nothing_that_befalls_a_correct_broker_is_held_against_it(piece: int, count: int, tmp_path: Path) -> None:
+    """Deletions, kills, restarts, cut records, holes, clocks that are set: no accusation, and often `valid` at that."""
+    found = Agreement()
+    for number in range(count):
+        found.compare(observe(*troubled(SEED + 100_000 * piece + number, 120)), "troubled", tmp_path / "history")
+    told = found.told()
+    assert found.share("invalid") == 0, told
+    assert not found.disagreements, told
+    assert found.pairs["unknown", "valid"] <= 0.01 * count, told
+    assert found.share("valid") > 0.25, told
+
+
+TROUBLES = (
+    *("deleted", "killed", "started again", "cut", "hole", "not read", "seen by several"),
+    *("set back", "set forward", "set by less than a second"),
+)
+
+
+@pytest.fixture(scope="module")
+def befallen() -> Counter[str]:
+    """In how many of some histories each trouble is."""
+    found: Counter[str] = Counter()
+    for seed in range(SEED, SEED + 150):
+        found.update(trouble for trouble, count in observe(*troubled(seed, 120)).troubles.items() if count)
+    return found
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_every_trouble_befalls_some_broker(trouble: str, befallen: Counter[str]) -> None:
+    """What the test above says that it looks at is there."""
+    assert befallen[trouble] >= 5, befallen

@@ -1,0 +1,175 @@
+"""What a clock that may be set orders and measures, and what else a record shows less of than it seems to.
+
+Each history is the smallest on which the judge once said more than its evidence; the second judge says the same.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+from model_tests.judge.second.compare import judge_it
+from model_tests.judge.second.judge import weigh
+from model_tests.judge.second.observer import History
+from model_tests.judge.second.parts import MS, Told
+
+SETTABLE, MONOTONIC = "unix", "monotonic"
+
+
+def history(*sources: list[Told], clock: str = MONOTONIC, policy: str = "strict") -> History:
+    """A history of sources `b#0`, `b#1`, ... of the broker `b`; an event's `at` is its moment in ms."""
+    declared, events = [], []
+    for number, told in enumerate(sources):
+        name = f"b#{number}"
+        declared.append({"name": name, "clock": clock, "offset_ns": 0, "uncertainty_ns": 0})
+        for sequence, one in zip(count(), told):
+            moment = {"after_ns": int(one["at"] * MS), "before_ns": int(one["at"] * MS) + 1}
+            fields = {key: value for key, value in one.items() if key != "at"}
+            events.append({"source": name, "broker": "b", "sequence": sequence, **moment, **fields})
+    return History({"format_version": 1, "policy": policy, "sources": declared}, tuple(events))
+
+
+def watched(begin: float, end: float, *events: list[Told]) -> list[Told]:
+    """All that one source tells, with its beginning and its end."""
+    inner = [one for several in events for one in several]
+    return [{"at": begin, "event": "source_started"}, *inner, {"at": end, "event": "source_stopped"}]
+
+
+def pull(at: float, name: str, offset: int, code: int, *, end: int, took: float = 1, **fields: object) -> list[Told]:
+    """A pull that may not be held, and its answer."""
+    place = {"topic": "T", "queue": 0, "request": name, "connection": "1"}
+    offsets = {"offsets": list(range(offset, end))} if code == 0 else {}
+    asked = {"code": 11, "offset": offset, "count_max": 32, "expression_type": "TAG", "expression": "*", "group": "g"}
+    answer = {"code": code, "offset_next": end, "offset_min": 0, "offset_max": end, **offsets}
+    return [
+        {"at": at, "event": "request_received", **place, **asked, **fields},
+        {"at": at + took, "event": "answer_sent", **place, **answer},
+    ]
+
+
+def shown(at: float, end: int) -> list[Told]:
+    """A message was appended and made visible."""
+    return [
+        {"at": at, "event": "append", "topic": "T", "queue": 0, "queue_offset": end - 1},
+        {"at": at, "event": "make_visible", "topic": "T", "queue": 0, "visible_end": end},
+    ]
+
+
+def acknowledged(at: float, offset: int, request: str = "") -> list[Told]:
+    """A message was acknowledged."""
+    place = {"topic": "T", "queue": 0, "queue_offset": offset}
+    return [{"at": at, "event": "message_acknowledged", **place, **({"request": request} if request else {})}]
+
+
+def deleted(at: float) -> list[Told]:
+    """The topic is to be deleted."""
+    return [{"at": at, "event": "request_received", "code": 215, "topic": "T", "connection": "9"}]
+
+
+def agreed(one: History, directory: Path) -> str:
+    """What both judges say."""
+    first, second = judge_it(one, directory), weigh(one.meta, one.events)
+    assert first.verdict == second.verdict, (first, second)
+    assert first.violated <= second.violated, (first, second)
+    return first.verdict
+
+
+LOWER = pull(60, "1-2", 0, 0, end=1)
+"""An answer that knows of one message, in a queue of which two are visible somewhere else."""
+
+
+@pytest.mark.parametrize(("clock", "verdict"), [(MONOTONIC, "invalid"), (SETTABLE, "unknown")])
+def test_two_clocks_that_may_be_set_have_no_order(clock: str, verdict: str, tmp_path: Path) -> None:
+    """The next life of a broker shows a second message; its clock was set back, so it seems to come before."""
+    first = watched(50, 90, shown(51, 1), LOWER)
+    second = watched(10, 40, shown(11, 1), shown(12, 2))
+    assert agreed(history(first, second, clock=clock), tmp_path) == verdict
+
+
+@pytest.mark.parametrize(("clock", "verdict"), [(MONOTONIC, "invalid"), (SETTABLE, "unknown")])
+def test_a_step_of_milliseconds_shows_in_the_numbers_alone(clock: str, verdict: str, tmp_path: Path) -> None:
+    """Set back by 30 ms between an answer and the next message, which seems to have been there before."""
+    told = watched(10, 90, shown(51, 1), pull(60, "1-2", 0, 0, end=1), shown(32, 2))
+    assert agreed(history(told, clock=clock), tmp_path) == verdict
+
+
+@pytest.mark.parametrize(("clock", "verdict"), [(MONOTONIC, "invalid"), (SETTABLE, "unknown")])
+def test_visible_a_while_after_its_acknowledgement_is_measured(clock: str, verdict: str, tmp_path: Path) -> None:
+    """From outside a message may be invisible for 100 ms yet; a clock that was set forward makes these a second."""
+    told = watched(10, 2000, acknowledged(50, 0), acknowledged(55, 1), pull(1060, "1-2", 0, 0, end=1))
+    assert agreed(history(told, clock=clock), tmp_path) == verdict
+
+
+@pytest.mark.parametrize(("clock", "verdict"), [(MONOTONIC, "invalid"), (SETTABLE, "unknown")])
+def test_until_when_a_deletion_takes_effect_is_measured(clock: str, verdict: str, tmp_path: Path) -> None:
+    """Long after a deletion two messages come, and an answer does not know of the second one."""
+    later = (acknowledged(7_000, 0), acknowledged(7_001, 1), pull(9_000, "1-2", 0, 0, end=1))
+    told = watched(10, 9_900, acknowledged(50, 0), deleted(60), *later)
+    found = judge_it(history(told, clock=clock), tmp_path)
+    assert found.violated == weigh(*_parts(history(told, clock=clock))).violated
+    assert bool(found.violated) == (verdict == "invalid")
+
+
+def _parts(one: History) -> tuple[dict[str, object], tuple[dict[str, object], ...]]:
+    return one.meta, one.events
+
+
+@pytest.mark.parametrize(("gap_ms", "verdict"), [(-20, "invalid"), (300, "valid")])
+def test_from_outside_nobody_knows_what_a_broker_does_between_two_observers(
+    gap_ms: int, verdict: str, tmp_path: Path
+) -> None:
+    """The topic may have been deleted and made anew while no proxy stood before the broker."""
+    begin = 500 + gap_ms
+    first = watched(10, 500, acknowledged(50, 0), acknowledged(60, 1))
+    second = watched(begin, begin + 900, pull(begin + 300, "1-2", 0, 0, end=1))
+    assert agreed(history(first, second), tmp_path) == verdict
+
+
+@pytest.mark.parametrize(("lost", "verdict"), [([], "invalid"), ([{"at": 200, "event": "lost"}], "unknown")])
+def test_from_outside_a_hole_may_hide_that_nobody_read(lost: list[Told], verdict: str, tmp_path: Path) -> None:
+    """An answer is late, and the client may not have read for as long: both ends of that may be among the lost."""
+    asked, answer = pull(50, "1-2", 0, 19, end=0, took=400, may_hold=True, timeout_ms=20)
+    events = [one | {"lost_count": 2} for one in lost]
+    assert agreed(history(watched(10, 900, [asked], events, [answer])), tmp_path) == verdict
+
+
+def test_a_hold_that_names_another_queue_than_its_pull_is_not_judged(tmp_path: Path) -> None:
+    """Whichever of both is wrong, neither says what was held."""
+    asked, answer = pull(50, "1-2", 0, 19, end=0, took=20, may_hold=True, timeout_ms=20)
+    for queue, verdict in ((0, "valid"), (1, "unknown")):
+        hold = {"at": 51, "event": "hold", "topic": "T", "queue": queue, "request": "1-2"}
+        assert agreed(history(watched(10, 900, [asked, hold, answer])), tmp_path) == verdict
+
+
+@pytest.mark.parametrize(("field", "verdict"), [("", "valid"), ("offset", "unknown"), ("commit_offset", "unknown")])
+def test_a_commit_without_its_offset_and_an_answer_without_one_are_damage(
+    field: str, verdict: str, tmp_path: Path
+) -> None:
+    """The group commits 3 and puts that back to 1; without its offset the second commit may have been any."""
+    place = {"topic": "T", "queue": 0, "group": "g", "connection": "2"}
+    events: list[Told] = []
+    for number, (code, offset) in enumerate([(15, 3), (15, 1), (14, 1)]):
+        name = {"request": f"2-{number}"}
+        asked = {"commit_offset": offset} if code == 15 and not (field == "commit_offset" and number == 1) else {}
+        told = {"offset": offset} if code == 14 and field != "offset" else {}
+        events.append({"at": 50 + 200 * number, "event": "request_received", "code": code, **place, **name, **asked})
+        events.append({"at": 51 + 200 * number, "event": "answer_sent", "code": 0, **place, **name, **told})
+    assert agreed(history(watched(10, 900, events)), tmp_path) == verdict
+
+
+def test_an_answer_that_names_no_queue_is_about_its_requests(tmp_path: Path) -> None:
+    """It is judged as if it named it: what it says wrong is found."""
+    for end, verdict in ((2, "valid"), (1, "invalid")):
+        asked, answer = pull(900, "1-2", 0, 0, end=end)
+        del answer["queue"]
+        told = watched(10, 990, acknowledged(50, 0), acknowledged(55, 1), [asked, answer])
+        assert agreed(history(told), tmp_path) == verdict
+
+
+@pytest.mark.parametrize(("watched_ms", "verdict"), [(2_000, "valid"), (2_200, "invalid")])
+def test_a_pull_that_may_not_be_held_has_two_seconds(watched_ms: int, verdict: str, tmp_path: Path) -> None:
+    """It is as late without an answer as with one."""
+    (asked, _answer), good = pull(50, "1-2", 0, 19, end=0), pull(20, "1-1", 0, 19, end=0)
+    told = watched(10, 50 + watched_ms, good, [asked])
+    assert agreed(history(told, policy=""), tmp_path) == verdict
