@@ -8,7 +8,7 @@ import lzma
 import operator
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,15 +33,15 @@ def recorded() -> list[tuple[Case, str]]:
 CASES: Final = recorded()
 
 
-def differing() -> list[tuple[Case, str, str]]:
+def differing() -> Iterator[tuple[Case, str, str]]:
     """The recorded cases that have another outcome here, with both."""
     found = ((case, java, outcome(*case)) for case, java in CASES)
-    return [(case, java, ours) for case, java, ours in found if java != ours]
+    return ((case, java, ours) for case, java, ours in found if java != ours)
 
 
 def test_every_recorded_outcome_is_ours() -> None:
     """At least 400 cases of each outcome: bad, error, true, false, null."""
-    assert not differing()
+    assert list(differing()) == []
     counts = Counter(java for _case, java in CASES)
     assert min(counts[word] for word in ("bad", "error", "true", "false", "null")) >= 400
 
@@ -270,7 +270,7 @@ SLIPS: Final[dict[str, tuple[Any, str, Any]]] = {
 def test_a_planted_slip_is_seen(slip: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of these slips changes the outcome of some recorded case."""
     monkeypatch.setattr(*SLIPS[slip])
-    assert differing()
+    assert next(differing(), None) is not None
 
 
 @pytest.mark.parametrize(
@@ -290,4 +290,4 @@ def test_a_slip_in_the_grammar_is_seen(rule: str, planted: str, monkeypatch: pyt
     assert slipped != sql92_grammar.GRAMMAR
     monkeypatch.setattr(sql92_grammar, "GRAMMAR", slipped)
     monkeypatch.setattr(sql92_grammar, "_parser", functools.cache(sql92_grammar._parser.__wrapped__))
-    assert differing()
+    assert next(differing(), None) is not None

@@ -57,6 +57,7 @@ def test_the_command_says_nothing_but_its_verdict_and_leaves_nothing(clean: Path
     assert left_over(tmp_path) == []
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_it_at_once_and_tidily(clean: Path, tmp_path: Path) -> None:
     """Interrupted while Spark works, it leaves with one word, no Java process and no file."""
     process = start(clean, tmp_path)

@@ -60,7 +60,7 @@ def test_every_claim_is_about_a_change_that_exists() -> None:
             {("strict", "recheck_after_hold=none"): "It is fast enough."},
             "breaks no_lost_wakeup",
         ),
-        ("recheck_after_keep=true", {}, "no reason"),
+        pytest.param("recheck_after_keep=true", {}, "no reason", marks=pytest.mark.long),
     ],
 )
 def test_a_wrong_or_missing_reason_is_red(
@@ -78,6 +78,7 @@ def test_a_wrong_or_missing_reason_is_red(
     assert words in " ".join(done.output.split())
 
 
+@pytest.mark.long
 def test_what_is_not_proved_is_not_redundant(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no run breaks a property and the proof fails, the change is undecided, whatever is claimed: exit 3."""
     monkeypatch.setattr(Proof, "verdict", lambda _proof, name: "unknown" if name == "answered_once" else "proved")

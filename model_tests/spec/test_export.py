@@ -310,6 +310,7 @@ def test_the_effect_type_of_a_swap_is_declared() -> None:
     assert text.index(f"{SAVED}log_end = log_end;") < text.index("next_scan = old_log_end;")
 
 
+@pytest.mark.long
 def test_the_commands_of_the_page_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each `longpoll` line of docs/export.md runs as it stands; the page's check of a faulty policy exits 1."""
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()

@@ -94,6 +94,7 @@ def test_check_finds_the_tight_bounds_on_answers() -> None:
     assert "late: tight bound 0 ticks" in shown
 
 
+@pytest.mark.long
 def test_strict_holds_over_many_states() -> None:
     """Strict holds in small, over at least 100,000 distinct states, and nothing in it is vacuous."""
     made = _json("check", "--policy", "strict", code=0)

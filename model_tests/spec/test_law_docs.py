@@ -75,16 +75,14 @@ def _expected_exit(command: str) -> int:
     return int(any(re.search(part, command) for part in WORSE))
 
 
-def _takes_long(page: str, command: str) -> bool:
-    return bool(re.search(r"ablate|requests any|prove .*--knob", command)) or (
-        page == "findings.md" and bool(re.search(r" prove |check --policy rocketmq-4.9$", command))
-    )
+def _takes_long(command: str) -> bool:
+    return bool(re.search(r"ablate| prove |check --policy rocketmq-4.9$", command))
 
 
 def _cases() -> list[ParameterSet]:
     """Each command once; what tries every knob or every number takes long."""
     return [
-        pytest.param(page, command, marks=pytest.mark.long if _takes_long(page, command) else ())
+        pytest.param(page, command, marks=pytest.mark.long if _takes_long(command) else ())
         for page, command in dict.fromkeys(_commands())
     ]
 

@@ -45,7 +45,7 @@ def _tokens(result: Exploration) -> dict[str, str]:
     "entry",
     quick_if(
         (each for each in pinned() if each.bounds in {"tiny", "small", "queues"}),
-        lambda each: each.bounds == "tiny" or each.policy == "strict",
+        lambda each: each.policy == "strict" or (each.policy, each.bounds) == ("rocketmq-5", "tiny"),
     ),
     ids=lambda each: f"{each.policy}-{each.bounds}",
 )
@@ -54,7 +54,7 @@ def test_expanded_counts_are_the_plain_ones(entry: Entry) -> None:
     assert entry_of(explore(_model(entry.policy, entry.bounds), symmetry=True)) == entry
 
 
-@pytest.mark.parametrize("name", quick_if([*PRESETS, *VARIANTS], lambda name: name in {"rocketmq-4.9", *VARIANTS}))
+@pytest.mark.parametrize("name", quick_if([*PRESETS, *VARIANTS], lambda name: name == VARIANTS[-1]))
 def test_every_token_runs_and_shows_what_it_says(name: str) -> None:
     """A run is rebuilt with the requests that really act, has the shortest length, and ends where it should."""
     model = _model(name, requests=3)
@@ -79,7 +79,7 @@ def _orbits(name: str, queues: int) -> Orbits:
     return orbits_of(law_of(preset(name), Bounds("three", requests=3, messages=1, queues=queues)), [])
 
 
-@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name.startswith("strict")))
+@pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict-clone"))
 @given(data=st.data())
 def test_every_arrangement_has_one_canonical_word(name: str, data: st.DataObject) -> None:
     """Renaming requests and queues changes neither what stands for a state nor how many states it stands for."""

@@ -134,7 +134,7 @@ def _has(policy: Policy, size: Bounds, name: str, *, urgent: bool = False) -> bo
     return any(each.urgent or not urgent for each in model_of(policy, size).named(name))
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(policies, bounds)
 def test_an_action_exists_and_is_urgent_when_the_page_says(policy: Policy, size: Bounds) -> None:
     """The same of actions, and of what time waits for."""

@@ -76,6 +76,7 @@ def test_a_hazard_of_an_aspect_says_where_it_lies_and_what_closes_it(policy: str
     assert story.wrong[2].startswith(f"This breaks the property {name}: ")
 
 
+@pytest.mark.long
 def test_every_property_that_some_preset_breaks_has_words() -> None:
     """No violation that the manifest pins ends with its property's sentence alone."""
     first: dict[tuple[str, str], str] = {}

@@ -103,8 +103,9 @@ SPEAKS = re.compile(r"\bassert\b|pytest\.(raises|fail)|run_state_machine_as_test
 
 def silent_tests(source: str) -> list[str]:
     """The test functions that neither assert nor call a function of their module that does."""
+    lines = source.splitlines()
     functions = {
-        node.name: ast.get_source_segment(source, node) or ""
+        node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno])
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }

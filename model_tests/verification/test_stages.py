@@ -44,6 +44,7 @@ def test_a_law_without_the_races_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
     assert {row.outcome for row in law.races_are_found()} == {"violated"}
 
 
+@pytest.mark.long
 def test_a_broken_own_policy_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own policy without its recheck is refuted by exploration and by proof, each with a counterexample."""
     broken = with_knob(STRICT, "recheck_after_hold=none")
@@ -56,6 +57,7 @@ def test_a_broken_own_policy_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(law.charts(rows)) == len(rows)
 
 
+@pytest.mark.long
 def test_engines_that_differ_are_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packed engine that loses a state is seen."""
     honest = packed_engine.explore
