@@ -13,9 +13,11 @@ from _pytest.mark import ParameterSet
 from click.testing import CliRunner
 
 from longpoll.cli import main
+from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.model import Trace
+from longpoll_spec.law import properties_of
+from longpoll_spec.model import Trace, select
 from longpoll_spec.policy import PRESETS, REDUNDANT
 from longpoll_spec.testing.traces import breaks_its_property
 
@@ -115,16 +117,9 @@ def test_every_token_breaks_what_its_section_claims() -> None:
 
 
 def _shortest(trace: Trace) -> int | None:
-    """The steps of the shortest run that the manifest pins for the trace's policy under its bounds."""
-    bounds = trace.model.bounds
-    sizes = (bounds.requests, bounds.messages, bounds.queues, bounds.tags, sorted(bounds.aspects))
-    entry = next(
-        entry
-        for entry in pinned()
-        if (entry.requests, entry.messages, entry.queues, entry.tags, entry.aspects) == sizes
-        and entry.policy == trace.model.policy.name
-    )
-    return entry.violated.get(trace.property_name)
+    """The steps of the shortest run that breaks the trace's property, under its own bounds."""
+    judged = select(properties_of(trace.model), [trace.property_name])
+    return explore(trace.model, judged).verdict(trace.property_name).depth
 
 
 def test_the_table_of_hazards_is_what_is_pinned() -> None:

@@ -104,18 +104,21 @@ SIZES: Final = ("tiny", "small", "wide", "bench")
 
 EXPLORATIONS: Final[dict[str, Bounds]] = {
     "queues": Bounds("queues", requests=2, messages=1, queues=2),
-    "tags": Bounds("tags", requests=1, messages=2, tags=3),
-    "sql": Bounds("sql", requests=1, messages=2, tags=2, aspects=frozenset({"sql"})),
-    "buckets": Bounds("buckets", requests=1, messages=1, aspects=frozenset({"buckets"})),
-    "commits": Bounds("commits", requests=1, messages=2, aspects=frozenset({"commits"})),
-    "channels": Bounds("channels", requests=1, messages=1, aspects=frozenset({"channels"})),
+    "tags": Bounds("tags", requests=2, messages=2, tags=3),
+    "sql": Bounds("sql", requests=2, messages=2, tags=2, aspects=frozenset({"sql"})),
+    "buckets": Bounds("buckets", requests=2, messages=1, aspects=frozenset({"buckets"})),
+    "commits": Bounds("commits", requests=2, messages=2, aspects=frozenset({"commits"})),
+    "channels": Bounds("channels", requests=2, messages=1, aspects=frozenset({"channels"})),
     "limit": Bounds("limit", requests=2, messages=1, aspects=frozenset({"limit"})),
     "capacity": Bounds("capacity", requests=2, messages=1, aspects=frozenset({"capacity"})),
-    "truncate": Bounds("truncate", requests=1, messages=2, aspects=frozenset({"truncate"})),
-    "crash": Bounds("crash", requests=1, messages=2, aspects=frozenset({"crash"})),
-    "role": Bounds("role", requests=1, messages=1, queues=2, aspects=frozenset({"role"})),
+    "truncate": Bounds("truncate", requests=2, messages=2, aspects=frozenset({"truncate"})),
+    "crash": Bounds("crash", requests=2, messages=2, aspects=frozenset({"crash"})),
+    "role": Bounds("role", requests=2, messages=1, queues=2, aspects=frozenset({"role"})),
 }
-"""One small exploration for every aspect: enough to show what the aspect is there for."""
+"""One exploration for every aspect: enough to show what it is there for, and that it reaches whomever it concerns.
+
+Two requests each: what wakes or answers only the first of several is right for one.
+"""
 
 TIMEOUTS: Final[dict[str, Bounds]] = {
     "timeout": Bounds("timeout", requests=1, messages=1, hold_ticks=3, tags=2),

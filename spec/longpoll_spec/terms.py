@@ -220,13 +220,12 @@ def any_of(terms: Iterable[Bool]) -> Bool:
 
 
 def _junction(op: str, deciding: Bool, neutral: Bool, terms: Iterable[Bool]) -> Bool:
-    kept: list[Bool] = []
+    kept: dict[int, Bool] = {}  # by identity, in the order in which they are first written
     for term in terms:
-        parts = term.args if term.op == op else (term,)
-        kept.extend(part for part in parts if part is not neutral and not any(part is other for other in kept))
-    if any(term is deciding for term in kept):
+        kept.update((id(part), part) for part in (term.args if term.op == op else (term,)) if part is not neutral)
+    if id(deciding) in kept:
         return deciding
-    return _bool(op, *kept) if len(kept) > 1 else kept[0] if kept else neutral
+    return _bool(op, *kept.values()) if len(kept) > 1 else next(iter(kept.values()), neutral)
 
 
 @overload

@@ -44,21 +44,38 @@ def answered_by_deadline(model: Model) -> Property | None:
     return no_tick(answered_by_deadline, model, lambda each: ~each.is_("idle") & (each.deadline <= 0))
 
 
-def not_answered_early(model: Model) -> Property | None:
-    """No woken pull is answered as not found before its deadline, but for a change of role or the master's return."""
-    if model.bounds.has("truncate"):
-        return None  # what a request was woken for may be cut off before it runs
-    return no_step(not_answered_early, _early(model))
+def not_answered_early(model: Model) -> Property:
+    """No woken pull is answered as not found before its deadline, but for a change of role or the master's return.
+
+    What a pull was woken for may be cut off its queue before it runs: where that can be, none is woken so early for
+    nothing.
+    """
+    return no_step(not_answered_early, _woken_early(model) if model.bounds.has("truncate") else _early(model))
 
 
 def _early(model: Model) -> Wrong:
-    state = model.state
     for action in model.named("run"):
-        request = state.requests[int(action.actors[0])]
-        # Written out: by what a read answers at once is `answer_is_right`'s to check, and not for this to borrow.
-        at_end = any_of(request.at(queue) & request.offset.is_(queue.visible_end) for queue in state.queues)
-        nothing = at_end & ~state.changed
-        yield action, request.is_("queued") & nothing & (request.deadline > 0)
+        request = model.state.requests[int(action.actors[0])]
+        yield action, request.is_("queued") & _has_time_and_no_news(model, request)
+
+
+def _woken_early(model: Model) -> Wrong:
+    for action in model.actions:
+        woken = [
+            ~each.is_("queued") & after(each.is_("queued") & _has_time_and_no_news(model, each), action.effect)
+            for each in model.state.requests
+            if each.phase.args[0] in action.effect
+        ]
+        yield action, any_of(woken)
+
+
+def _has_time_and_no_news(model: Model, request: Request) -> Bool:
+    """Whether there is nothing to tell the request, and its deadline has not passed.
+
+    Written out: by what a read answers at once is `answer_is_right`'s to check, and not for this to borrow.
+    """
+    at_end = any_of(request.at(queue) & request.offset.is_(queue.visible_end) for queue in model.state.queues)
+    return at_end & ~model.state.changed & (request.deadline > 0)
 
 
 def no_lost_deadline(model: Model) -> Property | None:

@@ -19,7 +19,7 @@ from longpoll_spec.policy import PRESETS, Policy, knob_values, with_knob
 
 PARTS_MAX: Final = 3
 """A condition has no more parts than this; none of the law's needs more."""
-PLAIN: Final = Bounds("plain", requests=1, messages=None)
+PLAIN: Final = Bounds("plain", requests=2, messages=None)
 """No aspect, and an open log: the text without what the bounds add."""
 YES, NO = "yes", "no"
 CHANGED_WITH_ASPECTS: Final = ("strict", "rocketmq-pr7359")

@@ -10,7 +10,9 @@ Leaves out what must go red: the tests say so.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import TypeAlias
 
 import attrs
@@ -23,7 +25,19 @@ from longpoll_spec.law import assemble
 from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import Policy
 from longpoll_spec.state import State, state_of
-from longpoll_spec.terms import Bool, Effect, Int, Term, all_of, any_of, bool_variable, int_variable, ite
+from longpoll_spec.state.shared import THREADS
+from longpoll_spec.terms import (
+    Bool,
+    Effect,
+    Int,
+    Term,
+    all_of,
+    any_of,
+    bool_variable,
+    int_variable,
+    ite,
+    variables_of,
+)
 
 Change: TypeAlias = Callable[[State, Action], Action]
 
@@ -48,6 +62,14 @@ class Slip:
         state = state_of(policy, bounds)
         return assemble(state, [self._slipped(state, action) for action in actions_of(state)])
 
+    def is_in(self, policy: Policy, bounds: Bounds) -> bool:
+        """Whether the mistake changes a text of the law under these bounds: what it changes may not be there."""
+        state = state_of(policy, bounds)
+        return any(not same_text(action, self.change(state, action)) for action in self._touched(state))
+
+    def _touched(self, state: State) -> Iterator[Action]:
+        return filter(self.touches, actions_of(state))
+
     def shows(self, model: Model, states: Iterable[Packed]) -> bool:
         """Whether the mistake acts otherwise in one of the states: can happen or cannot, or leads elsewhere.
 
@@ -62,13 +84,23 @@ class Slip:
 
 
 def kinds_of(action: Action) -> tuple[str, ...]:
-    """What each actor is: its name without its number, so that requests are alike, and queues, and tags."""
-    return tuple(re.sub(r"\d+$", "", str(actor)) for actor in action.actors)
+    """Which threads act, by name, and which requests do, by "" for each: requests are alike.
+
+    Queues and tags are left out: the only one of a world is not named, and the text is the same.
+    """
+    acting = ("" if isinstance(actor, int) else actor for actor in action.actors)
+    return tuple(each for each in acting if not each or each in THREADS)
 
 
 def called(variable: str) -> str:
     """A variable's name without the number of its request or queue."""
     return re.sub(r"_q?\d+$", "", variable)
+
+
+def same_text(one: Action, other: Action) -> bool:
+    """Whether two actions say the same, term for term."""
+    effects = [{name: id(term) for name, term in action.effect.items()} for action in (one, other)]
+    return one.label == other.label and one.guard is other.guard and effects[0] == effects[1]
 
 
 def _differ(right: Action, wrong: Action) -> Bool:
@@ -111,10 +143,10 @@ def slips_of(policy: Policy, bounds: Bounds) -> Iterator[Slip]:
     for action in actions_of(state_of(policy, bounds)):
         firsts.setdefault((action.name, kinds_of(action)), action)
     for (name, kinds), action in firsts.items():
-        for position in range(len(conjuncts(action))):
-            yield Slip(name, kinds, f"forgets part {position} of its guard", dropping_conjunct(position))
+        for part in _parts(policy, action):
+            yield Slip(name, kinds, f"forgets {part}", _forgetting_part(part))
         for target in dict.fromkeys(map(called, action.effect)):
-            yield Slip(name, kinds, f"forgets to write {target}", forgetting(target))
+            yield Slip(name, kinds, f"forgets to write {target}", _not_writing(target))
             if any(term.op == "ite" for variable, term in action.effect.items() if called(variable) == target):
                 yield Slip(name, kinds, f"takes the other case for {target}", _other_case(target))
 
@@ -138,6 +170,38 @@ def conjuncts(action: Action) -> tuple[Bool, ...]:
     return action.guard.args if action.guard.op == "and" else (action.guard,)
 
 
+@cache
+def _plain_variables(policy: Policy) -> frozenset[str]:
+    return frozenset(called(each.name) for each in state_of(policy, Bounds("plain")).variables)
+
+
+def _parts(policy: Policy, action: Action) -> tuple[str, ...]:
+    """A name for each part of the guard, by what it is about: the same in every world that has the part.
+
+    Of several about the same the first is meant by the bare name, and the others have numbers.
+    """
+    plain = _plain_variables(policy)
+    names: list[str] = []
+    counted: Counter[str] = Counter()
+    for part in conjuncts(action):
+        read = {called(name) for name in variables_of(part)}
+        about = ", ".join(sorted(read & plain or read))
+        counted[about] += 1
+        number = f" ({counted[about]})" if counted[about] > 1 else ""
+        names.append(f"what its guard says of {about}{number}")
+    return tuple(names)
+
+
+def _forgetting_part(part: str) -> Change:
+    """A slip that forgets the part of the guard with this name, where the guard has one."""
+
+    def change(state: State, action: Action) -> Action:
+        parts = _parts(state.policy, action)
+        return dropping_conjunct(parts.index(part))(state, action) if part in parts else action
+
+    return change
+
+
 def dropping_conjunct(position: int) -> Change:
     """A slip that forgets one part of the guard."""
 
@@ -159,10 +223,21 @@ def with_effect(make: Callable[[State, Action], Effect]) -> Change:
 
 def forgetting(name: str) -> Change:
     """A slip that forgets to write the variables of this name, of whichever request or queue."""
+    forgets = _not_writing(name)
+
+    def change(state: State, action: Action) -> Action:
+        slipped_action = forgets(state, action)
+        assert len(slipped_action.effect) < len(action.effect), f"{action.label} does not write {name}"
+        return slipped_action
+
+    return change
+
+
+def _not_writing(name: str) -> Change:
+    """The same, also of actions that write no such variable and are right therefore."""
 
     def change(_state: State, action: Action) -> Action:
         kept: dict[str, Term] = {key: value for key, value in action.effect.items() if called(key) != name}
-        assert len(kept) < len(action.effect), f"{action.label} does not write {name}"
         return attrs.evolve(action, effect=kept)
 
     return change
