@@ -83,7 +83,7 @@ def test_an_older_commit_over_a_newer_one_is_found(tmp_path: Path, name: str) ->
 
     assert (finding.property, finding.verdict, finding.topic) == (COMMIT_NEVER_REGRESSES, "violated", "T")
     assert "was told offset" in finding.why
-    assert [event["event"] for event in finding.evidence] == ["request_received", "answer_sent"] * 2
+    assert [event["event"] for event in finding.shown()] == ["request_received", "answer_sent"] * 2
     assert finding.window_end_ms - finding.window_start_ms == pytest.approx(
         10 if name != "put back before, not after" else 8, abs=0.01
     )

@@ -51,7 +51,6 @@ ALONE = {
     "answer_before_request": "answer.after_request",
     "deadline_missed": "pull.deadline.met",
     "offset_given_twice": "log.append.once",
-    "appends_swapped": "log.append.ordered",
     "visible_moves_back": "log.visible.monotone",
     "sequence_repeated": "evidence.sequence_repeated",
     "event_unknown": "evidence.unknown_event",
@@ -66,16 +65,17 @@ TOGETHER = {
     "wake_late": {"pull.wake.prompt"},
     "answer_deleted": {"pull.answered"},
     "append_missing": {"log.append.gapless", "pull.found.appended"},
+    "appends_swapped": {"log.append.ordered", "log.visible.appended"},
     "source_undeclared": {"evidence.undeclared_source"},
 }
 """Faults that break a clause and, as the clause is, others with it."""
 ELSEWHERE = {
     "pull.next.visible": "told after others that the same fault breaks as a rule: no fault shows it alone yet",
     "pull.stop.answered": "test_faults, where the history ends with a pull that is open",
-    "log.visible.appended": "agreed and not looked at yet",
     "law.step": "test_conformance",
     "evidence.unknown_law": "test_conformance",
     "evidence.begun_anew": "test_lives",
+    "evidence.excerpt": "test_evidence",
 }
 
 
@@ -90,7 +90,8 @@ def test_a_fault_breaks_its_clause(clean: Path, tmp_path: Path, name: str) -> No
     """The finding, or the gap, names the clause; alone where the fault breaks no other."""
     plant(clean, name, tmp_path / "planted")
     result = judge([tmp_path / "planted"], engine="local")
-    named = {finding.clause for finding in result.findings} | {str(gap["clause"]) for gap in result.gaps}
+    told = [one for finding in result.findings for one in finding.told()]
+    named = {one.clause for one in told} | {str(gap["clause"]) for gap in result.gaps}
     if name in ALONE:
         assert named == {ALONE[name]}
     else:

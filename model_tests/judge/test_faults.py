@@ -110,7 +110,7 @@ def as_expected(result: Result, name: str) -> bool:
     fault = FAULTS[name]
     named = {finding.property for finding in result.findings}
     certain = "violated" if fault.verdict == "invalid" else "unknown"
-    reasons = [finding.why for finding in result.findings if finding.verdict == certain]
+    reasons = [one.why for finding in result.findings for one in finding.told() if one.verdict == certain]
     reasons += [gap["why"] for gap in result.gaps]
     is_named = named <= fault.properties and bool(named) == bool(fault.properties)
     return result.verdict == fault.verdict and is_named and any(SAYS[name] in reason for reason in reasons)

@@ -55,7 +55,7 @@ def test_one_too_many_is_found_where_it_comes(tmp_path: Path) -> None:
     (finding,) = judged(tmp_path / "history", [*HELD, ("hold", 4, 5, 5.1)])
 
     assert (finding.verdict, finding.request) == ("violated", "r3")
-    assert [event["request"] for event in finding.evidence] == ["r1", "r2", "r3"]
+    assert [event["request"] for event in finding.shown()] == ["r1", "r2", "r3"]
     assert "3 pulls were held at once" in finding.why
 
 

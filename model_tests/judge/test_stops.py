@@ -55,7 +55,8 @@ def judged(directory: Path, events: list[Event], *, clock: str = "monotonic") ->
 def at_end(result: Result) -> list[str]:
     """What is found of a 19 before the end, and of one before its deadline."""
     clauses = ("pull.none.at_end", "pull.hold.not_early")
-    return [finding.verdict for finding in result.findings if finding.clause in clauses]
+    told = [one for finding in result.findings for one in finding.told()]
+    return [one.verdict for one in told if one.clause in clauses]
 
 
 def test_a_19_of_a_broker_that_goes_on_convicts(tmp_path: Path) -> None:

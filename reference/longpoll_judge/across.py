@@ -132,7 +132,7 @@ def have_request(table: pa.Table) -> Booleans:
     return named
 
 
-def first_of(wanted: Keys, keys: Keys) -> Integers:
+def first_of(wanted: NDArray[Any], keys: NDArray[Any]) -> Integers:
     """For each wanted key the first place where it stands among the keys; -1 where it does not."""
     if not len(keys):
         return np.full(len(wanted), -1, dtype=np.int64)

@@ -38,6 +38,7 @@ NEEDED: Final = {
     "connection_opened": ("connection",),
     "connection_closed": ("connection",),
     "lost": ("lost_count",),
+    "omitted": ("lost_count", "cause"),
 } | dict.fromkeys(("hold", "recheck", "take", "keep", "expire", "run", "stop"), ("request",))
 """What an event needs whatever else is there; what pulls need is told with their answers (`case`)."""
 Deletion = tuple[str, str, int, int]

@@ -36,6 +36,11 @@ class Explanation:
     """The requests' events that show it."""
     log_rows: list[int] = field(factory=list)
     """The log's events that show it."""
+    messages: list[int] = field(factory=list)
+    """Queue offsets of the messages that it is about, the one at fault first."""
+    roots: list[int] | None = field(default=None)
+    """Those of `log_rows` that would be the cause if they told something wrong, as the messages would be; None for all,
+    and none where the answer is wrong by itself."""
 
 
 @frozen(eq=False)
@@ -158,15 +163,21 @@ class Case:
         outside: Booleans = np.array([name not in self.context.inside for name in names], dtype=np.bool_)[sources]
         return outside
 
-    def message_rows(self, offset: int, until_ns: int) -> list[int]:
-        """The log's events that show one message: its append or acknowledgement, and what made it visible by then."""
+    def message_rows(self, offset: int) -> list[int]:
+        """The log's events that show one message: its append or acknowledgement, and what first made it visible."""
+        log = self.log_events
+        ends = "visible_end" if self.log.is_white_box else "queue_offset"
+        moved = self._sure(log.rows("make_visible" if self.log.is_white_box else "message_acknowledged"))
+        moved = moved[log.integers(ends, moved) >= offset + self.log.is_white_box]
+        first = moved[np.argsort(log.integers("before_ns", moved), kind="stable")[:1]]
+        return list(dict.fromkeys([*self.appended_rows(offset), *first.tolist()]))
+
+    def appended_rows(self, offset: int) -> list[int]:
+        """The log's event that shows a message and its tag: its append, or else its acknowledgement."""
         log = self.log_events
         appended = np.concatenate((log.rows("append"), log.rows("message_acknowledged")))
-        seen = self._sure(appended[log.integers("queue_offset", appended) == offset])[:1]
-        moved = self._sure(log.rows("make_visible"))
-        moved = moved[log.integers("after_ns", moved) <= until_ns]
-        visible = moved[log.integers("visible_end", moved) > offset][:1]
-        return [*seen.tolist(), *visible.tolist()]
+        found: list[int] = self._sure(appended[log.integers("queue_offset", appended) == offset])[:1].tolist()
+        return found
 
     def _sure(self, rows: Integers) -> Integers:
         """Those rows of the log's events that certainly belong to the life that is judged."""

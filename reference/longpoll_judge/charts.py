@@ -24,6 +24,8 @@ _NOTES: Final = {
     "message_acknowledged": ("queue_offset", "tag"),
     "make_visible": ("visible_end",),
 }
+EVENTS_MAX: Final = 100
+"""Most events of a finding that are drawn: the last ones."""
 
 
 def histogram(buckets: Sequence[tuple[float, int]], title: str) -> str:
@@ -47,16 +49,17 @@ def histogram(buckets: Sequence[tuple[float, int]], title: str) -> str:
 
 def sequence_chart(finding: Finding) -> str:
     """The finding's events from top to bottom, each in the column of its request or of the log, with its interval."""
-    lanes = _lanes(finding.evidence)
-    start = min(event["after_ns"] for event in finding.evidence)
+    evidence = finding.shown()[-EVENTS_MAX:]
+    lanes = _lanes(evidence)
+    start = min((event["after_ns"] for event in evidence), default=0)
     gap = (WIDTH - _LEFT) / max(len(lanes), 1)
-    height = 40 + _ROW * len(finding.evidence)
+    height = 40 + _ROW * len(evidence)
     parts = []
     for place, lane in enumerate(lanes):
         middle = _LEFT + gap * (place + 0.5)
         parts.append(f'<line x1="{middle:.0f}" y1="24" x2="{middle:.0f}" y2="{height - 8}" class="lane"/>')
         parts.append(f'<text x="{middle:.0f}" y="16" text-anchor="middle">{escape(lane)}</text>')
-    for row, event in enumerate(finding.evidence):
+    for row, event in enumerate(evidence):
         below = 44 + row * _ROW
         middle = _LEFT + gap * (lanes.index(_lane(event)) + 0.5)
         first, last = (event[name] - start for name in ("after_ns", "before_ns"))

@@ -29,8 +29,8 @@ from longpoll_spec.render.notation import Writer, named_parts
 from longpoll_spec.render.readable import NOTATION, bare
 from longpoll_spec.terms import Bool, variables_of
 
-EVIDENCE_MAX: Final = 50
-"""Most events of a window that are shown: the last ones."""
+WINDOW_MAX: Final = 50
+"""Most events that are shown of what is left open: the last ones."""
 REASONS_MAX: Final = 3
 """Most ways in which a step does not fit that are told."""
 VALUES_MAX: Final = 6
@@ -83,17 +83,20 @@ def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> list[Findi
     blamed = _blamed(found)
     window = [events[number] for number in range(found.certain, blamed + 1)]
     first, last = window[0], events[blamed]
+    is_violated = is_whole and not found.undecided
+    # That a step fits in no state rests on every step before it, from the law's first state on.
+    shown = events[: blamed + 1] if is_violated else window[-WINDOW_MAX:]
     finding = Finding(
         property=FOLLOWS_THE_LAW,
         clause="law.step",
-        verdict="violated" if is_whole and not found.undecided else "unknown",
+        verdict="violated" if is_violated else "unknown",
         topic=last["topic"],
         queue=last["queue"],
         request=last["request"],
         window_start_ms=min(first["after_ns"], last["after_ns"]) / MS,
         window_end_ms=last["before_ns"] / MS,
         why=_why(checker, found, blamed),
-        evidence=[event_dict(event) for event in window[-EVIDENCE_MAX:]],
+        evidence=[event_dict(event) for event in shown],
     )
     return [finding]
 

@@ -200,6 +200,7 @@ EVIDENCE_CLAUSES: Final = (
     _evidence("unknown law", "The law that meta.json declares is one that there is.", "meta.json"),
     _evidence("unknown event", "Every event has a name of the schema.", "event"),
     _evidence("lost", "No source says that it lost events.", "lost"),
+    _evidence("excerpt", "Nothing is left out: an excerpt is asked one clause and acquits nobody.", "omitted"),
     _evidence("sequence gap", "The sequence numbers of a source leave none out.", "sequence"),
     _evidence("sequence repeated", "The sequence numbers of a source are each there once.", "sequence"),
     _evidence("clock jump", "No source's clock was set back.", "after_ns", "sequence"),

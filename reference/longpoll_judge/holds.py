@@ -19,7 +19,7 @@ from attrs import define, evolve, field, frozen
 
 from longpoll_judge.arrow import compute
 from longpoll_judge.result import HOLD_LIMIT_KEPT, Finding
-from longpoll_judge.schema import REQUIRED, event_dict
+from longpoll_judge.schema import EVENT_SCHEMA, event_dict
 from longpoll_judge.source import History, read_slice
 from longpoll_judge.steps import MS
 from longpoll_judge.survey import Context, SourceFacts, Survey
@@ -27,10 +27,8 @@ from longpoll_judge.survey import Context, SourceFacts, Survey
 BEGINS: Final = ("hold", "keep")
 ENDS: Final = ("take", "expire", "run", "stop", "answer_sent")
 OTHERS: Final = ("request_received", "recheck", "connection_closed")
-COLUMNS: Final = (*REQUIRED, "broker", "topic", "queue", "request", "connection", "visible_end")
+COLUMNS: Final = tuple(EVENT_SCHEMA.names)
 """The fields that are read, or shown as evidence."""
-EVIDENCE_MAX: Final = 50
-"""Most of the held pulls that are shown."""
 Event = dict[str, Any]
 
 
@@ -39,7 +37,7 @@ def judge_holds(history: History, survey: Survey, context: Context) -> list[Find
     crowded = {
         source: limit
         for source, limit in history.hold_limits.items()
-        if source in survey.sources and survey.sources[source].holds > limit
+        if source in survey.sources and (survey.sources[source].holds > limit or survey.excerpts)
     }
     found = []
     for source, events in _events_by_source(history, crowded).items() if crowded else ():
@@ -71,6 +69,9 @@ class _Held:
     begin_ns: int
     end_ns: int
     event: Event
+    """What put it into the table for certain."""
+    ends: tuple[Event, ...] = ()
+    """What may have taken it out."""
 
 
 @define
@@ -94,15 +95,15 @@ class _Table:
         elif name == "connection_closed":
             of_it = [each for each in self.begun if self.connections.get(each) == event["connection"]]
             for each in of_it:
-                self.end(each, event["after_ns"])
+                self.end(each, event["after_ns"], event)
         elif name != "recheck" or (request in self.begun and _finds(self.begun[request], event)):
-            self.end(request, event["after_ns"])
+            self.end(request, event["after_ns"], event)
 
-    def end(self, request: str, moment_ns: int) -> None:
-        """From this moment on the pull may be gone."""
+    def end(self, request: str, moment_ns: int, *ends: Event) -> None:
+        """From this moment on the pull may be gone, as these events tell."""
         begun = self.begun.pop(request, None)
         if begun is not None and begun["before_ns"] < moment_ns:
-            self.held.append(_Held(begun["before_ns"], moment_ns, begun))
+            self.held.append(_Held(begun["before_ns"], moment_ns, begun, ends))
 
 
 def _finds(held: Event, recheck: Event) -> bool:
@@ -132,7 +133,7 @@ def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Fin
         window_start_ms=shown[0]["after_ns"] / MS,
         window_end_ms=max(held.begin_ns for held in together) / MS,
         why=f"{len(together)} pulls were held at once, and the broker promises to hold at most {limit}",
-        evidence=[event_dict(event) for event in shown[-EVIDENCE_MAX:]],
+        evidence=[event_dict(event) for held in together for event in (held.event, *held.ends)],
     )
 
 

@@ -80,11 +80,11 @@ class Home:
 
     def faulty_logs(self, names: Iterable[QueueName]) -> set[QueueName]:
         """Those of the queues whose log may be at fault by what is here; the whole log must say."""
-        return {
-            name
-            for name in names
-            if name in self._events and any(len(group.members) for group in judge_log(self._events[name], self.context))
-        }
+        return {name for name in names if name in self._events and self._may_be_faulty(name)}
+
+    def _may_be_faulty(self, name: QueueName) -> bool:
+        found = judge_log(self._events[name], self.context, self.outlook(name).first_known)
+        return any(len(group.members) for group in found)
 
     def settle(self, table: pa.Table, held: Keys = NO_KEYS, *, unanswered: bool = False) -> Settled:
         """Judge those requests of the table that can be judged here; those with a key in `held` cannot.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, Literal, Protocol
@@ -18,17 +18,19 @@ import msgspec
 import pyarrow as pa
 from attrs import define
 
+from longpoll_judge import verdict
 from longpoll_judge.across import Tables
+from longpoll_judge.causes import Cause, alone, finding_order, told_once
 from longpoll_judge.commits import judge_commits
 from longpoll_judge.conformance import judge_conformance
 from longpoll_judge.counting import PULLS
+from longpoll_judge.excerpt import with_excerpts
 from longpoll_judge.falls import judge_falls
 from longpoll_judge.holds import judge_holds
 from longpoll_judge.latency import histogram, percentiles
 from longpoll_judge.local import LocalEngine
 from longpoll_judge.rate import rate
 from longpoll_judge.result import (
-    ANSWER_IS_RIGHT,
     ANSWERED_BY_DEADLINE,
     COMMIT_IS_TOLD,
     COMMIT_NEVER_REGRESSES,
@@ -48,7 +50,7 @@ from longpoll_judge.result import (
 from longpoll_judge.sends import judge_sends
 from longpoll_judge.source import History, Slice, find
 from longpoll_judge.survey import Context, Survey, context_and_gaps, merge
-from longpoll_judge.verdict import FINDING, FINDINGS_MAX, Found
+from longpoll_judge.verdict import FINDING, LOOKED_AT_MAX, Found
 
 EngineName = Literal["spark", "local"]
 WAKE_MS: Final = 100.0
@@ -124,17 +126,9 @@ def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float
         rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
         others = Others(judged=_counts_of(survey, history))
         _judge_across(reading.tables, survey, context, others)
-    if history.laws:
-        others.findings, unknown_laws, others.judged[FOLLOWS_THE_LAW] = judge_conformance(history, context)
-        gaps += unknown_laws
-    others.findings += judge_holds(history, survey, context)
-    if survey.offset_queries:
-        say("judging committed offsets")
-        found, others.shares["commits"], lacking = judge_commits(history, context)
-        others.findings += found
-        gaps += lacking
-        others.judged |= dict.fromkeys((COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD), others.shares["commits"].judged)
-    result = _add_up(rows, others, gaps)
+        gaps += _judge_beside(history, survey, context, others, say)
+        others.findings = [finding for finding in others.findings if context.asks(finding.clause)]
+        result = with_excerpts(_add_up(rows, others, gaps), reading.tables, survey, history)
     return msgspec.structs.replace(
         result,
         events=survey.event_count,
@@ -169,6 +163,25 @@ def _judge_across(tables: Tables, survey: Survey, context: Context, others: Othe
         others.left_out += left_out
 
 
+def _judge_beside(
+    history: History, survey: Survey, context: Context, others: Others, say: Callable[[str], None]
+) -> list[Gap]:
+    """Judge what few histories have: a declared law, a promised limit, questions for offsets; the gaps found there."""
+    gaps: list[Gap] = []
+    if history.laws:
+        found, unknown_laws, others.judged[FOLLOWS_THE_LAW] = judge_conformance(history, context)
+        others.findings += found
+        gaps += unknown_laws
+    others.findings += judge_holds(history, survey, context)
+    if survey.offset_queries:
+        say("judging committed offsets")
+        found, others.shares["commits"], lacking = judge_commits(history, context)
+        others.findings += found
+        gaps += lacking
+        others.judged |= dict.fromkeys((COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD), others.shares["commits"].judged)
+    return gaps
+
+
 def _counts_of(survey: Survey, history: History) -> dict[str, int]:
     """How many events properties of whole logs and sources were asked of."""
     limited = [seen.holds for name, seen in survey.sources.items() if name in history.hold_limits]
@@ -197,9 +210,10 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap]) -> Result:
             highest[kind] = max(highest[kind], count)
         else:
             counts[kind, row["text"]] += count
-    by_queue = [one.finding for group in found.values() for one in _first_ones(group)]
-    findings = [*causes(others.findings, by_queue), *by_queue]
-    counts.update({("left_out", name): max(len(group) - FINDINGS_MAX, 0) for name, group in found.items()})
+    looked_at = [sorted(group, key=lambda one: one.order)[:LOOKED_AT_MAX] for group in found.values()]
+    by_queue = (Cause(one.finding, one.keys) for group in looked_at for one in group)
+    findings, left_out = listed(told_once([*by_queue, *alone(others.findings)]))
+    left_out += others.left_out + sum(map(len, found.values())) - sum(map(len, looked_at))
     notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
     gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]
     missing = sorted((text, count) for (kind, text), count in counts.items() if kind == "missing" and count)
@@ -210,7 +224,6 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap]) -> Result:
     if not (is_told or shares["pulls"].judged or shares["commits"].judged or judged[FOLLOWS_THE_LAW]):
         text = "no pull, no question for a committed offset and no step of a law could be judged"
         gaps.append(Gap("nothing judged", "", 0, text))
-    findings.sort(key=_finding_order)
     return Result(
         verdict=overall(findings, gaps),
         events=0,
@@ -220,7 +233,7 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap]) -> Result:
         start_seconds=0.0,
         engine="",
         findings=findings,
-        findings_left_out=others.left_out + sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
+        findings_left_out=left_out + sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
         gaps=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in gaps],
         latency={
             "wake_ms": percentiles(buckets["wake"], highest["wake_max"]),
@@ -231,45 +244,31 @@ def _add_up(rows: pa.Table, others: Others, gaps: list[Gap]) -> Result:
         shares=shares,
         judged=judged,
         rates={
-            NO_LOST_WAKEUP: rate(_violated(NO_LOST_WAKEUP, findings, counts), buckets["wake"].total()),
-            ANSWERED_BY_DEADLINE: rate(_violated(ANSWERED_BY_DEADLINE, findings, counts), buckets["late"].total()),
+            NO_LOST_WAKEUP: rate(_violated(NO_LOST_WAKEUP, found, counts), buckets["wake"].total()),
+            ANSWERED_BY_DEADLINE: rate(_violated(ANSWERED_BY_DEADLINE, found, counts), buckets["late"].total()),
         },
     )
 
 
-def causes(across: Iterable[Finding], by_queue: Iterable[Finding]) -> Iterator[Finding]:
-    """Findings about events far from each other, but those that hang on an answer that is wrong by itself.
-
-    An answer that tells a wrong end, or messages that are not there, breaks other lines too; it is told once.
-    """
-    wrong = {
-        (event["source"], finding.request)
-        for finding in by_queue
-        if (finding.property, finding.verdict) == (ANSWER_IS_RIGHT, "violated")
-        for event in finding.evidence
-        if event["event"] == "answer_sent" and event.get("request") == finding.request
-    }
-    for finding in across:
-        answers = (event for event in finding.evidence if event["event"] == "answer_sent")
-        if not any((event["source"], event.get("request")) in wrong for event in answers):
-            yield finding
-
-
-def _violated(name: str, findings: Iterable[Finding], counts: Counter[tuple[str, str]]) -> int:
+def _violated(name: str, found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]) -> int:
     """How often a property was certainly broken, listed or left out."""
-    listed = sum((finding.property, finding.verdict) == (name, "violated") for finding in findings)
-    left_out = f"{name} violated "
-    return listed + sum(
-        count for (kind, text), count in counts.items() if kind == "left_out" and text.startswith(left_out)
+    title = f"{name} violated "
+    looked_at = sum(len(group) for text, group in found.items() if text.startswith(title))
+    return looked_at + sum(
+        count for (kind, text), count in counts.items() if kind == "left_out" and text.startswith(title)
     )
 
 
-def _first_ones(group: list[Found]) -> list[Found]:
-    """The findings of a group that are listed: the earliest, wherever the queue's requests were judged."""
-    return sorted(group, key=lambda one: one.order)[:FINDINGS_MAX]
-
-
-def _finding_order(finding: Finding) -> tuple[object, ...]:
-    """Violations first, then by time."""
-    place = (finding.topic, finding.queue, PROPERTIES.index(finding.property), finding.request, finding.why)
-    return (finding.verdict != "violated", finding.window_start_ms, *place)
+def listed(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
+    """The findings in order, the earliest of each queue, property and verdict; and how much is not among them."""
+    kept: list[Finding] = []
+    counts: Counter[tuple[object, ...]] = Counter()
+    left_out = 0
+    for finding in sorted(findings, key=finding_order):
+        group = finding.property, finding.verdict, finding.topic, finding.queue
+        counts[group] += 1
+        if counts[group] <= verdict.FINDINGS_MAX:
+            kept.append(finding)
+        else:
+            left_out += 1 + sum(each.count for each in finding.follows)
+    return kept, left_out

@@ -14,32 +14,46 @@ from typing import Final
 
 import numpy as np
 
+from longpoll_judge.across import first_of
 from longpoll_judge.batch import Events, Integers
 from longpoll_judge.case import Explanation, Suspects, suspects
 from longpoll_judge.contract import CLAUSE
 from longpoll_judge.lives import NEITHER
-from longpoll_judge.result import OFFSETS_IN_ORDER
+from longpoll_judge.queue_log import NEVER
+from longpoll_judge.result import OFFSETS_IN_ORDER, VISIBLE_IS_MONOTONE
 from longpoll_judge.survey import Context
 
 CLAUSES: Final = {"append": "log.append.once", "message_acknowledged": "log.acknowledged.once"}
+MISSING_MAX: Final = 10
+"""Most of the messages between two appends that a finding names."""
 WORDS: Final = {"append": "appended", "message_acknowledged": "acknowledged"}
 
 
-def judge_log(events: Events, context: Context) -> list[Suspects]:
-    """Judge the log of one queue; members are rows of `events`, as are those of the explanations."""
+def judge_log(events: Events, context: Context, first_known: int | None = None) -> list[Suspects]:
+    """Judge the log of one queue; members are rows of `events`, as are those of the explanations.
+
+    Where the events are not all of the log, `first_known` is the first offset of all of it: then what is found may be
+    no fault, but nothing is passed over.
+    """
     found = []
     for kind in WORDS:
-        for rows in _by_source(events, kind, context):
+        for rows in _by_source(events, kind, context).values():
             found += _given_twice(events, kind, rows)
-    for rows in _by_source(events, "append", context):
+    appended, moved = (_by_source(events, kind, context) for kind in ("append", "make_visible"))
+    for rows in appended.values():
         found += _fallen(events, rows, "queue_offset", "log.append.ordered", "was appended after offset")
         found += _left_out(events, rows, context)
-    for rows in _by_source(events, "make_visible", context):
+    for of, rows in moved.items():
         found += _fallen(events, rows, "visible_end", "log.visible.monotone", "is the visible end, after it was")
+        found += _not_appended(events, rows, appended.get(of, rows[:0]), first_known, context)
     return found
 
 
-def _by_source(events: Events, kind: str, context: Context) -> list[Integers]:
+Of = tuple[int, int]
+"""Number of the source, and of the life of the queue."""
+
+
+def _by_source(events: Events, kind: str, context: Context) -> dict[Of, Integers]:
     """The rows of an event, apart for each source that declares no law: a law may take a queue's end back.
 
     Without those that lack their place, of which nothing is concluded.
@@ -49,20 +63,51 @@ def _by_source(events: Events, kind: str, context: Context) -> list[Integers]:
     is_placed = (events.integers(column, rows) >= 0) & (events.integers("queue", rows) >= 0)
     rows = rows[is_placed]
     if not len(rows) or not events.text("topic", int(rows[0])):
-        return []
+        return {}
     sources, names = events.codes("source", rows)
-    found = [rows[sources == source] for source in np.unique(sources) if names[source] not in context.lawful]
-    return [of_life for of_source in found for of_life in _by_life(events, of_source, context)]
+    found: dict[Of, Integers] = {}
+    for source in np.unique(sources).tolist():
+        if names[source] not in context.lawful:
+            lives = _by_life(events, rows[sources == source], context)
+            found |= {(source, life): of_life for life, of_life in lives}
+    return found
 
 
-def _by_life(events: Events, rows: Integers, context: Context) -> list[Integers]:
+def _by_life(events: Events, rows: Integers, context: Context) -> list[tuple[int, Integers]]:
     """The rows apart for each life of the queue, without those of which it is not known which they belong to."""
     name = events.text("broker", int(rows[0])), events.text("topic", int(rows[0]))
     lives = context.lives((*name, int(events.integers("queue", rows[:1])[0])))
     if lives is None:
-        return [rows]
+        return [(0, rows)]
     numbers = lives.number(events.integers("after_ns", rows), events.integers("before_ns", rows))
-    return [rows[numbers == number] for number in np.unique(numbers) if number != NEITHER]
+    return [(number, rows[numbers == number]) for number in np.unique(numbers).tolist() if number != NEITHER]
+
+
+def _not_appended(
+    events: Events, rows: Integers, appended: Integers, first_known: int | None, context: Context
+) -> list[Suspects]:
+    """Visible ends whose last message was not appended before, of those past the first one that was."""
+    offsets = events.integers("queue_offset", appended)
+    first = first_known if first_known is not None else int(offsets.min(initial=NEVER))
+    last = events.integers("visible_end", rows) - 1
+    before_ns = events.integers("before_ns", rows)
+    place = first_of(last, offsets)
+    begun_ns = np.append(events.integers("after_ns", appended), NEVER)[place]
+    wrong = (last >= first) & (begun_ns > before_ns)
+    since_ns = np.minimum(events.integers("after_ns", appended).min(initial=NEVER), before_ns)
+    is_whole = ~context.log_holes(events.text("broker", int(rows[0]))).touch(since_ns, before_ns)
+
+    def explain(member: int) -> Explanation:
+        told = f"{last[member] + 1} was made the visible end"
+        lowest = int(appended[np.argmin(offsets)]) if len(appended) else int(rows[member])
+        shown = dict.fromkeys((lowest, int(rows[member])))
+        why = f"{told}, and message {last[member]} was never appended"
+        if place[member] >= 0:
+            shown[int(appended[place[member]])] = None
+            why = f"{told} before message {last[member]} was appended"
+        return Explanation("log.visible.appended", why, [], list(shown), [int(last[member])], [int(rows[member])])
+
+    return suspects(VISIBLE_IS_MONOTONE, wrong & is_whole, wrong & ~is_whole, rows, explain)
 
 
 def _given_twice(events: Events, kind: str, rows: Integers) -> list[Suspects]:
@@ -74,7 +119,8 @@ def _given_twice(events: Events, kind: str, rows: Integers) -> list[Suspects]:
 
     def explain(member: int) -> Explanation:
         why = f"two messages were {WORDS[kind]} with queue offset {offsets[member]}"
-        return Explanation(CLAUSES[kind], why, [int(rows[before[member]]), int(rows[member])])
+        shown = [int(rows[before[member]]), int(rows[member])]
+        return Explanation(CLAUSES[kind], why, [], shown, [int(offsets[member])])
 
     return suspects(OFFSETS_IN_ORDER, again, np.zeros_like(again), rows, explain)
 
@@ -92,7 +138,8 @@ def _fallen(events: Events, rows: Integers, column: str, clause: str, words: str
         earlier = ended[: known[member]]
         higher = int(earlier[np.argmax(values[earlier])])
         why = f"{values[member]} {words} {values[higher]}"
-        return Explanation(clause, why, [int(rows[higher]), int(rows[member])])
+        messages = [int(values[member]), int(values[higher])] if column == "queue_offset" else []
+        return Explanation(clause, why, [], [int(rows[higher]), int(rows[member])], messages)
 
     return suspects(CLAUSE[clause].property, fell, np.zeros_like(fell), rows, explain)
 
@@ -109,6 +156,8 @@ def _left_out(events: Events, rows: Integers, context: Context) -> list[Suspects
 
     def explain(member: int) -> Explanation:
         why = f"no message was appended between the queue offsets {values[member - 1]} and {values[member]}"
-        return Explanation("log.append.gapless", why, [int(rows[first[member - 1]]), int(rows[first[member]])])
+        missing = range(int(values[member - 1]) + 1, int(values[member]))[:MISSING_MAX]
+        shown = [int(rows[first[member - 1]]), int(rows[first[member]])]
+        return Explanation("log.append.gapless", why, [], shown, list(missing))
 
     return suspects(OFFSETS_IN_ORDER, skips & is_whole, skips & ~is_whole, rows[first], explain)

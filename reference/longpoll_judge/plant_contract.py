@@ -195,6 +195,30 @@ def _without(name: str) -> Callable[[Recording], None]:
     return apply
 
 
+def _visible_past_the_log(recording: Recording) -> None:
+    """At the end of the history, when nobody waits any more."""
+    last = next((event for event in reversed(recording.events) if event.event == "make_visible"), None)
+    stop = next((event for event in recording.events if event.event == "source_stopped"), None)
+    if last is None or stop is None:
+        raise NoVictimError("this history shows no visible end from inside, or does not end")
+    moment = {"after_ns": stop.after_ns, "before_ns": stop.after_ns, "sequence": stop.sequence}
+    recording.replace(stop, change(last, **moment, visible_end=last.visible_end + 1), stop)
+
+
+def _visible_too_soon(recording: Recording) -> None:
+    """The visible end moves when the message's append begins: nobody can have read it yet."""
+    appends = [event for event in recording.events if event.event == "append"]
+    for event in recording.events:
+        if event.event == "make_visible":
+            mine = [one for one in appends if (one.topic, one.queue) == (event.topic, event.queue)]
+            append = next((one for one in mine if one.queue_offset == event.visible_end - 1), None)
+            if append is not None and append is not mine[0]:
+                early = append.after_ns - 1
+                recording.replace(event, change(event, after_ns=early, before_ns=early))
+                return
+    raise NoVictimError("this history shows no message that was appended and made visible")
+
+
 def _doubled(name: str) -> Callable[[Recording], None]:
     def apply(recording: Recording) -> None:
         event = next(event for event in recording.events if event.event == name)
@@ -257,6 +281,12 @@ CONTRACT_FAULTS: Final[dict[str, Fault]] = {
     ),
     "max_rises_and_falls": _breaks(
         "pull.max.never_falls", "One offset_max is above the next ones, seen from outside.", _max_rises_and_falls
+    ),
+    "visible_past_the_log": _breaks(
+        "log.visible.appended", "One visible end lies past the last message that was appended.", _visible_past_the_log
+    ),
+    "visible_too_soon": _breaks(
+        "log.visible.appended", "One message is appended after it was made visible.", _visible_too_soon
     ),
     "nothing_pulled": _breaks("evidence.nothing_judged", "There is a log, and nobody pulls.", _nothing_pulled),
     "nothing_at_all": _breaks("evidence.empty", "There are no events.", _nothing_at_all),

@@ -74,8 +74,7 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
         fits = _fits(visible_after[pull], pulls.received_before_ns[pull]) if pulls.is_answered[pull] else ""
         why = f"{asked} {since} and {outcome} {ms(max(delay_least[pull], 0))}{most} later {limit}{fits}"
         why += _doubt(missing[pull], unread[pull])
-        log_rows = case.message_rows(message, pulls.answered_before_ns[pull])
-        return Explanation("pull.wake.prompt", why, _rows(case, pull), log_rows)
+        return Explanation("pull.wake.prompt", why, _rows(case, pull), case.message_rows(message), [message])
 
     doubted = missing | unread
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)

@@ -12,9 +12,12 @@ from typing import Any, Final
 import msgspec
 
 from longpoll_judge.charts import histogram, sequence_chart
+from longpoll_judge.report_text import clean, followed_by, told_of
 from longpoll_judge.result import PROPERTIES, Finding, Result
 
 FINDINGS_SHOWN_MAX: Final = 500
+EVIDENCE_SHOWN_MAX: Final = 100
+"""Most events of a finding that are shown: the last ones; JSON and `--evidence` have them all."""
 CHARTS_MAX: Final = 100
 """Most findings that are drawn as well."""
 LATENCY_NAMES: Final = {"wake_ms": "message visible to held pull answered", "late_ms": "deadline to answer"}
@@ -83,7 +86,7 @@ def render_section(result: Result) -> str:
         _findings(result),
         "</section>",
     ]
-    return "".join(parts)
+    return clean("".join(parts))
 
 
 def _badge(verdict: str) -> str:
@@ -107,7 +110,7 @@ def _findings(result: Result) -> str:
     rows = "".join(_finding(finding, number) for number, finding in enumerate(result.findings[:FINDINGS_SHOWN_MAX]))
     head = "".join(
         f"<th>{title}</th>"
-        for title in ("property", "clause", "verdict", "queue", "request", "window (Unix ms)", "why")
+        for title in ("property", "clause", "verdict", "queue", "request", "about", "window (Unix ms)", "why")
     )
     more = len(result.findings) - FINDINGS_SHOWN_MAX + result.findings_left_out
     return f"<table><tr>{head}</tr>{rows}</table>" + (f"<p>{more:,} more are not shown.</p>" if more > 0 else "")
@@ -115,12 +118,14 @@ def _findings(result: Result) -> str:
 
 def _finding(finding: Finding, number: int) -> str:
     window = f"{finding.window_start_ms:.3f} to {finding.window_end_ms:.3f}"
-    cells = (finding.property, finding.clause, None, f"{finding.topic} / {finding.queue}", finding.request, window)
+    place = f"{finding.topic} / {finding.queue}"
+    cells = (finding.property, finding.clause, None, place, finding.request, told_of(finding), window)
     columns = "".join(f"<td>{_badge(finding.verdict) if cell is None else escape(cell)}</td>" for cell in cells)
-    evidence = "\n".join(_evidence_line(event) for event in finding.evidence)
+    evidence = "\n".join(_evidence_line(event) for event in finding.shown()[-EVIDENCE_SHOWN_MAX:])
+    follows = "".join(f"<br>{escape(text)}" for text in followed_by(finding))
     chart = sequence_chart(finding) if number < CHARTS_MAX else ""
     details = f"<details><summary>evidence</summary>{chart}<pre>{escape(evidence)}</pre></details>"
-    return f"<tr>{columns}<td>{escape(finding.why)}{details}</td></tr>"
+    return f"<tr>{columns}<td>{escape(finding.why)}{follows}{details}</td></tr>"
 
 
 def _evidence_line(event: dict[str, Any]) -> str:

@@ -11,6 +11,9 @@ from xml.etree import ElementTree as ET
 from longpoll_judge.result import PROPERTIES, Finding, Result
 
 FINDINGS_SHOWN_MAX: Final = 200
+MESSAGES_SHOWN_MAX: Final = 5
+TAG_SHOWN_MAX: Final = 80
+REQUESTS_SHOWN_MAX: Final = 10
 
 
 def render_markdown(result: Result) -> str:
@@ -35,7 +38,7 @@ def render_markdown(result: Result) -> str:
     left_out = len(result.findings) + result.findings_left_out - FINDINGS_SHOWN_MAX
     if left_out > 0:
         lines.append(f"- {left_out} more")
-    return "\n".join(lines) + "\n"
+    return clean("\n".join(lines) + "\n")
 
 
 def _shares(result: Result) -> str:
@@ -48,7 +51,29 @@ def _not_applicable(result: Result) -> list[str]:
 
 def _finding_line(finding: Finding) -> str:
     where = f"{finding.topic}/{finding.queue}" + (f" {finding.request}" if finding.request else "")
-    return f"- **{finding.property}** `{finding.clause}` {finding.verdict}, {_plain(where)}: {_plain(finding.why)}"
+    about = f" ({_plain(told_of(finding))})" if told_of(finding) else ""
+    head = (
+        f"- **{finding.property}** `{finding.clause}` {finding.verdict}, {_plain(where)}: {_plain(finding.why)}{about}"
+    )
+    return "\n".join([head, *(f"  - {_plain(text)}" for text in followed_by(finding))])
+
+
+def told_of(finding: Finding) -> str:
+    """The messages, the tag and the offsets that a finding is about, in words."""
+    messages = ", ".join(map(str, finding.messages[:MESSAGES_SHOWN_MAX]))
+    more = len(finding.messages) - MESSAGES_SHOWN_MAX
+    parts = [f"message {messages}" + (f" and {more} more" if more > 0 else "")] if messages else []
+    parts += [f"tag {finding.tag[:TAG_SHOWN_MAX]!r}"] if finding.tag else []
+    return ", ".join([*parts, *(f"{name} {value}" for name, value in finding.offsets.items())])
+
+
+def followed_by(finding: Finding) -> list[str]:
+    """What follows from the same cause, a line a clause."""
+    return [
+        f"follows from it: {each.count} of {each.clause} {each.verdict} in {each.topic}/{each.queue}"
+        + (f" ({', '.join(each.requests[:REQUESTS_SHOWN_MAX])})" if each.requests else "")
+        for each in finding.follows
+    ]
 
 
 def _told(finding: Finding) -> str:
@@ -67,21 +92,24 @@ def render_junit(result: Result) -> str:
     for name, findings in by_property.items():
         case = ET.SubElement(suite, "testcase", classname="longpoll.judge", name=name)
         violated = [finding for finding in findings if finding.verdict == "violated"]
+        followed = [each for one in result.findings for each in one.follows if each.property == name]
         if violated:
-            failure = ET.SubElement(case, "failure", message=_clean(_told(violated[0])))
-            failure.text = _clean("\n".join(_finding_line(finding) for finding in violated[:FINDINGS_SHOWN_MAX]))
+            failure = ET.SubElement(case, "failure", message=clean(_told(violated[0])))
+            failure.text = clean("\n".join(_finding_line(finding) for finding in violated[:FINDINGS_SHOWN_MAX]))
         elif findings:
-            ET.SubElement(case, "skipped", message=_clean(_told(findings[0])))
+            ET.SubElement(case, "skipped", message=clean(_told(findings[0])))
+        elif followed:
+            ET.SubElement(case, "skipped", message=clean(f"follows from another finding: {followed[0].why}"))
         elif not result.judged.get(name):
             ET.SubElement(case, "skipped", message="not applicable: nothing in this history was judged by it")
     evidence = ET.SubElement(suite, "testcase", classname="longpoll.judge", name="evidence")
     if result.gaps:
-        ET.SubElement(evidence, "skipped", message=_clean(f"{result.gaps[0]['clause']}: {result.gaps[0]['why']}"))
+        ET.SubElement(evidence, "skipped", message=clean(f"{result.gaps[0]['clause']}: {result.gaps[0]['why']}"))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Text without the characters that XML cannot hold, or that turn the order of letters."""
     return "".join(letter if letter.isprintable() or letter in "\t\n" else " " for letter in text)

@@ -50,6 +50,22 @@ PROPERTIES: Final = (
 
 
 @with_table
+class Follow(msgspec.Struct, frozen=True, kw_only=True):
+    """Further findings of one clause that have the cause of another finding."""
+
+    property: str
+    clause: str
+    verdict: FindingVerdict
+    topic: str
+    queue: int
+    count: int
+    requests: list[str]
+    """None where the log is at fault."""
+    why: str
+    """Of the first."""
+
+
+@with_table
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One property that a request, or a queue's log, breaks or may break, with the events that show it."""
 
@@ -66,6 +82,31 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     window_end_ms: float
     why: str
     evidence: list[dict[str, Any]]
+    """A history by itself with `meta`: judged alone it breaks the clause again, where it is violated."""
+    messages: list[int] = []
+    """Queue offsets of the messages that it is about, the one at fault first; empty where there is none."""
+    tag: str = ""
+    """The tag of the first of these messages, where the evidence tells it."""
+    offsets: dict[str, int] = {}
+    """What the request at fault asked for, and its answer told, by field; or what the log tells."""
+    follows: list[Follow] = []
+    """What else comes of the same cause, and is no finding of its own."""
+    meta: dict[str, Any] = {}
+    """The content of the evidence's `meta.json`."""
+
+    def told(self) -> list[Finding | Follow]:
+        """Itself, and what follows from the same cause."""
+        return [self, *self.follows]
+
+    def shown(self) -> list[dict[str, Any]]:
+        """The events in the window, which show the fault; without what only makes the evidence a history."""
+        return [
+            event
+            for event in self.evidence
+            if event["event"] not in {"omitted", "source_started", "source_stopped"}
+            and self.window_start_ms <= event["after_ns"] / 1_000_000
+            and event["before_ns"] / 1_000_000 <= self.window_end_ms
+        ]
 
 
 @frozen

@@ -19,9 +19,10 @@ which answer 20 where a master answers 21.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final, Literal
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
 from longpoll_judge.answers import (
     FOUND,
@@ -41,6 +42,15 @@ from longpoll_judge.holding import STOPPED, is_stopping, may_have_stopped
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_ONCE
 
+TAG_SHOWN_MAX: Final = 80
+"""Letters of a tag that a finding tells; its evidence has them all."""
+RestsOn = Literal["answer", "append", "visible"]
+"""The answer alone; that and tag of its messages as they were appended; these, and what made them visible."""
+
+
+def _no_messages(_answer: int) -> list[int]:
+    return []
+
 
 @frozen(eq=False)
 class Rule:
@@ -53,6 +63,10 @@ class Rule:
     """Something that was not recorded could explain it away."""
     doubted: Booleans | None = None
     """By answer: something else could, that is not known."""
+    messages: Callable[[int], list[int]] = field(default=_no_messages)
+    """Of one answer the messages that it breaks the rule by, the first one at fault."""
+    rests_on: RestsOn = field(default="answer")
+    """What has to be seen of these messages."""
 
 
 def judge_rightness(case: Case) -> list[Suspects]:
@@ -61,6 +75,10 @@ def judge_rightness(case: Case) -> list[Suspects]:
     if not len(answers.pull):
         return []
     rules = [*_order(answers), *_found(answers), *_not_found(answers), *_bounds(answers), *_itself(answers)]
+    # An excerpt shows one clause, and may lack what another one of the same answer rests on.
+    rules = [rule for rule in rules if case.context.asks(rule.clause)]
+    if not rules:
+        return []
     first_rule = np.full(len(answers.pull), -1, dtype=np.int64)
     for number, rule in reversed(list(enumerate(rules))):
         first_rule[rule.broken] = number
@@ -74,11 +92,12 @@ def judge_rightness(case: Case) -> list[Suspects]:
     def explain(answer: int) -> Explanation:
         pull = int(answers.pull[answer])
         rows = [int(case.pulls.row[pull]), int(case.pulls.answer_row[pull])]
-        offsets = {int(answers.asked[answer]), int(answers.last[answer])} - {-1}
-        until_ns = int(answers.answered_before_ns[answer])
-        log_rows = [row for offset in sorted(offsets) for row in case.message_rows(offset, until_ns)]
         rule = rules[int(first_rule[answer])]
-        return Explanation(rule.clause, rule.say(answer), rows, log_rows)
+        messages = rule.messages(answer)
+        show = case.message_rows if rule.rests_on == "visible" else case.appended_rows
+        log_rows = [row for offset in messages for row in show(offset)]
+        roots: list[int] | None = [] if rule.rests_on == "answer" else None
+        return Explanation(rule.clause, rule.say(answer), rows, log_rows, messages, roots)
 
     return suspects(ANSWER_IS_RIGHT, is_broken & ~weak, is_broken & weak, case.pulls.row[answers.pull], explain)
 
@@ -107,11 +126,13 @@ def _order(answers: Answers) -> list[Rule]:
             "pull.found.ordered",
             answers.any_in_body(follows),
             lambda answer: f"{_name(answers, answer)} carries offsets out of order",
+            messages=lambda answer: _flagged(answers, answer, follows),
         ),
         Rule(
             "pull.found.from_asked",
             answers.any_in_body(low),
             lambda answer: f"{_name(answers, answer)} carries messages before that offset",
+            messages=lambda answer: _flagged(answers, answer, low),
         ),
         Rule(
             "pull.found.at_most",
@@ -138,6 +159,8 @@ def _bounds(answers: Answers) -> list[Rule]:
                 "visible before its request came"
             ),
             doubted=_measured(answers),
+            messages=lambda answer: [int(end_least[answer]) - 1],
+            rests_on="visible",
         ),
         Rule(
             "pull.max.most",
@@ -189,6 +212,13 @@ def _found(answers: Answers) -> list[Rule]:
         rule = f"the last message is {last[answer]}, so it must be {last[answer] + 1}"
         return f"{_name(answers, answer)} says offset_next {answers.next[answer]}; {rule}"
 
+    def left_out(answer: int) -> list[int]:
+        """Those that match, as many as the answer cannot have told of; first those that it does not carry."""
+        carried = set(_body(answers, answer))
+        matching = _matching(answers, answer, int(first[answer]), int(end[answer]), len(carried) + 1)
+        missing = sorted(matching, key=lambda offset: offset in carried)
+        return missing[: len(carried) + 1]
+
     def say_skipped(answer: int) -> str:
         count = f"{matching_least[answer]} messages in [{first[answer]}, {end[answer]}) match"
         return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages although {count}"
@@ -197,22 +227,34 @@ def _found(answers: Answers) -> list[Rule]:
         Rule(
             "pull.found.visible",
             answers.any_in_body(unseen),
-            lambda answer: f"{_name(answers, answer)} carries message {last[answer]}, which was not yet visible",
+            lambda answer: (
+                f"{_name(answers, answer)} carries {_one(answers, answer, unseen)}, which was not yet visible"
+            ),
             needs_whole_record=True,
+            messages=lambda answer: _flagged(answers, answer, unseen)[:1],
+            rests_on="visible",
         ),
         Rule(
             "pull.found.appended",
             answers.any_in_body(absent),
-            lambda answer: f"{_name(answers, answer)} carries a message that was never appended",
+            lambda answer: (
+                f"{_name(answers, answer)} carries {_one(answers, answer, absent)}, which was never appended"
+            ),
             needs_whole_record=True,
+            messages=lambda answer: _flagged(answers, answer, absent)[:1],
+            rests_on="append",
         ),
         Rule(
             "pull.found.tag",
             answers.any_in_body(wrong_tag),
-            lambda answer: f"{_name(answers, answer)} carries a message whose tag does not match",
+            lambda answer: (
+                f"{_name(answers, answer)} carries {_one(answers, answer, wrong_tag)}, whose tag does not match"
+            ),
+            messages=lambda answer: _flagged(answers, answer, wrong_tag)[:1],
+            rests_on="append",
         ),
-        Rule("pull.found.next", back | exact, say_next),
-        Rule("pull.found.complete", skipped, say_skipped),
+        Rule("pull.found.next", back | exact, say_next, messages=lambda answer: [int(last[answer])]),
+        Rule("pull.found.complete", skipped, say_skipped, messages=left_out, rests_on="append"),
     ]
 
 
@@ -238,6 +280,8 @@ def _not_found(answers: Answers) -> list[Rule]:
                 "before the request came"
             ),
             doubted=_measured(answers),
+            messages=lambda answer: _first_matching(answers, answer),
+            rests_on="visible",
         ),
         Rule(
             "pull.none.next",
@@ -261,6 +305,10 @@ def _not_found(answers: Answers) -> list[Rule]:
                 f"{_name(answers, answer)} passes over {matching_least[answer]} matching messages before "
                 f"offset_next {answers.next[answer]}"
             ),
+            messages=lambda answer: _matching(
+                answers, answer, int(answers.asked[answer]), int(answers.next[answer]), 1
+            )[:1],
+            rests_on="append",
         ),
         Rule(
             "pull.illegal.outside",
@@ -298,6 +346,7 @@ def _itself(answers: Answers) -> list[Rule]:
             lambda answer: (
                 f"{_name(answers, answer)} carries messages from before offset_min {answers.min[answer]}, which it says"
             ),
+            messages=lambda answer: _flagged(answers, answer, answers.body < answers.min[answers.owner]),
         ),
         Rule(
             "pull.next.within",
@@ -333,6 +382,49 @@ def _measured(answers: Answers) -> Booleans:
 
 def _name(answers: Answers, answer: int) -> str:
     return f"the answer {answers.code[answer]} to a pull at offset {answers.asked[answer]}"
+
+
+def _body(answers: Answers, answer: int) -> list[int]:
+    """The offsets that an answer carries."""
+    first = int(answers.body_first[answer])
+    offsets: list[int] = answers.body[first : first + int(answers.body_count[answer])].tolist()
+    return offsets
+
+
+def _flagged(answers: Answers, answer: int, flags: Booleans) -> list[int]:
+    """Of the messages in one answer those whose place among all is flagged."""
+    first = int(answers.body_first[answer])
+    mine = slice(first, first + int(answers.body_count[answer]))
+    offsets: list[int] = answers.body[mine][flags[mine]].tolist()
+    return offsets
+
+
+def _one(answers: Answers, answer: int, flags: Booleans) -> str:
+    """The first of these messages, by its offset and its tag."""
+    offset = _flagged(answers, answer, flags)[0]
+    rows = answers.case.appended_rows(offset)
+    tag = answers.case.log_events.text("tag", rows[0])[:TAG_SHOWN_MAX] if rows else ""
+    return f"message {offset} (tag {tag!r})" if tag else f"message {offset}"
+
+
+def _matching(answers: Answers, answer: int, first: int, end: int, most: int) -> list[int]:
+    """The offsets in [first, end) whose messages an answer's subscription is known to take, the first so many."""
+    matching = answers.case.matchings[int(answers.case.pulls.expression[answers.pull[answer]])]
+    assert matching is not None, "only what tags decide is asked for this"
+    if matching.expression.takes_everything:
+        return list(range(first, min(end, first + most)))
+    place = slice(*np.searchsorted(matching.offsets, (first, end)))
+    offsets: list[int] = matching.offsets[place].tolist()
+    return offsets
+
+
+def _first_matching(answers: Answers, answer: int) -> list[int]:
+    """The first message that an answer's pull could take."""
+    pull = int(answers.pull[answer])
+    matching = answers.case.matchings[int(answers.case.pulls.expression[pull])]
+    assert matching is not None, "only what tags decide is asked for this"
+    first: list[int] = matching.first(answers.case.pulls.offset[pull : pull + 1]).tolist()
+    return first
 
 
 def judge_order(case: Case) -> list[Suspects]:

@@ -115,7 +115,7 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     life = answered.place * WEIGHT + lives(asked, answered, context)
     offset = answered.values["queue_offset"]
     before = highest_before(life, answered.before_ns, offset, life, asked.after_ns)
-    inverted = np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset))
+    inverted = _once(np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset)), before)
     why = "a message that was sent after another one was acknowledged has the lower queue offset"
     events = ((answered, every), (asked, every), (answered, before), (asked, np.where(before >= 0, before, nothing)))
     yield _breach("send.sequential", inverted, events, why)
@@ -137,11 +137,16 @@ def _delivered(
     anew = np.zeros(len(early), dtype=np.bool_)
     for about, holes in changes_of(since, context):
         anew |= about & holes.touch(since.after_ns, until.before_ns)
-    early = early[~anew]
+    early = _once(early[~anew], message)
     acknowledgement = np.where(message >= 0, np.append(mine, -1)[message], -1)
     request = np.where(acknowledgement >= 0, send[acknowledgement], -1) if len(send) else acknowledgement
     events = ((delivered, np.arange(len(delivered))), (told, acknowledgement), (sends, request))
     yield _breach("send.delivered.after_request", early, events, "a message was delivered before its send came")
+
+
+def _once(members: Integers, cause: Integers) -> Integers:
+    """Of the members with one cause the first: a message with a wrong offset is at odds with many others."""
+    return members[np.sort(np.unique(cause[members], return_index=True)[1])]
 
 
 def _message_keys(messages: Gathered) -> Keys:
@@ -210,6 +215,7 @@ def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context) -> 
         is_doubted = is_weak or not context.sources.get(subject["source"], UNSEEN).is_steady
         verdict: FindingVerdict = "unknown" if is_doubted else "violated"
         evidence.sort(key=lambda event: (event["after_ns"], event["before_ns"], event["source"], event["sequence"]))
+        logged = [event for event in evidence if "queue_offset" in event]
         offset = f" {subject['queue_offset']}" if "queue_offset" in subject else ""
         yield Finding(
             property=SEND_IS_KEPT,
@@ -222,4 +228,5 @@ def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context) -> 
             window_end_ms=max(event["before_ns"] for event in evidence) / MS,
             why=f"{breach.why} (queue offset{offset or 's ' + str(subject.get('offsets', []))[:80]})",
             evidence=evidence,
+            messages=list(dict.fromkeys(event["queue_offset"] for event in logged)),
         )

@@ -68,6 +68,10 @@ class History:
     """By source: the policy and the law that its history declares."""
     hold_limits: dict[str, int]
     """By source: how many pulls its broker promises to hold at most."""
+    sources: dict[str, Source]
+    """By name: what each says of itself."""
+    policy_of: dict[str, str]
+    """By source: the policy of its broker, where it is known."""
 
 
 def find(paths: Iterable[Path]) -> History:
@@ -83,6 +87,8 @@ def find(paths: Iterable[Path]) -> History:
     settable: set[str] = set()
     laws: dict[str, tuple[str, Law]] = {}
     hold_limits: dict[str, int] = {}
+    known_sources: dict[str, Source] = {}
+    policy_of: dict[str, str] = {}
     for number, directory in enumerate(directories):
         meta = metas[directory]
         if meta is not None and meta.format_version != FORMAT_VERSION:
@@ -94,6 +100,9 @@ def find(paths: Iterable[Path]) -> History:
         rename = {name: f"{name}#{number}" for name in names if name in others}
         declared |= {rename.get(name, name) for name in names}
         sources = meta.sources if meta else []
+        known_sources |= {rename.get(source.name, source.name): source for source in sources}
+        if meta is not None and meta.policy:
+            policy_of |= {rename.get(name, name): meta.policy for name in names}
         settable |= {rename.get(source.name, source.name) for source in sources if source.clock != MONOTONIC}
         declaring = [source for source in meta.sources if source.hold_limit >= 0] if meta else []
         hold_limits |= {rename.get(source.name, source.name): source.hold_limit for source in declaring}
@@ -111,6 +120,8 @@ def find(paths: Iterable[Path]) -> History:
         policies=policies,
         laws=laws,
         hold_limits=hold_limits,
+        sources=known_sources,
+        policy_of=policy_of,
     )
 
 

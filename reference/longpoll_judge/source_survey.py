@@ -83,17 +83,17 @@ class SourceSurvey(msgspec.Struct):
     """The brokers that its events name."""
 
 
-def survey_source(sequence: Integers, after_ns: Integers, before_ns: Integers) -> SourceSurvey:
-    """The survey of a source's events in one slice, in any order."""
+def survey_source(sequence: Integers, after_ns: Integers, before_ns: Integers, last: Integers) -> SourceSurvey:
+    """The survey of a source's events in one slice, in any order; each stands for the numbers `sequence` to `last`."""
     if (sequence[1:] < sequence[:-1]).any():
         order = np.argsort(sequence, kind="stable")
-        sequence, after_ns, before_ns = sequence[order], after_ns[order], before_ns[order]
+        sequence, after_ns, before_ns, last = sequence[order], after_ns[order], before_ns[order], last[order]
     latest_ns = np.maximum.accumulate(after_ns)
     seen = SourceSurvey(
-        runs=_runs(sequence, after_ns, before_ns), first_ns=int(after_ns.min()), last_ns=int(latest_ns[-1])
+        runs=_runs(sequence, last, after_ns, before_ns), first_ns=int(after_ns.min()), last_ns=int(latest_ns[-1])
     )
     before_min_ns, before_max_ns = int(before_ns.min()), int(before_ns.max())
-    ends = int(sequence[0]), int(sequence[-1])
+    ends = int(sequence[0]), int(last[-1])
     seen.spans = [Span(*ends, seen.first_ns, seen.last_ns, before_min_ns, before_max_ns)]
     if len(sequence) > 1:
         back_ns = latest_ns[:-1] - before_ns[1:]
@@ -125,11 +125,11 @@ def whole_of(seen: SourceSurvey) -> SourceSurvey:
     return msgspec.structs.replace(seen, **changes)
 
 
-def _runs(sequence: Integers, after_ns: Integers, before_ns: Integers) -> list[Run]:
+def _runs(sequence: Integers, last: Integers, after_ns: Integers, before_ns: Integers) -> list[Run]:
     """The sorted numbers as runs; a number that stands twice begins a run of its own."""
-    breaks = np.flatnonzero(np.diff(sequence) != 1) + 1
+    breaks = np.flatnonzero(sequence[1:] - last[:-1] != 1) + 1
     firsts, lasts = np.concatenate(([0], breaks)), np.concatenate((breaks - 1, [len(sequence) - 1]))
-    columns = (sequence[firsts], sequence[lasts], after_ns[firsts], before_ns[lasts])
+    columns = (sequence[firsts], last[lasts], after_ns[firsts], before_ns[lasts])
     return [Run(*numbers) for numbers in zip(*(column.tolist() for column in columns), strict=True)]
 
 

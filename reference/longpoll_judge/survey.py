@@ -51,7 +51,7 @@ from longpoll_spec.policy import policy_named
 from longpoll_spec.tables import with_table
 
 KNOWN_EVENTS: Final = frozenset((*BLACK_BOX, *WHITE_BOX, *ACTION_NAMES))
-RARE: Final = frozenset({"connection_closed", "lost", "source_stopped", "blocked", "unblocked"})
+RARE: Final = frozenset({"connection_closed", "lost", "omitted", "source_stopped", "blocked", "unblocked"})
 """Events that a survey looks at one by one."""
 DELETION_NS: Final = 5_000 * 1_000_000
 """How long after its receipt a deletion may take effect: when it is answered is not told."""
@@ -104,6 +104,8 @@ class Survey(msgspec.Struct):
     offset_queries: int = 0
     """Requests for a group's committed offset."""
     attendance: Attendance = msgspec.field(default_factory=Attendance)
+    excerpts: dict[str, int] = msgspec.field(default_factory=dict)
+    """How many events are left out of excerpts, by the clause that each is of."""
 
 
 @frozen
@@ -155,6 +157,12 @@ class Context:
     """By broker and topic: when its queues were deleted; the topic is empty where it is not told."""
     begun_anew: dict[tuple[str, str, int], Holes] = field(factory=dict)
     """By queue: when it began anew though no deletion is told."""
+    asked_alone: frozenset[str] = frozenset()
+    """The clauses that excerpts are of, which are asked nothing else; empty of a history that is none."""
+
+    def asks(self, clause: str) -> bool:
+        """Whether the history is to be asked this clause."""
+        return not self.asked_alone or clause in self.asked_alone
 
     def lives(self, name: tuple[str, str, int]) -> Lives | None:
         """The lives of a queue (broker, topic, number); None where it has one for certain."""
@@ -175,7 +183,7 @@ class Context:
 
 SURVEY_COLUMNS: Final = (
     *("event", "after_ns", "before_ns", "source", "sequence", "broker", "topic", "queue", "code", "connection"),
-    *("queue_offset", "offset_min", "lost_count", "direction", "request"),
+    *("queue_offset", "offset_min", "lost_count", "direction", "request", "cause"),
 )
 """What a survey looks at."""
 
@@ -197,9 +205,10 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     brokers, broker_names = coded(table, "broker")
     sequence, after_ns, before_ns = (table[name].to_numpy() for name in ("sequence", "after_ns", "before_ns"))
     is_hold = _are(codes, names, {"hold"})
+    last = sequence + _left_out(table, _are(codes, names, {"omitted"}))
     for code in np.flatnonzero(np.bincount(source_codes)).tolist():
         mine = source_codes == code if len(source_names) > 1 else slice(None)
-        seen = survey_source(sequence[mine], after_ns[mine], before_ns[mine])
+        seen = survey_source(sequence[mine], after_ns[mine], before_ns[mine], last[mine])
         seen.holds = int(np.count_nonzero(is_hold[mine]))
         seen.brokers = {broker_names[number] for number in np.flatnonzero(np.bincount(brokers[mine])).tolist()} - {""}
         seen.losses = _moments(after_ns[mine], before_ns[mine], is_strange[mine])
@@ -221,6 +230,13 @@ def _are(codes: NDArray[np.int32], names: list[str], wanted: Collection[str]) ->
     return found
 
 
+def _left_out(table: pa.Table, flags: NDArray[np.bool_]) -> Integers:
+    """How many numbers after its own each event stands for: 0 but where an excerpt leaves events out."""
+    if not flags.any():
+        return np.zeros(len(table), dtype=np.int64)
+    return np.where(flags, np.clip(table["lost_count"].to_numpy(), 1, INTEGER_LIMIT) - 1, 0).astype(np.int64)
+
+
 def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) -> list[Interval]:
     """When the flagged events happened, those that lie close taken together."""
     if not flags.any():
@@ -231,13 +247,16 @@ def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) 
 
 def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) -> None:
     """Note what few events tell, one by one."""
-    fields = ("event", "source", "connection", "after_ns", "before_ns", "sequence", "lost_count", "direction")
+    fields = ("event", "source", "connection", "after_ns", "before_ns", "sequence", "lost_count", "direction", "cause")
     names = [name for name in fields if name in table.column_names]
     for row in table.select(names).take(pa.array(np.flatnonzero(is_rare))).to_pylist():
         seen, interval = survey.sources[row["source"]], (row["after_ns"], row["before_ns"])
         if row["event"] == "lost":
             seen.lost_count += max(row["lost_count"], 1)
             seen.losses.append(interval)
+        elif row["event"] == "omitted":
+            clause = row.get("cause", "")
+            survey.excerpts[clause] = survey.excerpts.get(clause, 0) + max(row["lost_count"], 1)
         elif row["event"] == "source_stopped":
             seen.stopped_ns = row["after_ns"]
         elif row["event"] == "connection_closed":
@@ -261,6 +280,7 @@ def merge(surveys: Iterable[Survey]) -> Survey:
     """The survey of all the slices together."""
     whole = Survey()
     unknown: Counter[str] = Counter()
+    excerpts: Counter[str] = Counter()
     for part in surveys:
         whole.event_count += part.event_count
         whole.closes += part.closes
@@ -272,11 +292,12 @@ def merge(surveys: Iterable[Survey]) -> Survey:
         whole.offset_queries += part.offset_queries
         add(whole.attendance, part.attendance)
         unknown.update(part.unknown_events)
+        excerpts.update(part.excerpts)
         for name, seen in part.sources.items():
             known = whole.sources.get(name)
             whole.sources[name] = seen if known is None else merge_source(known, seen)
     whole.sources = {name: whole_of(seen) for name, seen in whole.sources.items()}
-    whole.unknown_events = dict(unknown)
+    whole.unknown_events, whole.excerpts = dict(unknown), dict(excerpts)
     return whole
 
 
@@ -300,6 +321,9 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
     gaps += field_gaps(survey.attendance, history.laws)
     policies = history.policies - {policy for policy, _law in history.laws.values()}
     gaps += attendance_gaps(survey.attendance, history, policies)
+    for clause, count in sorted(survey.excerpts.items()):
+        text = f"an excerpt that leaves {count} events out and is asked {clause or 'nothing'} alone: it acquits nobody"
+        gaps.append(Gap("excerpt", clause, count, text))
     if not survey.event_count:
         gaps.append(Gap("empty", "", 0, "there are no events to judge"))
     deleted = _deletions(survey, history.settable_clocks)
@@ -325,6 +349,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
             broker for name, seen in survey.sources.items() if name in unsteady for broker in seen.brokers
         ),
         blocked=_blocked(survey.blocks),
+        asked_alone=frozenset(survey.excerpts),
         deleted=deleted,
         begun_anew=begun_anew,
     )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from attrs import define, field
 
 from longpoll_judge.arrow import compute
-from longpoll_judge.verdict import FINDING, FINDINGS_MAX, Found, Row, as_table
+from longpoll_judge.verdict import FINDING, LOOKED_AT_MAX, Found, Row, as_table
 
 HIGHEST: Final = ("wake_max", "late_max")
 """Kinds of rows of which the highest counts; the counts of the others are added."""
@@ -25,7 +25,7 @@ HIGHEST: Final = ("wake_max", "late_max")
 class Tally:
     """The sum of some result rows.
 
-    Invariant: of each group of findings the earliest `FINDINGS_MAX` are kept, the others are counted as left out.
+    Invariant: of each group of findings the earliest `LOOKED_AT_MAX` are kept, the others are counted as left out.
     """
 
     _counts: Counter[tuple[str, int, str]] = field(factory=Counter)
@@ -43,10 +43,10 @@ class Tally:
             else:
                 self._counts[kind, bucket, text] += count
         for group, found in self._found.items():
-            if len(found) > FINDINGS_MAX:
+            if len(found) > LOOKED_AT_MAX:
+                self._counts["left_out", 0, group] += len(found) - LOOKED_AT_MAX
                 found.sort(key=attrgetter("order"))
-                self._counts["left_out", 0, group] += len(found) - FINDINGS_MAX
-                del found[FINDINGS_MAX:]
+                del found[LOOKED_AT_MAX:]
 
     def rows(self) -> pa.Table:
         """The sum, as rows again."""

@@ -17,10 +17,12 @@ from attrs import evolve
 from longpoll_judge.answers import FOUND, NO_MATCHED_MSG
 from longpoll_judge.batch import Events, QueueName, make_batch
 from longpoll_judge.case import Case, Explanation, Log, Suspects, make_cases, make_log
+from longpoll_judge.causes import keys_of
 from longpoll_judge.clause import PULL_RESULTS
 from longpoll_judge.codes import judge_codes
 from longpoll_judge.connections import judge_connections
 from longpoll_judge.counting import judged_counts
+from longpoll_judge.excerpt import order_of
 from longpoll_judge.holding import judge_holding
 from longpoll_judge.latency import bucket_counts
 from longpoll_judge.lives import NEITHER
@@ -35,7 +37,9 @@ from longpoll_judge.survey import UNSEEN, Context
 from longpoll_spec.tables import with_table
 
 FINDINGS_MAX: Final = 50
-"""Most findings that one queue lists for one property and verdict; the others are counted."""
+"""Most findings that are listed of one queue, property and verdict; what else breaks it is counted."""
+LOOKED_AT_MAX: Final = 250
+"""Most of what breaks one property that is looked at for its cause; the rest is counted."""
 FINDING: Final = "finding"
 """The kind of a result row whose text is a finding."""
 
@@ -79,7 +83,7 @@ def judge_logs(logs: Mapping[QueueName, Log], context: Context) -> pa.Table:
         if any(map(len, map(log.events.rows, LOG_EVENTS))):
             rows.append(_queue_row(name))
             for group in steady(judge_log(log.events, context), name, log.events, context):
-                rows += _findings(name, log.events, log.events, group)
+                rows += _findings(name, log.events, log.events, group, context)
     return as_table(rows)
 
 
@@ -99,7 +103,7 @@ def judge_case(case: Case) -> pa.Table:
     rows += [("judged", 0, count, what) for what, count in judged_counts(case)]
     rows += [("missing", 0, int(np.count_nonzero(flags)), text) for text, flags in case.missing.items()]
     for group in steady(_groups(case, promptness.suspects), name, events, case.context):
-        rows += _findings(name, events, log_events, group)
+        rows += _findings(name, events, log_events, group, case.context)
     rows += ((("note", 0, count, text)) for text, count in _notes(case, promptness.open_at_cut) if count)
     return pa.concat_tables([as_table(rows), *latencies])
 
@@ -173,15 +177,21 @@ class Found(msgspec.Struct, frozen=True):
     group: str
     order: tuple[int, int, str, int]
     """after_ns, before_ns, source and sequence of the event that gives it its place."""
+    keys: tuple[str, ...]
+    """What its cause may be (`causes`)."""
     finding: Finding
 
 
-def _findings(name: QueueName, events: Events, log_events: Events, group: Suspects) -> Iterator[Row]:
+def _findings(name: QueueName, events: Events, log_events: Events, group: Suspects, context: Context) -> Iterator[Row]:
     title = f"{group.property} {group.verdict} {_text(name)}"
-    for member, row in zip(group.members[:FINDINGS_MAX].tolist(), group.rows.tolist(), strict=False):
+    for member, row in zip(group.members[:LOOKED_AT_MAX].tolist(), group.rows.tolist(), strict=False):
         explanation = group.explain(member)
-        shown = events.evidence(explanation.rows) + log_events.evidence(explanation.log_rows)
-        shown.sort(key=_order)
+        if not context.asks(explanation.clause):
+            continue
+        own, logged = events.evidence(explanation.rows), log_events.evidence(explanation.log_rows)
+        roots = logged if explanation.roots is None else log_events.evidence(explanation.roots)
+        blamed = [] if explanation.roots == [] else explanation.messages
+        shown = sorted(own + logged, key=order_of)
         finding = Finding(
             property=group.property,
             clause=explanation.clause,
@@ -193,16 +203,15 @@ def _findings(name: QueueName, events: Events, log_events: Events, group: Suspec
             window_end_ms=max(event["before_ns"] for event in shown) / MS,
             why=explanation.why,
             evidence=shown,
+            messages=explanation.messages,
         )
         (first,) = events.evidence([row])
-        yield FINDING, 0, 1, msgspec.json.encode(Found(title, _order(first), finding)).decode()
-    left_out = len(group.members) - FINDINGS_MAX
+        keys = keys_of(explanation.clause, blamed, name, roots, own)
+        found = Found(title, order_of(first), keys, finding)
+        yield FINDING, 0, 1, msgspec.json.encode(found).decode()
+    left_out = len(group.members) - LOOKED_AT_MAX
     if left_out > 0:
         yield "left_out", 0, left_out, title
-
-
-def _order(event: dict[str, Any]) -> tuple[int, int, str, int]:
-    return event["after_ns"], event["before_ns"], event["source"], event["sequence"]
 
 
 def _request(events: Events, rows: list[int]) -> str:

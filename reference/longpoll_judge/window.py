@@ -1,4 +1,4 @@
-"""A finding's window for other tools: as a ShiViz log and as a trace in Apalache's ITF.
+"""A finding's window for other tools: as a ShiViz log and as a trace in Apalache's ITF; and its evidence as a history.
 
 In the ShiViz log every request is a host, and so is the log; an event follows another host's only where their
 intervals leave no doubt. Leaves out everything outside the window.
@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from longpoll_judge.result import Finding
+from longpoll_spec.history import META_FILE
 
 SHIVIZ_EXPRESSION: Final = r"(?<host>\S+) (?<clock>\{.*\})\n(?<event>.*)"
 """What ShiViz must be told to read the log; it stands in the log's first line."""
@@ -30,10 +31,10 @@ def shiviz(finding: Finding) -> str:
     """The window as a log with vector clocks."""
     clocks: list[dict[str, int]] = []
     lines = [SHIVIZ_EXPRESSION, ""]
-    for number, event in enumerate(finding.evidence):
+    for number, event in enumerate(finding.shown()):
         clock: dict[str, int] = {}
         mine = host(event)
-        for earlier, known in zip(finding.evidence[:number], clocks, strict=True):
+        for earlier, known in zip(finding.shown()[:number], clocks, strict=True):
             if earlier["before_ns"] < event["after_ns"] or host(earlier) == mine:
                 clock = {name: max(clock.get(name, 0), known.get(name, 0)) for name in clock | known}
         clock[mine] = clock.get(mine, 0) + 1
@@ -45,10 +46,10 @@ def shiviz(finding: Finding) -> str:
 
 def itf(finding: Finding) -> bytes:
     """The window as a trace: a state an event, in order of time."""
-    names = sorted({name for event in finding.evidence for name in event})
+    names = sorted({name for event in finding.shown() for name in event})
     states = [
         {"#meta": {"index": number}} | {name: _value(event.get(name, "")) for name in names}
-        for number, event in enumerate(finding.evidence)
+        for number, event in enumerate(finding.shown())
     ]
     meta = {"format": "ITF", "description": f"{finding.property} {finding.clause} {finding.verdict}: {finding.why}"}
     return msgspec.json.encode({"#meta": meta, "vars": names, "states": states})
@@ -59,6 +60,18 @@ def _value(value: Any) -> Any:
         return [_value(one) for one in value]
     is_large = isinstance(value, int) and abs(value) >= _INTEGERS_EXACT_MAX
     return {"#bigint": str(value)} if is_large else value
+
+
+def write_evidence(directory: Path, findings: Sequence[Finding]) -> int:
+    """Write the evidence of every violation as a history; returns how many there were."""
+    violated = [(number, one) for number, one in enumerate(findings, 1) if one.verdict == "violated"]
+    for number, finding in violated:
+        history = directory / f"finding-{number:04}-{finding.clause}"
+        history.mkdir(parents=True, exist_ok=True)
+        (history / META_FILE).write_bytes(msgspec.json.encode(finding.meta))
+        lines = b"".join(msgspec.json.encode(event) + b"\n" for event in finding.evidence)
+        (history / "part-000000.ndjson").write_bytes(lines)
+    return len(violated)
 
 
 def write_windows(directory: Path, findings: Sequence[Finding]) -> int:

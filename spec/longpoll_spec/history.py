@@ -18,6 +18,10 @@ the broker itself can see. Five rules make a history judgeable:
 4. An answer to a request that names a queue carries that request's broker, topic and queue.
 5. Offsets that were visible before the source started are told by one `make_visible` a queue right after the start.
 
+An excerpt holds the events that one finding rests on. What it leaves out was recorded: an `omitted` event stands for
+`lost_count` events, numbered from its own `sequence` on, and its `cause` is the clause that the excerpt shows to be
+broken. It is asked nothing but that clause, so an excerpt can convict and never acquit.
+
 Leaves out file handling (`longpoll_broker.record` writes, `longpoll_judge.source` reads).
 """
 
@@ -50,6 +54,7 @@ BlackBox = Literal[
     "blocked",
     "unblocked",
     "lost",
+    "omitted",
     "source_stopped",
 ]
 WhiteBox = Literal["append", "make_visible", "hold", "recheck", "take", "keep", "expire", "run", "stop"]
@@ -113,7 +118,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """An action of the law, in a history that declares its law: who takes part, as the law's labels name them, for
     instance `0` or `scanner,q1`; `?` for one that the observer does not know, empty for all of them unknown."""
     cause: str = ""
-    """answer_sent to a pull: why it was sent now: immediate, woken, expired, busy, thrown, stopped or error."""
+    """answer_sent to a pull: why it was sent now: immediate, woken, expired, busy, thrown, stopped or error; omitted:
+    the clause that the excerpt is of."""
 
     queue_offset: int = -1
     """append and message_acknowledged: the message's queue offset. `request` of message_acknowledged is the send that
@@ -123,7 +129,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     visible_end: int = -1
     """make_visible: the new visible end (RocketMQ's maxOffset); hold, take, keep, recheck: the end that was seen."""
     lost_count: int = 0
-    """lost: how many events were not recorded."""
+    """lost: how many events were not recorded; omitted: how many that were recorded are left out."""
 
 
 @with_table

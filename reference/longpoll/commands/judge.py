@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, get_args
@@ -34,9 +34,9 @@ from longpoll_judge.follow import follow
 from longpoll_judge.job import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.job import judge as judge_paths
 from longpoll_judge.report import render_html
-from longpoll_judge.report_text import render_junit, render_markdown
-from longpoll_judge.result import PROPERTIES, Result
-from longpoll_judge.window import write_windows
+from longpoll_judge.report_text import render_junit, render_markdown, told_of
+from longpoll_judge.result import PROPERTIES, Finding, Result
+from longpoll_judge.window import write_evidence, write_windows
 
 EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
 RENDERERS: Final[dict[str, Callable[[Result], str]]] = {
@@ -69,6 +69,12 @@ _STAGES: Final = 3
     help="Write every finding's window as a ShiViz log and as an ITF trace.",
 )
 @click.option(
+    "--evidence",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the evidence of every violation as a history by itself, which can be judged again.",
+)
+@click.option(
     "--wake-ms",
     type=click.FloatRange(min=0),
     default=WAKE_MS,
@@ -96,6 +102,7 @@ def judge(  # noqa: PLR0917 - one argument an option
     master: str | None,
     reports: tuple[Path, ...],
     windows: Path | None,
+    evidence: Path | None,
     wake_ms: float,
     late_ms: float,
     follows: bool,
@@ -110,6 +117,7 @@ def judge(  # noqa: PLR0917 - one argument an option
       longpoll judge /tmp/history --engine local     the same verdict without Spark
       longpoll judge a b --report verdict.html       two histories together, and a page
       longpoll judge a --report verdict.xml --windows findings    JUnit, and each finding for ShiViz and ITF
+      longpoll judge a --evidence found              and judge found/finding-0001-... to see it convict alone
       longpoll judge a --follow                      while it is written: each finding within seconds
 
     Exit codes: 0 valid, 1 invalid, 2 a mistake in the call, 3 unknown (evidence is missing).
@@ -119,6 +127,8 @@ def judge(  # noqa: PLR0917 - one argument an option
         check_file(report, "the report")
     if windows is not None:
         check_directory(windows, "the windows into")
+    if evidence is not None:
+        check_directory(evidence, "the evidence into")
     if follows:
         result = _followed(paths, engine, master, wake_ms, late_ms)
     else:
@@ -126,7 +136,9 @@ def judge(  # noqa: PLR0917 - one argument an option
     for report in reports:
         _write_report(report, result)
     if windows is not None:
-        _write_windows(windows, result)
+        _write_into(windows, "windows", write_windows, result)
+    if evidence is not None:
+        _write_into(evidence, "evidence", write_evidence, result)
     if as_json:
         emit_json(result)
     else:
@@ -206,11 +218,11 @@ def _write_report(file: Path, result: Result) -> None:
         raise ReportNotWrittenError(f"cannot write the report {file}: {error.strerror}") from error
 
 
-def _write_windows(directory: Path, result: Result) -> None:
+def _write_into(directory: Path, what: str, write: Callable[[Path, Sequence[Finding]], int], result: Result) -> None:
     try:
-        write_windows(directory, result.findings)
+        write(directory, result.findings)
     except OSError as error:
-        raise ReportNotWrittenError(f"cannot write the windows into {directory}: {error.strerror}") from error
+        raise ReportNotWrittenError(f"cannot write the {what} into {directory}: {error.strerror}") from error
 
 
 def show(result: Result) -> None:
@@ -238,8 +250,8 @@ def show(result: Result) -> None:
         table("Missing evidence", ("clause", "what"), ((gap["clause"], gap["why"]) for gap in result.gaps))
     shown = result.findings[:_FINDINGS_SHOWN_MAX]
     if shown:
-        rows = ((f.clause, f.verdict, f"{f.topic}/{f.queue}", f.request, f.why) for f in shown)
-        table("Findings", ("clause", "verdict", "queue", "request", "why"), rows)
+        rows = ((f.clause, f.verdict, f"{f.topic}/{f.queue}", f.request, told_of(f), f.why) for f in shown)
+        table("Findings", ("clause", "verdict", "queue", "request", "about", "why"), rows)
     more = len(result.findings) - len(shown) + result.findings_left_out
     if more:
         out.print(f"{more} more findings; see --json or --report")

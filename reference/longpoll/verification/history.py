@@ -53,13 +53,13 @@ def by_promises(
 
     A late answer is looked at once more, with what the policy's own remedy may take besides.
     """
-    broken = [finding for finding in found.findings if finding.property in known.broken]
+    broken = [finding for finding in found.findings if _is_of(finding, known)]
     if not broken:
         return found, []
     longer = most_of(known, limits)
     again = judge([history], engine="local", wake_ms=longer.wake_ms, late_ms=longer.late_ms)
-    still = [finding for finding in again.findings if finding.property in known.broken and finding.property in TIMELY]
-    kept = [finding for finding in found.findings if finding.property not in known.broken]
+    still = [finding for finding in again.findings if _is_of(finding, known) and finding.property in TIMELY]
+    kept = [finding for finding in found.findings if not _is_of(finding, known)]
     findings = sorted(still + kept, key=lambda finding: (finding.verdict != "violated", finding.window_start_ms))
     result = msgspec.structs.replace(
         found,
@@ -70,6 +70,11 @@ def by_promises(
     return result, sorted(_excused(found, broken, still).items())
 
 
+def _is_of(finding: Finding, known: Declared) -> bool:
+    """Whether a finding, and all that follows from it, is of what the policy does not promise."""
+    return all(one.property in known.broken for one in finding.told())
+
+
 def most_of(known: Declared, limits: Limits) -> Limits:
     """The limits with what the policy's races and scan may take besides."""
     return Limits(round(limits.wake_ms + known.most.wake_ms, 1), round(limits.late_ms + known.most.late_ms, 1))
@@ -78,6 +83,7 @@ def most_of(known: Declared, limits: Limits) -> Limits:
 def _excused(found: Result, broken: Sequence[Finding], still: Sequence[Finding]) -> Counter[str]:
     """How often each property was broken or may have been, less what stays a finding."""
     counts = Counter(finding.property for finding in broken)
+    counts.update(each.property for finding in broken for each in finding.follows for _one in range(each.count))
     for name in TIMELY:
         if counts[name]:
             counts[name] = max(counts[name], found.rates[name].violated if name in found.rates else 0)
@@ -133,7 +139,7 @@ def faults_are_found(history: Path, limits: Limits, scratch: Path) -> Sequence[R
         directory = scratch / name
         fault = plant(history, name, directory)
         result = judge_locally(directory)
-        found = {finding.property for finding in result.findings}
+        found = {one.property for finding in result.findings for one in finding.told()}
         if result.verdict != fault.verdict or not found or not found <= fault.properties:
             missed.append(f"{name} ({result.verdict}, {', '.join(sorted(found)) or 'no finding'})")
     detail = f"missed: {'; '.join(missed)}" if missed else f"{len(PLANTED)} of {len(PLANTED)}: {', '.join(PLANTED)}"
