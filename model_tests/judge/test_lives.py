@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
+from longpoll_judge import across
+from longpoll_judge.attendance import DELETE_TOPIC
 from longpoll_judge.generate import BROKER, SOURCE, START_NS, TOPIC, Load, simulate, simulated_meta, write
 from longpoll_judge.job import judge
 from longpoll_judge.plant import FAULTS
@@ -62,6 +65,32 @@ def meta_of(*sources: str) -> Meta:
     meta = simulated_meta()
     named = [msgspec.structs.replace(meta.sources[0], name=source) for source in sources]
     return msgspec.structs.replace(meta, sources=named)
+
+
+@pytest.mark.parametrize(("weight", "accused"), [(None, set()), (1, {"send.sequential"})], ids=["as it is", "planted"])
+def test_lives_of_neighbouring_queues_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: int | None, accused: set[str]
+) -> None:
+    """A queue's life after a deletion is none of the next queue's before it, though both are told by one number.
+
+    Places of neighbouring queues differ by one, and lives are numbers added to them: as they are, the second life of
+    the one would be the first of the other, and its messages sent after higher ones.
+    """
+    if weight is not None:
+        monkeypatch.setattr(across, "_LIFE_WEIGHT", np.uint64(weight))
+    place = {"topic": TOPIC, "connection": "c"}
+
+    def sent(at_ms: int, queue: int, offset: int) -> list[Event]:
+        asked = told("request_received", at_ms * MS, **place, queue=queue, request=f"s{at_ms}", code=10)
+        kept = told("message_acknowledged", (at_ms + 1) * MS, **place, queue=queue, request=f"s{at_ms}")
+        return [asked, change(kept, queue_offset=offset)]
+
+    hole = told("lost", 1_000 * MS, lost_count=1)
+    deletion = told("request_received", 20_000 * MS, topic=TOPIC, code=DELETE_TOPIC, connection="c")
+    events = [hole, *sent(10_000, 1, 5), deletion, *sent(40_000, 0, 1)]
+    result = judged(tmp_path / "history", life_of(SOURCE, events), SOURCE)
+
+    assert {finding.clause for finding in result.findings} == accused
 
 
 def judged(directory: Path, events: list[Event], *sources: str) -> Result:
