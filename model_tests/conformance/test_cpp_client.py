@@ -74,7 +74,7 @@ def a_run() -> tuple[list[tuple[str, str, int]], list[tuple[str, str, int, int, 
 
 def faults(report: RealClientReport) -> set[str]:
     """The names of what is not empty."""
-    names = ("missing", "repeated", "wrong_labels", "out_of_order")
+    names = ("missing", "repeated", "stored_twice", "wrong_labels", "out_of_order")
     return {name for name in names if getattr(report, name)}
 
 
@@ -93,6 +93,8 @@ def test_every_planted_fault_is_named() -> None:
     assert faults(make_report(sent, [*received, received[5]], 4)) == {"repeated"}
     assert faults(make_report(sent, [("m0", "blue", 0, 0, 0), *received[1:]], 4)) == {"wrong_labels"}
     assert faults(make_report(sent, [received[2], received[1], received[0], *received[3:]], 4)) == {"out_of_order"}
+    twice = [*received, ("m5", "red", 1, 3, 60_000_000)]
+    assert faults(make_report(sent, twice, 4, [1, 2, 3, 4, 5, 6, 6])) == {"stored_twice"}
     late = (*received[5][:4], received[5][4] + HOLD_MS * 1_000_000)
     report = make_report(sent, [*received[:5], late], 4)
     assert faults(report) == set()

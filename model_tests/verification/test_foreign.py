@@ -162,22 +162,26 @@ def test_a_real_client_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("places", "outcome", "said"),
+    ("places", "born_ms", "outcome", "said"),
     [
-        ([(0, 0), (0, 1)], "ok", "each received once"),
-        ([(0, 0), (0, 0), (0, 1)], "unknown", "1 repeated"),
-        ([(0, 0), (0, 1), (0, 2)], "ok", "1 sent again by the client itself"),
-        ([(0, 0)], "violated", "1 missing"),
+        ([(0, 0), (0, 1)], [7, 8], "ok", "each received once"),
+        ([(0, 0), (0, 0), (0, 1)], [7, 7, 8], "unknown", "1 repeated"),
+        ([(0, 0), (0, 1), (0, 2)], [7, 3_007, 8], "ok", "1 sent again by the client itself"),
+        ([(0, 0), (0, 1), (0, 2)], [7, 7, 8], "violated", "1 stored twice"),
+        ([(0, 0)], [7], "violated", "1 missing"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_a_real_client_is_promised_each_message_at_least_once(
-    places: list[tuple[int, int]], outcome: Outcome, said: str, monkeypatch: pytest.MonkeyPatch
+    places: list[tuple[int, int]], born_ms: list[int], outcome: Outcome, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it sends again itself is no fault of the broker's, and what comes twice from one place proves none."""
+    """What it sends again itself is no fault of the broker's, and what comes twice from one place proves none.
+
+    What it sent once, and stands in the log twice, is the broker's.
+    """
     bodies = ["m0", "m1"] if len(places) < 3 else ["m0", "m0", "m1"]
     received = [(body, "", *place, 1) for body, place in zip(bodies, places, strict=False)]
-    report = make_report([("m0", "", 0), ("m1", "", 0)], received, 1)
+    report = make_report([("m0", "", 0), ("m1", "", 0)], received, 1, born_ms)
     monkeypatch.setattr(broker, "run_real_client", lambda *_, **_more: report)
     monkeypatch.setattr(broker, "why_missing", lambda: None)
     (row,) = broker.real_client("127.0.0.1:1", "T", lambda _done, _all: None)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +47,9 @@ class RealClientReport:
     """Bodies that came more than once from one place of the log. A group is promised each message at least once."""
     sent_again: tuple[str, ...] = field(repr=False)
     """Bodies that stand at several places: the client sends again what was not acknowledged within its time."""
+    stored_twice: tuple[str, ...] = field(repr=False)
+    """Bodies that stand at several places with one time of birth: the client writes a new one each time it sends, so
+    what was sent once was stored twice."""
     wrong_labels: tuple[str, ...] = field(repr=False)
     """Bodies that came with another tag, key or property."""
     out_of_order: tuple[str, ...] = field(repr=False)
@@ -71,8 +74,9 @@ class RealClientReport:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether anything was seen that is promised to no client: a message missing, changed, overtaken or late."""
-        return any((self.missing, self.wrong_labels, self.out_of_order)) or self.single_ms_max >= HOLD_MS
+        """Whether anything was seen that must not be: a message missing, stored twice, changed, overtaken or late."""
+        wrong = (self.missing, self.stored_twice, self.wrong_labels, self.out_of_order)
+        return any(wrong) or self.single_ms_max >= HOLD_MS
 
     def as_json(self) -> dict[str, Any]:
         """The report as one JSON object."""
@@ -82,6 +86,7 @@ class RealClientReport:
             "missing": len(self.missing),
             "repeated": len(self.repeated),
             "sent_again": len(self.sent_again),
+            "stored_twice": len(self.stored_twice),
             "wrong_labels": len(self.wrong_labels),
             "out_of_order": len(self.out_of_order),
             "single_count": len(self.single_ms),
@@ -126,7 +131,7 @@ def run_real_client(
             single_count,
             progress,
         )
-    return make_report(output["sent"], output["received"], count)
+    return make_report(output["sent"], output["received"], count, output["born_ms"])
 
 
 def _run_child(
@@ -174,11 +179,15 @@ def _run_child(
 
 
 def make_report(
-    sent: list[tuple[str, str, int]], received: list[tuple[str, str, int, int, int]], count: int
+    sent: list[tuple[str, str, int]],
+    received: list[tuple[str, str, int, int, int]],
+    count: int,
+    born_ms: Sequence[int] = (),
 ) -> RealClientReport:
     """Judge a run: `sent` holds (body, labels, begin_ns), `received` (body, labels, queue, offset, arrival_ns).
 
-    Arrivals are in order, and the first `count` sent were the bulk, the others the single ones.
+    Arrivals are in order, and the first `count` sent were the bulk, the others the single ones. `born_ms` are the times
+    of birth that the client wrote into what was received, in the same order, where they are known.
     """
     arrivals: dict[str, int] = {}
     labels = {body: text for body, text, _begin_ns in sent}
@@ -193,13 +202,17 @@ def make_report(
         last_offset[queue_id] = max(queue_offset, last_offset.get(queue_id, -1))
     places = Counter((body, queue, offset) for body, _labels, queue, offset, _arrival_ns in received)
     bodies = Counter(body for body, _queue, _offset in places)
+    births = {(body, queue, offset): at for (body, _text, queue, offset, _), at in zip(received, born_ms, strict=False)}
+    born = Counter((place[0], at) for place, at in births.items())
+    stored_twice = dict.fromkeys(body for (body, _at), number in born.items() if number > 1)
     single = sent[count:]
     return RealClientReport(
         sent=len(sent),
         received=len(received),
         missing=tuple(body for body, _labels, _begin_ns in sent if body not in arrivals),
         repeated=tuple(body for (body, _queue, _offset), number in places.items() if number > 1),
-        sent_again=tuple(body for body, number in bodies.items() if number > 1),
+        sent_again=tuple(body for body, number in bodies.items() if number > 1 and body not in stored_twice),
+        stored_twice=tuple(stored_twice),
         wrong_labels=tuple(wrong_labels),
         out_of_order=tuple(out_of_order),
         single_ms=tuple((arrivals[body] - begin_ns) / 1e6 for body, _labels, begin_ns in single if body in arrivals),

@@ -32,6 +32,7 @@ class Inbox:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self.received: list[tuple[str, str, int, int, int]] = []
+        self.born_ms: list[int] = []
 
     def take(self, message: Any) -> None:
         """Note one message; called on the library's thread."""
@@ -42,6 +43,7 @@ class Inbox:
         entry = (message.body.decode(), labels, message.queue_id, message.queue_offset, now_ns)
         with self._changed:
             self.received.append(entry)
+            self.born_ms.append(message.born_timestamp)
             self._changed.notify_all()
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
@@ -111,7 +113,7 @@ def main() -> None:
         report({"progress": "single", "done": number - count + 1})
     # A second copy of a message would come soon after the first.
     inbox.wait_for(count + single_count + 1, 0.5)
-    report({"sent": sent, "received": inbox.received})
+    report({"sent": sent, "received": inbox.received, "born_ms": inbox.born_ms})
     consumer.shutdown()
     producer.shutdown()
     sys.stdout.flush()

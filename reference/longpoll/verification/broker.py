@@ -83,6 +83,7 @@ def _of_client(report: RealClientReport) -> str:
     wrong = {
         "missing": report.missing,
         "repeated": report.repeated,
+        "stored twice": report.stored_twice,
         "with a wrong tag, key or property": report.wrong_labels,
         "out of order": report.out_of_order,
     }
