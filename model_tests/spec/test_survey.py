@@ -16,7 +16,7 @@ from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.testing.cases import quick_if
 
-QUICK = ("strict", "rocketmq-4.9")
+QUICK = ("rocketmq-4.9",)
 """Presets whose whole table is made in the quick tests; the pinned numbers hold the others to the facts."""
 
 
