@@ -213,7 +213,7 @@ def stuff(into: socket.socket) -> int:
 
 @pytest.mark.parametrize("direction", ["answers", "requests"])
 def test_a_side_that_does_not_read_is_told_of(direction: str, upstream: Upstream) -> None:
-    """From the first byte that was not taken until what had waited then was, once however often it stops."""
+    """From the first byte that was not taken until what had waited then was; again if the reader pauses for long."""
     client, behind = upstream.connect()
     with client, behind:
         wait_until(lambda: upstream.observer.loop.link_count == 1)
@@ -232,8 +232,9 @@ def test_a_side_that_does_not_read_is_told_of(direction: str, upstream: Upstream
         assert read_exactly(reader, len(rest)) == rest
     upstream.close()
     told = [event for event in events_of(upstream.history) if event.direction]
-    assert [(event.event, event.direction) for event in told] == [("blocked", direction), ("unblocked", direction)]
-    blocked, unblocked = told
+    pair = [("blocked", direction), ("unblocked", direction)]
+    assert [(event.event, event.direction) for event in told] == pair * max(len(told) // 2, 1)
+    blocked, unblocked = told[0], told[-1]
     assert begun_ns <= blocked.after_ns <= blocked.before_ns <= stuffed_ns
     assert blocked.before_ns <= unblocked.after_ns
     assert reading_ns <= unblocked.before_ns

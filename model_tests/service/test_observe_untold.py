@@ -37,7 +37,7 @@ def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> N
     for number, content in enumerate(contents):
         assert b"".join(piece for piece, *moments in told if moments == [number, number + 1]) == content
     assert [after for _piece, after, _before in told] == sorted(after for _piece, after, _before in told)
-    assert (len(untold), untold.size) == (0, 0)
+    assert (len(untold.calls), untold.size) == (0, 0)
 
 
 def test_a_turn_ends_when_its_time_is_over() -> None:

@@ -117,9 +117,10 @@ class RelayLoop:
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        untold, visitors = self.untold.calls, self._names.waiting
         while not self._stopping:
             begun_ns = self._now_ns()
-            ready = self.poller.poll(0 if self.untold else TICK_S if self._links or self._names else IDLE_S)
+            ready = self.poller.poll(0 if untold else TICK_S if self._links or visitors else IDLE_S)
             self._pass += 1
             for data, readable, writable in ready:
                 if type(data) is Side:
@@ -129,9 +130,9 @@ class RelayLoop:
                     self._accept(data)
             if self._owing and begun_ns >= self._round_ns:
                 self._acknowledge_all(begun_ns)
-            if self.untold:
+            if untold:
                 self._tell()
-            if self._connecting or self._paused or self._stuck or self._names:
+            if self._connecting or self._paused or self._stuck or visitors:
                 self._look_at_clock(begun_ns)
             if len(ready) < READY_MAX:
                 self._quiet_ns = begun_ns
@@ -141,6 +142,8 @@ class RelayLoop:
         """Tell the taps for a turn, and have clients wait while too much is left."""
         untold = self.untold
         untold.tell(self._now_ns, TURN_NS)
+        if not untold.size and not self._is_behind:
+            return
         untold.tell_down_to(UNTOLD_MAX)
         is_behind = untold.size > (UNTOLD_GO if self._is_behind else UNTOLD_STOP)
         if is_behind is not self._is_behind:
@@ -250,40 +253,50 @@ class RelayLoop:
             self._watch(side.link.client)
 
     def _flush(self, side: Side) -> None:
+        """Send what waits for a side, and see what can be done next."""
         link = side.link
-        content = side.out
-        if content:
-            after_ns = self._now_ns()
-            try:
-                size = side.socket.send(content)
-            except BlockingIOError:
-                size = 0
-            except OSError:
-                side.out = b""
-                self._close(link, side.arrivals.since_ns, self._now_ns())
-                return
-            if size == len(content):
-                side.out = b""
-            else:
-                side.out = memoryview(content)[size:]
-                if side.stuck is None:
-                    side.stuck = after_ns, self._now_ns()
-                    self._stuck[side] = None
-            if side is link.broker and size:
-                before_ns = self._now_ns()
-                sent = content if size == len(content) and type(content) is bytes else bytes(content[:size])
-                if link.rewrite is None:
-                    self.untold.add_bytes(link.tap.forwarded, sent, after_ns, before_ns)
-                else:
-                    # Its answer is rewritten by what the tap was told of it.
-                    link.tap.forwarded(sent, after_ns, before_ns)
-        if link.ending is not None and not side.out:
-            self._close(link, *link.ending)
+        if side.out and not self._send(side):
             return
+        if not side.out:
+            if link.ending is not None:
+                self._close(link, *link.ending)
+                return
+            if link.half_closed is None and link.connected and not side.writes and link.other(side).reads:
+                # Nothing waits and nothing waited: what is watched stays as it is.
+                return
         if link.half_closed is not None and side is link.broker:
             self._pass_half_close(link)
         self._watch(side)
         self._watch(link.other(side))
+
+    def _send(self, side: Side) -> bool:
+        """Send once; false when that closed the link."""
+        link, content = side.link, side.out
+        after_ns = self._now_ns()
+        try:
+            size = side.socket.send(content)
+        except BlockingIOError:
+            size = 0
+        except OSError:
+            side.out = b""
+            self._close(link, side.arrivals.since_ns, self._now_ns())
+            return False
+        if size == len(content):
+            side.out = b""
+        else:
+            side.out = memoryview(content)[size:]
+            if side.stuck is None:
+                side.stuck = after_ns, self._now_ns()
+                self._stuck[side] = None
+        if side is link.broker and size:
+            before_ns = self._now_ns()
+            sent = content if size == len(content) and type(content) is bytes else bytes(content[:size])
+            if link.rewrite is None:
+                self.untold.add_bytes(link.tap.forwarded, sent, after_ns, before_ns)
+            else:
+                # Its answer is rewritten by what the tap was told of it.
+                link.tap.forwarded(sent, after_ns, before_ns)
+        return True
 
     # -- a side that does not read -----------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ def is_literal(host: str) -> bool:
 class Names:
     """Clients that wait for the address of their broker, and the thread that looks it up.
 
-    Invariants: of every target that someone in `_waiting` has, the look-up was asked for and its answer not taken;
+    Invariants: of every target that someone in `waiting` has, the look-up was asked for and its answer not taken;
     `_found` is not called once `stop` has returned. Everything but `_run` happens on one thread.
     """
 
@@ -40,16 +40,12 @@ class Names:
         """`found` is called on the thread of the look-ups when there are answers."""
         self._runtime = runtime
         self._found = found
-        self._waiting: dict[Visitor, None] = {}
+        self.waiting: dict[Visitor, None] = {}
         self._asked: Queue[Address] = runtime.queue(ASKED_MAX)
         self._answers: Queue[tuple[Address, str | OSError]] = runtime.queue(ASKED_MAX)
         self._lock = runtime.lock()
         self._stopping = False
         self._thread: Thread | None = None
-
-    def __len__(self) -> int:
-        """How many wait."""
-        return len(self._waiting)
 
     def start(self) -> None:
         """Start the thread, if it does not run yet."""
@@ -59,30 +55,30 @@ class Names:
     def admit(self, visitor: Visitor) -> bool:
         """Have a client wait for its broker's address; false when too many look-ups are asked for already."""
         target = visitor.door.target
-        is_asked = any(waiting.door.target == target for waiting in self._waiting)
+        is_asked = any(waiting.door.target == target for waiting in self.waiting)
         if not is_asked and not self._asked.offer(target):
             return False
-        self._waiting[visitor] = None
+        self.waiting[visitor] = None
         return True
 
     def answered(self) -> Iterator[tuple[Visitor, str | OSError]]:
         """Those that need not wait any longer, each with the address of its broker or why there is none."""
         while (answer := self._answers.take(0)) is not None:
             target, found = answer
-            for visitor in [waiting for waiting in self._waiting if waiting.door.target == target]:
-                del self._waiting[visitor]
+            for visitor in [waiting for waiting in self.waiting if waiting.door.target == target]:
+                del self.waiting[visitor]
                 yield visitor, found
 
     def overdue(self, came_ns: int) -> list[Visitor]:
         """Those that came before that moment; they wait no longer."""
-        late = [visitor for visitor in self._waiting if visitor.came_ns < came_ns]
+        late = [visitor for visitor in self.waiting if visitor.came_ns < came_ns]
         for visitor in late:
-            del self._waiting[visitor]
+            del self.waiting[visitor]
         return late
 
     def stop(self) -> None:
         """Close the connections of those that wait, and look up nothing more."""
-        for visitor in self._waiting:
+        for visitor in self.waiting:
             visitor.socket.close()
         with self._lock:
             self._stopping = True

@@ -22,35 +22,32 @@ PIECE_SIZE: Final = 32 * 1024
 
 
 class Untold:
-    """A queue of calls. Invariant: `size` is the length of the bytes that they will tell of."""
+    """A queue of calls, which others only look at. Invariant: `size` is the length of the bytes that they tell of."""
 
-    __slots__ = ("_calls", "size")
+    __slots__ = ("calls", "size")
 
     def __init__(self) -> None:
-        self._calls: deque[tuple[Callable[[], None], int]] = deque()
+        self.calls: deque[tuple[Callable[[], None], int]] = deque()
         self.size = 0
-
-    def __len__(self) -> int:
-        return len(self._calls)
 
     def add(self, call: Callable[[], None]) -> None:
         """Call this after everything before it."""
-        self._calls.append((call, 0))
+        self.calls.append((call, 0))
 
     def add_bytes(self, tell: Tell, content: bytes, after_ns: int, before_ns: int) -> None:
         """Tell of bytes, in pieces that share their moments: where a piece ends means nothing to a tap."""
         size = len(content)
         self.size += size
         if size <= PIECE_SIZE:
-            self._calls.append((lambda: tell(content, after_ns, before_ns), size))
+            self.calls.append((lambda: tell(content, after_ns, before_ns), size))
             return
         for start in range(0, size, PIECE_SIZE):
             piece = content[start : start + PIECE_SIZE]
-            self._calls.append((partial(tell, piece, after_ns, before_ns), len(piece)))
+            self.calls.append((partial(tell, piece, after_ns, before_ns), len(piece)))
 
     def tell(self, now_ns: Callable[[], int], turn_ns: int) -> None:
         """Make the calls for about so long, and one at least."""
-        calls = self._calls
+        calls = self.calls
         stop_ns = 0
         while calls:
             call, size = calls.popleft()
@@ -65,13 +62,13 @@ class Untold:
     def tell_down_to(self, size: int) -> None:
         """Make calls until no more than so many bytes wait."""
         while self.size > size:
-            call, told = self._calls.popleft()
+            call, told = self.calls.popleft()
             self.size -= told
             call()
 
     def tell_all(self) -> None:
         """Make every call."""
-        while self._calls:
-            call, told = self._calls.popleft()
+        while self.calls:
+            call, told = self.calls.popleft()
             self.size -= told
             call()
