@@ -25,6 +25,8 @@ FAULTS = 20
 QUICK_CHANGED, LONG_CHANGED = 40, 10_000
 QUICK_TROUBLED, LONG_TROUBLED = 15, 1_000
 
+LONG = (pytest.mark.long, pytest.mark.timeout(3_600))
+
 NEEDLESS_MOST = 0.01
 """Of the changed histories of which the second judge knows what to think, how many the judge may leave open."""
 UNKNOWN_MOST = 0.2
@@ -36,7 +38,7 @@ CONVICTED_LEAST = 0.97
 def pieces(quick: int, long: int) -> list[object]:
     """A small piece for `make test`, and the whole in as many pieces as there are workers."""
     whole = [
-        pytest.param(number, long // WORKERS, marks=[pytest.mark.long, pytest.mark.xdist_group(f"beside-{number}")])
+        pytest.param(number, long // WORKERS, marks=(*LONG, pytest.mark.xdist_group(f"beside-{number}")))
         for number in range(1, WORKERS + 1)
     ]
     return [pytest.param(0, quick), *whole]
@@ -49,7 +51,7 @@ def faulty(piece: int) -> Iterator[tuple[str, History]]:
     while True:
         history = observe(*(troubled if seed % 5 == 4 else calm)(seed, 60))
         for changed in changed_histories(history, seed, FAULTS, used):
-            yield changed.operation, changed.history
+            yield f"{changed.operation} ({changed.event} {changed.place} of {seed})", changed.history
         seed += 1
 
 
@@ -101,7 +103,8 @@ def test_nothing_that_befalls_a_correct_broker_is_held_against_it(piece: int, co
     """Deletions, kills, restarts, cut records, holes, clocks that are set: no accusation, and often `valid` at that."""
     found = Agreement()
     for number in range(count):
-        found.compare(observe(*troubled(SEED + 100_000 * piece + number, 120)), "troubled", tmp_path / "history")
+        seed = SEED + 100_000 * piece + number
+        found.compare(observe(*troubled(seed, 120)), f"troubled {seed}", tmp_path / "history")
     told = found.told()
     assert found.share("invalid") == 0, told
     assert not found.disagreements, told

@@ -185,7 +185,7 @@ class _Group:
             told=np.where(is_answered & (answer_code == SUCCESS), self._of_answers("offset"), -1),
             is_explicit=is_explicit,
             took=took,
-            may_take=took | (~is_answered & (value >= 0)),
+            may_take=took | ((~is_answered | ~is_explicit) & (value >= 0)),
         )
 
     def _of_answers(self, name: str) -> Integers:
@@ -243,15 +243,33 @@ class _Group:
             why = f"a request of code {all_.code[one]} was answered with code {all_.answer_code[one]}"
             yield self._finding("commit.code.known", [one], f"{why}, which no broker gives to it", context)
         allowed_ns = UNHELD_MS * MS + context.late_ns
-        for one in np.flatnonzero(about & (self.answer < 0)).tolist():
-            (event,) = self.asked.slice(one, 1).to_pylist()
-            facts = context.sources.get(event["source"], UNSEEN)
-            closed_ns, _closed = context.closes.get((event["source"], event["connection"]), (NEVER, NEVER))
-            open_ns = min(facts.last_ns, closed_ns) - event["before_ns"]
-            if open_ns > allowed_ns:
-                why = f"a request of code {all_.code[one]} was never answered, although the history goes on for "
-                why += f"{open_ns / MS:.3f} ms (allowed {allowed_ns / MS:.3f} ms)"
-                yield self._finding("commit.answered", [one], why, context)
+        for one in np.flatnonzero(about & (all_.done_ns - all_.after_ns > allowed_ns)).tolist():
+            yield from self._late(one, int(all_.code[one]), allowed_ns, context)
+
+    def _late(self, one: int, code: int, allowed_ns: int, context: Context) -> Iterator[Finding]:
+        """A request about offsets that has no answer, or perhaps a late one."""
+        events = self._events(one)
+        asked, answer = events[0], events[1] if len(events) > 1 else None
+        name = asked["source"], asked["connection"]
+        facts = context.sources.get(asked["source"], UNSEEN)
+        if answer is None:
+            closed_ns, _closed = context.closes.get(name, (NEVER, NEVER))
+            least_ns = most_ns = min(facts.last_ns, closed_ns)
+        else:
+            least_ns, most_ns = answer["after_ns"], answer["before_ns"]
+        if most_ns - asked["after_ns"] <= allowed_ns or (
+            answer is None and least_ns - asked["before_ns"] <= allowed_ns
+        ):
+            return
+        span = np.array([asked["after_ns"]]), np.array([most_ns])
+        unread = bool(context.blocked.get(name, NO_HOLES).touch(*span)[0])
+        unread |= answer is not None and name[0] not in context.inside and bool(facts.holes.touch(*span)[0])
+        how_long = f"{(least_ns - asked['before_ns']) / MS:.3f} ms (allowed {allowed_ns / MS:.3f} ms)"
+        came = f"never answered, although the history goes on for {how_long}"
+        came = came if answer is None else f"answered after {how_long}"
+        certain = not unread and least_ns - asked["before_ns"] > allowed_ns
+        why = f"a request of code {code} was {came}"
+        yield self._finding("commit.answered", [one], why, context, certain=certain)
 
     def _finding(
         self, clause: str, exchanges: list[int], why: str, context: Context, *, certain: bool = True
@@ -260,7 +278,8 @@ class _Group:
         last: dict[str, Any] = event_dict(self.asked.slice(exchanges[-1], 1).to_pylist()[0])
         facts = context.sources.get(last["source"], UNSEEN)
         since_ns = np.array([shown[0]["after_ns"]], dtype=np.int64)
-        until_ns = np.array([facts.last_ns if clause == "commit.answered" else shown[-1]["before_ns"]], dtype=np.int64)
+        is_missing = clause == "commit.answered" and len(shown) == 1
+        until_ns = np.array([facts.last_ns if is_missing else shown[-1]["before_ns"]], dtype=np.int64)
         is_whole = not context.log_holes(last.get("broker", "")).touch(since_ns, until_ns)[0]
         certain &= not (clause == "commit.answered" and last["source"] in context.settable)
         return Finding(

@@ -18,6 +18,7 @@ import pyarrow as pa
 from attrs import define, evolve, field, frozen
 
 from longpoll_judge.arrow import compute
+from longpoll_judge.queue_log import BEGINNING
 from longpoll_judge.result import HOLD_LIMIT_KEPT, Finding
 from longpoll_judge.schema import EVENT_SCHEMA, event_dict
 from longpoll_judge.source import History, read_slice
@@ -76,11 +77,17 @@ class _Held:
 
 @define
 class _Table:
-    """What is certainly held. Invariant: `begun` are the pulls whose last event put them into the table."""
+    """What is certainly held. Invariant: `begun` are the pulls whose last event certainly put them into the table."""
 
     begun: dict[str, Event] = field(factory=dict)
     connections: dict[str, str] = field(factory=dict)
     """On which connection each request came."""
+    received_ns: dict[str, int] = field(factory=dict)
+    """When each request had come for certain: before that it was not held, whatever a hold says."""
+    gone_ns: dict[str, int] = field(factory=dict)
+    """Until when what takes each request out of the table may have happened."""
+    closed_ns: dict[str, int] = field(factory=dict)
+    """The same of the close of each connection."""
     held: list[_Held] = field(factory=list)
 
     def see(self, event: Event) -> None:
@@ -89,21 +96,32 @@ class _Table:
         if event["connection"] and request:
             self.connections.setdefault(request, event["connection"])
         if name == "request_received":
-            return
-        if name in BEGINS:
-            self.begun.setdefault(request, event)
+            self.received_ns.setdefault(request, event["before_ns"])
+        elif name in BEGINS:
+            closed_ns = self.closed_ns.get(self.connections.get(request, ""), BEGINNING)
+            if max(self.gone_ns.get(request, BEGINNING), closed_ns) < event["after_ns"]:
+                self.begun.setdefault(request, event)
         elif name == "connection_closed":
+            self.closed_ns[event["connection"]] = event["before_ns"]
             of_it = [each for each in self.begun if self.connections.get(each) == event["connection"]]
             for each in of_it:
-                self.end(each, event["after_ns"], event)
+                self.end(each, event)
         elif name != "recheck" or (request in self.begun and _finds(self.begun[request], event)):
-            self.end(request, event["after_ns"], event)
+            self.end(request, event)
 
-    def end(self, request: str, moment_ns: int, *ends: Event) -> None:
-        """From this moment on the pull may be gone, as these events tell."""
+    def end(self, request: str, event: Event) -> None:
+        """From this event on the pull may be gone."""
+        self.gone_ns[request] = max(self.gone_ns.get(request, BEGINNING), event["before_ns"])
+        self.stop(request, event["after_ns"], event)
+
+    def stop(self, request: str, moment_ns: int, *ends: Event) -> None:
+        """Until this moment the pull was held for certain, if it was held, as these events tell."""
         begun = self.begun.pop(request, None)
-        if begun is not None and begun["before_ns"] < moment_ns:
-            self.held.append(_Held(begun["before_ns"], moment_ns, begun, ends))
+        if begun is None:
+            return
+        begin_ns = max(begun["before_ns"], self.received_ns.get(request, BEGINNING))
+        if begin_ns < moment_ns:
+            self.held.append(_Held(begin_ns, moment_ns, begun, ends))
 
 
 def _finds(held: Event, recheck: Event) -> bool:
@@ -117,7 +135,7 @@ def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Fin
     for event in sorted(events, key=lambda event: (event["after_ns"], event["before_ns"], event["sequence"])):
         table.see(event)
     for request in list(table.begun):
-        table.end(request, facts.last_ns)
+        table.stop(request, facts.last_ns)
     certain = _too_many(list(_whole(table.held, facts)), limit) if facts.is_steady else []
     together = certain or _too_many(table.held, limit)
     if not together:

@@ -79,6 +79,12 @@ class QueueLog:
     """How long after its acknowledgement a message may stay invisible; 0 when white-box."""
     first_known: int | None = field(default=None)
     """The first offset of the whole record, where this is not all of it."""
+    perhaps: Integers = field(factory=lambda: np.empty(0, dtype=np.int64))
+    """Offsets, ascending, whose messages were seen when one life of the queue or another may have been."""
+
+    def may_be_there(self, offset: Integers) -> NDArray[np.bool_]:
+        """Whether a message with each offset was, or may have been, seen."""
+        return self.is_known(offset) | np.isin(offset, self.perhaps)
 
     @property
     def base(self) -> int:

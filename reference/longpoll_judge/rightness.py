@@ -195,7 +195,7 @@ def _found(answers: Answers) -> list[Rule]:
     is_found = answers.code == FOUND
     last = answers.last
     unknown = ~log.is_known(answers.body)
-    absent = unknown & (answers.body >= log.base) & log.is_white_box
+    absent = ~log.may_be_there(answers.body) & (answers.body >= log.base) & log.is_white_box
     visible_after, _ = log.visible_for_content(answers.body)
     unseen = visible_after > answers.answered_before_ns[answers.owner]
     wrong_tag = wrong_tags(answers) & ~unknown

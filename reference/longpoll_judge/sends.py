@@ -174,6 +174,12 @@ def _stored(told: Gathered, appended: Gathered, context: Context) -> Iterator[_B
     tagged = _message_keys(appended) * WEIGHT + appended.tag
     has_tag = np.isin(_message_keys(told) * WEIGHT + told.tag, tagged)
     other = np.flatnonzero((append >= 0) & ~late & ~has_tag)
+    # The append that is not in the record may be of another life of the queue than those that are.
+    since = appended.take(append[other])
+    anew = np.zeros(len(other), dtype=np.bool_)
+    for about, holes in changes_of(since, context):
+        anew |= about & holes.touch(since.after_ns, told.before_ns[other])
+    other = other[~anew]
     why = "a message was acknowledged with another tag than was appended"
     yield _breach("send.acknowledged.tag", other, ((told, every), (appended, append)), why)
 

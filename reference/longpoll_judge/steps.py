@@ -34,8 +34,10 @@ def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None, lif
     the log of one: what only may belong to it bounds what can have been visible, and shows nothing for certain.
     """
     seen = np.concatenate((events.rows("append"), events.rows("message_acknowledged")))
+    perhaps = seen[:0]
     if life is not None:
-        seen = seen[life.sure(events.integers("after_ns", seen), events.integers("before_ns", seen))]
+        moments = events.integers("after_ns", seen), events.integers("before_ns", seen)
+        perhaps, seen = seen[life.possible(*moments)], seen[life.sure(*moments)]
     offsets, first = np.unique(events.integers("queue_offset", seen), return_index=True)
     tags, names = events.codes("tag", seen[first])
     tag_codes = np.array([java_hash(tag) for tag in names], dtype=np.int64)[tags]
@@ -59,6 +61,7 @@ def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None, lif
         is_white_box=is_white_box,
         slack_ns=0 if is_white_box else slack_ns,
         first_known=_first_known(offsets[known], outlook, life),
+        perhaps=np.unique(events.integers("queue_offset", perhaps)),
     )
 
 

@@ -60,6 +60,15 @@ def absent(record: Record, one: Seen, lo: int, hi: int, why: str) -> Iterator[Sa
         yield violated(one, why)
 
 
+def unrecorded(record: Record, request: Seen, hi: int, why: str) -> Iterator[Said]:
+    """A queue's log shows nothing that it should by a moment: broken where all that was seen of its broker is whole."""
+    tellers = {one.source for one in record.events if one.broker == request.broker}
+    if all(record.is_whole(source, -FAR, hi) for source in tellers):
+        yield violated(request, why)
+    else:
+        yield unknown(request, why)
+
+
 @frozen
 class Exchange:
     """A pull, and its first answer if it has one."""
@@ -80,10 +89,7 @@ class Exchange:
 
 def first_answers(record: Record) -> dict[tuple[str, str], Seen]:
     """The first answer to each request."""
-    found: dict[tuple[str, str], Seen] = {}
-    for one in record.of("answer_sent"):
-        found.setdefault(one.about, one)
-    return found
+    return {one.about: one for one in reversed(record.of("answer_sent"))}
 
 
 def exchanges(record: Record) -> Iterator[Exchange]:
@@ -131,42 +137,44 @@ def deleted_between(record: Record, queue: Queue, first: Seen, second: Seen) -> 
     one, other = sorted((first, second), key=lambda event: event.lo)
     if {one.source, other.source} & record.jumped and (record.deletions() or record.holes):
         return True
-    if one.source != other.source and not is_watched(record, queue[0], one.hi, other.lo):
+    if any(lo <= max(one.hi, other.hi) and one.lo <= hi for lo, hi in unwatched(record, queue[0])):
         return True
     is_told = any(
-        (gone.broker, gone.topic) == queue[:2] and _lasts_until(record, gone) >= one.lo and not before(other, gone)
+        (gone.broker, gone.topic) == queue[:2] and lasts_until(record, gone) >= one.lo and not before(other, gone)
         for gone in record.deletions()
     )
     sources = {one.source, other.source}
     return is_told or not all(record.is_whole(source, one.lo - DELETED_NS, other.hi) for source in sources)
 
 
-def is_watched(record: Record, broker: str, lo: int, hi: int) -> bool:
-    """Whether somebody stood before a broker from one moment to another, or it was not running.
+def unwatched(record: Record, broker: str) -> list[tuple[int, int]]:
+    """Between which moments nobody stood before a broker that may have been running.
 
     Who stands inside it and ends in order ends with it.
     """
     tellers = {one.source for one in record.events if one.broker == broker}
     spans = sorted((record.first(source).lo, record.last(source).lo, source) for source in tellers)
-    watched_until, is_over = lo, False
+    found: list[tuple[int, int]] = []
+    until, is_over = FAR, False
     for first, last, source in spans:
-        if first > watched_until and not is_over:
-            return False
-        if last > watched_until:
-            watched_until, is_over = last, is_inside(record, source)
-        if watched_until >= hi:
-            return True
-    return is_over
+        if first > until and not is_over:
+            found.append((until, first))
+        if until == FAR or last > until:
+            until, is_over = last, is_inside(record, source)
+    return found
 
 
-def _lasts_until(record: Record, gone: Seen) -> int:
+def lasts_until(record: Record, gone: Seen) -> int:
     """Until when a deletion may take effect: a clock that may be set does not tell."""
     return FAR if gone.source in record.loose else gone.hi + DELETED_NS
 
 
 def messages(record: Record, request: Seen, *kinds: str) -> list[Seen]:
-    """What is told of a pull's queue in the life that the pull lies in, by whomever."""
+    """What is told of a pull's queue in the life that the pull lies in as a whole, by whomever."""
     own = [one for one in record.of(*kinds) if one.place == request.place]
+    answer = first_answers(record).get(request.about) or record.last(request.source)
+    if deleted_between(record, request.place, request, answer):
+        return []
     return [one for one in own if not deleted_between(record, request.place, one, request)]
 
 
@@ -222,12 +230,6 @@ def possible_end(record: Record, request: Seen, moment: Seen) -> int | None:
     ends: list[int] = [one.visible_end for one in own if one.event == "make_visible" and one.lo <= moment.hi]
     shown: list[int] = [one.queue_offset for one in own if one.event in {"append", "message_acknowledged"}]
     return max([0, *ends, min(shown, default=0)])
-
-
-def risen_from(record: Record, request: Seen, end: int) -> int:
-    """Since when an end that is not told may have been there: ends only rise."""
-    lower = [one.lo for one in messages(record, request, "make_visible") if one.visible_end < end]
-    return max(lower, default=-FAR)
 
 
 def closed_after(record: Record, request: Seen, answer: Seen) -> list[Seen]:

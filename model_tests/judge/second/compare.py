@@ -85,7 +85,7 @@ OF_EVIDENCE: Final = ("forget", "write twice", *(f"set {name}" for name in EVIDE
 
 def kind_of(operation: str) -> str:
     """An operation of faults without its numbers and classes of value: `move`, `set offset`."""
-    words = operation.split(" ")
+    words = operation.partition(" (")[0].split(" ")
     return " ".join(words[:2] if words[0] in {"set", "write"} else [words[0]])
 
 

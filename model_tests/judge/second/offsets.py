@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from attrs import frozen
-from model_tests.judge.second.case import Exchange, Said, absent, first_answers, unknown, violated
+from model_tests.judge.second.case import Exchange, Said, absent, first_answers, lasts_until, unknown, violated
 from model_tests.judge.second.parts import MS
 from model_tests.judge.second.reading import LATE_NS, PULLS, QUERY, READS, RESETS, UPDATE, Record, Seen, before
 from model_tests.judge.second.waits import over
@@ -46,18 +46,18 @@ def commits(record: Record, query: Seen) -> list[Commit]:
         if _key(one) != _key(query) or one.commit_offset < 0 or one.code not in {*PULLS, UPDATE}:
             continue
         answer = answers.get(one.about) if one.request else None
-        done = READS if one.code in PULLS else (0,)
-        if answer is not None and answer.code not in done:
-            continue
-        found.append(Commit(one, answer))
+        is_done = answer is not None and answer.code in (READS if one.code in PULLS else (0,))
+        if one.code in PULLS or answer is None or is_done:
+            # A pull that was refused in the end may have been read, and held, before.
+            found.append(Commit(one, answer if is_done else None))
     return found
 
 
 def reset_after(record: Record, one: Seen, query_answer: Seen) -> bool:
     """Whether what was committed may have been put elsewhere after an event."""
     for reset in record.of("request_received"):
-        concerns = reset.group in {"", one.group} and reset.topic in {"", one.topic}
-        if reset.code in RESETS and concerns and not before(reset, one) and not before(query_answer, reset):
+        concerns = reset.code in RESETS and reset.group in {"", one.group} and reset.topic in {"", one.topic}
+        if concerns and lasts_until(record, reset) >= one.lo and not before(query_answer, reset):
             return True
     return False
 
@@ -157,7 +157,7 @@ def limit_kept(record: Record) -> Iterator[Said]:
             continue
         spans = list(_held(record, source))
         for hold, begin, _end in spans:
-            others = [one for one, since, until in spans if since <= begin < until]
+            others = {one.about: one for one, since, until in spans if since <= begin < until}.values()
             if len(others) > limit:
                 lo = min(one.lo for one in others)
                 yield from absent(record, hold, lo, begin, f"{source} holds {len(others)}, and promises {limit}")
@@ -171,18 +171,26 @@ def _held(record: Record, source: str) -> Iterator[tuple[Seen, int, int]]:
             continue
         ends = [
             one.lo
-            for one in record.of("take", "expire", "run", "stop", "answer_sent", "recheck")
+            for one in record.of("take", "expire", "run", "stop", "answer_sent")
             if one.about == hold.about and one.hi >= hold.lo
+        ]
+        ends += [
+            one.lo
+            for one in record.of("recheck")
+            if one.about == hold.about and one.hi >= hold.lo
+            if hold.event == "keep" or one.visible_end > hold.visible_end
         ]
         request = asked.get(hold.about)
         ends += [
             one.lo
             for one in record.of("connection_closed")
             if request is not None and (one.source, one.connection) == (source, request.connection)
+            if one.hi >= hold.lo
         ]
         ends.append(record.last(source).lo)
-        if hold.hi < min(ends):
-            yield hold, hold.hi, min(ends)
+        begin = hold.hi if request is None else max(hold.hi, request.hi)
+        if begin < min(ends):
+            yield hold, begin, min(ends)
 
 
 TOLD: Final = "commit_is_told"

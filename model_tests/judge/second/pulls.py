@@ -12,7 +12,6 @@ from typing import Final
 from model_tests.judge.second.case import (
     Exchange,
     Said,
-    absent,
     certain_end,
     deleted_between,
     exchanges,
@@ -20,12 +19,12 @@ from model_tests.judge.second.case import (
     messages,
     possible_end,
     read_answers,
-    risen_from,
     seen_inside,
     tags,
     takes,
     unknown,
     unless_stopping,
+    unrecorded,
     violated,
 )
 from model_tests.judge.second.reading import FAR, Record, Seen, before, wanted
@@ -133,7 +132,7 @@ def found_visible(record: Record) -> Iterator[Said]:
         end = possible_end(record, request, answer)
         if end is not None and any(offset >= end for offset in answer.offsets):
             why = f"{request.request} is given what was not visible"
-            yield from absent(record, request, risen_from(record, request, max(answer.offsets) + 1), answer.hi, why)
+            yield from unrecorded(record, request, answer.hi, why)
 
 
 def found_appended(record: Record) -> Iterator[Said]:
@@ -145,9 +144,8 @@ def found_appended(record: Record) -> Iterator[Said]:
         missing = [offset for offset in answer.offsets if offset >= min(shown, default=FAR) and offset not in shown]
         is_deleted = any(gone.topic == request.topic for gone in record.deletions())
         if seen_inside(record, request.place) and missing and not is_deleted:
-            lower = [one.lo for one in told if one.queue_offset < min(missing)]
             why = f"{request.request} is given {missing}, which nobody appended"
-            yield from absent(record, request, max(lower, default=-FAR), answer.hi, why)
+            yield from unrecorded(record, request, answer.hi, why)
 
 
 def found_tag(record: Record) -> Iterator[Said]:
@@ -195,7 +193,7 @@ def next_visible(record: Record) -> Iterator[Said]:
         end = possible_end(record, request, answer)
         if answer.code in {0, 20} and end is not None and answer.offset_next > end:
             why = f"{request.request} is sent past what was visible"
-            yield from absent(record, request, risen_from(record, request, answer.offset_next), answer.hi, why)
+            yield from unrecorded(record, request, answer.hi, why)
 
 
 def next_within(record: Record) -> Iterator[Said]:
@@ -321,7 +319,7 @@ def max_most(record: Record) -> Iterator[Said]:
         end = possible_end(record, request, answer)
         if end is not None and answer.offset_max > end:
             why = f"{request.request} is told an offset_max that is too high"
-            yield from absent(record, request, risen_from(record, request, answer.offset_max), answer.hi, why)
+            yield from unrecorded(record, request, answer.hi, why)
 
 
 RIGHT, ONCE = "answer_is_right", "answered_once"

@@ -20,12 +20,12 @@ from model_tests.judge.second.case import (
     policy_says,
     possible_end,
     read_answers,
-    risen_from,
     seen_inside,
     tags,
     takes,
     unknown,
     unless_stopping,
+    unrecorded,
     violated,
 )
 from model_tests.judge.second.parts import MS
@@ -193,8 +193,7 @@ def hold_at_end(record: Record) -> Iterator[Said]:
             if hold.about == one.request.about:
                 end = possible_end(record, one.request, hold)
                 if end is not None and one.request.offset > end:
-                    lo = risen_from(record, one.request, one.request.offset)
-                    yield from absent(record, one.request, lo, hold.hi, f"{one.name} is held past the end")
+                    yield from unrecorded(record, one.request, hold.hi, f"{one.name} is held past the end")
 
 
 HELD: Final = "held_as_asked"
