@@ -221,6 +221,18 @@ def test_one_broken_connection_is_one_finding(tmp_path: Path) -> None:
     assert sum(each.count for each in result.findings[0].follows) > 5
 
 
+@pytest.mark.parametrize("name", ["wake_delayed", "answer_deleted"])
+def test_one_late_answer_is_one_finding(clean: Path, tmp_path: Path, name: str) -> None:
+    """What comes long after its deadline, or never, came too late for its message as well."""
+    plant(clean, name, tmp_path / "planted")
+    (finding,) = judge([tmp_path / "planted"], engine="local").findings
+
+    told = {finding.clause, *(follow.clause for follow in finding.follows)}
+    assert "pull.wake.prompt" in told
+    assert len(told) == 2
+    assert [follow.requests for follow in finding.follows] == [[finding.request]]
+
+
 def test_three_causes_are_three_findings(clean: Path, tmp_path: Path) -> None:
     """Faults of two answers and of a message stay apart."""
     recording = load(clean)

@@ -1,7 +1,7 @@
 """One cause, one finding: what rests on the same wrong event is told once, and the rest as what follows from it.
 
 A finding has keys: the events of the log that it would be due to if these told something wrong, a message that is
-missing, an answer that is wrong, and a connection on which nothing came. Findings that share a key, directly or by way
+missing, an answer that is wrong, one that is late, and a connection on which nothing came. Findings that share a key, directly or by way
 of others, have one cause. A lost wakeup joins such findings and makes none: two pulls that one message did not wake are
 two losses, unless the message itself is in doubt. Told is the one that says most of it: certain before unknown, of the
 log before of sends before of answers, then the earliest.
@@ -36,6 +36,8 @@ ANSWERS: Final = frozenset(
     clause.id for clause in CLAUSES if clause.property in {ANSWER_IS_RIGHT, COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD}
 ) | {"send.delivered.after_request"}
 """Clauses that an answer breaks by what it says, and with it others."""
+OF_LATENESS: Final = frozenset({"pull.wake.prompt", "pull.deadline.met", "pull.answered"})
+"""Clauses that one answer breaks by when it comes, or one pull by having none."""
 JOINING: Final = frozenset({"pull.wake.prompt"})
 """Clauses whose findings have the cause of others, and are no cause of each other's."""
 OF_SOURCE: Final = frozenset({"hold.limit.kept", "law.step"})
@@ -52,7 +54,7 @@ RANKS: Final = (
         "pull.none.",
         "pull.passed.",
     ),
-    *("pull.illegal.", "pull.max.", "pull.next.", "pull.", "pull.hold.", "commit.", "hold.", "law."),
+    *("pull.illegal.", "pull.max.", "pull.next.", "pull.wake.", "pull.", "pull.hold.", "commit.", "hold.", "law."),
     *("send.delivered.", "pull.min.never_falls", "pull.max.never_falls"),
 )
 """How clauses begin: of findings with one cause the one whose clause comes first is told, by its longest beginning."""
@@ -86,13 +88,14 @@ def keys_of(
     """The keys of a finding about these messages of a queue: `roots` are events of its log, `others` of requests."""
     blamed = ["\0".join(map(str, ("message", *place, offset))) for offset in messages]
     requests = [request_key(event) for event in others if event.get("request")] if clause in ANSWERS else []
+    late = [f"late {request_key(event)}" for event in others if clause in OF_LATENESS and event.get("request")]
     is_silent = clause in OF_SILENCE and all(event["event"] != "answer_sent" for event in others)
     connections = [
         f"connection\0{event['source']}\0{event['connection']}"
         for event in others
         if (clause in OF_CONNECTION or is_silent) and event.get("connection")
     ]
-    return tuple(dict.fromkeys((*map(event_key, roots), *blamed, *connections, *requests)))
+    return tuple(dict.fromkeys((*map(event_key, roots), *blamed, *connections, *requests, *late)))
 
 
 def alone(findings: Iterable[Finding]) -> Iterator[Cause]:
