@@ -1,10 +1,10 @@
 """One cause, one finding: what rests on the same wrong event is told once, and the rest as what follows from it.
 
 A finding has keys: the events of the log that it would be due to if these told something wrong, a message that is
-missing, an answer that is wrong, one that is late, and a connection on which nothing came. Findings that share a key, directly or by way
-of others, have one cause. A lost wakeup joins such findings and makes none: two pulls that one message did not wake are
-two losses, unless the message itself is in doubt. Told is the one that says most of it: certain before unknown, of the
-log before of sends before of answers, then the earliest.
+missing, an answer that is wrong, one that is late, and a connection on which nothing came. Findings that share a key,
+directly or by way of others, have one cause. A lost wakeup joins such findings and makes none: two pulls that one
+message did not wake are two losses, unless the message itself is in doubt. Told is the one that says most of it:
+certain before unknown, of the log before of sends before of answers, then the earliest.
 
 Leaves out which events a rule blames (`case.Explanation`).
 """
