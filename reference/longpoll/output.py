@@ -12,7 +12,6 @@ from __future__ import annotations
 import enum
 import errno
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,12 +30,11 @@ from rich.text import Text
 
 from longpoll.guard import printable
 from longpoll_broker.errors import BrokerUserError
+from longpoll_broker.logs import escaped
 from longpoll_judge.errors import JudgeUserError
 from longpoll_spec.errors import MemoryShortError, SpecUserError
 
 P = ParamSpec("P")
-_UNSEEN: Final = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-"""What JSON may hold as it is, and no terminal should: a text of JSON has it within strings only."""
 
 
 class NotWritableError(Exception):
@@ -80,8 +78,8 @@ def plain(text: str) -> str:
 
 
 def styled(template: str, *values: object) -> Text:
-    """Our own markup with `{}` for each of the values, which stay as they are."""
-    return Text.from_markup(template.format(*(escape(plain(str(value))) for value in values)), emoji=False)
+    """Our own markup with `{}` for each of the values, which stay as they are and begin no line."""
+    return Text.from_markup(template.format(*(escape(printable(str(value))) for value in values)), emoji=False)
 
 
 def say(text: str) -> None:
@@ -133,7 +131,7 @@ def user_mistakes(command: Callable[P, None]) -> Callable[P, None]:
 
 def fail(message: str, code: Exit = Exit.USER) -> NoReturn:
     """Print one line on stderr and leave with the code."""
-    err.print(f"longpoll: {message}", soft_wrap=True)
+    err.print(f"longpoll: {printable(message)}", soft_wrap=True)
     sys.exit(code)
 
 
@@ -163,21 +161,22 @@ def _telling(place: Path, what: str) -> Iterator[None]:
         raise NotWritableError(f"cannot write {what} {place}: {error.strerror}; name another place") from None
 
 
-def _as_json(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def json_text(value: Any) -> str:
+    """One JSON object on one line, of which every letter can be seen."""
+    return escaped(msgspec.json.encode(value).decode())
 
 
 def emit_json(value: Any) -> None:
     """Print one JSON object on a line of its own."""
-    sys.stdout.write(_UNSEEN.sub(_as_json, msgspec.json.encode(value).decode()) + "\n")
+    sys.stdout.write(json_text(value) + "\n")
     sys.stdout.flush()
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a human table; cells are shown with `str`, but for what `styled` made."""
-    grid = Table(title=Text(plain(title), style="table.title"), title_justify="left")
+    """Print a human table; cells are shown with `str`, on one line, but for a Text, which is somebody's who made it."""
+    grid = Table(title=Text(printable(title), style="table.title"), title_justify="left")
     for column in columns:
-        grid.add_column(Text(plain(column)), overflow="fold")
+        grid.add_column(Text(printable(column)), overflow="fold")
     for row in rows:
         grid.add_row(*map(cell_of, row))
     out.print(grid)
@@ -185,4 +184,4 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
 
 def cell_of(value: object) -> Text:
     """What a table shows of a value."""
-    return value if isinstance(value, Text) else Text(plain(str(value)))
+    return value if isinstance(value, Text) else Text(printable(str(value)))

@@ -20,6 +20,7 @@ stranger sent cannot begin a line of its own. Leaves out files and their rotatio
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -33,9 +34,23 @@ LINES_PER_SECOND_MAX: Final = 20
 """Lines of one place in the code within a second; the next one after it says how many were left out."""
 _FIELDS: Final = "longpoll_fields"
 _LEFT_OUT: Final = "longpoll_left_out"
-_UNSEEN: Final = (0xAD, 0x61C, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0xFEFF)
-_CONTROLS: Final = {code: f"\\u{code:04x}" for code in (*range(32), *range(127, 160), *_UNSEEN)}
-"""What would end a line, steer a terminal or turn the order of letters, and how it is written instead, in JSON too."""
+_NOT_PLAIN: Final = re.compile("[^ -~]")
+
+
+def escaped(text: str) -> str:
+    """A text on one line, with what is no visible letter written as JSON writes it.
+
+    Nothing in it ends a line, steers a terminal or turns the order of letters; JSON stays what it was.
+    """
+    return _NOT_PLAIN.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    letter = found[0]
+    if letter.isprintable():
+        return letter
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{high:02x}{low:02x}" for high, low in zip(units[::2], units[1::2], strict=True))
 
 
 def event(name: str, /, **fields: Any) -> dict[str, dict[str, Any]]:
@@ -51,9 +66,9 @@ class TextFormatter(logging.Formatter):
         left_out = getattr(record, _LEFT_OUT, 0)
         note = f" ({left_out} such lines were left out before it)" if left_out else ""
         line = f"{self.formatTime(record)} {record.levelname} {record.name} {record.getMessage()}{note}"
-        lines = [line.translate(_CONTROLS)]
+        lines = [escaped(line)]
         if record.exc_info:
-            lines += ["    " + line.translate(_CONTROLS) for line in self.formatException(record.exc_info).splitlines()]
+            lines += ["    " + escaped(line) for line in self.formatException(record.exc_info).splitlines()]
         return "\n".join(lines)
 
 
@@ -74,7 +89,7 @@ class JsonFormatter(logging.Formatter):
             told["left_out"] = left_out
         if record.exc_info:
             told["error"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(_writable(told), enc_hook=str).decode().translate(_CONTROLS)
+        return escaped(msgspec.json.encode(_writable(told), enc_hook=str).decode())
 
 
 def _writable(value: Any) -> Any:

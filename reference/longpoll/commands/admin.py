@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import click
+from rich.text import Text
 
 from longpoll.commands.client import read_start
-from longpoll.output import emit_json, fail, json_option, out, table, user_mistakes
+from longpoll.output import cell_of, emit_json, fail, json_option, out, table, user_mistakes
 from longpoll.server_options import Server, server_options
 from longpoll_broker.errors import ClientError, ConfigError
 from longpoll_broker.service.client import Admin, StartAt
@@ -129,7 +130,10 @@ def groups(*, server: Server, as_json: bool) -> None:
     if as_json:
         emit_json({"groups": [_group_fields(group) for group in found]})
         return
-    rows = [(group.name, ", ".join(group.brokers), len(group.members), "\n".join(group.members)) for group in found]
+    rows = [
+        (group.name, ", ".join(group.brokers), len(group.members), Text("\n").join(map(cell_of, group.members)))
+        for group in found
+    ]
     table("Consumer groups", ("group", "brokers", "members", "client ids"), rows)
 
 

@@ -114,7 +114,8 @@ def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, list[str]]:
             continue
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals:
-            raise ConfigError(f"{path}, line {number}: {text!r} is not KEY=VALUE")
+            # The line is not shown: it may be what is secret.
+            raise ConfigError(f"{path}, line {number} is not KEY=VALUE; write it so, or put # before it")
         if name not in BROKER_KEYS and name not in STORE_KEYS:
             unknown.append(name)
             continue

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final, get_args
 
 import click
-import msgspec
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.output import (
@@ -24,6 +23,7 @@ from longpoll.output import (
     emit_json,
     err,
     json_option,
+    json_text,
     out,
     progress_bar,
     table,
@@ -43,7 +43,7 @@ RENDERERS: Final[dict[str, Callable[[Result], str]]] = {
     ".html": render_html,
     ".md": render_markdown,
     ".xml": render_junit,
-    ".json": lambda result: msgspec.json.encode(result).decode(),
+    ".json": json_text,
 }
 """By the end of the report's name."""
 _FINDINGS_SHOWN_MAX: Final = 10

@@ -1,0 +1,356 @@
+"""Every command, found in the tree of them, with names that steer terminals: in its call, and in what it is told.
+
+First each option and argument of each command is given such a text. Then a broker is filled with such names, its store
+and its history with it, and every command that shows somebody's names is run on them. A command that is in neither list
+is red, so that a new one cannot be forgotten.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+from attrs import frozen
+from click.testing import CliRunner, Result
+
+from longpoll import output
+from longpoll.cli import main
+from longpoll.guard import printable
+from longpoll_broker.logs import JsonFormatter, TextFormatter
+from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.service.broker import Broker
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
+from longpoll_broker.wire.codes import RequestCode
+from longpoll_judge.schema import DEFAULTS
+
+NAMES: Final = (
+    "[/x]",
+    "a[red]b",
+    "a\x1b[2Jb",
+    "a\u202eb\u2066c\U000e0041",
+    "a\nFORGED line",
+    "a\r\x07b\x9bc",
+    "<b>&'\"",
+)
+ALL: Final = "[/x]a[red]b\x1b[2J\u202e\nFORGED line"
+UNSEEN: Final = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
+EXITS: Final = frozenset({0, 1, 2, 3})
+SECRET: Final = "topsecret7"  # noqa: S105 - what must not be shown
+Words = tuple[str, ...]
+
+
+def leaves(command: click.Command = main, path: Words = ()) -> Iterator[tuple[Words, click.Command]]:
+    """Every command that is no group, with the words that lead to it."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from leaves(found, (*path, name))
+
+
+LEAVES: Final = dict(leaves())
+QUICK_END: Final[dict[str, Sequence[str]]] = {
+    "check": ("--policy=none such",),
+    "prove": ("--policy=none such",),
+    "ablate": ("--policy=none such",),
+    "properties": ("--policy=none such",),
+    "export": ("--policy=none such",),
+    "serve": ("--listen=nowhere", "--name-server=nowhere"),
+    "verify": ("--broker=nowhere",),
+    "observe": ("--broker=nowhere",),
+}
+"""What has a command end at once that would otherwise work for long, or until it is stopped."""
+NOWHERE: Final = "--name-server=127.0.0.1:1"
+
+
+def run(words: Sequence[str]) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(main, list(words))
+
+
+def assert_harmless(result: Result, words: Sequence[str]) -> None:
+    """An exit code of ours, no traceback, nothing that steers, and no line that somebody else has begun."""
+    shown = result.output
+    assert result.exit_code in EXITS, (words, result.exit_code, shown)
+    assert "Traceback" not in shown, (words, shown)
+    assert UNSEEN.search(shown) is None, (words, shown)
+    forged = [line for line in shown.splitlines() if line.lstrip(" │|").startswith("FORGED")]
+    assert forged == [], (words, shown)
+
+
+def calls() -> Iterator[tuple[str, list[str]]]:
+    """Each command with each of its options and arguments set to a hostile text."""
+    for path, command in LEAVES.items():
+        for wrong in command.params:
+            if not (isinstance(wrong, click.Option) and wrong.is_flag):
+                yield f"{' '.join(path)} {wrong.opts[0]}", [*path, *words_of(path, command, wrong)]
+
+
+def words_of(path: Words, command: click.Command, wrong: click.Parameter) -> list[str]:
+    """What follows the command's name: what has it end soon, what it needs, and the hostile text in its place."""
+    options, arguments = list(QUICK_END.get(path[0], ())), []
+    if not options and any("--name-server" in one.opts for one in command.params):
+        options.append(NOWHERE)
+    for one in command.params:
+        value = ALL if one is wrong else "1"
+        if one is not wrong and not one.required:
+            continue
+        if isinstance(one, click.Option):
+            options += [one.opts[0], value]
+        else:
+            arguments.append(value)
+    return [*options, *arguments]
+
+
+CALLS: Final = dict(calls())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _wide() -> Iterator[None]:
+    """Tables of any width, so that no name is cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        for console in (output.out, output.err):
+            patch.setattr(console, "_width", 2_000)
+        yield
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_hostile_text_in_a_call_is_shown_as_it_is(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever option or argument it is given to; it is the user's mistake, or of no matter."""
+    monkeypatch.chdir(tmp_path)
+    assert_harmless(run(CALLS[name]), CALLS[name])
+
+
+# -- names that a broker was told ------------------------------------------------------------------------------------
+
+
+@frozen
+class World:
+    """A broker whose clients have hostile names, what it stored, and what it recorded."""
+
+    names: str
+    """Its name server's address."""
+    store: Path
+    history: Path
+    scratch: Path
+
+
+def heartbeat(name: str) -> bytes:
+    """A member of a group, all of it named so."""
+    subscription = {"topic": name, "subString": name, "subVersion": 1, "expressionType": "TAG"}
+    group = {
+        "groupName": name, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": [subscription],
+    }  # fmt: skip
+    return json.dumps({"clientID": name, "producerDataSet": [{"groupName": name}], "consumerDataSet": [group]}).encode()
+
+
+def fill(broker: Broker) -> list[RawClient]:
+    """Topics, groups, members, messages and offsets with every name; the members' connections."""
+    members = []
+    for name in NAMES:
+        client = RawClient(broker.address)
+        members.append(client)
+        client.call(RequestCode.HEART_BEAT, {}, heartbeat(name))
+        group = json.dumps({"groupName": name, "consumeEnable": True}).encode()
+        client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)
+        for topic in (name, "Plain"):
+            fields = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+            client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+            properties = f"TAGS\x01{name}\x02KEYS\x01{name}\x02mine\x01{name}\x02"
+            client.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic, 0, properties), name.encode())
+            client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0, group=name, subscription=name))
+            place = {"topic": topic, "queueId": "0", "consumerGroup": name, "commitOffset": "1"}
+            client.call(RequestCode.UPDATE_CONSUMER_OFFSET, place)
+    wait_until(lambda: broker.store.dispatched_end == broker.store.log_end)
+    return members
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The broker, while it runs; its history is a second one's that has ended."""
+    directory = tmp_path_factory.mktemp("world")
+    for part in ("ended", "store"):
+        record = directory / "history" if part == "ended" else directory / "open"
+        broker = Broker.start(
+            RealRuntime(), str(directory / part), store_config=SMALL_STORE, record_directory=str(record)
+        )
+        with broker:
+            members = fill(broker)
+            if part == "store":
+                host, port = broker.name_server_address
+                yield World(f"--name-server={host}:{port}", directory / "ended", directory / "history", directory)
+            for member in members:
+                member.close()
+
+
+REPORTS: Final = ("html", "md", "xml", "json")
+"""Endings of the judge's report."""
+SHOWN: Final[dict[str, Callable[[World, str], Sequence[Sequence[str]]]]] = {
+    "send": lambda world, name: [("send", name, "x", f"--tag={name}", f"--key={name}", f"--group={name}", world.names)],
+    "consume": lambda world, name: [
+        ("consume", "Plain", f"--group=new-{NAMES.index(name)}", "--from=first", "--count=3", "--wait=5", world.names),
+        ("consume", name, f"--group={name}", "--count=1", "--wait=0.3", world.names),
+    ],
+    "topics": lambda world, name: [("topics", world.names), ("topics", name, "--queues=2", world.names)],
+    "groups": lambda world, _name: [("groups", world.names)],
+    "offsets": lambda world, name: [
+        ("offsets", f"--group={name}", world.names),
+        ("offsets", f"--group={name}", f"--topic={name}", world.names),
+    ],
+    "store dump": lambda world, name: [
+        ("store", "dump", str(world.store)),
+        ("store", "dump", str(world.store), f"--topic={name}", "--what=queues"),
+    ],
+    "store show": lambda world, name: [
+        ("store", "show", str(world.store)),
+        ("store", "show", str(world.store), f"--topic={name}"),
+        ("store", "show", str(world.store), "--topic=Plain", "--queue=0"),
+        ("store", "show", str(world.store), f"--topic={name}", f"--key={name}"),
+    ],
+    "store verify": lambda world, _name: [("store", "verify", str(world.store))],
+    "judge": lambda world, name: [
+        ("judge", str(made_wrong(world, name)), "--engine=local", f"--report={world.scratch / 'report'}.{kind}")
+        for kind in REPORTS
+    ],
+    "history convert": lambda world, name: [
+        ("history", "convert", str(world.history), str(world.scratch / f"parquet-{NAMES.index(name)}"), "--to=parquet"),
+    ],
+    "history steps": lambda world, name: [
+        ("history", "steps", str(world.history), str(world.scratch / "steps"), f"--topic={name}"),
+    ],
+}  # fmt: skip
+"""What commands show names of strangers, and how each is asked for them."""
+NOBODYS: Final = {
+    "check": "the law's own names", "prove": "the same", "explain": "the same", "coverage": "the same",
+    "export": "the same", "ablate": "the same", "policies": "the same", "properties": "the same",
+    "serve": "the log: below", "observe": "the log: below", "verify": "names of its own; texts of brokers: test_page",
+}  # fmt: skip
+"""What shows none but those of its call, and why."""
+
+
+def made_wrong(world: World, name: str) -> Path:
+    """A copy of the history in which pulls are answered with what is not so, and topics and tags are hostile."""
+    wrong = world.scratch / f"wrong-{NAMES.index(name)}"
+    if wrong.exists():
+        return wrong
+    wrong.mkdir()
+    (wrong / "meta.json").write_bytes((world.history / "meta.json").read_bytes())
+    for part in world.history.glob("part-*.ndjson"):
+        lines = []
+        for text in part.read_text("utf-8").splitlines():
+            event = json.loads(text)
+            if event["event"] == "answer_sent" and event.get("topic") == "Plain":
+                event["topic"] = name
+                event["offset_next"] = 999
+            if event["event"] == "message_acknowledged":
+                event["tag"] = name
+                event["queue_offset"] = event.get("queue_offset", 0) + 1_000
+            lines.append(json.dumps(event))
+        (wrong / part.name).write_text("\n".join(lines) + "\n", "utf-8")
+    return wrong
+
+
+def test_every_command_is_in_one_of_the_lists() -> None:
+    """A new command says what it shows."""
+    assert {" ".join(path) for path in LEAVES} == SHOWN.keys() | NOBODYS.keys()
+    assert not SHOWN.keys() & NOBODYS.keys()
+    assert {"topic", "tag", "group"} <= DEFAULTS.keys()
+
+
+@pytest.mark.parametrize("as_json", [False, pytest.param(True, marks=pytest.mark.long)], ids=["for people", "--json"])
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+@pytest.mark.parametrize("command", SHOWN)
+def test_names_that_a_command_is_told_are_shown_as_they_are(
+    command: str, name: str, as_json: bool, world: World
+) -> None:
+    """In a table or a line for people, as JSON, and in the report's page."""
+    for words in SHOWN[command](world, name):
+        asked = [*words, *(["--json"] if as_json else [])]
+        result = run(asked)
+        assert_harmless(result, asked)
+        if command == "judge":
+            file = Path(asked[3].partition("=")[2])
+            page = file.read_text("utf-8")
+            assert UNSEEN.search(page) is None, (file, page)
+            assert "<b>&'" not in page or file.suffix == ".json"
+            # An end of a line is none in HTML and XML.
+            forged = [line for line in page.splitlines() if line.lstrip(" |").startswith("FORGED")]
+            assert forged == [] or file.suffix in {".html", ".xml"}
+
+
+def test_names_are_not_left_out(world: World) -> None:
+    """Each is there, letter for letter."""
+    shown = {command: run([command, world.names]).output for command in ("topics", "groups")}
+    for name in ("[/x]", "a[red]b", printable("a\x1b[2Jb"), printable(NAMES[3])):
+        assert name in shown["groups"]
+    judged = run(
+        ["judge", str(made_wrong(world, "a[red]b")), "--engine=local", f"--report={world.scratch / 'told.html'}"]
+    )
+    assert judged.exit_code == 1
+    assert "a[red]b" in judged.output
+    assert html.escape("a[red]b") in (world.scratch / "told.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+@pytest.mark.parametrize("formatter", [TextFormatter, JsonFormatter])
+def test_a_line_of_the_log_is_one_line(name: str, formatter: type[logging.Formatter]) -> None:
+    """Whatever a name holds; a traceback has lines of its own, below."""
+    record = logging.LogRecord("longpoll", logging.WARNING, "p", 1, "group %s", (name,), None)
+    written = formatter().format(record)
+    assert UNSEEN.search(written) is None
+    assert "\n" not in written
+
+
+BROKEN_FILES: Final = {
+    "plain_acl.yml": (
+        f"accounts:\n- accessKey: aaaaaaa\n  secretKey: {SECRET}\n  admin: [",
+        f"accounts:\n- accessKey: aaaaaaa\n  secretKey: [{SECRET}]\n",
+        f'accounts:\n- accessKey: "\x1b[2J{ALL!r}"\n  secretKey: {SECRET}\n  nonsense: {SECRET}\n',
+        f"{SECRET}",
+        f"accounts: {SECRET}",
+        f"accounts:\n- {SECRET}: 1\n",
+        f"accounts:\n- accessKey: short\n  secretKey: {SECRET}\n",
+    ),
+    "broker.conf": (
+        f"flushDiskType={ALL}\n",
+        "listenPort=[/x]a[red]b\x1b[2J\n",
+        "[/x]\x1b[2J=1\nbrokerName=a\u202eb\n",
+        f"secretKey={SECRET}\nlistenPort=x\n",
+        f"no key and no value {SECRET}\n",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "number"), [(file, number) for file, texts in BROKEN_FILES.items() for number in range(len(texts))]
+)
+def test_broken_files_are_told_of_without_what_is_secret(file: str, number: int, tmp_path: Path) -> None:
+    """One sentence, exit code 2."""
+    (tmp_path / file).write_text(BROKEN_FILES[file][number], "utf-8")
+    option = "--acl" if file.endswith("yml") else "--config"
+    words = ["serve", f"{option}={tmp_path / file}", f"--store={tmp_path / 'store'}", "--listen=nowhere"]
+    result = run(words)
+    assert_harmless(result, words)
+    assert result.exit_code == 2
+    assert SECRET not in result.output
+
+
+def test_planted_a_table_that_shows_names_as_they_come_is_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terminal is cleared, and a line forged."""
+    monkeypatch.setattr(output, "printable", lambda text: text)
+    with pytest.raises(AssertionError):
+        assert_harmless(run(["groups", world.names]), [])
