@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longpoll_broker.service.observe import arrival
-from longpoll_broker.service.observe.arrival import RECOVER_NS, STEP, Arrivals
+from longpoll_broker.service.observe.arrival import BURST, RECOVER_NS, STEP, Arrivals
 
 SETTLE = 10
 HELD_MAX = 4 * STEP
@@ -70,6 +70,28 @@ def test_a_sender_that_used_up_what_it_was_permitted_may_take_long_to_go_on() ->
     one.looked(later_ns + SETTLE, 4_000)
     one.read = 4_000
     assert one.since_ns == later_ns
+
+
+@pytest.mark.parametrize(("size", "settled_ns"), [(BURST, SETTLE), (BURST + 1, RECOVER_NS)])
+def test_a_sender_of_much_is_given_longer(size: int, settled_ns: int) -> None:
+    """Though it was permitted more: its kernel keeps some of a burst back for reasons of its own."""
+    one = arrivals()
+    one.acknowledged(120, 10 * BURST)
+    one.read = size
+    one.looked(121, size)
+    one.acknowledged(121, 10 * BURST)
+    one.looked(121 + settled_ns - 1, size)
+    assert one.since_ns < 121
+    one.looked(121 + settled_ns, size)
+    assert one.since_ns == 121 + settled_ns
+
+
+def test_what_nobody_looks_at_is_not_kept_for_ever() -> None:
+    """A client that always sends: its connection is acknowledged again and again, and never seen empty."""
+    one = arrivals()
+    for number in range(10_000):
+        one.acknowledged(1_000_000 * number, number)
+    assert len(one._permits) < 100
 
 
 def test_a_look_ahead_binds_what_comes_later_and_not_what_lies_there() -> None:

@@ -31,6 +31,7 @@ QUICK = {
 }
 """By name: what the client does, the size of most answers, one of how many has 3 MB, and whether small ones leave."""
 THOROUGH = {
+    "one by one": (Load(1_000, rows=(1,), connections=4), 300, 0, True),
     "bursts": (Load(400_000), 2_000, 0, True),
     "always busy": (Load(400_000, rows=(5_000,), connections=1, pauses=False), 2_000, 0, True),
     "20 KB each": (Load(200_000, pauses=False), 20_000, 0, True),

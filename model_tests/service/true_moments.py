@@ -318,7 +318,8 @@ class Comparison:
     def __str__(self) -> str:
         return (
             f"{self.answers} answers, {self.answers_outside} outside (by {self.worst_ms:.1f} ms at most), width p50 "
-            f"{self.width_ms(0.5):.1f} ms, p99 {self.width_ms(0.99):.1f} ms; {self.requests} requests, "
+            f"{self.width_ms(0.5):.1f} ms, p99 {self.width_ms(0.99):.1f} ms, max {self.width_ms(1.0):.1f} ms; "
+            f"{self.requests} requests, "
             f"{self.requests_outside} outside"
         )
 
