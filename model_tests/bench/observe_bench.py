@@ -4,7 +4,8 @@
 
 Broker, relay and proxy are a process each; the three ways are asked in turns, round by round, so that a busy machine
 disturbs all alike. What counts is what a way adds to the direct one's median: the proxy may add at most twice what the
-bare relay adds. Leaves out the judging (`judge_bench`).
+bare relay adds. Where the machine has other work, the processor time of relay and proxy says more than that. Leaves out
+the judging (`judge_bench`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ ADDED_MAX = 2.0
 """The most that the proxy may add, as a multiple of what the bare relay adds."""
 IN_FLIGHT = 64
 BATCHES = 40
+MESSAGES = BATCHES * IN_FLIGHT
 END_S = 20.0
 COMMAND = (sys.executable, "-c", "from longpoll.cli import main; main()")
 BODY = bytes(128)
@@ -70,13 +72,13 @@ def relay(target: Way) -> None:
 
 
 @contextmanager
-def process(*command: str) -> Iterator[str]:
-    """A process of the bench, from its ready line to its end; the address in it."""
+def process(*command: str) -> Iterator[tuple[str, int]]:
+    """A process of the bench, from its ready line to its end; the address in it, and the process' id."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
         try:
             words = dict(word.split("=", 1) for word in started.stdout.readline().split()[1:])
-            yield words["broker"].rsplit("@", 1)[-1]
+            yield words["broker"].rsplit("@", 1)[-1], started.pid
         finally:
             started.send_signal(signal.SIGTERM)
             started.wait(END_S)
@@ -86,6 +88,12 @@ def way(text: str) -> Way:
     """An address, or a port on loopback."""
     host, _colon, port = text.rpartition(":")
     return host or "127.0.0.1", int(port)
+
+
+def spent_us(process_id: int) -> float:
+    """The processor time of all threads of a process."""
+    tasks = Path(f"/proc/{process_id}/task").iterdir()
+    return sum(int((task / "schedstat").read_text("ascii").split()[0]) for task in tasks) / 1e3
 
 
 def call(client: RawClient) -> float:
@@ -117,7 +125,7 @@ def sends(client: RawClient) -> float:
     for _ in range(BATCHES):
         client.send_bytes(request * (IN_FLIGHT - 1))
         client.call(RequestCode.SEND_MESSAGE_V2, send_fields("BENCH", 2), BODY)
-    return (perf_counter_ns() - begun_ns) / 1e3 / (BATCHES * IN_FLIGHT)
+    return (perf_counter_ns() - begun_ns) / 1e3 / MESSAGES
 
 
 def measure(clients: dict[str, RawClient], work: Callable[[RawClient], float], rounds: int) -> dict[str, list[float]]:
@@ -147,11 +155,11 @@ def main() -> int:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         any_port = "127.0.0.1:0"
-        broker = stack.enter_context(
+        broker, _broker_id = stack.enter_context(
             process(*COMMAND, "serve", "--listen", any_port, "--name-server", any_port, "--store", str(directory / "s"))
         )
-        bare = stack.enter_context(process(sys.executable, __file__, "--relay", broker))
-        proxy = stack.enter_context(
+        bare, bare_id = stack.enter_context(process(sys.executable, __file__, "--relay", broker))
+        proxy, proxy_id = stack.enter_context(
             process(*COMMAND, "observe", "--listen", any_port, "--broker", broker, "--record", str(directory / "h"))
         )
         clients = {
@@ -160,8 +168,13 @@ def main() -> int:
         }
         send_message(clients["direct"], "BENCH", BODY)
         results = {}
-        for work, rounds in ((call, arguments.rounds), (wake, arguments.rounds), (sends, 20)):
-            results[work.__name__] = summary(measure(clients, work, rounds))
+        ids = {"bare relay": bare_id, "observe": proxy_id}
+        for work, rounds, units in ((call, arguments.rounds, 1), (wake, arguments.rounds, 1), (sends, 20, MESSAGES)):
+            before_us = {name: spent_us(process_id) for name, process_id in ids.items()}
+            rows = summary(measure(clients, work, rounds))
+            for name, process_id in ids.items():
+                rows[name]["processor"] = (spent_us(process_id) - before_us[name]) / (rounds * units)
+            results[work.__name__] = rows
     if arguments.json:
         sys.stdout.write(msgspec.json.encode({"us": results, "seconds": monotonic() - begun_s}).decode() + "\n")
     else:
@@ -187,11 +200,12 @@ def summary(figures: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 
 def show(results: dict[str, dict[str, dict[str, float]]]) -> None:
     """A table, us."""
-    sys.stdout.write(f"\n{'us':8}{'way':12}{'p50':>9}{'p99':>9}{'added':>9}{'x relay':>9}\n")
+    sys.stdout.write(f"\n{'us':8}{'way':12}{'p50':>9}{'p99':>9}{'added':>9}{'x relay':>9}{'processor':>11}\n")
     for work, ways in results.items():
         for name, row in ways.items():
             sys.stdout.write(
-                f"{work:8}{name:12}{row['p50']:9.1f}{row['p99']:9.1f}{row['added']:9.1f}{row['added_ratio']:9.2f}\n"
+                f"{work:8}{name:12}{row['p50']:9.1f}{row['p99']:9.1f}{row['added']:9.1f}{row['added_ratio']:9.2f}"
+                f"{row.get('processor', 0):11.1f}\n"
             )
 
 
