@@ -10,10 +10,13 @@ import pytest
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import situations
+from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.situations import situations_of
 from longpoll_spec.engines.smt import PLAIN, prove_model
-from longpoll_spec.engines.smt_any import READ
+from longpoll_spec.engines.smt_any import READ, worlds_within
+from longpoll_spec.engines.smt_runs import explored
 from longpoll_spec.engines.smt_worlds import WORLDS, chosen, prove_worlds, unstated, verdicts, worst
+from longpoll_spec.engines.tokens import parse
 from longpoll_spec.errors import UnknownPropertyError, UnknownWorldError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
@@ -22,6 +25,7 @@ from longpoll_spec.state.variables import SWITCHES
 from longpoll_spec.terms import FALSE, Term, const, nodes, rebuild
 from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.slips import slipped
+from longpoll_spec.testing.traces import breaks_its_property
 from longpoll_spec.testing.zoo import NAMED
 
 OURS = ("strict", "strict-clone")
@@ -64,6 +68,54 @@ def test_they_are_refuted_for_any_number_in_every_world(slip: str, policy: str) 
 
     assert {each.name: each.whole for each in proofs} == dict.fromkeys(WORLDS, "refuted")
     assert {each.found.proof.verdict(name) for each in proofs for name in told} == {"refuted"}
+
+
+def _broken_by_runs(policy: str, slip: str, world: str) -> dict[str, str]:
+    """What exploring breaks in the world, or the first smaller one of it, and the runs."""
+    make = partial(_planted, policy, slip)
+    for smaller in worlds_within(WORLDS[world]):
+        names = [item.name for item in properties_of(make(attrs.evolve(smaller, requests=2))) if item.kind == "always"]
+        found = explored(make, smaller, 2, names)
+        if found:
+            return {name: run.token for name, run in found.items() if run.token is not None}
+    return {}
+
+
+def _has(policy: str, slip: str, world: str) -> bool:
+    model = law_of(preset(policy), attrs.evolve(WORLDS[world], requests=1))
+    return bool(model.named(NAMED[slip][0]))
+
+
+NO_MISTAKE = {("notify_each renews_what_it_keeps", "plain")}
+"""Whoever a dispatcher keeps in the plain world has come in the same tick, and has its deadline anyway."""
+IN_WORLDS = [
+    (policy, slip, world)
+    for policy in OURS
+    for slip in NAMED
+    for world in WORLDS
+    if (slip, world) not in NO_MISTAKE and _has(policy, slip, world)
+]
+
+
+@pytest.mark.parametrize("case", quick_if(IN_WORLDS, lambda case: case == ("strict", "tick stops_at_one", "plain")))
+def test_every_named_slip_is_broken_by_a_run_in_every_world(case: tuple[str, str, str]) -> None:
+    """Exploring the worlds of a proof finds a run, which replays on the slipped law and breaks what it says."""
+    policy, slip, _world = case
+    found = _broken_by_runs(*case)
+
+    assert found
+    for name, token in found.items():
+        named = parse(token)
+        model = _planted(policy, slip, named.bounds)
+        trace = trace_of(model, [model.actions[index] for index in named.actions], name)
+        assert breaks_its_property(trace)
+
+
+def test_the_law_itself_is_broken_by_no_run() -> None:
+    """Without a slip the same search finds nothing: it can tell."""
+    names = [item.name for item in properties_of(law_of(STRICT, attrs.evolve(PLAIN, requests=2)))]
+
+    assert explored(partial(law_of, STRICT), PLAIN, 2, names) == {}
 
 
 def _switched_off(term: Term) -> Term:

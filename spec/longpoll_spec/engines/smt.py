@@ -30,6 +30,7 @@ from longpoll_spec.engines.smt_inductive import (
     induction,
     prover_of,
 )
+from longpoll_spec.engines.smt_runs import explored
 from longpoll_spec.invariant import strengthening_of
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property, select
@@ -42,7 +43,8 @@ REQUESTS: Final = 8
 TIMEOUT_S: Final = 10.0
 """For one question to the solver, and for the whole search for a run that breaks one property."""
 DEPTH_MAX: Final = 13
-"""Steps of the longest run that is tried; the deepest known race of a policy takes 11 (strict-clone: 12)."""
+"""Steps of the longest run that is unrolled; the deepest known race of a policy takes 11 (strict-clone: 12). Who
+asks for shorter ones gets no longer ones either: nothing is explored then."""
 REQUESTS_IN_RUNS: Final = 2
 PLAIN: Final = Bounds("proof", messages=None)
 """The world of a proof: its messages are not counted, and it has one queue, one tag and no aspect."""
@@ -195,7 +197,7 @@ def _why(made: Induction, item: Property) -> Outcome:
 
 @frozen
 class _Runs:
-    """How runs are looked for: with one request, then with two for what one does not break."""
+    """How runs are looked for: by exploring, then by unrolling, with one request and with two for the rest."""
 
     world: Bounds
     model_of: Callable[[Bounds], Model]
@@ -205,6 +207,9 @@ class _Runs:
 
     def search(self, requests: int, names: Sequence[str], made: Induction) -> Mapping[str, Refutation]:
         found: dict[str, Refutation] = {}
+        if self.depth_max >= DEPTH_MAX:
+            few = min(requests, REQUESTS_IN_RUNS)
+            found.update(explored(self.model_of, self.world, few, names, self.report))
         for count in range(1, min(requests, REQUESTS_IN_RUNS) + 1):
             left = [name for name in names if name not in found or found[name].token is None]
             if left:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import attrs
 from attrs import frozen
 
-from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds
+from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds
 from longpoll_spec.engines.smt import (
     DEPTH_MAX,
     PLAIN,
@@ -33,6 +33,7 @@ from longpoll_spec.engines.smt import (
 )
 from longpoll_spec.engines.smt_any_rest import NotUniformError, Rests, Witness
 from longpoll_spec.engines.smt_inductive import Outcome, Prover, implied, induction, parts_of, prover_of
+from longpoll_spec.engines.smt_runs import explored
 from longpoll_spec.engines.symmetry import is_representative, is_symmetric, slot_of, slots_of
 from longpoll_spec.invariant import strengthening_of
 from longpoll_spec.law import law_of, properties_of
@@ -189,10 +190,13 @@ def _runs(
 ) -> Iterator[Obligation]:
     """For each name the run that breaks it, or that none is known: what two requests cannot break is unknown here.
 
-    A run is looked for where the least can happen besides: in a world with one aspect, before the whole.
+    A run is looked for where the least can happen besides: in a world with one aspect, before the whole. All of these
+    are explored before a solver unrolls the first.
     """
     found: dict[str, Obligation] = {}
-    for smaller in _worlds_within(world):
+    if depth_max >= DEPTH_MAX:
+        found.update(_explored(make, world, names, report))
+    for smaller in worlds_within(world):
         model = make(attrs.evolve(smaller, requests=REQUESTS_IN_RUNS))
         stated = {item.name for item in properties_of(model)}
         left = [name for name in names if name in stated and (name not in found or found[name].token is None)]
@@ -206,12 +210,23 @@ def _runs(
     yield from (found[name] for name in names)
 
 
-def _worlds_within(world: Bounds) -> Iterator[Bounds]:
+def _explored(
+    make: ModelOf, world: Bounds, names: Sequence[str], report: Report | None
+) -> Iterator[tuple[str, Obligation]]:
+    """What exploring breaks, in the first of the smaller worlds in which it does."""
+    left = list(names)
+    for smaller in worlds_within(world):
+        for name, run in explored(make, smaller, REQUESTS_IN_RUNS, left, report).items():
+            left.remove(name)
+            yield name, Obligation(name, "bounded", "refuted", run.seconds, run.token, run.depth)
+
+
+def worlds_within(world: Bounds) -> Iterator[Bounds]:
     """The plain world, those with one of the aspects of `world`, and itself."""
     yield PLAIN
-    for each in EXPLORATIONS.values():
+    for each in (TIMEOUTS["timeout"], *EXPLORATIONS.values()):
         if each.aspects <= world.aspects and each.queues <= world.queues and each.tags <= world.tags:
-            yield attrs.evolve(each, name=PLAIN.name, messages=None)
+            yield attrs.evolve(each, name=PLAIN.name, messages=None, hold_ticks=PLAIN.hold_ticks)
     if world != PLAIN:
         yield world
 

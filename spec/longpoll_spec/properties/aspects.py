@@ -143,7 +143,6 @@ def return_is_whole(model: Model) -> Property | None:
 
 
 def _breaking_off(model: Model) -> Wrong:
-    queues = model.state.queues
-    for action, queue in zip(model.named("return_take"), queues, strict=True):
-        others = [other.return_due for other in queues if other is not queue]
+    for action in model.named("return_take"):
+        others = [other.return_due for other in model.state.queues if other.name not in action.actors]
         yield action, any_of(due & ~after(due, action.effect) for due in others)

@@ -43,8 +43,8 @@ def round_is_whole(model: Model) -> Property | None:
 
 def _cut_short(model: Model) -> Wrong:
     queues = model.state.queues
-    for action, queue in zip(model.named("scan_throws"), queues, strict=True):
-        others = [other for other in queues if other is not queue]
+    for action in model.named("scan_throws"):
+        others = [other for other in queues if other.name not in action.actors]
         to_come = [model.state.round_is_due | other.unscanned for other in others]
         still = [after(other.unscanned, action.effect) for other in others]
         yield action, any_of(before & ~then for before, then in zip(to_come, still, strict=True))

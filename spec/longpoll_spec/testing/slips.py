@@ -22,7 +22,7 @@ from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.compile_python import Packed, question, successors
 from longpoll_spec.law import assemble
-from longpoll_spec.model import Action, Model
+from longpoll_spec.model import ACTION_NAMES, Action, Model
 from longpoll_spec.policy import Policy
 from longpoll_spec.state import State, state_of
 from longpoll_spec.state.shared import THREADS
@@ -152,11 +152,10 @@ def slips_of(policy: Policy, bounds: Bounds) -> Iterator[Slip]:
 
 
 def slipped(policy: Policy, bounds: Bounds, name: str, change: Change) -> Model:
-    """The model in which every instance of action `name` is changed."""
+    """The model in which every instance of action `name` is changed; under bounds that lack it, the law as it is."""
+    assert name in ACTION_NAMES, f"the law has no action {name}"
     state = state_of(policy, bounds)
-    actions = list(actions_of(state))
-    assert any(action.name == name for action in actions), f"{policy.name} has no action {name}"
-    return assemble(state, [change(state, action) if action.name == name else action for action in actions])
+    return assemble(state, [change(state, action) if action.name == name else action for action in actions_of(state)])
 
 
 def without(policy: Policy, bounds: Bounds, name: str) -> Model:
