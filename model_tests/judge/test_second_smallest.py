@@ -173,3 +173,67 @@ def test_a_pull_that_may_not_be_held_has_two_seconds(watched_ms: int, verdict: s
     (asked, _answer), good = pull(50, "1-2", 0, 19, end=0), pull(20, "1-1", 0, 19, end=0)
     told = watched(10, 50 + watched_ms, good, [asked])
     assert agreed(history(told, policy=""), tmp_path) == verdict
+
+
+@pytest.mark.parametrize(("took_ms", "verdict"), [(2_000, "valid"), (2_200, "invalid")])
+def test_a_question_for_an_offset_has_two_seconds(took_ms: int, verdict: str, tmp_path: Path) -> None:
+    """A late answer is as late as none."""
+    about = {"topic": "T", "queue": 0, "connection": "2", "request": "2-1"}
+    asked = {"at": 50, "event": "request_received", "code": 14, "group": "g", **about}
+    answer = {"at": 50 + took_ms, "event": "answer_sent", "code": 0, "offset": 0, **about}
+    assert agreed(history(watched(10, 3_000, [asked, answer])), tmp_path) == verdict
+
+
+@pytest.mark.parametrize(("committed", "verdict"), [(3, "valid"), (2, "invalid")])
+def test_a_pull_that_is_refused_in_the_end_may_have_committed(committed: int, verdict: str, tmp_path: Path) -> None:
+    """It was read, and held, and its topic was deleted before it was answered; the group asked in between."""
+    place = {"topic": "T", "queue": 0, "group": "g", "connection": "2"}
+    asked, answer = pull(40, "1-2", 0, 17, end=0, took=60, may_hold=True, timeout_ms=90, commit_offset=committed)
+    refused = {key: answer[key] for key in ("at", "event", "topic", "queue", "request", "connection", "code")}
+    events: list[Told] = []
+    for number, (at, offset) in enumerate([(20, 1), (60, 3)]):
+        name = {"request": f"2-{number}"}
+        events.append({"at": at, "event": "request_received", "code": 14, **place, **name})
+        events.append({"at": at + 1, "event": "answer_sent", "code": 0, "offset": offset, **place, **name})
+    assert agreed(history(watched(10, 900, [*events[:2], asked, *events[2:], refused])), tmp_path) == verdict
+
+
+@pytest.mark.parametrize(("tag", "verdict"), [("", "unknown"), ("a", "unknown")])
+def test_an_append_of_an_earlier_life_tells_no_tag(tag: str, verdict: str, tmp_path: Path) -> None:
+    """The append of the acknowledged message is in a hole; the one with its offset was deleted with its topic."""
+    first = [shown(50, 1)[0] | {"tag": "b"}, *acknowledged(51, 0)]
+    first[1]["tag"] = "b"
+    hole = [{"at": 7_000, "event": "lost", "lost_count": 1}]
+    later = [acknowledged(7_001, 0)[0] | ({"tag": tag} if tag else {})]
+    told = watched(10, 9_900, first, deleted(60), hole, later, pull(9_000, "1-2", 0, 0, end=1))
+    assert agreed(history(told), tmp_path) == verdict
+
+
+def test_a_message_that_came_while_its_topic_was_deleted_may_be_there(tmp_path: Path) -> None:
+    """It was appended two milliseconds after the deletion was asked for: before it took effect, or after."""
+    later = (shown(7_000, 2), pull(9_000, "1-2", 0, 0, end=2))
+    told = watched(10, 9_900, shown(50, 1), deleted(60), shown(62, 1), *later)
+    assert agreed(history(told), tmp_path) == "valid"
+
+
+def test_an_answer_without_a_code_is_damage_and_no_second_answer(tmp_path: Path) -> None:
+    """Another event that was given the name of an answer makes nobody answer twice."""
+    asked, answer = pull(50, "1-2", 0, 19, end=0)
+    damaged = {"at": 52, "event": "answer_sent", "topic": "T", "queue": 0, "request": "1-2"}
+    assert agreed(history(watched(10, 900, [asked, answer, damaged])), tmp_path) == "unknown"
+
+
+@pytest.mark.parametrize(("at", "verdict"), [(20, "valid"), (51.5, "invalid")])
+def test_nothing_is_held_before_it_came(at: float, verdict: str, tmp_path: Path) -> None:
+    """A hold that lies before the receipt of its pull says nothing of the time in between."""
+    events: list[Told] = []
+    for name, came, gone in (("1-1", 15, 40), ("1-2", 51, 90)):
+        asked, answer = pull(came, name, 0, 19, end=0, took=gone - came, may_hold=True, timeout_ms=gone - came)
+        hold = {"at": came + 0.5 if name == "1-1" else at, "event": "hold", "topic": "T", "queue": 0, "request": name}
+        events += [asked, hold, answer]
+    asked, answer = pull(52, "1-3", 0, 19, end=0, took=38, may_hold=True, timeout_ms=38)
+    third = {"at": 52.5, "event": "hold", "topic": "T", "queue": 0, "request": "1-3"}
+    told = sorted([*events, *([asked, third, answer] if verdict == "invalid" else [])], key=lambda one: one["at"])
+    one = history(watched(10, 900, told))
+    one.meta["sources"][0]["hold_limit"] = 1
+    assert agreed(one, tmp_path) == verdict

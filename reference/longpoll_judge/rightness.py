@@ -452,7 +452,8 @@ def judge_order(case: Case) -> list[Suspects]:
 def judge_once(case: Case) -> list[Suspects]:
     """Judge whether any request of the queue, pull or not, was answered twice; a member is the first answer's row."""
     rows = case.events.rows("answer_sent")
-    rows = rows[case.events.request_key[rows] >= 0]
+    # One without a code is damage, and may be no answer at all.
+    rows = rows[(case.events.request_key[rows] >= 0) & (case.events.integers("code", rows) >= 0)]
     first = case.events.firsts(rows)
     twice = np.unique(first[first < rows])
 

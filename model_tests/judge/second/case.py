@@ -221,15 +221,36 @@ def certain_end(record: Record, request: Seen) -> int:
     return max(ends, default=0)
 
 
+def emptied_before(record: Record, request: Seen) -> list[Seen]:
+    """The deletions of a pull's topic that had certainly taken effect before it came."""
+    return [
+        gone
+        for gone in record.deletions()
+        if (gone.broker, gone.topic) == request.place[:2] and lasts_until(record, gone) < request.lo
+    ]
+
+
+def left_to(record: Record, request: Seen, *kinds: str) -> list[Seen]:
+    """What is told of a pull's queue, but for what was certainly deleted before the pull came."""
+    emptied = emptied_before(record, request)
+    own = [one for one in record.of(*kinds) if one.place == request.place]
+    return [one for one in own if not any(before(one, gone) for gone in emptied)]
+
+
+def first_known(record: Record, request: Seen) -> int:
+    """From which offset on a pull's queue is in the record if it is in the log."""
+    shown = [one.queue_offset for one in left_to(record, request, "append", "message_acknowledged")]
+    return 0 if emptied_before(record, request) else min(shown, default=FAR)
+
+
 def possible_end(record: Record, request: Seen, moment: Seen) -> int | None:
     """The highest visible end that is possible by the end of an event; None for any."""
-    if not seen_inside(record, request.place):
+    if not seen_inside(record, request.place) or deleted_between(record, request.place, request, moment):
         return None
-    # An end of an earlier life of the queue makes more possible, never less.
-    own = [one for one in record.events if one.place == request.place]
-    ends: list[int] = [one.visible_end for one in own if one.event == "make_visible" and one.lo <= moment.hi]
-    shown: list[int] = [one.queue_offset for one in own if one.event in {"append", "message_acknowledged"}]
-    return max([0, *ends, min(shown, default=0)])
+    # An end of an earlier life of the queue, but for one that was deleted, makes more possible, never less.
+    ends: list[int] = [one.visible_end for one in left_to(record, request, "make_visible") if one.lo <= moment.hi]
+    base = first_known(record, request)
+    return max([0, *ends, 0 if base == FAR else base])
 
 
 def closed_after(record: Record, request: Seen, answer: Seen) -> list[Seen]:

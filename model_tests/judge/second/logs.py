@@ -68,6 +68,8 @@ def visible_monotone(record: Record) -> Iterator[Said]:
 def visible_appended(record: Record) -> Iterator[Said]:
     """log.visible.appended."""
     for shown in record.of("make_visible"):
+        if deleted_between(record, shown.place, shown, shown):
+            continue
         own = [
             one
             for one in record.of("append")
@@ -150,7 +152,7 @@ def delivered_after_request(record: Record) -> Iterator[Said]:
         for request, answer in read_answers(record) if send is not None else ():
             same = (answer.source, request.place) == (one.source, one.place)
             told = same and one.queue_offset in answer.offsets and send is not None and before(answer, send)
-            if told and not deleted_between(record, one.place, request, one):
+            if told and not deleted_between(record, one.place, answer, one):
                 yield violated(request, f"{request.request} is given {one.queue_offset} before it was sent")
 
 

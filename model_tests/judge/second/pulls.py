@@ -16,6 +16,8 @@ from model_tests.judge.second.case import (
     deleted_between,
     exchanges,
     first_answers,
+    first_known,
+    left_to,
     messages,
     possible_end,
     read_answers,
@@ -27,7 +29,7 @@ from model_tests.judge.second.case import (
     unrecorded,
     violated,
 )
-from model_tests.judge.second.reading import FAR, Record, Seen, before, wanted
+from model_tests.judge.second.reading import Record, Seen, before, wanted
 
 REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
 
@@ -138,12 +140,11 @@ def found_visible(record: Record) -> Iterator[Said]:
 def found_appended(record: Record) -> Iterator[Said]:
     """pull.found.appended."""
     for request, answer in read_answers(record):
-        # A message of any life of the queue will do.
-        told = [one for one in record.of("append", "message_acknowledged") if one.place == request.place]
-        shown = {one.queue_offset for one in told}
-        missing = [offset for offset in answer.offsets if offset >= min(shown, default=FAR) and offset not in shown]
-        is_deleted = any(gone.topic == request.topic for gone in record.deletions())
-        if seen_inside(record, request.place) and missing and not is_deleted:
+        shown = {one.queue_offset for one in left_to(record, request, "append", "message_acknowledged")}
+        base = first_known(record, request)
+        missing = [offset for offset in answer.offsets if offset >= base and offset not in shown]
+        is_sure = seen_inside(record, request.place) and not deleted_between(record, request.place, request, answer)
+        if missing and is_sure:
             why = f"{request.request} is given {missing}, which nobody appended"
             yield from unrecorded(record, request, answer.hi, why)
 
