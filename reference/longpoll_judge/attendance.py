@@ -6,7 +6,7 @@ A part of the survey, taken of each slice and merged in any order. Leaves out wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -44,6 +44,7 @@ NEEDED: Final = {
 Deletion = tuple[str, str, int, int]
 """(source, topic, after_ns, before_ns) of a request to delete a topic; an empty topic is any."""
 Booleans = NDArray[np.bool_]
+Integers = NDArray[np.int64]
 
 
 @with_table
@@ -92,8 +93,8 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Attendance:
         told = told[told >= 0]
         found.min_least, found.min_most = int(told.min(initial=NEVER)), int(told.max(initial=-1))
     sequence = table["sequence"].to_numpy()
-    is_inside = _are(codes, names, WHITE_BOX)
-    is_start, is_stop = _are(codes, names, {"source_started"}), _are(codes, names, {"source_stopped"})
+    is_inside = are_of(codes, names, WHITE_BOX)
+    is_start, is_stop = are_of(codes, names, {"source_started"}), are_of(codes, names, {"source_stopped"})
     for code in np.flatnonzero(np.bincount(sources)).tolist():
         mine: Any = sources == code if len(source_names) > 1 else slice(None)
         found.sources[source_names[code]] = Seen(
@@ -104,7 +105,7 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Attendance:
             missing={text: int(np.count_nonzero(flags[mine])) for text, flags in missing.items()},
         )
     requested = table["code"].to_numpy()
-    is_request = _are(codes, names, {"request_received"})
+    is_request = are_of(codes, names, {"request_received"})
     found.sends = int(np.count_nonzero(is_request & is_one_of(requested, SEND_CODES)))
     rows = np.flatnonzero(is_request & (requested == DELETE_TOPIC))
     if len(rows):
@@ -117,27 +118,34 @@ def lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict
     """By event and field, which events lack it; `codes` and `names` are those of the column `event`."""
     found: dict[str, Booleans] = {}
     for event, fields in NEEDED.items():
-        if event in names:
-            rows = codes == names.index(event)
-            for name in fields:
-                lacks = rows & _is_default(table, name)
-                if lacks.any():
-                    found[f"{event} without {name}"] = lacks
+        # Numbers of rows and not flags of all: most events need few of the fields.
+        rows = np.flatnonzero(codes == names.index(event)) if event in names else np.empty(0, dtype=np.int64)
+        for name in fields if len(rows) else ():
+            lacks = rows[_are_default(table, name, rows)]
+            if len(lacks):
+                found[f"{event} without {name}"] = np.zeros(len(codes), dtype=np.bool_)
+                found[f"{event} without {name}"][lacks] = True
     return found
 
 
-def _is_default(table: pa.Table, name: str) -> Booleans:
+def _are_default(table: pa.Table, name: str, rows: Integers) -> Booleans:
+    """Which of these rows do not tell a field."""
     if name in NAMES:
         codes, texts = coded_texts(table, name)
-        empty: Booleans = ~are_named(texts)[codes]
-        return empty
-    lacking: Booleans = table[name].to_numpy() < (name == "lost_count")
-    return lacking
+        empty = ~are_named(texts)
+        told: Booleans = empty[codes[rows]] if empty.any() else np.zeros(len(rows), dtype=np.bool_)
+        return told
+    lacks: Booleans = table[name].to_numpy()[rows] < (name == "lost_count")
+    return lacks
 
 
-def _are(codes: NDArray[np.int32], names: list[str], wanted: Iterable[str]) -> Booleans:
-    found: Booleans = np.array([name in set(wanted) for name in names], dtype=np.bool_)[codes]
-    return found
+def are_of(codes: NDArray[np.int32], names: list[str], wanted: Collection[str]) -> Booleans:
+    """Which events have one of these names; cheap where few or none of them are there."""
+    places = [place for place, name in enumerate(names) if name in wanted]
+    if len(places) > 1:
+        found: Booleans = np.isin(np.arange(len(names)), places)[codes]
+        return found
+    return codes == places[0] if places else np.zeros(len(codes), dtype=np.bool_)
 
 
 def add(whole: Attendance, part: Attendance) -> None:

@@ -272,7 +272,13 @@ class _Group:
         yield self._finding("commit.answered", [one], why, context, certain=certain)
 
     def _finding(
-        self, clause: str, exchanges: list[int], why: str, context: Context, *, certain: bool = True
+        self,
+        clause: str,
+        exchanges: list[int],
+        why: str,
+        context: Context,
+        *,
+        certain: bool = True,
     ) -> Finding:
         shown = [event_dict(row) for one in exchanges for row in self._events(one)]
         last: dict[str, Any] = event_dict(self.asked.slice(exchanges[-1], 1).to_pylist()[0])
@@ -292,8 +298,15 @@ class _Group:
             window_start_ms=shown[0]["after_ns"] / MS,
             window_end_ms=shown[-1]["before_ns"] / MS,
             why=why,
-            evidence=shown,
+            evidence=[*shown, *(event for event in self._asks(last) if event not in shown)],
         )
+
+    def _asks(self, event: dict[str, Any]) -> list[dict[str, Any]]:
+        """What shows that the group asks for its offset: of others no updates are looked at."""
+        if event["code"] != UPDATE_CONSUMER_OFFSET:
+            return []
+        questions = np.flatnonzero(self.asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET)
+        return [event_dict(row) for row in self._events(int(questions[0]))]
 
     def _events(self, exchange: int) -> list[dict[str, Any]]:
         """A request, and its answer if it has one."""

@@ -91,7 +91,7 @@ def _not_appended(
     first = first_known if first_known is not None else int(offsets.min(initial=NEVER))
     last = events.integers("visible_end", rows) - 1
     before_ns = events.integers("before_ns", rows)
-    place = first_of(last, offsets)
+    place = _places_of(last, offsets)
     begun_ns = np.append(events.integers("after_ns", appended), NEVER)[place]
     wrong = (last >= first) & (begun_ns > before_ns)
     since_ns = np.minimum(events.integers("after_ns", appended).min(initial=NEVER), before_ns)
@@ -108,6 +108,14 @@ def _not_appended(
         return Explanation("log.visible.appended", why, [], list(shown), [int(last[member])], [int(rows[member])])
 
     return suspects(VISIBLE_IS_MONOTONE, wrong & is_whole, wrong & ~is_whole, rows, explain)
+
+
+def _places_of(wanted: Integers, offsets: Integers) -> Integers:
+    """For each wanted offset the first place where it stands, -1 for none; a log that has every one needs no search."""
+    if len(offsets) and (np.diff(offsets) == 1).all():
+        place = wanted - offsets[0]
+        return np.where((place >= 0) & (place < len(offsets)), place, -1)
+    return first_of(wanted, offsets)
 
 
 def _given_twice(events: Events, kind: str, rows: Integers) -> list[Suspects]:

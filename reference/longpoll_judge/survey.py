@@ -22,6 +22,7 @@ from longpoll_judge.attendance import (
     Attendance,
     Deletion,
     add,
+    are_of,
     are_own,
     attend,
     attendance_gaps,
@@ -199,13 +200,13 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     survey.unknown_events = {name: count for name, count in survey.unknown_events.items() if count}
     missing = lacking(table, codes, names)
     survey.attendance = attend(table, missing)
-    is_strange = ~_are(codes, names, KNOWN_EVENTS)
+    is_strange = are_of(codes, names, set(names) - KNOWN_EVENTS)
     is_damaged = np.logical_or.reduce(list(missing.values())) if missing else np.zeros_like(is_strange)
     source_codes, source_names = coded(table, "source")
     brokers, broker_names = coded(table, "broker")
     sequence, after_ns, before_ns = (table[name].to_numpy() for name in ("sequence", "after_ns", "before_ns"))
-    is_hold = _are(codes, names, {"hold"})
-    last = sequence + _left_out(table, _are(codes, names, {"omitted"}))
+    is_hold = are_of(codes, names, {"hold"})
+    last = sequence + _left_out(table, are_of(codes, names, {"omitted"}))
     for code in np.flatnonzero(np.bincount(source_codes)).tolist():
         mine = source_codes == code if len(source_names) > 1 else slice(None)
         seen = survey_source(sequence[mine], after_ns[mine], before_ns[mine], last[mine])
@@ -214,20 +215,15 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
         seen.losses = _moments(after_ns[mine], before_ns[mine], is_strange[mine])
         seen.damaged = _moments(after_ns[mine], before_ns[mine], is_damaged[mine])
         survey.sources[source_names[code]] = seen
-    _survey_rare(survey, table, _are(codes, names, RARE))
-    is_answer = _are(codes, names, {"answer_sent"})
+    _survey_rare(survey, table, are_of(codes, names, RARE))
+    is_answer = are_of(codes, names, {"answer_sent"})
     survey.unplaced_answers = int(np.count_nonzero(is_answer & (table["queue"].to_numpy() < 0)))
-    is_request = _are(codes, names, {"request_received"})
+    is_request = are_of(codes, names, {"request_received"})
     survey.deleted = _anew(table, is_request & (table["code"].to_numpy() == DELETE_TOPIC))
-    is_acknowledged = _are(codes, names, {"message_acknowledged"})
+    is_acknowledged = are_of(codes, names, {"message_acknowledged"})
     survey.firsts = _anew(table, is_acknowledged & (table["queue_offset"].to_numpy() == 0))
     survey.offset_queries = int(np.count_nonzero(is_request & (table["code"].to_numpy() == QUERY_CONSUMER_OFFSET)))
     return survey
-
-
-def _are(codes: NDArray[np.int32], names: list[str], wanted: Collection[str]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = np.array([name in wanted for name in names], dtype=np.bool_)[codes]
-    return found
 
 
 def _left_out(table: pa.Table, flags: NDArray[np.bool_]) -> Integers:

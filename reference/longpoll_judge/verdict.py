@@ -120,6 +120,8 @@ def steady(groups: Iterable[Suspects], name: QueueName, events: Events, context:
     So is what was measured with a clock that may be set: set forward, it looks like a broker that stands still.
     """
     for group in groups:
+        if not len(group.rows):
+            continue
         sources, names = events.codes("source", group.rows)
         moved = [not context.sources.get(source, UNSEEN).is_steady for source in names]
         doubted = np.array(moved, dtype=np.bool_)[sources] | (name[0] in context.unsteady_brokers)
