@@ -188,6 +188,7 @@ for seed in range(13, 20):
 """A count of tries that does not go round, in a broker that answers what somebody thought of: no struct.error."""
 
 
+@pytest.mark.long
 def test_planted_a_list_of_faults_that_lacks_one_ends_a_thread(tmp_path: Path) -> None:
     """A send-back of a message that was stored before is among what is drawn, at the edge that ends the thread."""
     done = subprocess.run(

@@ -4,7 +4,7 @@
         observer.doors   # {"127.0.0.1:10911": ("127.0.0.1", 40001)}
 
 A broker that only a route names gets its door when the route passes, and is measured later, for it may not be there.
-Threads: `relay`, `measure`, and a `history-writer` a broker.
+Threads: `relay`, `measure`, `look-up` where a broker is named by host name, and a `history-writer` a broker.
 
 A source's `uncertainty_ns` is measured: twice the median of a few TCP handshakes with the broker, which kernels answer
 alone; so it holds the way there and back, and no time of the broker's own.
