@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from longpoll import guard
 from longpoll.cli import main
 from longpoll_judge.generate import simulated_meta, write
 from longpoll_judge.plant import plant
@@ -87,6 +89,40 @@ def test_a_report_that_cannot_be_written_is_a_mistake(clean: Path, tmp_path: Pat
 
     assert result.exit_code == 2
     assert "cannot write the report" in result.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", ["meta.json", "part-000000.ndjson", "part-verdict.json"])
+def test_a_report_over_the_evidence_is_refused(clean: Path, tmp_path: Path, name: str) -> None:
+    """Exit 2 before the work, by way of a link too, and every file stays as it was."""
+    history = shutil.copytree(clean, tmp_path / "history")
+    (tmp_path / "report.json").symlink_to(history / name)
+    before = {file.name: file.read_bytes() for file in history.iterdir()}
+    for report in (history / name, tmp_path / "report.json"):
+        refused = run(history, "--report", report)
+
+        assert refused.exit_code == 2
+        assert {file.name: file.read_bytes() for file in history.iterdir()} == before
+    assert run(history, "--report", history / "verdict.json").exit_code == 0
+
+
+def test_a_report_without_room_leaves_the_question_open(clean: Path, tmp_path: Path) -> None:
+    """A full disk is nobody's mistake: exit 3, and a sentence that names the file."""
+    (tmp_path / "report.json").symlink_to("/dev/full")
+    with pytest.raises(SystemExit) as ended:
+        guard.ended(
+            lambda: main(["judge", str(clean), "--engine", "local", "--report", str(tmp_path / "report.json")]), []
+        )
+
+    assert ended.value.code == 3
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e300", "-1", "x"])
+def test_a_limit_is_a_finite_number(clean: Path, number: str) -> None:
+    """What cannot be reckoned with is the caller's mistake."""
+    refused = run(clean, f"--wake-ms={number}")
+
+    assert refused.exit_code == 2
+    assert "--wake-ms" in refused.output
 
 
 def test_the_page_is_self_contained_and_escaped(clean: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,8 @@ BAD_LINES = {
     b'{"event":"append","after_ns":1,"before_ns":1,"source":"s","sequence":99999999999999999999}': "out of range",
     b'{"event":"append","after_ns":1,"before_ns":1,"source":"\xff","sequence":0}': "utf-8",
     b"[1,2]": "Expected `object`",
+    b" null ": "Expected `object`",
+    b"null null": "trailing characters",
     b"\x00\x00\x00": "malformed",
 }
 
@@ -128,6 +131,16 @@ def test_a_damaged_meta_file_is_a_gap(tmp_path: Path, content: bytes) -> None:
 
     assert (result.verdict, result.events) == ("unknown", 1)
     assert META_FILE in result.gaps[0]["where"]
+
+
+def test_a_meta_file_that_is_no_file_is_a_gap(tmp_path: Path) -> None:
+    """A pipe that nobody writes into is named and not waited for."""
+    write(tmp_path, [event(0)], None)
+    os.mkfifo(tmp_path / META_FILE)
+    result = judge([tmp_path], engine="local")
+
+    assert (result.verdict, result.events) == ("unknown", 1)
+    assert "it is no file" in result.gaps[0]["why"]
 
 
 def test_a_path_without_history_is_the_users_mistake(tmp_path: Path) -> None:

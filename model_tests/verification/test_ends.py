@@ -327,7 +327,10 @@ HOSTILE = {
         "check --aspect {long}",
         "check --engine {long}",
     ],
-    "prove": ["prove --policy {long}", "prove --knob tick", "prove --requests -1", "prove --property {long}"],
+    "prove": [
+        "prove --timeout nan", "prove --timeout 1e300",
+        "prove --policy {long}", "prove --knob tick", "prove --requests -1", "prove --property {long}",
+    ],
     "explain": ["explain {long}", "explain lp1.{deep}", "explain lp1.x --output {file}/below"],
     "coverage": ["coverage {long}", "coverage lp1.{deep}"],
     "export": ["export --to tla {file}", "export --to tla {file}/below", "export --to tla {dangling}"],
@@ -343,6 +346,7 @@ HOSTILE = {
     "send": [f"send T body --name-server {NOBODY}", "send T body --name-server {long}", "send {long} body"],
     "consume": [
         f"consume T --group G --name-server {NOBODY}",
+        f"consume T --group G --wait nan --name-server {NOBODY}",
         f"consume T --group G --sql {{deep}} --name-server {NOBODY}",
     ],
     "topics": [f"topics list --name-server {NOBODY}", "topics list --tls-authority {deep_file}", "topics {long}"],
@@ -360,6 +364,11 @@ HOSTILE = {
         "judge {here}/nothing",
         "judge {nested} --engine local",
         "judge {nested} --engine local --report {long}",
+        "judge {nested} --engine local --wake-ms nan",
+        "judge {nested} --engine local --late-ms inf",
+        "judge {nested} --engine local --late-ms 1e300",
+        "judge {nested} --engine local --report {nested}/meta.json",
+        "judge {nested} --engine local --evidence {nested}/part-1",
     ],
     "history": [
         "history convert {file} {here}/new", "history convert {nested} {file}", "history convert {nested} {file}/below",
@@ -371,6 +380,7 @@ HOSTILE = {
         "verify --policy {long}",
         "verify --seed -1",
         "verify --late-ms x",
+        "verify --wake-ms inf",
     ],
 }  # fmt: skip
 """What a caller may get wrong, by command: each is refused before it does anything, or leaves the question unknown."""

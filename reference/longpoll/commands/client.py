@@ -22,6 +22,7 @@ import click
 from attrs import define
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from longpoll.amounts import Amount
 from longpoll.guard import printable
 from longpoll.output import Exit, emit_json, err, fail, json_option, out, say, user_mistakes
 from longpoll.server_options import Server, server_options
@@ -120,7 +121,7 @@ def result_fields(result: SendResult) -> dict[str, Any]:
 )
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Always this queue; else each in turn.")
 @click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="Send it so many times.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many messages a second.")
+@click.option("--rate", type=Amount(above_zero=True), help="At most so many messages a second.")
 @click.option("--group", default="longpoll-producer", show_default=True, help="The producer group.")
 @json_option
 @user_mistakes
@@ -292,7 +293,7 @@ def print_message(message: ReceivedMessage, *, as_json: bool) -> None:
     "--from", "start", metavar="first|last|TIMESTAMP", help="Where to begin. Default: where the group stopped."
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--wait", "wait_s", type=click.FloatRange(min=0), help="End when nothing came for so many seconds.")
+@click.option("--wait", "wait_s", type=Amount(), help="End when nothing came for so many seconds.")
 @json_option
 @user_mistakes
 @server_options

@@ -16,6 +16,8 @@ from typing import Final, get_args
 import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
+from longpoll.amounts import Amount
+from longpoll.guard import NO_ROOM
 from longpoll.output import (
     Exit,
     check_directory,
@@ -37,6 +39,7 @@ from longpoll_judge.report import render_html
 from longpoll_judge.report_text import render_junit, render_markdown, told_of
 from longpoll_judge.result import PROPERTIES, Finding, Result
 from longpoll_judge.window import write_evidence, write_windows
+from longpoll_spec.history import META_FILE, PART_FILES
 
 EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
 RENDERERS: Final[dict[str, Callable[[Result], str]]] = {
@@ -76,14 +79,14 @@ _STAGES: Final = 3
 )
 @click.option(
     "--wake-ms",
-    type=click.FloatRange(min=0),
+    type=Amount(),
     default=WAKE_MS,
     show_default=True,
     help=("How long after a message became visible a held pull may be answered."),
 )
 @click.option(
     "--late-ms",
-    type=click.FloatRange(min=0),
+    type=Amount(),
     default=LATE_MS,
     show_default=True,
     help=("How long after its deadline a pull may be answered."),
@@ -125,6 +128,8 @@ def judge(  # noqa: PLR0917 - one argument an option
     for report in reports:
         _renderer(report)
         check_file(report, "the report")
+    for written in (*reports, windows, evidence):
+        _check_is_no_evidence(written, paths)
     if windows is not None:
         check_directory(windows, "the windows into")
     if evidence is not None:
@@ -210,19 +215,36 @@ def _renderer(file: Path) -> Callable[[Result], str]:
     return render
 
 
+def _check_is_no_evidence(written: Path | None, histories: Sequence[Path]) -> None:
+    """Nothing is written over what is judged, or beside it under the name of a part."""
+    if written is None:
+        return
+    place = written.resolve()
+    is_evidence = place.name == META_FILE or place.match(PART_FILES)
+    if is_evidence and place.parent in {history.resolve() for history in histories}:
+        raise ReportNotWrittenError(f"{written} is evidence that is judged, or named like it; name another place")
+
+
 def _write_report(file: Path, result: Result) -> None:
     render = _renderer(file)
     try:
         file.write_text(render(result), encoding="utf-8")
     except OSError as error:
-        raise ReportNotWrittenError(f"cannot write the report {file}: {error.strerror}") from error
+        raise _not_written(error, file, f"the report {file}") from error
+
+
+def _not_written(error: OSError, place: Path, what: str) -> Exception:
+    """What became of writing: a full disk is nobody's mistake, and leaves what was asked unsaid."""
+    if error.errno in NO_ROOM:
+        return OSError(error.errno, error.strerror, str(place))
+    return ReportNotWrittenError(f"cannot write {what}: {error.strerror}")
 
 
 def _write_into(directory: Path, what: str, write: Callable[[Path, Sequence[Finding]], int], result: Result) -> None:
     try:
         write(directory, result.findings)
     except OSError as error:
-        raise ReportNotWrittenError(f"cannot write the {what} into {directory}: {error.strerror}") from error
+        raise _not_written(error, directory, f"the {what} into {directory}") from error
 
 
 def show(result: Result) -> None:

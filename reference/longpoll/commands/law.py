@@ -18,6 +18,7 @@ import click
 import msgspec
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from longpoll.amounts import Amount
 from longpoll.commands import law_shown
 from longpoll.commands.engine_options import engine_options, opened
 from longpoll.output import Exit, emit_json, fail, json_option, progress_bar, say, table, user_mistakes
@@ -165,7 +166,7 @@ def check(
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Amount(above_zero=True),
     default=10.0,
     show_default=True,
     help="Seconds for one question to z3, and for the search for a run that breaks one property.",

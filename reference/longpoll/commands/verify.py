@@ -18,6 +18,7 @@ from attrs import frozen
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from longpoll import guard
+from longpoll.amounts import Amount
 from longpoll.commands.serve import address as parse_address
 from longpoll.output import check_directory, emit_json, err, json_option, progress_bar, user_mistakes
 from longpoll.verification import broker, history, html, law, store
@@ -73,12 +74,10 @@ class Job:
 @click.option("--name-server", metavar="HOST:PORT", help="That broker's name server, for the real client.")
 @click.option("--policy", "policy_name", default="strict", show_default=True, help="What is expected of the broker.")
 @click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Set one knob of the policy; repeatable.")
-@click.option(
-    "--wake-ms", type=click.FloatRange(min=0), help="How late a wake may be; none: measured by the broker's echoes."
-)
+@click.option("--wake-ms", type=Amount(), help="How late a wake may be; none: measured by the broker's echoes.")
 @click.option(
     "--late-ms",
-    type=click.FloatRange(min=0),
+    type=Amount(),
     help="How long after its deadline a pull may be answered; none: measured as well.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of the property suite's choices; none: another.")
