@@ -28,7 +28,7 @@ BAD_LINES = {
     b'{"event":"append","after_ns":1,"before_ns":1,"source":"\xff","sequence":0}': "utf-8",
     b"[1,2]": "Expected `object`",
     b" null ": "Expected `object`",
-    b"null null": "trailing characters",
+    b"null null": "Expected `object`",
     b"\x00\x00\x00": "malformed",
 }
 
