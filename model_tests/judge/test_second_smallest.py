@@ -232,8 +232,10 @@ def test_nothing_is_held_before_it_came(at: float, verdict: str, tmp_path: Path)
         hold = {"at": came + 0.5 if name == "1-1" else at, "event": "hold", "topic": "T", "queue": 0, "request": name}
         events += [asked, hold, answer]
     asked, answer = pull(52, "1-3", 0, 19, end=0, took=38, may_hold=True, timeout_ms=38)
-    third = {"at": 52.5, "event": "hold", "topic": "T", "queue": 0, "request": "1-3"}
-    told = sorted([*events, *([asked, third, answer] if verdict == "invalid" else [])], key=lambda one: one["at"])
-    one = history(watched(10, 900, told))
+    third: Told = {"at": 52.5, "event": "hold", "topic": "T", "queue": 0, "request": "1-3"}
+    if verdict == "invalid":
+        events += [asked, third, answer]
+    events.sort(key=lambda event: float(event["at"]))
+    one = history(watched(10, 900, events))
     one.meta["sources"][0]["hold_limit"] = 1
     assert agreed(one, tmp_path) == verdict
