@@ -252,7 +252,8 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     yield NOTE_ELSEWHERE, elsewhere if case.name[2] >= 0 else 0
     yield NOTE_ORPHAN, len(orphans) - elsewhere if case.name[2] >= 0 else 0
     holds = events.rows("hold")
-    holds = holds[events.request_key[holds] >= 0]
+    # A source that tells what is held and never what is asked is read beside one that stands outside.
+    holds = holds[(events.request_key[holds] >= 0) & events.is_of_asked(holds)]
     yield NOTE_HELD, int(np.count_nonzero(events.batch.look_up(events.request_key[holds], received, received) < 0))
     yield NOTE_REPEATED, int(np.count_nonzero(events.firsts(receipts) != receipts))
     yield NOTE_BEFORE, _unseen_tags(case, pulls.answer_row[pulls.is_answered], np.flatnonzero(pulls.is_answered))
