@@ -239,3 +239,27 @@ def test_nothing_is_held_before_it_came(at: float, verdict: str, tmp_path: Path)
     one = history(watched(10, 900, events))
     one.meta["sources"][0]["hold_limit"] = 1
     assert agreed(one, tmp_path) == verdict
+
+
+LATE = pull(60, "1-2", 0, 19, end=0, took=1_060, may_hold=True, timeout_ms=1_000)
+"""Answered 60 ms after its deadline."""
+TWICE = [*pull(60, "1-2", 0, 19, end=0), pull(60, "1-2", 0, 19, end=0, took=3)[1]]
+ORDERLESS = [*shown(51, 1), *pull(60, "1-2", 0, 0, end=1), *shown(62, 2), *pull(70, "1-3", 0, 0, end=1)]
+"""An answer that knows of one message, after two were visible."""
+DECLARATIONS: list[dict[str, object] | None] = [None, {"uncertainty_ns": -1}, {"uncertainty_ns": 1 << 61}, {}]
+
+
+@pytest.mark.parametrize("declares", DECLARATIONS, ids=["none", "below 0", "2^61", "known"])
+@pytest.mark.parametrize(
+    ("told", "verdict"),
+    [(LATE, "unknown"), (ORDERLESS, "unknown"), (TWICE, "invalid")],
+    ids=["measured", "ordered", "told twice"],
+)
+def test_a_clock_that_is_not_known_orders_and_measures_nothing(
+    declares: dict[str, object] | None, told: list[Told], verdict: str, tmp_path: Path
+) -> None:
+    """Nor does one whose declaration cannot be read; what rests on identity alone still convicts."""
+    one = history(watched(10, 9_000, told), policy="")
+    (source,) = one.meta["sources"]
+    one.meta["sources"] = [] if declares is None else [source | declares]
+    assert agreed(one, tmp_path) == ("invalid" if declares == {} else verdict)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from longpoll_judge import ndjson, source
 from longpoll_judge.damage import Damage
 from longpoll_judge.errors import HistoryNotFoundError
-from longpoll_judge.generate import simulated_meta, write
+from longpoll_judge.generate import SOURCE, simulated_meta, write
 from longpoll_judge.job import judge
+from longpoll_judge.plant import plant
 from longpoll_judge.schema import EVENT_SCHEMA, event_dict
 from longpoll_spec.history import FIELD_TYPES, META_FILE, Event
 
@@ -141,6 +142,56 @@ def test_a_meta_file_that_is_no_file_is_a_gap(tmp_path: Path) -> None:
 
     assert (result.verdict, result.events) == ("unknown", 1)
     assert "it is no file" in result.gaps[0]["why"]
+
+
+UNREADABLE: dict[str, list[object]] = {
+    "uncertainty_ns": [-1, "x", None, 1 << 61],
+    "offset_ns": [1 << 61],
+    "clock": [5],
+    "hold_limit": [-2],
+    "name": [None],
+}
+
+
+@pytest.mark.parametrize(
+    "declares", [None, *({name: value} for name, values in UNREADABLE.items() for value in values)]
+)
+def test_what_is_measured_with_a_clock_that_is_not_known_convicts_nobody(
+    tmp_path: Path, clean: Path, declares: dict[str, object] | None
+) -> None:
+    """Without meta.json, or with a declaration that cannot be read, late answers are late for all that is known."""
+    plant(clean, "answer_delayed", tmp_path)
+    assert judge([tmp_path], engine="local").verdict == "invalid"
+
+    if declares is None:
+        (tmp_path / META_FILE).unlink()
+    else:
+        meta = msgspec.json.decode((tmp_path / META_FILE).read_bytes())
+        meta["sources"][0] |= declares
+        (tmp_path / META_FILE).write_bytes(msgspec.json.encode(meta))
+    assert judge([tmp_path], engine="local").verdict == "unknown"
+
+
+def test_a_source_declared_twice_and_not_alike_has_a_clock_that_is_not_known(tmp_path: Path) -> None:
+    """Which of the two declarations is the right one is not told."""
+    meta = simulated_meta()
+    other = msgspec.structs.replace(meta.sources[0], uncertainty_ns=10**15)
+    write(tmp_path, [event(0)], msgspec.structs.replace(meta, sources=[*meta.sources, other]))
+
+    assert any("declared more than once" in gap["why"] for gap in judge([tmp_path], engine="local").gaps)
+
+
+def test_a_name_that_another_directory_declares_says_nothing_of_one_that_is_not_declared_here(
+    tmp_path: Path, clean: Path
+) -> None:
+    """The source of a directory without meta.json is none of a like name beside it."""
+    write(tmp_path, [event(0)], None)
+
+    found = source.find([clean, tmp_path])
+    told = {row["source"] for part in found.slices for row in source.read_slice(part)[0].to_pylist()}
+
+    assert found.declared_sources == {SOURCE}
+    assert [name.split("#")[:2] for name in told - {SOURCE}] == [SOURCE.split("#")]
 
 
 def test_a_path_without_history_is_the_users_mistake(tmp_path: Path) -> None:

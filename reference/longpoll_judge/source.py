@@ -97,7 +97,8 @@ def find(paths: Iterable[Path]) -> History:
         others = {
             source.name for other, known in metas.items() if other != directory and known for source in known.sources
         }
-        rename = {name: f"{name}#{number}" for name in names if name in others}
+        # A name that another directory declares says nothing of a source here that this one does not declare.
+        rename = {name: f"{name}#{number}" for name in others}
         declared |= {rename.get(name, name) for name in names}
         sources = meta.sources if meta else []
         known_sources |= {rename.get(source.name, source.name): source for source in sources}
@@ -140,14 +141,14 @@ def _read_meta(directory: Path, damages: list[Damage]) -> Meta | None:
     try:
         meta = msgspec.json.decode(file.read_bytes(), type=Meta)
     except FileNotFoundError:
-        damages.append(Damage(str(file), -1, "missing: the sources' clocks are taken as they are"))
+        damages.append(Damage(str(file), -1, "missing: the sources' clocks are unknown"))
         return None
     except (msgspec.DecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
-        damages.append(Damage(str(file), -1, f"cannot be read ({error}): the sources' clocks are taken as they are"))
+        damages.append(Damage(str(file), -1, f"cannot be read ({error}): the sources' clocks are unknown"))
         return None
-    wrong = next((text for source in meta.sources for text in _odd_numbers(source)), None)
+    wrong = next((text for source in meta.sources for text in _odd_declaration(source, meta)), None)
     if wrong is not None:
-        damages.append(Damage(str(file), -1, f"{wrong}: the clocks are taken as they are, and no promise is known"))
+        damages.append(Damage(str(file), -1, f"{wrong}: the clocks are unknown, and no promise is known"))
         return None
     if meta.format_version != FORMAT_VERSION:
         text = f"format {meta.format_version} is not the one read here, {FORMAT_VERSION}: the directory is left unread"
@@ -155,8 +156,10 @@ def _read_meta(directory: Path, damages: list[Damage]) -> Meta | None:
     return meta
 
 
-def _odd_numbers(source: Source) -> Iterator[str]:
-    """What is wrong with the numbers that a source gives of itself."""
+def _odd_declaration(source: Source, meta: Meta) -> Iterator[str]:
+    """What is wrong with what a source says of itself."""
+    if any(other != source for other in meta.sources if other.name == source.name):
+        yield f"source {source.name!r} is declared more than once, and not alike"
     if abs(source.offset_ns) >= INTEGER_LIMIT:
         yield f"offset_ns of source {source.name!r} is {source.offset_ns}, which is out of range"
     if not 0 <= source.uncertainty_ns < INTEGER_LIMIT:

@@ -148,7 +148,7 @@ class Context:
     broker_holes: dict[str, Holes] = field(factory=dict)
     """By broker: when something may have happened to its queues that no source tells."""
     settable: frozenset[str] = frozenset()
-    """Sources whose clock is not monotonic by their own word."""
+    """Sources whose clock is not monotonic by their own word, or not known: they declare none that can be read."""
     unsteady_brokers: frozenset[str] = frozenset()
     """Brokers of which a source tells whose moments order nothing."""
     blocked: dict[tuple[str, str], Holes] = field(factory=dict)
@@ -302,7 +302,9 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
     damages = sorted(history.damages + survey.damages)
     gaps = [Gap("damage", damage.file, damage.count, _damage_text(damage)) for damage in damages]
     facts = {}
-    unsteady = _unsteady(survey, history.settable_clocks)
+    unknown = survey.sources.keys() - history.declared_sources
+    settable = history.settable_clocks | unknown
+    unsteady = _unsteady(survey, settable) | unknown
     for name, seen in sorted(survey.sources.items()):
         faults = sequence_faults(seen.runs)
         facts[name] = SourceFacts(
@@ -322,7 +324,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         gaps.append(Gap("excerpt", clause, count, text))
     if not survey.event_count:
         gaps.append(Gap("empty", "", 0, "there are no events to judge"))
-    deleted = _deletions(survey, history.settable_clocks)
+    deleted = _deletions(survey, settable)
     begun_anew = _begun_anew(survey, deleted)
     for (broker, topic, queue), times in sorted(begun_anew.items()):
         where = f"{broker}/{topic}/{queue}"
@@ -340,7 +342,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         deletions=tuple(sorted(survey.attendance.deletions)),
         lawful=frozenset(history.laws),
         broker_holes=_broker_holes(survey, facts),
-        settable=history.settable_clocks,
+        settable=settable,
         unsteady_brokers=frozenset(
             broker for name, seen in survey.sources.items() if name in unsteady for broker in seen.brokers
         ),

@@ -115,7 +115,7 @@ MEASURED: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, HELD_AS_ASKED)
 
 
 def steady(groups: Iterable[Suspects], name: QueueName, events: Events, context: Context) -> Iterator[Suspects]:
-    """The suspects, but what rests on the moments of a clock that was set back is unknown.
+    """The suspects, but what rests on the moments of a clock that was set back, or is not known, is unknown.
 
     So is what was measured with a clock that may be set: set forward, it looks like a broker that stands still.
     """
@@ -134,7 +134,7 @@ def steady(groups: Iterable[Suspects], name: QueueName, events: Events, context:
 
         def explain(member: int, told: Callable[[int], Explanation] = group.explain) -> Explanation:
             explanation = told(member)
-            why = f"{explanation.why}; a clock that was set back, or may be set, told the moments"
+            why = f"{explanation.why}; a clock that was set back, may be set or is not known told the moments"
             return evolve(explanation, why=why)
 
         yield evolve(group, members=group.members[~doubted], rows=group.rows[~doubted])

@@ -31,6 +31,8 @@ CLOCK_STEP_NS: Final = 1_000 * MS
 DISORDER_NS: Final = 50 * MS
 """What is missing may lie so far from its neighbours by number."""
 FAR: Final = 1 << 62
+NO_WIDTH: Final = 1 << 61
+"""Numbers of 61 bits or more are damage."""
 Queue = tuple[str, str, int]
 
 
@@ -116,13 +118,15 @@ class Record:
 
 def read(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Record:
     """Read a history; what is missing or doubtful is noted and never raised."""
-    sources = {one["name"]: one for one in meta["sources"]}
+    sources = _declared(meta["sources"])
     record = Record(policies=[meta.get("policy", "")])
     record.limits = {name: one.get("hold_limit", -1) for name, one in sources.items()}
     if meta.get("policy") and meta["policy"].split("+")[0] not in PRESETS:
         record.gaps.append("evidence.unknown_policy")
-    record.loose = {name for name, one in sources.items() if one["clock"] != "monotonic"}
     good = [_moment(fields, sources) for fields in events if _is_sound(record, fields)]
+    unknown = {one.source for one in good} - set(sources)
+    record.loose = {name for name, one in sources.items() if one["clock"] != "monotonic"} | unknown
+    record.jumped |= unknown
     _look_at_fields(record, _placed(good))
     numbers: dict[str, list[Seen]] = defaultdict(list)
     for one in record.events:
@@ -139,6 +143,12 @@ def read(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Record
     if not record.events:
         record.gaps.append("evidence.empty")
     return record
+
+
+def _declared(sources: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """By name what can be known of the sources: nothing of any where a width is none."""
+    known = {one["name"]: one for one in sources}
+    return {} if any(not 0 <= one.get("uncertainty_ns", 0) < NO_WIDTH for one in known.values()) else known
 
 
 def _is_sound(record: Record, fields: Mapping[str, Any]) -> bool:
