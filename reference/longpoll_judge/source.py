@@ -136,7 +136,7 @@ def _check_is_history(directory: Path) -> None:
 def _read_meta(directory: Path, damages: list[Damage]) -> Meta | None:
     file = directory / META_FILE
     if file.exists() and not file.is_file():
-        damages.append(Damage(str(file), -1, "it is no file: the sources' clocks are taken as they are"))
+        damages.append(Damage(str(file), -1, "it is no file: the sources' clocks are unknown"))
         return None
     try:
         meta = msgspec.json.decode(file.read_bytes(), type=Meta)
