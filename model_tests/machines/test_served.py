@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import attrs
 import msgspec
@@ -23,8 +25,12 @@ from longpoll_broker.service.channel import Outbox
 from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.store.record import MAGIC_V1
 from longpoll_broker.testing.served import STRICT, EmbeddedSubject, RemoteSubject, SuiteReport, machine, run_suite
-from longpoll_broker.testing.served.example import Links
+from longpoll_broker.testing.served.driver import Driver
+from longpoll_broker.testing.served.example import Example, Links
+from longpoll_broker.testing.served.link import Link
 from longpoll_broker.testing.served.machine import Failure, RestartingMachine, Run
+from longpoll_broker.testing.served.model import ViolationError
+from longpoll_broker.testing.served.requests import Form
 from longpoll_broker.testing.served.subject import SMALL_FILES, expectations_of
 from longpoll_judge.job import judge
 from longpoll_spec.policy import STRICT as STRICT_POLICY
@@ -326,6 +332,32 @@ def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         report = run(subject, max_examples=60)
     assert report.failure is not None, f"seed {report.seed}: {plant.__name__} was not found"
     assert finding in report.failure, explained(report)
+
+
+@pytest.mark.parametrize(("dropped", "holds"), [(0, True), (1, True), (2, True), (3, False)])
+def test_a_send_that_nobody_acknowledges_may_be_dropped_but_not_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dropped: int, holds: bool
+) -> None:
+    """A busy broker drops a one-way send without a word, which says nothing of it; dropped three times it is gone."""
+    honest, left = Link.ask, [dropped]
+
+    def ask(link: Link, *request: Any, one_way: bool = False, **options: Any) -> int:
+        if one_way and left[0]:
+            left[0] -= 1
+            return 0
+        return honest(link, *request, one_way=one_way, **options)
+
+    monkeypatch.setattr(Link, "ask", ask)
+    expectations = attrs.evolve(HURRIED, patience_ms=200)
+    with EmbeddedSubject(RealRuntime(), str(tmp_path), expectations=expectations) as subject:
+        links = Links(subject.runtime, subject)
+        driver = Driver(Example(subject.runtime, subject, links, expectations, "E"))
+        driver.begin()
+        queue = driver.example.queues[0, 0]
+        with nullcontext() if holds else pytest.raises(ViolationError, match="though message 0 was sent 3 times"):
+            driver.sends.send_one_way(0, queue, b"one way", {"TAGS": "a"}, Form())
+        assert queue.end == int(holds)
+        links.drop_all()
 
 
 def test_a_broker_late_by_a_scan_is_not_strict(tmp_path: Path) -> None:
