@@ -167,6 +167,13 @@ def test_an_answer_that_names_no_queue_is_about_its_requests(tmp_path: Path) -> 
         assert agreed(history(told), tmp_path) == verdict
 
 
+@pytest.mark.parametrize(("offset", "verdict"), [(0, "invalid"), (3, "valid")])
+def test_an_empty_queue_is_no_excuse_for_calling_offset_zero_illegal(offset: int, verdict: str, tmp_path: Path) -> None:
+    """A broker that never holds could else answer 21 at once for ever."""
+    asked, answer = pull(50, "1-2", offset, 21, end=0, may_hold=True, timeout_ms=15_000)
+    assert agreed(history(watched(10, 900, [asked, answer])), tmp_path) == verdict
+
+
 @pytest.mark.parametrize(("watched_ms", "verdict"), [(2_000, "valid"), (2_200, "invalid")])
 def test_a_pull_that_may_not_be_held_has_two_seconds(watched_ms: int, verdict: str, tmp_path: Path) -> None:
     """It is as late without an answer as with one."""

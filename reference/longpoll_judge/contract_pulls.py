@@ -160,8 +160,9 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.illegal.outside",
         ANSWER_IS_RIGHT,
-        "21 needs an offset outside of the answer's own [offset_min, offset_max], or an offset_max of 0.",
-        "DefaultMessageStore.getMessage: OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY, NO_MESSAGE_IN_QUEUE",
+        "21 needs an offset outside of the answer's own [offset_min, offset_max]: at 0 of an empty queue 19 is said.",
+        "DefaultMessageStore.getMessage: OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY; PullMessageProcessor.processRequest: "
+        "NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE are 21 only if the offset is not 0",
         (_PULL, _RESULT),
     ),
     Clause(

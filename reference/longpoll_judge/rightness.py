@@ -9,8 +9,8 @@ visible; offset_next is the last one's plus 1 when the body is full or everythin
 over messages that do not match.
 code 19 NO_NEW_MSG: nothing to take was visible at some moment; offset_next is the offset asked for.
 code 20 NO_MATCHED_MSG: offset_next has passed over at least one message, and none of those passed over matches.
-code 21 OFFSET_ILLEGAL: the offset lies outside the answer's own [offset_min, offset_max], or the queue is empty;
-offset_next is one of the two ends (the lower for an offset that is too high only where it is 0, as in 4.9).
+code 21 OFFSET_ILLEGAL: the offset lies outside the answer's own [offset_min, offset_max], so never at 0 of an empty
+queue; offset_next is one of the two ends (the lower for an offset that is too high only where it is 0, as in 4.9).
 
 Leaves out error codes, SQL92, offsets reset by an administrator (5.x answers 21 within the bounds then), and slaves,
 which answer 20 where a master answers 21.
@@ -267,7 +267,7 @@ def _not_found(answers: Answers) -> list[Rule]:
     no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
     illegal = answers.code == OFFSET_ILLEGAL
     matching_least, _most = matching_counts(answers, answers.asked, np.maximum(answers.next, answers.asked))
-    inside = (answers.asked >= answers.min) & (answers.asked <= answers.max) & (answers.max > 0)
+    inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
     wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
     wrong_end |= (answers.asked > answers.max) & (answers.next != answers.max) & (answers.min > 0)
     wrong_end |= (answers.asked < answers.min) & (answers.next != answers.min)
