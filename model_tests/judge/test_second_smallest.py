@@ -174,6 +174,35 @@ def test_an_empty_queue_is_no_excuse_for_calling_offset_zero_illegal(offset: int
     assert agreed(history(watched(10, 900, [asked, answer])), tmp_path) == verdict
 
 
+@pytest.mark.parametrize(
+    ("until_ms", "shown_ms", "verdict"),
+    [(5_040, 0, "valid"), (5_100, 0, "invalid"), (6_000, 5_040, "valid"), (6_000, 5_100, "invalid")],
+)
+def test_what_was_acknowledged_is_shown(until_ms: int, shown_ms: int, verdict: str, tmp_path: Path) -> None:
+    """A dispatcher that stopped shows nothing, so that pulls are right to be told that nothing is there."""
+    (appended, end) = shown(50, 1)
+    ends = [end | {"at": 20, "visible_end": 0}, *([end | {"at": shown_ms}] if shown_ms else [])]
+    told = watched(10, until_ms, ends[:1], pull(30, "1-1", 0, 19, end=0), [appended], acknowledged(50, 0), ends[1:])
+    assert agreed(history(told), tmp_path) == verdict
+
+
+def test_what_was_shown_before_a_deletion_is_not_what_came_after_it(tmp_path: Path) -> None:
+    """The next life of the queue has a message at an offset that was visible in the one before."""
+    for again, verdict in (([], "invalid"), (shown(6_000, 1)[1:], "valid")):
+        life = [*shown(20, 1), *shown(21, 2), *deleted(30), *shown(6_000, 1)[:1], *acknowledged(6_001, 0), *again]
+        told = watched(10, 12_000, life, pull(11_900, "1-1", 2, 19 if not again else 21, end=0 if not again else 1))
+        told = told if again else watched(10, 12_000, life, pull(11_900, "1-1", 0, 19, end=0))
+        assert agreed(history(told), tmp_path) == verdict
+
+
+def test_what_was_only_appended_may_not_have_been_stored_whole(tmp_path: Path) -> None:
+    """A one-way send: nobody was told that the message is there."""
+    (appended, end) = shown(50, 1)
+    sent = {"at": 49, "event": "request_received", "code": 10, "topic": "T", "queue": 0, "connection": "2"}
+    told = watched(10, 9_000, [end | {"at": 20, "visible_end": 0}], pull(30, "1-1", 0, 19, end=0), [sent, appended])
+    assert agreed(history(told), tmp_path) == "unknown"
+
+
 @pytest.mark.parametrize(("watched_ms", "verdict"), [(2_000, "valid"), (2_200, "invalid")])
 def test_a_pull_that_may_not_be_held_has_two_seconds(watched_ms: int, verdict: str, tmp_path: Path) -> None:
     """It is as late without an answer as with one."""

@@ -29,6 +29,8 @@ UNHELD_MS: Final = 2_000
 """How long a broker may take for an answer that it may not hold back; it has no deadline, and machines are busy."""
 SHORT_POLLING_MS: Final = 1_000
 """How long a broker holds every pull whose long polling is off (`shortPollingTimeMills`)."""
+SHOWN_MS: Final = 5_000
+"""How long a message that was acknowledged may take until it is visible: a dispatcher is some milliseconds behind."""
 STOPPING_MS: Final = 5_000
 """A broker that stops answers what it holds and then closes its connections, within this."""
 

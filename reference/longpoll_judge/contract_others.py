@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from longpoll_judge.clause import UNHELD_MS, Clause
+from longpoll_judge.clause import SHOWN_MS, UNHELD_MS, Clause
 from longpoll_judge.result import (
     COMMIT_IS_TOLD,
     COMMIT_NEVER_REGRESSES,
@@ -103,6 +103,18 @@ SEND_CLAUSES: Final = (
         "SendMessageProcessor, CommitLog.putMessage",
         ("append(queue_offset, tag)", "message_acknowledged(queue_offset, tag)"),
         seen="inside",
+    ),
+    Clause(
+        "send.shown",
+        SEND_IS_KEPT,
+        "Inside, what was acknowledged is visible soon: a make_visible of its source past the offset may have begun "
+        f"by {SHOWN_MS} ms after the acknowledgement, if the source goes on for certainly longer; what was appended "
+        "and is not acknowledged makes it unknown. Asked of queues of which the source has a make_visible, where sends "
+        "are told; a deletion of the topic (215) that may lie in between excuses. The first of a queue's life is told.",
+        "DefaultMessageStore.ReputMessageService: dispatches what is in the log",
+        ("message_acknowledged(queue_offset)", "append(queue_offset)", "make_visible(visible_end)", "the source's end"),
+        seen="inside",
+        whole_record=True,
     ),
     Clause(
         "send.sequential",

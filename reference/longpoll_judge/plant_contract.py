@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from longpoll_judge.clause import SHOWN_MS
 from longpoll_judge.contract import CLAUSE
 from longpoll_judge.fault import Fault
 from longpoll_judge.recording import MS, NoVictimError, Recording, change, moved, pick
@@ -205,6 +206,22 @@ def _visible_past_the_log(recording: Recording) -> None:
     recording.replace(stop, change(last, **moment, visible_end=last.visible_end + 1), stop)
 
 
+def _never_shown(recording: Recording) -> None:
+    """At the end of the history one more message is acknowledged, and the source goes on."""
+    appends = [event for event in recording.events if event.event == "append"]
+    stop = next((event for event in recording.events if event.event == "source_stopped"), None)
+    if not appends or stop is None:
+        raise NoVictimError("this history shows no message from inside, or does not end")
+    append = max(appends, key=lambda one: one.queue_offset)
+    moment = {"after_ns": stop.after_ns, "before_ns": stop.after_ns, "request": ""}
+    added = change(append, **moment, sequence=stop.sequence, queue_offset=append.queue_offset + 1)
+    recording.replace(stop, added, moved(stop, (SHOWN_MS + 1_000) * MS))
+    stop = next(event for event in recording.events if event.event == "source_stopped")
+    recording.replace(
+        stop, change(added, event="message_acknowledged", request="send-never-shown", sequence=stop.sequence), stop
+    )
+
+
 def _visible_too_soon(recording: Recording) -> None:
     """The visible end moves when the message's append begins: nobody can have read it yet."""
     appends = [event for event in recording.events if event.event == "append"]
@@ -284,6 +301,9 @@ CONTRACT_FAULTS: Final[dict[str, Fault]] = {
     ),
     "visible_past_the_log": _breaks(
         "log.visible.appended", "One visible end lies past the last message that was appended.", _visible_past_the_log
+    ),
+    "never_shown": _breaks(
+        "send.shown", "One message is acknowledged and never made visible, and its source goes on.", _never_shown
     ),
     "visible_too_soon": _breaks(
         "log.visible.appended", "One message is appended after it was made visible.", _visible_too_soon

@@ -30,11 +30,12 @@ from longpoll_judge.across import (
     lives,
     rows_where,
 )
-from longpoll_judge.clause import SEND_CODES
+from longpoll_judge.clause import SEND_CODES, SHOWN_MS
 from longpoll_judge.keys import Keys
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.queue_log import BEGINNING, Integers
 from longpoll_judge.result import SEND_IS_KEPT, Finding, FindingVerdict, Share
+from longpoll_judge.shown import are_doubted, not_shown
 from longpoll_judge.steps import MS
 from longpoll_judge.survey import UNSEEN, Context
 
@@ -50,6 +51,7 @@ class Messages:
     acknowledged: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
     appended: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
     delivered: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
+    moved: Gathering = field(factory=lambda: Gathering(("visible_end",)))
 
     def see(self, number: int, table: pa.Table) -> None:
         """The events of one slice."""
@@ -59,6 +61,8 @@ class Messages:
         known = table["queue_offset"].to_numpy() >= 0
         self.acknowledged.add(table, number, np.flatnonzero(rows_where(table, "message_acknowledged") & known))
         self.appended.add(table, number, np.flatnonzero(rows_where(table, "append") & known))
+        known = table["visible_end"].to_numpy() >= 0
+        self.moved.add(table, number, np.flatnonzero(rows_where(table, "make_visible") & known))
         lists = table["offsets"].combine_chunks()
         bounds = lists.offsets.to_numpy().astype(np.int64)
         found = np.flatnonzero(
@@ -94,6 +98,7 @@ def judge_sends(tables: Tables, context: Context) -> tuple[list[Finding], int, S
         *_joined(sends, told, send, context),
         *_delivered(sends, told, send, messages.delivered.all(), context),
         *_stored(told, messages.appended.all(), context),
+        *_shown(told, messages.appended.all(), messages.moved.all(), context),
     ]
     findings = list(_findings(tables, breaches, context))
     left_out = sum(max(len(breach.members) - FINDINGS_MAX, 0) for breach in breaches)
@@ -182,6 +187,29 @@ def _stored(told: Gathered, appended: Gathered, context: Context) -> Iterator[_B
     other = other[~anew]
     why = "a message was acknowledged with another tag than was appended"
     yield _breach("send.acknowledged.tag", other, ((told, every), (appended, append)), why)
+
+
+def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context) -> Iterator[_Breach]:
+    """Messages that nobody was shown; of one that was not acknowledged nobody knows that it was stored whole."""
+    late, end = not_shown(told, moved, context)
+    missing = first_of(_message_keys(told.take(late)), _message_keys(appended))
+    shown = (told, _at(len(told), late, late)), (moved, _at(len(told), late, end))
+    three = (*shown, (appended, _at(len(told), late, missing)))
+    why = f"a message was acknowledged, and not visible {SHOWN_MS} ms later"
+    yield _breach("send.shown", late, three, why, are_doubted(told, context))
+    other, end = not_shown(appended, moved, context)
+    is_new = ~np.isin(appended.place[other], told.place[late])
+    other, end = other[is_new], end[is_new]
+    pair = ((appended, _at(len(appended), other, other)), (moved, _at(len(appended), other, end)))
+    why = f"a message was appended, and not visible {SHOWN_MS} ms later"
+    yield _breach("send.shown", other, pair, why, np.ones(len(appended), dtype=np.bool_))
+
+
+def _at(count: int, members: Integers, rows: Integers) -> Integers:
+    """By member a row; -1 for those that are no members."""
+    found = np.full(count, -1, dtype=np.int64)
+    found[members] = rows
+    return found
 
 
 def _are_holed(told: Gathered, context: Context) -> Booleans:

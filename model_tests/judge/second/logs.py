@@ -9,8 +9,19 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Final
 
-from model_tests.judge.second.case import Said, absent, deleted_between, read_answers, violated
+from model_tests.judge.second.case import (
+    Said,
+    absent,
+    deleted_between,
+    lasts_until,
+    read_answers,
+    unknown,
+    violated,
+)
+from model_tests.judge.second.parts import MS
 from model_tests.judge.second.reading import FAR, SENDS, Record, Seen, before
+
+SHOWN_NS: Final = 5_000 * MS
 
 
 def _pairs(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
@@ -144,6 +155,25 @@ def sequential(record: Record) -> Iterator[Said]:
                 yield violated(last, f"{last.request} was sent later and stands before {first.request}")
 
 
+def shown(record: Record) -> Iterator[Said]:
+    """send.shown."""
+    if not record.of("message_acknowledged") and all(one.code not in SENDS for one in record.of("request_received")):
+        return
+    for one in record.of("message_acknowledged", "append"):
+        own = [end for end in record.of("make_visible") if (end.place, end.source) == (one.place, one.source)]
+        due = one.hi + SHOWN_NS
+        gone = [each for each in record.deletions() if (each.broker, each.topic) == one.place[:2]]
+        may_be_gone = any(each.lo <= due and one.lo <= lasts_until(record, each) for each in gone)
+        if not own or due >= record.last(one.source).lo or may_be_gone:
+            continue
+        earlier = [each for each in gone if lasts_until(record, each) < one.lo]
+        own = [end for end in own if not any(before(end, each) for each in earlier)]
+        if not any(end.visible_end > one.queue_offset and end.lo <= due for end in own):
+            is_certain = record.is_whole(one.source, -FAR, due) and one.source not in record.loose
+            convict = violated if is_certain and one.event == "message_acknowledged" else unknown
+            yield convict(one, f"{one.queue_offset} of {one.place} is not shown")
+
+
 def delivered_after_request(record: Record) -> Iterator[Said]:
     """send.delivered.after_request."""
     sends = _sends(record)
@@ -169,6 +199,7 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "send.acknowledged.same_connection": (KEPT, acknowledged_same_connection),
     "send.acknowledged.appended": (KEPT, acknowledged_appended),
     "send.acknowledged.tag": (KEPT, acknowledged_tag),
+    "send.shown": (KEPT, shown),
     "send.sequential": (KEPT, sequential),
     "send.delivered.after_request": (KEPT, delivered_after_request),
 }
