@@ -203,6 +203,29 @@ def test_what_was_only_appended_may_not_have_been_stored_whole(tmp_path: Path) -
     assert agreed(history(told), tmp_path) == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("steps", "until_ms", "policy", "verdict"),
+    [
+        (["cause"], 900, "strict", "valid"),
+        (["cause"], 21_000, "strict", "unknown"),  # its role may have changed, which no event tells
+        (["cause"], 21_000, "rocketmq-4.9", "invalid"),
+        (["stop"], 900, "strict", "valid"),
+        (["stop"], 9_000, "strict", "unknown"),
+        (["stop"], 21_000, "strict", "invalid"),
+        (["outside"], 21_000, "strict", "invalid"),
+    ],
+)
+def test_who_stops_does_not_go_on(steps: list[str], until_ms: int, policy: str, verdict: str, tmp_path: Path) -> None:
+    """A broker that says of every pull that it stops would never have to hold one."""
+    about = {"topic": "T", "queue": 0, "request": "1-2"}
+    inside = [] if "outside" in steps else [{"at": 51, "event": "hold", **about}]
+    inside += [{"at": 60, "event": "stop", **about}] if "stop" in steps else []
+    asked, answer = pull(50, "1-2", 0, 19, end=0, took=50, may_hold=True, timeout_ms=15_000)
+    answer |= {} if "stop" in steps else {"cause": "stopped"}
+    told = watched(10, until_ms, [asked], inside, [answer])
+    assert agreed(history(told, policy=policy), tmp_path) == verdict
+
+
 @pytest.mark.parametrize(("watched_ms", "verdict"), [(2_000, "valid"), (2_200, "invalid")])
 def test_a_pull_that_may_not_be_held_has_two_seconds(watched_ms: int, verdict: str, tmp_path: Path) -> None:
     """It is as late without an answer as with one."""

@@ -6,7 +6,7 @@ A part of the survey, taken of each slice and merged in any order. Leaves out wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +22,7 @@ from longpoll_judge.schema import NAMES, are_named, coded, coded_texts
 from longpoll_judge.source import History
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.history import WHITE_BOX
-from longpoll_spec.policy import policy_named
+from longpoll_spec.policy import Policy, policy_named
 from longpoll_spec.tables import with_table
 
 DELETE_TOPIC: Final = 215
@@ -220,10 +220,17 @@ def are_own(policies: Iterable[str]) -> bool:
 
 def stops_silently(policies: Iterable[str]) -> bool:
     """Whether every policy that is named leaves held pulls unanswered when the broker stops, and any is."""
-    found = []
-    for text in policies:
-        try:
-            found.append(policy_named(text).on_stop == "silent")
-        except SpecUserError:
-            return False
+    return _all_are(policies, lambda policy: policy.on_stop == "silent")
+
+
+def keeps_role(policies: Iterable[str]) -> bool:
+    """Whether every policy that is named answers no held pull when a role changes, and any is."""
+    return _all_are(policies, lambda policy: "answer" not in {policy.on_role_change, policy.on_master_return})
+
+
+def _all_are(policies: Iterable[str], question: Callable[[Policy], bool]) -> bool:
+    try:
+        found = [question(policy_named(text)) for text in policies]
+    except SpecUserError:
+        return False
     return bool(found) and all(found)

@@ -33,6 +33,8 @@ SHOWN_MS: Final = 5_000
 """How long a message that was acknowledged may take until it is visible: a dispatcher is some milliseconds behind."""
 STOPPING_MS: Final = 5_000
 """A broker that stops answers what it holds and then closes its connections, within this."""
+STOPPED_MS: Final = 15_000
+"""One that says that it stops and goes on for longer than this did not."""
 
 
 @frozen

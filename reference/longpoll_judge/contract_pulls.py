@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from longpoll_judge.clause import SHORT_POLLING_MS, STOPPING_MS, UNHELD_MS, Clause
+from longpoll_judge.clause import SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS, Clause
 from longpoll_judge.result import (
     ANSWER_IS_RIGHT,
     ANSWERED_BY_DEADLINE,
@@ -131,8 +131,8 @@ PULL_CLAUSES: Final = (
         "pull.none.true",
         ANSWER_IS_RIGHT,
         "19 needs a moment between receipt and answer at which nothing that the pull takes was visible: not "
-        "certainly visible before request.after_ns (from outside: acknowledged --wake-ms before it). An answer whose "
-        "cause is stopped is excused.",
+        "certainly visible before request.after_ns (from outside: acknowledged --wake-ms before it). What is "
+        "told to stop, as for pull.hold.not_early, is excused.",
         _LOOK,
         (_PULL, _RESULT, "make_visible or message_acknowledged", "append(tag)"),
     ),
@@ -225,7 +225,7 @@ PULL_CLAUSES: Final = (
         "pull.none.at_end",
         ANSWER_IS_RIGHT,
         "19 is said at the end only: the answer's offset_max is the offset that was asked for. An answer of a broker "
-        "that stops is excused: its cause is stopped, a stop names its request, or its connection closes as it may for "
+        "that stops is excused: it is told to stop, or its connection closes, as it may for "
         "pull.hold.not_early; it is unknown where that may lie in a hole, after the end of the record or, from "
         "outside, at any time after by a clock that may be set.",
         "DefaultMessageStore.getMessage: OFFSET_OVERFLOW_ONE, or NO_MESSAGE_IN_QUEUE at 0",
@@ -318,9 +318,12 @@ PULL_CLAUSES: Final = (
         "pull.hold.not_early",
         HELD_AS_ASKED,
         "A pull that may be held is not told 19 more than --late-ms before its deadline "
-        "(answer.before_ns + late < request.after_ns + timeout_ms) without a cause. Causes: the answer's cause is "
-        "stopped, or a stop names the request; a deletion of its topic (215) that may lie in between; a close of its "
-        f"connection that may come within {STOPPING_MS} ms after the answer, if the source's last event does too and "
+        "(answer.before_ns + late < request.after_ns + timeout_ms) without a cause. Causes: it is told to stop, "
+        "inside, where the answer's cause is stopped or a stop names the request, and its source's last event comes "
+        f"within {STOPPING_MS} ms after the answer (within {STOPPED_MS} ms: unknown; and so at any time for the cause "
+        "alone, unless every policy answers nothing when a role or a master changes); a deletion of its topic "
+        "(215) that may lie in between; a close of its connection that may "
+        f" come within {STOPPING_MS} ms after the answer, if the source's last event does too and "
         "the policy is not one with on_stop=silent (where the source goes on: unknown). "
         f"From outside one that may have been held for {SHORT_POLLING_MS} ms is unknown at most: the broker may hold "
         "for less than it is asked.",

@@ -15,7 +15,7 @@ import numpy as np
 
 from longpoll_judge.answers import NO_NEW_MSG
 from longpoll_judge.case import Booleans, Case, Explanation, Suspects, ms, suspects
-from longpoll_judge.clause import SHORT_POLLING_MS, STOPPING_MS, UNHELD_MS
+from longpoll_judge.clause import SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
 from longpoll_judge.connections import closes_of
 from longpoll_judge.queue_log import NEVER, Integers
 from longpoll_judge.result import HELD_AS_ASKED
@@ -35,18 +35,34 @@ def judge_holding(case: Case) -> list[Suspects]:
 def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     """Which of these answered pulls were perhaps answered because their broker stopped: likely, and possibly.
 
-    Inside the answer says so. Outside its connection closes soon after, and so, likely, does everything.
+    Inside the answer says so, and its source ends. Outside its connection closes soon after, and so, likely, does
+    everything.
     """
     pulls = case.pulls
-    causes, names = case.events.codes("cause", pulls.answer_row[pull])
-    told = np.array([name == STOPPED for name in names], dtype=np.bool_)[causes]
-    told |= case.events.answer_to(case.events.request_key[pulls.row[pull]], "stop") >= 0
+    told, _perhaps = is_told_to_stop(case, pull)
     soon_ns = pulls.answered_before_ns[pull] + STOPPING_MS * MS
     closes = closes_of(case, pulls.row[pull])[0] <= soon_ns
     if case.context.stops_silently:
         closes &= False
     last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
     return told | (closes & (last_ns <= soon_ns)), closes
+
+
+def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
+    """Of which answered pulls their broker itself tells that it stopped: it does, and it may.
+
+    Only from inside that is known, and only the end of the source shows it: one that goes on for long did not stop. A
+    change of role is answered in the same words, and no event tells of it.
+    """
+    pulls = case.pulls
+    causes, names = case.events.codes("cause", pulls.answer_row[pull])
+    says = np.array([name == STOPPED for name in names], dtype=np.bool_)[causes] & ~case.is_outside[pull]
+    told = says | (case.events.answer_to(case.events.request_key[pulls.row[pull]], "stop") >= 0)
+    last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
+    went_on_ns = last_ns - pulls.answered_before_ns[pull]
+    ends = went_on_ns <= STOPPING_MS * MS
+    may_end = (went_on_ns <= STOPPED_MS * MS) | (says & (not case.context.keeps_role))
+    return told & ends, told & ~ends & may_end
 
 
 def may_have_stopped(case: Case, pull: Integers) -> Booleans:
@@ -67,7 +83,8 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     outside = case.is_outside
     unseen = outside & (closed_ns == NEVER) & (last_ns < until_ns)
     late = outside & settable & (closed_ns < NEVER)
-    found: Booleans = (hidden | unseen | late)[pull]
+    _told, perhaps = is_told_to_stop(case, pull)
+    found: Booleans = (hidden | unseen | late)[pull] | perhaps
     return found
 
 

@@ -38,7 +38,7 @@ from longpoll_judge.answers import (
 )
 from longpoll_judge.case import Booleans, Case, Explanation, Suspects, suspects
 from longpoll_judge.clause import PULL_RESULTS
-from longpoll_judge.holding import STOPPED, is_stopping, may_have_stopped
+from longpoll_judge.holding import is_stopping, is_told_to_stop, may_have_stopped
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_ONCE
 
@@ -261,9 +261,7 @@ def _found(answers: Answers) -> list[Rule]:
 def _not_found(answers: Answers) -> list[Rule]:
     case = answers.case
     visible_before = first_visible_before(answers)
-    causes, cause_names = case.events.codes("cause", case.pulls.answer_row[answers.pull])
-    stopped = np.array([name == STOPPED for name in cause_names], dtype=np.bool_)
-    is_stopped = stopped[causes]
+    is_stopped, perhaps = is_told_to_stop(case, answers.pull)
     no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
     illegal = answers.code == OFFSET_ILLEGAL
     matching_least, _most = matching_counts(answers, answers.asked, np.maximum(answers.next, answers.asked))
@@ -279,7 +277,7 @@ def _not_found(answers: Answers) -> list[Rule]:
                 f"{_name(answers, answer)} says that there is nothing new, but a matching message was visible "
                 "before the request came"
             ),
-            doubted=_measured(answers),
+            doubted=_measured(answers) | perhaps,
             messages=lambda answer: _first_matching(answers, answer),
             rests_on="visible",
         ),

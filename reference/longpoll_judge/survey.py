@@ -27,6 +27,7 @@ from longpoll_judge.attendance import (
     attend,
     attendance_gaps,
     field_gaps,
+    keeps_role,
     lacking,
     stops_silently,
 )
@@ -142,6 +143,8 @@ class Context:
     """Every policy that the history names is one of this project's own design."""
     stops_silently: bool = False
     """Every policy that it names leaves held pulls unanswered when the broker stops."""
+    keeps_role: bool = False
+    """Every policy that it names leaves held pulls alone when the broker's role or its master's changes."""
     deletions: tuple[Deletion, ...] = ()
     lawful: frozenset[str] = frozenset()
     """Sources that declare a law: their logs are judged by it, and by nothing else."""
@@ -339,6 +342,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         inside=frozenset(name for name, seen in survey.attendance.sources.items() if seen.inside),
         is_own=are_own(history.policies),
         stops_silently=stops_silently(history.policies),
+        keeps_role=keeps_role(history.policies),
         deletions=tuple(sorted(survey.attendance.deletions)),
         lawful=frozenset(history.laws),
         broker_holes=_broker_holes(survey, facts),

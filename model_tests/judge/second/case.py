@@ -29,6 +29,8 @@ DELETED_NS: Final = 5_000 * MS
 
 STOPPING_NS: Final = 5_000 * MS
 """Within this a broker that stops closes the connections of those that it has answered."""
+STOPPED_NS: Final = 15_000 * MS
+"""What says that it stops, and goes on for longer than this, did not."""
 
 
 @frozen
@@ -260,9 +262,29 @@ def closed_after(record: Record, request: Seen, answer: Seen) -> list[Seen]:
     return [one for one in closes if not before(one, answer)]
 
 
+def told_to_stop(record: Record, request: Seen, answer: Seen) -> str:
+    """Whether its broker tells that a pull was answered since it stopped: "yes", "perhaps" or "no"."""
+    says = answer.cause == "stopped" and is_inside(record, request.source)
+    if not says and not any(one.about == request.about for one in record.of("stop")):
+        return "no"
+    went_on = record.last(request.source).lo - answer.hi
+    if went_on <= STOPPING_NS:
+        return "yes"
+    changes = ("on_role_change", "on_master_return")
+    may_change = not record.policies or any(
+        policy_says(record, name, "answer", unnamed=True) or not _is_known(record) for name in changes
+    )
+    return "perhaps" if went_on <= STOPPED_NS or (says and may_change) else "no"
+
+
+def _is_known(record: Record) -> bool:
+    return all(text.split("+")[0] in PRESETS for text in record.policies)
+
+
 def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> Iterator[Said]:
     """What is wrong with a 19, but for a broker that stops: it answers what it holds, and closes its connections."""
-    if answer.cause == "stopped" or any(one.about == request.about for one in record.of("stop")):
+    told = told_to_stop(record, request, answer)
+    if told == "yes":
         return
     soon = answer.hi + STOPPING_NS
     closes = [one for one in closed_after(record, request, answer) if one.lo <= soon]
@@ -270,7 +292,7 @@ def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> It
     if closes and not is_silent and record.last(request.source).lo <= soon:
         return
     is_doubtful = request.source in record.loose and not is_inside(record, request.source) and not is_silent
-    if (closes and not is_silent) or (is_doubtful and closed_after(record, request, answer)):
+    if told == "perhaps" or (closes and not is_silent) or (is_doubtful and closed_after(record, request, answer)):
         yield unknown(request, why)
     else:
         yield from absent(record, request, request.lo - DELETED_NS, soon, why)

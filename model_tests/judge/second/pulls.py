@@ -24,6 +24,7 @@ from model_tests.judge.second.case import (
     seen_inside,
     tags,
     takes,
+    told_to_stop,
     unknown,
     unless_stopping,
     unrecorded,
@@ -211,14 +212,16 @@ def none_true(record: Record) -> Iterator[Said]:
     for request, answer in read_answers(record):
         if answer.code != 19 or isinstance(wanted(request), str):
             continue
-        if answer.cause == "stopped":
+        stopping = told_to_stop(record, request, answer)
+        if stopping == "yes":
             continue
         inside, end = seen_inside(record, request.place), certain_end(record, request)
         wants_all = inside and wanted(request) is None and request.offset < end
         known = tags(record, request).items()
         denied = [o for o, told in known if request.offset <= o < end and all(takes(request, tag) for tag in told)]
         if wants_all or denied:
-            convict = unknown if request.source in record.loose and not inside else violated
+            is_measured = request.source in record.loose and not inside
+            convict = unknown if is_measured or stopping == "perhaps" else violated
             yield convict(request, f"{request.request} is denied what was visible to {end}")
 
 
