@@ -226,6 +226,14 @@ def test_who_stops_does_not_go_on(steps: list[str], until_ms: int, policy: str, 
     assert agreed(history(told, policy=policy), tmp_path) == verdict
 
 
+@pytest.mark.parametrize(("end", "verdict"), [(6, "invalid"), (10, "valid")])
+def test_what_was_delivered_is_visible_to_later_reads(end: int, verdict: str, tmp_path: Path) -> None:
+    """The end that the first answer tells was read before its messages; what these show holds all the same."""
+    asked, answer = pull(50, "1-1", 0, 0, end=10)
+    told = watched(10, 900, [asked, answer | {"offset_max": 5}], pull(60, "1-2", end, 19, end=end))
+    assert agreed(history(told, policy=""), tmp_path) == verdict
+
+
 @pytest.mark.parametrize(("watched_ms", "verdict"), [(2_000, "valid"), (2_200, "invalid")])
 def test_a_pull_that_may_not_be_held_has_two_seconds(watched_ms: int, verdict: str, tmp_path: Path) -> None:
     """It is as late without an answer as with one."""

@@ -244,8 +244,8 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.max.never_falls",
         ANSWER_IS_RIGHT,
-        "The same of offset_max: a queue's visible end does not move back. Asked of answers from outside; inside "
-        "pull.max.least says more.",
+        "The same of offset_max, which is also past every message that the earlier answer delivers: a queue's visible "
+        "end does not move back. Asked of answers from outside; inside pull.max.least says more.",
         "the law's visible_is_monotone",
         (_PULL, _RESULT),
         seen="outside",
@@ -322,7 +322,7 @@ PULL_CLAUSES: Final = (
         "inside, where the answer's cause is stopped or a stop names the request, and its source's last event comes "
         f"within {STOPPING_MS} ms after the answer (within {STOPPED_MS} ms: unknown; and so at any time for the cause "
         "alone, unless every policy answers nothing when a role or a master changes); a deletion of its topic "
-        "(215) that may lie in between; a close of its connection that may "
+        "(215) that may lie in between; a close of its connection that may"
         f" come within {STOPPING_MS} ms after the answer, if the source's last event does too and "
         "the policy is not one with on_stop=silent (where the source goes on: unknown). "
         f"From outside one that may have been held for {SHORT_POLLING_MS} ms is unknown at most: the broker may hold "

@@ -28,14 +28,18 @@ from longpoll_judge.across import (
     lives,
     rows_where,
 )
+from longpoll_judge.answers import FOUND
 from longpoll_judge.clause import PULL_RESULTS
 from longpoll_judge.lookup import is_one_of
+from longpoll_judge.queue_log import Integers
 from longpoll_judge.result import ANSWER_IS_RIGHT, Finding, FindingVerdict
 from longpoll_judge.steps import MS, PULL_CODES
 from longpoll_judge.survey import UNSEEN, Context
 
 FINDINGS_MAX: Final = 50
 """Most findings of one clause that are listed; the others are counted."""
+SHOWN: Final = {"offset_min": "offset_min", "offset_max": "shown_end"}
+"""What an earlier answer shows of each end: a message that it delivers was visible."""
 
 
 @define
@@ -43,7 +47,7 @@ class Ends:
     """Pulls, and the ends that answers to them tell."""
 
     pulls: Gathering = field(factory=lambda: Gathering(()))
-    answers: Gathering = field(factory=lambda: Gathering(("offset_min", "offset_max", "offset_next")))
+    answers: Gathering = field(factory=lambda: Gathering(("offset_min", "offset_max", "offset_next", "shown_end")))
 
     def see(self, number: int, table: pa.Table) -> None:
         """The events of one slice."""
@@ -54,7 +58,25 @@ class Ends:
         lowest, highest = table["offset_min"].to_numpy(), table["offset_max"].to_numpy()
         told = (lowest >= 0) & (lowest <= highest)
         is_answer = rows_where(table, "answer_sent") & named & is_one_of(code, PULL_RESULTS) & told
-        self.answers.add(table, number, np.flatnonzero(is_answer))
+        rows = np.flatnonzero(is_answer)
+        self.answers.add(table, number, rows, {"shown_end": np.maximum(highest, _delivered_end(table))[rows]})
+
+
+def _delivered_end(table: pa.Table) -> Integers:
+    """Of each event the end of the messages that it delivers: these were visible, whatever it tells of the end."""
+    lists = table["offsets"].combine_chunks()
+    bounds, values = lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
+    found = np.zeros(len(table), dtype=np.int64)
+    filled = np.flatnonzero((np.diff(bounds) > 0) & (table["code"].to_numpy() == FOUND))
+    owner = np.repeat(filled, np.diff(bounds)[filled])
+    at = np.arange(len(owner)) + np.repeat(bounds[filled] - _starts(np.diff(bounds)[filled]), np.diff(bounds)[filled])
+    np.maximum.at(found, owner, values[at] + 1)
+    return found
+
+
+def _starts(counts: Integers) -> Integers:
+    starts: Integers = np.cumsum(counts) - counts
+    return starts
 
 
 def judge_falls(tables: Tables, context: Context) -> tuple[list[Finding], int]:
@@ -75,8 +97,9 @@ def judge_falls(tables: Tables, context: Context) -> tuple[list[Finding], int]:
         ("pull.max.never_falls", "offset_max", outside),
     ):
         value = answers.values[name]
-        before = highest_before(life, answers.before_ns, value, life, asked.after_ns)
-        fell = np.flatnonzero(is_asked & (before >= 0) & (value[np.maximum(before, 0)] > value))
+        shown_value = answers.values[SHOWN[name]]
+        before = highest_before(life, answers.before_ns, shown_value, life, asked.after_ns)
+        fell = np.flatnonzero(is_asked & (before >= 0) & (shown_value[np.maximum(before, 0)] > value))
         fell = fell[np.argsort(answers.after_ns[fell], kind="stable")]
         # One answer that tells too much makes all later ones fall: it is told once.
         fell = fell[np.sort(np.unique(before[fell], return_index=True)[1])]
@@ -99,7 +122,7 @@ def _findings(
         subject = evidence[-1]
         verdict: FindingVerdict = "violated" if context.sources.get(subject["source"], UNSEEN).is_steady else "unknown"
         evidence.sort(key=lambda event: (event["after_ns"], event["before_ns"], event["source"], event["sequence"]))
-        high, low = answers.values[name][earlier], answers.values[name][one]
+        high, low = answers.values[SHOWN[name]][earlier], answers.values[name][one]
         yield Finding(
             property=ANSWER_IS_RIGHT,
             clause=clause,
@@ -109,6 +132,6 @@ def _findings(
             request=subject.get("request", ""),
             window_start_ms=min(event["after_ns"] for event in evidence) / MS,
             window_end_ms=max(event["before_ns"] for event in evidence) / MS,
-            why=f"an answer tells {name} {low}, and one that was sent on its connection before it was asked for {high}",
+            why=f"an answer tells {name} {low}, and one sent on its connection before it was asked for shows {high}",
             evidence=evidence,
         )

@@ -301,10 +301,15 @@ def min_never_falls(record: Record) -> Iterator[Said]:
             yield violated(request, f"{request.request} is told a lower offset_min than before")
 
 
+def _delivered_ends(answer: Seen) -> list[int]:
+    return [offset + 1 for offset in answer.offsets] if answer.code == 0 else []
+
+
 def max_never_falls(record: Record) -> Iterator[Said]:
     """pull.max.never_falls."""
     for earlier, later, request in _successive(record):
-        if later.offset_max < earlier.offset_max and not seen_inside(record, request.place):
+        shown = max([earlier.offset_max, *_delivered_ends(earlier)])
+        if later.offset_max < shown and not seen_inside(record, request.place):
             yield violated(request, f"{request.request} is told a lower offset_max than before")
 
 
