@@ -330,3 +330,68 @@ def test_a_clock_that_is_not_known_orders_and_measures_nothing(
     (source,) = one.meta["sources"]
     one.meta["sources"] = [] if declares is None else [source | declares]
     assert agreed(one, tmp_path) == ("invalid" if declares == {} else verdict)
+
+
+NOBODY, ASKS, COMMITS, PULLS, DELETED, MOVED = -1, 14, 15, 11, 215, 222
+REFUSED, NEVER = -99, -1_000
+Exchange = tuple[int, int, int]
+"""A code, what it commits, and what it is told: an offset, minus a code or `NEVER`.
+
+The second observer's codes are 1,000 more.
+"""
+
+
+def exchanges(asked: list[Exchange]) -> History:
+    """A group's requests about its offset in one queue, one after the other, 10 ms apart, at two observers."""
+    told: list[list[Told]] = [[], []]
+    for number, (code, commit, said) in enumerate(asked):
+        at, place = 50 + 10 * number, {"topic": "T", "queue": 0, "group": "g", "connection": "2"}
+        where = told[code >= 1_000]
+        if code % 1_000 in {DELETED, MOVED}:
+            where.append({"at": at, "event": "request_received", "code": code % 1_000, "topic": "T", "connection": "9"})
+            continue
+        name = {"request": f"r{number}"}
+        if code % 1_000 == PULLS:
+            where += pull(at, f"r{number}", 0, 19, end=0, commit_offset=commit)
+            continue
+        fields = {"commit_offset": commit} if code % 1_000 == COMMITS else {}
+        where.append({"at": at, "event": "request_received", "code": code % 1_000, **fields, **place, **name})
+        if said != NEVER:
+            answer = {"code": -said} if said < 0 else {"code": 0, **({"offset": said} if code % 1_000 == ASKS else {})}
+            where.append({"at": at + 1, "event": "answer_sent", **answer, **place, **name})
+    return history(*(watched(10, 9_000, one) for one in told if one or one is told[0]))
+
+
+OFFSETS: dict[str, tuple[str, list[Exchange]]] = {
+    "none, then nothing to skip": ("valid", [(ASKS, NOBODY, -22), (ASKS, NOBODY, 0)]),
+    "nothing to skip, then none": ("valid", [(ASKS, NOBODY, 0), (ASKS, NOBODY, -22)]),
+    "committed beside": ("valid", [(ASKS, NOBODY, -22), (1_000 + COMMITS, 9, 0), (ASKS, NOBODY, 9)]),
+    "put back beside": ("valid", [(COMMITS, 9, 0), (1_000 + COMMITS, 3, 0), (ASKS, NOBODY, 3)]),
+    "moved beside": ("valid", [(COMMITS, 9, 0), (1_000 + MOVED, NOBODY, 0), (ASKS, NOBODY, 0)]),
+    "deleted beside": ("valid", [(COMMITS, 9, 0), (1_000 + DELETED, NOBODY, 0), (ASKS, NOBODY, -22)]),
+    "between what was committed": (
+        "invalid",
+        [(ASKS, NOBODY, -22), (COMMITS, 9, 0), (COMMITS, 5, 0), (ASKS, NOBODY, 7)],
+    ),
+    "none, then less than pulled": ("valid", [(ASKS, NOBODY, 9), (PULLS, 5, 0), (ASKS, NOBODY, 5)]),
+    "pulled past an older one": ("valid", [(ASKS, NOBODY, 5), (PULLS, 9, 0), (ASKS, NOBODY, 9)]),
+    "falls": ("invalid", [(ASKS, NOBODY, 10**12), (ASKS, NOBODY, 5)]),
+    "falls to nothing to skip": ("invalid", [(ASKS, NOBODY, 5), (ASKS, NOBODY, 0)]),
+    "gone": ("invalid", [(ASKS, NOBODY, 5), (ASKS, NOBODY, -22)]),
+    "not put back": ("unknown", [(ASKS, NOBODY, 9), (COMMITS, 5, 0), (ASKS, NOBODY, 9)]),
+    "certainly not put back": ("invalid", [(ASKS, NOBODY, -22), (COMMITS, 9, 0), (COMMITS, 5, 0), (ASKS, NOBODY, 9)]),
+    "after a deletion": (
+        "invalid",
+        [(ASKS, NOBODY, -22), (DELETED, NOBODY, 0), (COMMITS, 5, 0), (ASKS, NOBODY, 10**9)],
+    ),
+    "after a move": ("valid", [(ASKS, NOBODY, -22), (MOVED, NOBODY, 0), (COMMITS, 5, 0), (ASKS, NOBODY, 10**9)]),
+    "an update refused strangely": ("invalid", [(PULLS, 3, 0), (COMMITS, 5, REFUSED)]),
+    "an update without an answer": ("invalid", [(PULLS, 3, 0), (COMMITS, 5, NEVER)]),
+}
+
+
+@pytest.mark.parametrize("name", OFFSETS)
+def test_a_group_is_told_what_may_have_been_committed_last(name: str, tmp_path: Path) -> None:
+    """By whichever observer; what nobody can have left there is none of it."""
+    verdict, asked = OFFSETS[name]
+    assert agreed(exchanges(asked), tmp_path) == verdict

@@ -7,17 +7,18 @@ A commit comes with a pull (`commit_offset`) or by itself (request 15), and what
 (request 14). An explicit commit may put the offset back; one that came with a pull may not, since pulls overtake each
 other (RocketMQ commits whichever comes last). So the offset told is wrong if a greater one was certainly committed by
 then, unless an explicit commit of no more than what was told can have come after that. A commit that nobody
-answered, as one-way ones are, counts as such an excuse and as nothing else. All within one life of one observer.
+answered, as one-way ones are, counts as such an excuse and as nothing else. What convicts was seen by the observer of
+the question, in one life; what excuses, by any observer of the broker.
 
-Only histories in which a group asks are looked at, and of these commits, questions and answers are held in memory.
-Once a group or topic was deleted, or its offsets were put elsewhere on the broker (207, 215, 222, 314), nothing earlier
-counts. Leaves out slaves.
+Commits, questions and answers are held in memory. Once a group or topic was deleted, or its offsets were put elsewhere
+on the broker (207, 215, 222, 314), nothing earlier counts. Leaves out slaves.
 
 Source: `PullMessageProcessor` and `ConsumerOffsetManager.commitOffset` (4.9.8), the property of the law of this name.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -38,11 +39,12 @@ from longpoll_judge.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
 from longpoll_judge.source import History, read_slice
 from longpoll_judge.source_survey import DISORDER_NS
 from longpoll_judge.steps import MS
-from longpoll_judge.survey import QUERY_CONSUMER_OFFSET, UNSEEN, Context
+from longpoll_judge.survey import DELETION_NS, QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE_CONSUMER_OFFSET, Context
 
-UPDATE_CONSUMER_OFFSET: Final = 15
 RESETS: Final = (207, 215, 222, 314)
-"""Requests after which a group's offset may be any."""
+"""Requests after which a group's offset may be another, or none."""
+DELETIONS: Final = (207, 215)
+"""Those after which it has none."""
 SUCCESS: Final = 0
 QUERY_NOT_FOUND: Final = 22
 OFFSET_CODES: Final = (QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET)
@@ -51,6 +53,8 @@ COLUMNS: Final = (
     *("code", "group", "offset", "commit_offset", "cause"),
 )
 """The fields that are read, or shown as evidence."""
+CODE_KNOWN: Final = "commit.code.known"
+"""What rests on no moment, and on nothing that is missing."""
 _NOTHING: Final = EVENT_SCHEMA.empty_table().select(COLUMNS)
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -60,7 +64,7 @@ def judge_commits(history: History, context: Context) -> tuple[list[Finding], Sh
     """Judge what the groups of all histories were told of their offsets; how many questions, and fields they lack."""
     asked, answers = _exchanges(history)
     is_reset = compute.is_in(asked["code"], value_set=pa.array(RESETS, pa.int64()))
-    resets = [_Reset.of(row) for row in asked.filter(is_reset).to_pylist()]
+    resets = [_Reset.of(row, context) for row in asked.filter(is_reset).to_pylist()]
     asked = asked.filter(compute.invert(is_reset))
     lacks = {name: _lacks(asked, name) for name in ("topic", "group")}
     lacks["commit_offset"] = (asked["code"].to_numpy() == UPDATE_CONSUMER_OFFSET) & (
@@ -98,21 +102,28 @@ def _with_holes(context: Context, asked: pa.Table, damaged: Flags) -> Context:
 
 @frozen
 class _Reset:
-    """A request after which the offsets of a group, a topic or both may be any; empty for all."""
+    """A request after which the offsets of a group, a topic or both may be others; empty for all, as its broker is."""
 
-    source: str
+    broker: str
     group: str
     topic: str
     after_ns: int
+    until_ns: int
+    """Until when it may take effect. What is put elsewhere by the broker (222) stays so until the group pulls."""
+    deletes: bool
+    """It leaves no offset, and never another one."""
 
     @classmethod
-    def of(cls, event: dict[str, Any]) -> _Reset:
-        return cls(event["source"], event["group"], event["topic"], event["after_ns"])
+    def of(cls, event: dict[str, Any], context: Context) -> _Reset:
+        deletes = event["code"] in DELETIONS
+        is_bounded = deletes and event["source"] not in context.settable
+        until_ns = event["before_ns"] + DELETION_NS if is_bounded else NEVER
+        return cls(event["broker"], event["group"], event["topic"], event["after_ns"], until_ns, deletes)
 
     def is_about(self, event: dict[str, Any]) -> bool:
         """Whether the offset that the event is about may be another after it."""
-        same_group, same_topic = self.group in {"", event["group"]}, self.topic in {"", event["topic"]}
-        return self.source == event["source"] and same_group and same_topic
+        pairs = (self.broker, event["broker"]), (self.group, event["group"]), (self.topic, event["topic"])
+        return all(own in {"", other} for own, other in pairs)
 
 
 def _exchanges(history: History) -> tuple[pa.Table, pa.Table]:
@@ -138,7 +149,7 @@ def _exchanges(history: History) -> tuple[pa.Table, pa.Table]:
 
 @frozen(eq=False)
 class _Group:
-    """What one group committed and was told of one queue in one life of an observer, in the order of its requests."""
+    """What one group committed and was told of one queue, by all who tell, in the order of its requests."""
 
     asked: pa.Table
     answers: pa.Table
@@ -162,11 +173,11 @@ class _Group:
         (place,) = self.asked.slice(0, 1).to_pylist()
         if not place["group"] or not place["topic"]:
             return
-        reset_ns = np.array([reset.after_ns for reset in resets if reset.is_about(place)], dtype=np.int64)
+        mine = [reset for reset in resets if reset.is_about(place)]
         exchanges = self._joined()
         for question in np.flatnonzero(exchanges.code == QUERY_CONSUMER_OFFSET).tolist():
-            if not (reset_ns <= exchanges.done_ns[question]).any():
-                yield from self._told(exchanges, question, context)
+            about = [reset for reset in mine if reset.after_ns <= exchanges.done_ns[question]]
+            yield from itertools.islice(self._told(exchanges, question, about, context), 1)
         yield from self._unanswered(exchanges, context)
 
     def _joined(self) -> _Exchanges:
@@ -177,6 +188,7 @@ class _Group:
         is_explicit = code == UPDATE_CONSUMER_OFFSET
         took = np.where(is_explicit, answer_code == SUCCESS, is_one_of(answer_code, PULL_RESULTS)) & (value >= 0)
         return _Exchanges(
+            source=coded(self.asked, "source")[0],
             code=code,
             value=value,
             after_ns=self.asked["after_ns"].to_numpy(),
@@ -192,42 +204,99 @@ class _Group:
         column: Integers = np.append(self.answers[name].to_numpy(), 0)[self.answer]
         return column
 
-    def _told(self, all_: _Exchanges, question: int, context: Context) -> Iterator[Finding]:
-        """What is wrong with the answer to one question."""
-        group = self.asked["group"][question].as_py()[:80]
-        told, code = int(all_.told[question]), int(all_.answer_code[question])
-        before = all_.took & (all_.done_ns < all_.after_ns[question])
-        if code == QUERY_NOT_FOUND and before.any():
-            commit = int(np.flatnonzero(before)[-1])
-            why = f"group {group!r} was told that it has no offset, although {all_.value[commit]} was committed before"
-            yield self._finding("commit.told.some", [commit, question], why, context)
-        if code != SUCCESS or told < 0:
+    def _told(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
+        """What is wrong with the answer to one question; `resets` are those that may have come before it."""
+        since_ns = max((reset.until_ns for reset in resets), default=-NEVER)
+        before = (all_.source == all_.source[question]) & (all_.done_ns < all_.after_ns[question])
+        known = before & (all_.after_ns > since_ns)
+        if context.asks("commit.told.least"):
+            yield from self._too_little(all_, question, known, context)
+        if context.asks("commit.told.some"):
+            yield from self._none(all_, question, known, context)
+        if context.asks("commit.told.most"):
+            yield from self._too_much(all_, question, known, context)
+        if context.asks("commit.told.written"):
+            yield from self._unwritten(all_, question, before, resets, context)
+
+    def _too_little(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
+        told = int(all_.told[question])
+        greater = np.flatnonzero(known & all_.took & (all_.value > told))
+        if told < 0 or not len(greater):
             return
-        greater = np.flatnonzero(before & (all_.value > told))
-        if len(greater):
-            commit = int(greater[np.argmax(all_.after_ns[greater])])
-            excuses = all_.is_explicit & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
-            if not (excuses & (all_.done_ns >= all_.after_ns[commit])).any():
-                why = (
-                    f"group {group!r} was told offset {told}, although {all_.value[commit]} was committed before it "
-                    "asked, and nothing but a pull's older commit can have put that back"
-                )
-                yield self._finding("commit.told.least", [commit, question], why, context)
+        commit = int(greater[np.argmax(all_.after_ns[greater])])
+        excuses = all_.is_explicit & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
+        if (excuses & (all_.done_ns >= all_.after_ns[commit])).any():
+            return
+        why = (
+            f"{self._name} was told offset {told}, although {all_.value[commit]} was committed before it "
+            "asked, and nothing but a pull's older commit can have put that back"
+        )
+        yield self._finding("commit.told.least", [commit, question], why, context)
+
+    def _none(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
+        had = np.flatnonzero(known & (all_.took | (all_.told > 0)))
+        if all_.answer_code[question] != QUERY_NOT_FOUND or not len(had):
+            return
+        one = int(had[-1])
+        what = f"{all_.value[one]} was committed" if all_.took[one] else f"it was told {all_.told[one]}"
+        why = f"{self._name} was told that it has no offset, although {what} before"
+        yield self._finding("commit.told.some", [one, question], why, context)
+
+    def _too_much(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
+        told = int(all_.told[question])
         possible = all_.may_take & (all_.after_ns <= all_.done_ns[question])
-        if (possible & (all_.value >= told)).any():
+        if told <= 0 or (possible & (all_.value >= told)).any():
             return
-        earlier = (all_.code == QUERY_CONSUMER_OFFSET) & (all_.done_ns < all_.after_ns[question])
+        earlier = known & (all_.code == QUERY_CONSUMER_OFFSET)
         earlier &= (all_.answer_code == QUERY_NOT_FOUND) | ((all_.told >= 0) & (all_.told < told))
         most = int(all_.value[possible].max(initial=-1))
-        why = f"group {group!r} was told offset {told}, and no more than {max(most, 0)} can have been committed"
+        why = f"{self._name} was told offset {told}, and no more than {max(most, 0)} can have been committed"
         if earlier.any():
             asked_before = int(np.flatnonzero(earlier)[-1])
             why += f" since it was told {_offset(all_, asked_before)}"
             yield self._finding("commit.told.most", [asked_before, question], why, context)
-        elif before.any():
-            commit = int(np.flatnonzero(before)[-1])
+        elif (known & all_.took).any():
+            commit = int(np.flatnonzero(known & all_.took)[-1])
             why += ", but for what was committed before this record began"
             yield self._finding("commit.told.most", [commit, question], why, context, certain=False)
+
+    def _unwritten(
+        self, all_: _Exchanges, question: int, before: Flags, resets: list[_Reset], context: Context
+    ) -> Iterator[Finding]:
+        """An offset that is none of those that can have been committed since another was certainly there."""
+        told, done_ns = int(all_.told[question]), int(all_.done_ns[question])
+        if told < 0:
+            return
+        is_question = all_.code == QUERY_CONSUMER_OFFSET
+        # One that is told 0 may have none, and nothing to skip.
+        is_none = (all_.answer_code == QUERY_NOT_FOUND) & (told > 0)
+        other = before & is_question & (is_none | ((all_.told >= 0) & (all_.told != told)))
+        put = before & all_.is_explicit & all_.took & (all_.value != told)
+        fixed = np.flatnonzero(other | put)
+        if not len(fixed):
+            return
+        last = int(fixed[np.argmax(all_.after_ns[fixed])])
+        since_ns = all_.after_ns[last]
+        written = (all_.may_take & (all_.value == told)) | (is_question & (all_.told == told))
+        written |= is_question & (all_.answer_code == QUERY_NOT_FOUND) & (told == 0)
+        written &= (all_.after_ns <= done_ns) & (all_.done_ns >= since_ns)
+        written[question] = False
+        reset = any(one.until_ns >= since_ns and (told == 0 or not one.deletes) for one in resets)
+        if written.any() or reset:
+            return
+        shown = [last, question]
+        certain = bool(other.any())
+        if put[last] and certain:
+            # A reset from before the record would be told until the group pulls, whatever it commits.
+            shown.insert(0, int(np.flatnonzero(other)[-1]))
+        since = f"{all_.value[last]} was committed" if put[last] else f"it was told {_offset(all_, last)}"
+        why = f"{self._name} was told offset {told}, which nobody can have committed since {since}"
+        why += "" if certain else ", but for a reset before this record began"
+        yield self._finding("commit.told.written", shown, why, context, certain=certain)
+
+    @property
+    def _name(self) -> str:
+        return f"group {self.asked['group'][0].as_py()[:80]!r}"
 
     def _unanswered(self, all_: _Exchanges, context: Context) -> Iterator[Finding]:
         """Requests about offsets without an answer, or with a code that there is not."""
@@ -241,7 +310,7 @@ class _Group:
         )
         for one in np.flatnonzero(about & (all_.answer_code >= 0) & ~known).tolist():
             why = f"a request of code {all_.code[one]} was answered with code {all_.answer_code[one]}"
-            yield self._finding("commit.code.known", [one], f"{why}, which no broker gives to it", context)
+            yield self._finding(CODE_KNOWN, [one], f"{why}, which no broker gives to it", context)
         allowed_ns = UNHELD_MS * MS + context.late_ns
         for one in np.flatnonzero(about & (all_.done_ns - all_.after_ns > allowed_ns)).tolist():
             yield from self._late(one, int(all_.code[one]), allowed_ns, context)
@@ -287,26 +356,22 @@ class _Group:
         is_missing = clause == "commit.answered" and len(shown) == 1
         until_ns = np.array([facts.last_ns if is_missing else shown[-1]["before_ns"]], dtype=np.int64)
         is_whole = not context.log_holes(last.get("broker", "")).touch(since_ns, until_ns)[0]
+        is_ordered = facts.is_steady and (
+            clause == "commit.answered" or last.get("broker", "") not in context.unsteady_brokers
+        )
         certain &= not (clause == "commit.answered" and last["source"] in context.settable)
         return Finding(
             property=CLAUSE[clause].property,
             clause=clause,
-            verdict="violated" if is_whole and facts.is_steady and certain else "unknown",
+            verdict="violated" if clause == CODE_KNOWN or (is_whole and is_ordered and certain) else "unknown",
             topic=last.get("topic", ""),
             queue=last.get("queue", -1),
             request=last.get("request", ""),
             window_start_ms=shown[0]["after_ns"] / MS,
             window_end_ms=shown[-1]["before_ns"] / MS,
             why=why,
-            evidence=[*shown, *(event for event in self._asks(last) if event not in shown)],
+            evidence=shown,
         )
-
-    def _asks(self, event: dict[str, Any]) -> list[dict[str, Any]]:
-        """What shows that the group asks for its offset: of others no updates are looked at."""
-        if event["code"] != UPDATE_CONSUMER_OFFSET:
-            return []
-        questions = np.flatnonzero(self.asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET)
-        return [event_dict(row) for row in self._events(int(questions[0]))]
 
     def _events(self, exchange: int) -> list[dict[str, Any]]:
         """A request, and its answer if it has one."""
@@ -319,6 +384,8 @@ class _Group:
 class _Exchanges:
     """A group's requests and their answers as columns, a row a request."""
 
+    source: NDArray[np.int32]
+    """By request the code of its source."""
     code: Integers
     value: Integers
     """The offset that is committed."""
@@ -341,16 +408,19 @@ def _offset(all_: _Exchanges, question: int) -> str:
 
 
 def _groups(asked: pa.Table, answers: pa.Table) -> Iterator[_Group]:
-    """The exchanges of each group, queue and source in which the group asks for its offset."""
+    """The exchanges of each group and queue in which the group asks for its offset, or commits one by itself."""
     keys = _texts(asked, "source", "request")
     found = compute.index_in(keys, value_set=_texts(answers, "source", "request"))
     has_request = compute.not_equal(asked["request"].cast(pa.string()), "")
     answer = np.where(has_request.to_numpy(), found.fill_null(-1).to_numpy(), -1).astype(np.int64)
-    places = _texts(asked, "source", "broker", "topic", "queue", "group").dictionary_encode()
-    codes, _names = coded(pa.table({"place": places}), "place")
-    is_question = asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET
-    for code in np.unique(codes[is_question]).tolist():
-        rows = np.flatnonzero(codes == code)
+    places = _texts(asked, "broker", "topic", "queue", "group").dictionary_encode()
+    codes, names = coded(pa.table({"place": places}), "place")
+    is_asked = np.zeros(len(names), dtype=np.bool_)
+    is_asked[codes[is_one_of(asked["code"].to_numpy(), OFFSET_CODES)]] = True
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(names)))
+    for code in np.flatnonzero(is_asked).tolist():
+        rows = order[ends[code - 1] if code else 0 : ends[code]]
         yield _Group(asked.take(pa.array(rows)), answers, answer[rows])
 
 

@@ -148,9 +148,9 @@ COMMIT_CLAUSES: Final = (
     Clause(
         "commit.told.most",
         COMMIT_IS_TOLD,
-        "A group is told no offset above every one that it may have committed by then (request.after_ns <= the "
-        "answer's before_ns), once an earlier query was certainly answered by then with a lower one or with none; "
-        "unknown where a commit is certain to have been there, and what was there before the record is not.",
+        "A group is told no offset above 0 and above every one that it may have committed by then (request.after_ns "
+        "<= the answer's before_ns), once an earlier query was certainly answered by then with a lower one or with "
+        "none; unknown where a commit is certain to have been there, and what was there before the record is not.",
         "ConsumerOffsetManager.queryOffset: what was committed last",
         ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
         whole_record=True,
@@ -158,15 +158,27 @@ COMMIT_CLAUSES: Final = (
     Clause(
         "commit.told.some",
         COMMIT_IS_TOLD,
-        "A group that has certainly committed is not told that it has no offset (22).",
+        "A group that has certainly committed, or was certainly told an offset above 0, is not told that it has none "
+        "(22).",
         "ConsumerManageProcessor.queryConsumerOffset: 22 only if offsetTable has none",
         ("request_received(code, group, commit_offset)", "answer_sent(code)"),
         whole_record=True,
     ),
     Clause(
+        "commit.told.written",
+        COMMIT_IS_TOLD,
+        "Once another offset was certainly there, since an earlier query was told it (or none) or an update (15) of it "
+        "was answered 0, a group is told only what may have been committed later, by a request that was not certainly "
+        "over before that began, or what another query was told since; 0 also where it may have none. Unknown where "
+        "no earlier query was told anything else, since an offset that was reset before the record may be told.",
+        "ConsumerOffsetManager.commitOffset, queryOffset: what was committed last",
+        ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
+        whole_record=True,
+    ),
+    Clause(
         "commit.answered",
         COMMIT_IS_TOLD,
-        f"A query (14) or an update (15) that has an identifier, of a group that asks, is answered within {UNHELD_MS} "
+        f"A query (14) or an update (15) that has an identifier is answered within {UNHELD_MS} "
         "ms plus --late-ms, or "
         "the history does not go on for longer than that with its connection open.",
         "ConsumerManageProcessor",

@@ -173,12 +173,13 @@ def _judge_beside(
         others.findings += found
         gaps += unknown_laws
     others.findings += judge_holds(history, survey, context)
-    if survey.offset_queries:
+    if survey.offset_queries or survey.offset_updates:
         say("judging committed offsets")
         found, others.shares["commits"], lacking = judge_commits(history, context)
         others.findings += found
         gaps += lacking
-        others.judged |= dict.fromkeys((COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD), others.shares["commits"].judged)
+        told = others.shares["commits"].judged
+        others.judged |= {COMMIT_NEVER_REGRESSES: told, COMMIT_IS_TOLD: told + survey.offset_updates}
     return gaps
 
 

@@ -173,6 +173,11 @@ EXCHANGE_FAULTS: Final[dict[str, Fault]] = {
         "A group is told more than it committed.",
         _offsets([(QUERY, -1, -22), (UPDATE, 9, 0), (QUERY, -1, FAR)]),
     ),
+    "told_what_nobody_committed": _breaks(
+        "commit.told.written",
+        "A group is told an offset between two that it committed.",
+        _offsets([(UPDATE, 9, 0), (QUERY, -1, 9), (UPDATE, 5, 0), (QUERY, -1, 7)]),
+    ),
     "told_of_none": _breaks(
         "commit.told.some", "A group is told of no offset, and has one.", _offsets([(UPDATE, 9, 0), (QUERY, -1, -22)])
     ),

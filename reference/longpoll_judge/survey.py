@@ -59,6 +59,8 @@ DELETION_NS: Final = 5_000 * 1_000_000
 """How long after its receipt a deletion may take effect: when it is answered is not told."""
 QUERY_CONSUMER_OFFSET: Final = 14
 """The request code that asks for a group's committed offset."""
+UPDATE_CONSUMER_OFFSET: Final = 15
+"""The one that commits it by itself."""
 Integers = NDArray[np.int64]
 
 
@@ -105,6 +107,8 @@ class Survey(msgspec.Struct):
     """Answers that name no queue; their requests may."""
     offset_queries: int = 0
     """Requests for a group's committed offset."""
+    offset_updates: int = 0
+    """Requests that commit one by themselves, and have an identifier."""
     attendance: Attendance = msgspec.field(default_factory=Attendance)
     excerpts: dict[str, int] = msgspec.field(default_factory=dict)
     """How many events are left out of excerpts, by the clause that each is of."""
@@ -226,6 +230,11 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     is_acknowledged = are_of(codes, names, {"message_acknowledged"})
     survey.firsts = _anew(table, is_acknowledged & (table["queue_offset"].to_numpy() == 0))
     survey.offset_queries = int(np.count_nonzero(is_request & (table["code"].to_numpy() == QUERY_CONSUMER_OFFSET)))
+    is_update = is_request & (table["code"].to_numpy() == UPDATE_CONSUMER_OFFSET)
+    if is_update.any():
+        requests, request_names = coded(table, "request")
+        named = np.array([bool(name) for name in request_names], dtype=np.bool_)[requests]
+        survey.offset_updates = int(np.count_nonzero(is_update & named))
     return survey
 
 
@@ -289,6 +298,7 @@ def merge(surveys: Iterable[Survey]) -> Survey:
         whole.damages += part.damages
         whole.unplaced_answers += part.unplaced_answers
         whole.offset_queries += part.offset_queries
+        whole.offset_updates += part.offset_updates
         add(whole.attendance, part.attendance)
         unknown.update(part.unknown_events)
         excerpts.update(part.excerpts)

@@ -11,9 +11,11 @@ from typing import Final
 from attrs import frozen
 from model_tests.judge.second.case import Exchange, Said, absent, first_answers, lasts_until, unknown, violated
 from model_tests.judge.second.parts import MS
-from model_tests.judge.second.reading import LATE_NS, PULLS, QUERY, READS, RESETS, UPDATE, Record, Seen, before
+from model_tests.judge.second.reading import FAR, LATE_NS, PULLS, QUERY, READS, RESETS, UPDATE, Record, Seen, before
 from model_tests.judge.second.waits import over
 
+DELETIONS: Final = (207, 215)
+"""Requests after which a group has no offset; after the other resets it may have any."""
 UNANSWERED_NS: Final = 2_000 * MS
 """How long a request may be under way whose answer is not told."""
 ANSWER_NS: Final = UNANSWERED_NS + LATE_NS
@@ -57,9 +59,14 @@ def reset_after(record: Record, one: Seen, query_answer: Seen) -> bool:
     """Whether what was committed may have been put elsewhere after an event."""
     for reset in record.of("request_received"):
         concerns = reset.code in RESETS and reset.group in {"", one.group} and reset.topic in {"", one.topic}
-        if concerns and lasts_until(record, reset) >= one.lo and not before(query_answer, reset):
+        if concerns and _until(record, reset) >= one.lo and not before(query_answer, reset):
             return True
     return False
+
+
+def _until(record: Record, reset: Seen) -> int:
+    """Until when it may take effect: what is put elsewhere by the broker stays so until the group pulls."""
+    return lasts_until(record, reset) if reset.code in DELETIONS else FAR
 
 
 def queries(record: Record) -> Iterator[tuple[Seen, Seen]]:
@@ -104,14 +111,10 @@ def told_most(record: Record) -> Iterator[Said]:
     """commit.told.most."""
     for query, answer in queries(record):
         possible = [one for one in commits(record, query) if not before(answer, one.request)]
-        if answer.code != 0 or any(one.offset >= answer.offset for one in possible):
+        if answer.code != 0 or answer.offset == 0 or any(one.offset >= answer.offset for one in possible):
             continue
         why = f"{query.request} is told {answer.offset}, which nobody committed"
-        earlier = [
-            (asked, told)
-            for asked, told in queries(record)
-            if _key(asked) == _key(query) and asked.source == query.source and before(told, query)
-        ]
+        earlier = _earlier(record, query)
         lower = [
             asked for asked, told in earlier if told.code == 22 or (told.code == 0 and told.offset < answer.offset)
         ]
@@ -122,10 +125,72 @@ def told_most(record: Record) -> Iterator[Said]:
             yield unknown(query, why)
 
 
+def _earlier(record: Record, query: Seen) -> list[tuple[Seen, Seen]]:
+    """The group's questions to the same observer that were certainly answered before this one."""
+    return [
+        (asked, told)
+        for asked, told in queries(record)
+        if _key(asked) == _key(query) and asked.source == query.source and before(told, query)
+    ]
+
+
+def told_written(record: Record) -> Iterator[Said]:
+    """commit.told.written."""
+    for query, answer in queries(record):
+        if answer.code != 0:
+            continue
+        value = answer.offset
+        others = [
+            asked.lo
+            for asked, told in _earlier(record, query)
+            if (told.code == 0 and told.offset != value) or (told.code == 22 and value > 0)
+        ]
+        put = [
+            one.request.lo
+            for one in commits(record, query)
+            if one.request.code == UPDATE and one.answer is not None and one.offset != value
+            if one.request.source == query.source and before(one.answer, query)
+        ]
+        if not others and not put:
+            continue
+        since = max((*others, *put))
+        if _may_be(record, (query, answer), since):
+            continue
+        why = f"{query.request} is told {value}, which nobody committed"
+        if others:
+            yield from absent(record, query, (max(others) if put else since) - UNANSWERED_NS, answer.hi, why)
+        else:
+            yield unknown(query, why)
+
+
+def _may_be(record: Record, told: tuple[Seen, Seen], since: int) -> bool:
+    """Whether something since a moment may have left the offset that a query was told."""
+    query, answer = told
+    value = answer.offset
+    for one in commits(record, query):
+        ended = FAR if one.answer is None else one.answer.hi
+        if one.offset == value and not before(answer, one.request) and ended >= since:
+            return True
+    for asked, said in queries(record):
+        is_so = (said.code == 0 and said.offset == value) or (said.code == 22 and value == 0)
+        if is_so and asked is not query and _key(asked) == _key(query) and asked.lo <= answer.hi and said.hi >= since:
+            return True
+    return any(
+        _until(record, reset) >= since and not before(answer, reset) and (value == 0 or reset.code not in DELETIONS)
+        for reset in record.of("request_received")
+        if reset.code in RESETS and reset.group in {"", query.group} and reset.topic in {"", query.topic}
+    )
+
+
 def told_some(record: Record) -> Iterator[Said]:
     """commit.told.some."""
     for query, answer in queries(record):
         there = [one.request.lo for one in certain(record, query, answer)]
+        there += [
+            asked.lo
+            for asked, told in _earlier(record, query)
+            if told.code == 0 and told.offset > 0 and not reset_after(record, asked, answer)
+        ]
         if answer.code == 22 and there:
             why = f"{query.request} is told that nothing was committed"
             yield from absent(record, query, max(there) - UNANSWERED_NS, answer.hi, why)
@@ -199,6 +264,7 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "commit.told.least": ("commit_never_regresses", told_least),
     "commit.told.most": (TOLD, told_most),
     "commit.told.some": (TOLD, told_some),
+    "commit.told.written": (TOLD, told_written),
     "commit.answered": (TOLD, commit_answered),
     "commit.code.known": (TOLD, code_known),
     "hold.limit.kept": ("hold_limit_kept", limit_kept),
