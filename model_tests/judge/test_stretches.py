@@ -272,6 +272,7 @@ def of_another_broker(table: pa.Table) -> pa.Table:
     return fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA))
 
 
+@pytest.mark.long
 def test_observers_that_write_side_by_side_are_judged_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches are as much longer as there are slices of one time; were they not, what lies across would be left."""
     table = faulty_history()

@@ -93,6 +93,7 @@ def test_a_fault_in_any_tile_is_found_and_named(base: list[Event], tmp_path: Pat
     assert any(finding.window_end_ms <= end + 1 for finding in result.findings)
 
 
+@pytest.mark.long
 def test_a_seam_that_is_wrong_is_noticed(base: list[Event], tmp_path: Path) -> None:
     """Tiles put down with the wrong numbers are no valid history: the check above can fail."""
     tile = make_tile(base)

@@ -86,6 +86,7 @@ def test_every_slip_in_every_action_is_caught(policy: str, bounds: str) -> None:
     assert len(found) >= AT_LEAST
 
 
+@pytest.mark.long
 def test_who_catches_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """A line for each slip says who catches it, and the last line counts them."""
     caught.main("strict", "tiny", "40")

@@ -177,6 +177,7 @@ def test_only_what_could_be_lost_needs_a_witness() -> None:
     assert len(rest.witnesses(some & (some | bool_variable("running")), 1)) == 1
 
 
+@pytest.mark.long
 def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A law that needs more requests than it was compared at is not proved for the others."""
     monkeypatch.setattr("longpoll_spec.engines.smt_any.CUTOFF_MAX", 3)

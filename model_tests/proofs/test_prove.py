@@ -125,14 +125,14 @@ def test_z3_and_exploring_find_runs_of_one_length() -> None:
     ("name", "setting", "left_out"),
     [
         pytest.param("strict", None, "in_range", marks=pytest.mark.long),
-        ("strict", None, "ends_in_order"),
+        pytest.param("strict", None, "ends_in_order", marks=pytest.mark.long),
         pytest.param("strict", None, "queued_is_in_executor", marks=pytest.mark.long),
         pytest.param("strict", None, "standing_is_open", marks=pytest.mark.long),
         ("strict", None, "kept_is_watched"),
         pytest.param("strict-clone", "on_throw=drop_rest", "held_is_watched", marks=pytest.mark.long),
         pytest.param("rocketmq-4.9", "recheck_after_hold=in_lock", "rechecked_is_watched", marks=pytest.mark.long),
         pytest.param("strict", "heap_entry=one_shot", "spent_is_taken", marks=pytest.mark.long),
-        ("strict-clone", "heap_entry=one_shot", "kept_has_time"),
+        pytest.param("strict-clone", "heap_entry=one_shot", "kept_has_time", marks=pytest.mark.long),
     ],
 )
 def test_every_part_of_the_strengthening_is_needed(name: str, setting: str | None, left_out: str) -> None:
