@@ -31,6 +31,8 @@ SHORT_POLLING_MS: Final = 1_000
 """How long a broker holds every pull whose long polling is off (`shortPollingTimeMills`)."""
 SHOWN_MS: Final = 5_000
 """How long a message that was acknowledged may take until it is visible: a dispatcher is some milliseconds behind."""
+SEND_MS: Final = 10_000
+"""How long a broker may take to answer a send: it may wait for its disk and its slave."""
 STOPPING_MS: Final = 5_000
 """A broker that stops answers what it holds and then closes its connections, within this."""
 STOPPED_MS: Final = 15_000

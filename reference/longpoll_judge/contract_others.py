@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from longpoll_judge.clause import SHOWN_MS, UNHELD_MS, Clause
+from longpoll_judge.clause import SEND_MS, SHOWN_MS, UNHELD_MS, Clause
 from longpoll_judge.result import (
     COMMIT_IS_TOLD,
     COMMIT_NEVER_REGRESSES,
@@ -85,6 +85,45 @@ SEND_CLAUSES: Final = (
         "A message is acknowledged on the connection that its send came on, where both name one.",
         "NettyRemotingAbstract.writeResponse: on the request's channel",
         ("request_received(code, request, connection)", "message_acknowledged(request, connection)"),
+    ),
+    Clause(
+        "send.acknowledged.open_connection",
+        SEND_IS_KEPT,
+        "No message is acknowledged on a connection that was closed before: not close.before_ns < "
+        "acknowledgement.after_ns, of the last close of this connection in this source.",
+        "NettyRemotingAbstract.writeResponse",
+        ("request_received(code, request)", "message_acknowledged(request, connection)", "connection_closed"),
+    ),
+    Clause(
+        "send.acknowledged.once",
+        SEND_IS_KEPT,
+        "A send whose identifier came once is answered once: it has no answer_sent beside an acknowledgement, and no "
+        "acknowledgement that comes certainly after another one (those of a batch come together).",
+        "SendMessageProcessor: one response a request",
+        ("request_received(code, request)", "message_acknowledged(request)", "answer_sent(request)"),
+    ),
+    Clause(
+        "send.acknowledged.place",
+        SEND_IS_KEPT,
+        "A send whose identifier came once is acknowledged in its topic, and in its queue where it names one (not -1). "
+        "Topics of the broker's own are excused: %..., RMQ_SYS_..., rmq_sys_..., SCHEDULE_TOPIC_..., TRANS_CHECK_....",
+        "SendMessageProcessor.sendMessage: the queue is the one that was asked for",
+        ("request_received(code, request, topic, queue)", "message_acknowledged(request, topic, queue)"),
+    ),
+    Clause(
+        "send.answered",
+        SEND_IS_KEPT,
+        f"A send that has an identifier is acknowledged or refused, if its connection and its source go on for more "
+        f"than {SEND_MS} ms after it came. Unknown where the connection was not read in that time. Asked of sources "
+        "all of whose acknowledgements name their send.",
+        "SendMessageProcessor.processRequest",
+        (
+            "request_received(code, request)",
+            "message_acknowledged(request)",
+            "answer_sent(request)",
+            "the source's end",
+        ),
+        whole_record=True,
     ),
     Clause(
         "send.acknowledged.appended",

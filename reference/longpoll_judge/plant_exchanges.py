@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from longpoll_judge.clause import SEND_MS
 from longpoll_judge.contract import CLAUSE
 from longpoll_judge.fault import Fault
-from longpoll_judge.recording import NoVictimError, Recording, change
+from longpoll_judge.recording import MS, NoVictimError, Recording, change, moved
 from longpoll_judge.result import Verdict
 from longpoll_spec.history import Event
 
@@ -112,6 +113,32 @@ def _delivered_early(recording: Recording) -> None:
     _append_events(recording, [*_sent(place, 1, end, (60, 10, 20, 70)), (30, asked), (40, answer)])
 
 
+def _closed_before(recording: Recording) -> None:
+    place, end = _place(recording)
+    _append_events(recording, [*_sent(place, 1, end, (0, 10, 20, 30)), (25, {"event": "connection_closed"})])
+
+
+def _answered_again(recording: Recording) -> None:
+    """The second acknowledgement is of a message that somebody else sent."""
+    place, end = _place(recording)
+    _asked, *second = _sent(place, 1, end + 1, (0, 40, 50, 60))
+    _append_events(recording, [*_sent(place, 1, end, (0, 10, 20, 30)), *second])
+
+
+def _for_another_queue(recording: Recording) -> None:
+    place, end = _place(recording)
+    (moment, asked), *stored = _sent(place, 1, end, (0, 10, 20, 30))
+    _append_events(recording, [(moment, asked | {"queue": place["queue"] + 1}), *stored])
+
+
+def _never_answered(recording: Recording) -> None:
+    place, _end = _place(recording)
+    asked = {"event": "request_received", "code": SEND, "request": "planted-1", **place}
+    _append_events(recording, [(0, asked)])
+    stop = next(event for event in recording.events if event.event == "source_stopped")
+    recording.replace(stop, moved(stop, (SEND_MS + 1_000) * MS))
+
+
 Asked = tuple[int, int, int]
 """A code, what it commits (-1 for nothing) and what it is answered: an offset, or minus a code; `UNANSWERED`."""
 UNANSWERED: Final = 1 << 40
@@ -150,6 +177,16 @@ EXCHANGE_FAULTS: Final[dict[str, Fault]] = {
         "One message is acknowledged on another connection.",
         _one_send(connection="not planted"),
     ),
+    "acknowledged_after_the_close": _breaks(
+        "send.acknowledged.open_connection", "One message is acknowledged once nobody is there.", _closed_before
+    ),
+    "acknowledged_again": _breaks(
+        "send.acknowledged.once", "One send is acknowledged, and later again.", _answered_again
+    ),
+    "acknowledged_for_another_queue": _breaks(
+        "send.acknowledged.place", "One message is acknowledged in another queue.", _for_another_queue
+    ),
+    "send_unanswered": _breaks("send.answered", "One send is never answered.", _never_answered),
     "acknowledged_not_appended": _breaks(
         "send.acknowledged.appended", "One message is acknowledged and was not appended there.", _misplaced
     ),

@@ -30,11 +30,12 @@ from longpoll_judge.across import (
     lives,
     rows_where,
 )
-from longpoll_judge.clause import SEND_CODES, SHOWN_MS
-from longpoll_judge.keys import Keys
+from longpoll_judge.clause import SEND_CODES, SEND_MS, SHOWN_MS
+from longpoll_judge.keys import Keys, text_hashes
 from longpoll_judge.lookup import is_one_of
-from longpoll_judge.queue_log import BEGINNING, Integers
+from longpoll_judge.queue_log import BEGINNING, NEVER, Integers
 from longpoll_judge.result import SEND_IS_KEPT, Finding, FindingVerdict, Share
+from longpoll_judge.schema import coded_texts
 from longpoll_judge.shown import are_doubted, not_shown
 from longpoll_judge.steps import MS
 from longpoll_judge.survey import UNSEEN, Context
@@ -42,13 +43,17 @@ from longpoll_judge.survey import UNSEEN, Context
 FINDINGS_MAX: Final = 50
 """Most findings of one clause that are listed; the others are counted."""
 
+OWN_TOPICS: Final = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHECK_")
+"""Where a broker stores by itself what was sent to another topic: retries, delays and half messages."""
+
 
 @define
 class Messages:
     """What is known of sends, their messages and who got these."""
 
     sends: Gathering = field(factory=lambda: Gathering(()))
-    acknowledged: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
+    acknowledged: Gathering = field(factory=lambda: Gathering(("queue_offset", "is_moved", "is_named")))
+    refused: Gathering = field(factory=lambda: Gathering(()))
     appended: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
     delivered: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
     moved: Gathering = field(factory=lambda: Gathering(("visible_end",)))
@@ -59,7 +64,13 @@ class Messages:
         is_send = rows_where(table, "request_received") & named & is_one_of(table["code"].to_numpy(), SEND_CODES)
         self.sends.add(table, number, np.flatnonzero(is_send))
         known = table["queue_offset"].to_numpy() >= 0
-        self.acknowledged.add(table, number, np.flatnonzero(rows_where(table, "message_acknowledged") & known))
+        rows = np.flatnonzero(rows_where(table, "message_acknowledged") & known)
+        topics, topic_names = coded_texts(table, "topic")
+        is_own = np.array([name.startswith(OWN_TOPICS) for name in topic_names.to_pylist()], dtype=np.bool_)
+        flags = {"is_moved": is_own[topics[rows]].astype(np.int64), "is_named": named[rows].astype(np.int64)}
+        self.acknowledged.add(table, number, rows, flags)
+        of_no_read = rows_where(table, "answer_sent") & named & (table["offset_min"].to_numpy() < 0)
+        self.refused.add(table, number, np.flatnonzero(of_no_read))
         self.appended.add(table, number, np.flatnonzero(rows_where(table, "append") & known))
         known = table["visible_end"].to_numpy() >= 0
         self.moved.add(table, number, np.flatnonzero(rows_where(table, "make_visible") & known))
@@ -96,6 +107,8 @@ def judge_sends(tables: Tables, context: Context) -> tuple[list[Finding], int, S
     send = first_of(told.request, sends.request)
     breaches = [
         *_joined(sends, told, send, context),
+        *_as_answers(sends, told, send, messages.refused.all(), context),
+        *_unanswered(sends, told, messages.refused.all(), context),
         *_delivered(sends, told, send, messages.delivered.all(), context),
         *_stored(told, messages.appended.all(), context),
         *_shown(told, messages.appended.all(), messages.moved.all(), context),
@@ -124,6 +137,62 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     why = "a message that was sent after another one was acknowledged has the lower queue offset"
     events = ((answered, every), (asked, every), (answered, before), (asked, np.where(before >= 0, before, nothing)))
     yield _breach("send.sequential", inverted, events, why)
+
+
+def _as_answers(
+    sends: Gathered, told: Gathered, send: Integers, refused: Gathered, context: Context
+) -> Iterator[_Breach]:
+    """An acknowledgement answers its send: once, while the connection is open, and for the queue that was named."""
+    names, counts = np.unique(sends.request, return_counts=True)
+    mine = np.flatnonzero(send >= 0)
+    mine = mine[np.isin(told.request[mine], names[counts == 1])]
+    asked, answered = sends.take(send[mine]), told.take(mine)
+    every = np.arange(len(mine))
+    pair = ((answered, every), (asked, every))
+    _closed_after, closed_ns = _closes_of(answered, context)
+    why = "a message was acknowledged on a connection that was closed before"
+    yield _breach("send.acknowledged.open_connection", np.flatnonzero(closed_ns < answered.after_ns), pair, why)
+    order = np.argsort(answered.before_ns, kind="stable")
+    first = order[first_of(answered.request, answered.request[order])]
+    again = answered.before_ns[first] < answered.after_ns
+    refusal = first_of(answered.request, refused.request)
+    events = (*pair, (answered, np.where(again, first, -1)), (refused, refusal))
+    twice = _once(np.flatnonzero(again | (refusal >= 0)), first)
+    yield _breach("send.acknowledged.once", twice, events, "a send was answered once more after it was answered")
+    elsewhere = (asked.topic != answered.topic) | ((asked.queue != answered.queue) & (asked.queue >= 0))
+    elsewhere &= (asked.topic != 0) & (answered.values["is_moved"] == 0)
+    why = "a message was acknowledged in another queue than it was sent to"
+    yield _breach("send.acknowledged.place", np.flatnonzero(elsewhere), pair, why)
+
+
+def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Context) -> Iterator[_Breach]:
+    """Sends that nobody answered, though their connection and their source went on for long.
+
+    Not of sources that tell acknowledgements without saying which send they answer.
+    """
+    due_ns = sends.before_ns + SEND_MS * MS
+    late = ~np.isin(sends.request, told.request) & ~np.isin(sends.request, refused.request)
+    late &= ~np.isin(sends.source, told.source[told.values["is_named"] == 0]) & (_closes_of(sends, context)[0] > due_ns)
+    goes_on, weak = (np.zeros(len(sends), dtype=np.bool_) for _ in range(2))
+    for name, facts in context.sources.items():
+        mine = sends.source == hash_of(name)
+        goes_on |= mine & (due_ns < facts.last_ns)
+        weak |= mine & (facts.holes.touch(sends.after_ns, due_ns) | (name in context.settable))
+    for (source, connection), holes in context.blocked.items():
+        mine = (sends.source == hash_of(source)) & (sends.connection == hash_of(connection))
+        weak |= mine & holes.touch(sends.after_ns, due_ns)
+    members = np.flatnonzero(late & goes_on)
+    why = f"a send was neither acknowledged nor refused within {SEND_MS} ms"
+    yield _breach("send.answered", members, ((sends, np.arange(len(sends))),), why, weak)
+
+
+def _closes_of(events: Gathered, context: Context) -> tuple[Integers, Integers]:
+    """Between which moments the connection of each event was closed; `NEVER` where it was not."""
+    sources, connections = ([pair[place] for pair in context.closes] for place in range(2))
+    keys = text_hashes(pa.array(sources, pa.string())) * WEIGHT + text_hashes(pa.array(connections, pa.string()))
+    moments = np.array([*context.closes.values(), (NEVER, NEVER)], dtype=np.int64)
+    at = first_of(events.source * WEIGHT + events.connection, keys)
+    return moments[at, 0], moments[at, 1]
 
 
 def _delivered(
@@ -251,6 +320,8 @@ def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context) -> 
         evidence.sort(key=lambda event: (event["after_ns"], event["before_ns"], event["source"], event["sequence"]))
         logged = [event for event in evidence if "queue_offset" in event]
         offset = f" {subject['queue_offset']}" if "queue_offset" in subject else ""
+        told = offset or f"s {str(subject.get('offsets', []))[:80]}"
+        where = f" (queue offset{told})" if offset or "offsets" in subject else ""
         yield Finding(
             property=SEND_IS_KEPT,
             clause=breach.clause,
@@ -260,7 +331,7 @@ def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context) -> 
             request=subject.get("request", ""),
             window_start_ms=min(event["after_ns"] for event in evidence) / MS,
             window_end_ms=max(event["before_ns"] for event in evidence) / MS,
-            why=f"{breach.why} (queue offset{offset or 's ' + str(subject.get('offsets', []))[:80]})",
+            why=f"{breach.why}{where}",
             evidence=evidence,
             messages=list(dict.fromkeys(event["queue_offset"] for event in logged)),
         )

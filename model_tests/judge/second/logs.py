@@ -20,8 +20,10 @@ from model_tests.judge.second.case import (
 )
 from model_tests.judge.second.parts import MS
 from model_tests.judge.second.reading import FAR, SENDS, Record, Seen, before
+from model_tests.judge.second.waits import is_blocked
 
 SHOWN_NS: Final = 5_000 * MS
+SEND_NS: Final = 10_000 * MS
 
 
 def _pairs(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
@@ -119,6 +121,57 @@ def acknowledged_same_connection(record: Record) -> Iterator[Said]:
             yield violated(one, f"{one.request} is acknowledged on another connection")
 
 
+def _told_of(record: Record) -> Iterator[tuple[Seen, Seen]]:
+    """Sends whose identifier came once, each with one of its acknowledgements."""
+    asked = [one for one in record.of("request_received") if one.code in SENDS and one.request]
+    for one in record.of("message_acknowledged"):
+        mine = [send for send in asked if send.about == one.about]
+        if len(mine) == 1:
+            yield mine[0], one
+
+
+def acknowledged_open_connection(record: Record) -> Iterator[Said]:
+    """send.acknowledged.open_connection."""
+    for _send, one in _told_of(record):
+        for close in record.of("connection_closed"):
+            if (close.source, close.connection) == (one.source, one.connection) and before(close, one):
+                yield violated(one, f"{one.request} is acknowledged on a closed connection")
+
+
+def acknowledged_only_once(record: Record) -> Iterator[Said]:
+    """send.acknowledged.once."""
+    for _send, one in _told_of(record):
+        again = any(other.about == one.about and before(other, one) for other in record.of("message_acknowledged"))
+        if again or any(other.about == one.about for other in record.of("answer_sent")):
+            yield violated(one, f"{one.request} is answered twice")
+
+
+def acknowledged_place(record: Record) -> Iterator[Said]:
+    """send.acknowledged.place."""
+    own = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHECK_")
+    for send, one in _told_of(record):
+        moved = one.topic != send.topic or send.queue not in {-1, one.queue}
+        if moved and send.topic and not one.topic.startswith(own):
+            yield violated(one, f"{one.request} is acknowledged elsewhere")
+
+
+def send_answered(record: Record) -> Iterator[Said]:
+    """send.answered."""
+    answered = {one.about for one in record.of("message_acknowledged", "answer_sent")}
+    for one in _sends(record).values():
+        due = one.hi + SEND_NS
+        mine = (one.source, one.connection)
+        closes = [gone for gone in record.of("connection_closed") if (gone.source, gone.connection) == mine]
+        vague = any(not told.request for told in record.of("message_acknowledged") if told.source == one.source)
+        goes_on = due < record.last(one.source).lo and not any(gone.lo <= due for gone in closes)
+        if one.about not in answered and goes_on and not vague:
+            why = f"{one.request} is never answered"
+            if one.source in record.loose or is_blocked(record, one, one.lo, due):
+                yield unknown(one, why)
+            else:
+                yield from absent(record, one, one.lo, due, why)
+
+
 def _appended(record: Record, one: Seen) -> list[Seen]:
     return [
         other
@@ -197,6 +250,10 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "log.visible.appended": (VISIBLE, visible_appended),
     "send.acknowledged.after_request": (KEPT, acknowledged_after_request),
     "send.acknowledged.same_connection": (KEPT, acknowledged_same_connection),
+    "send.acknowledged.open_connection": (KEPT, acknowledged_open_connection),
+    "send.acknowledged.once": (KEPT, acknowledged_only_once),
+    "send.acknowledged.place": (KEPT, acknowledged_place),
+    "send.answered": (KEPT, send_answered),
     "send.acknowledged.appended": (KEPT, acknowledged_appended),
     "send.acknowledged.tag": (KEPT, acknowledged_tag),
     "send.shown": (KEPT, shown),
