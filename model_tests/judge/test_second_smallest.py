@@ -395,3 +395,25 @@ def test_a_group_is_told_what_may_have_been_committed_last(name: str, tmp_path: 
     """By whichever observer; what nobody can have left there is none of it."""
     verdict, asked = OFFSETS[name]
     assert agreed(exchanges(asked), tmp_path) == verdict
+
+
+@pytest.mark.parametrize(
+    ("own", "beside", "verdict"),
+    [
+        ({}, {}, "valid"),
+        ({"broker": "b"}, {}, "valid"),
+        ({"broker": "other"}, {}, "invalid"),
+        ({}, {"broker": "other"}, "unknown"),
+    ],
+    ids=["none", "its own", "another's", "one of two"],
+)
+def test_a_deletion_without_a_broker_is_of_the_one_that_its_source_tells_of(
+    own: Told, beside: Told, verdict: str, tmp_path: Path
+) -> None:
+    """Of one whose source tells of several nobody knows which; the queue is empty after it, and was not before."""
+    gone = deleted(500)[0] | {"broker": ""} | own
+    other = [one | beside for one in acknowledged(40, 0)]
+    told = watched(10, 9_900, other, acknowledged(50, 1), [gone], pull(7_000, "1-2", 0, 19, end=0))
+    found = judge_it(history(told, policy=""), tmp_path).verdict
+    assert found == verdict
+    assert weigh(*_parts(history(told, policy=""))).verdict == found

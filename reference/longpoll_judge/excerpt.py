@@ -89,10 +89,14 @@ class Scene:
         yield from bounds
         events = [*finding.evidence, *bounds]
         topics = {(event.get("broker", ""), event.get("topic", "")) for event in events}
+        # One that names no broker is of the broker that its source tells of.
+        topics |= {("", topic) for _broker, topic in topics}
+        told_by = {event["source"] for event in events}
         deletions = [
             one
             for one in self.deletions
             if any(one.get("broker", "") == broker and one.get("topic", "") in {"", topic} for broker, topic in topics)
+            if one.get("broker") or one["source"] in told_by
         ]
         yield from deletions
         sources = {event["source"] for event in (*events, *deletions)}

@@ -337,7 +337,10 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         gaps.append(Gap("excerpt", clause, count, text))
     if not survey.event_count:
         gaps.append(Gap("empty", "", 0, "there are no events to judge"))
-    deleted = _deletions(survey, settable)
+    deleted, unplaced = _deletions(survey, settable)
+    if len(unplaced):
+        text = "a deletion names no broker, and its source none or several: any broker's queues may have begun anew"
+        gaps.append(Gap("field missing", "request_received without broker", len(unplaced), text))
     begun_anew = _begun_anew(survey, deleted)
     for (broker, topic, queue), times in sorted(begun_anew.items()):
         where = f"{broker}/{topic}/{queue}"
@@ -355,7 +358,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         keeps_role=keeps_role(history.policies),
         deletions=tuple(sorted(survey.attendance.deletions)),
         lawful=frozenset(history.laws),
-        broker_holes=_broker_holes(survey, facts),
+        broker_holes={name: union((own, unplaced)) for name, own in _broker_holes(survey, facts).items()},
         settable=settable,
         unsteady_brokers=frozenset(
             broker for name, seen in survey.sources.items() if name in unsteady for broker in seen.brokers
@@ -385,13 +388,22 @@ def _unsteady(survey: Survey, settable: Collection[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _deletions(survey: Survey, settable: Collection[str]) -> dict[tuple[str, str], Holes]:
-    """When each topic was deleted: at any time after, where a clock tells of it that may be set."""
+def _deletions(survey: Survey, settable: Collection[str]) -> tuple[dict[tuple[str, str], Holes], Holes]:
+    """When each topic was deleted, and when some broker's was: at any time after, by a clock that may be set.
+
+    A deletion that names no broker is of the one that its source tells of. Where that is none, or are several, nobody
+    knows whose queues it concerns.
+    """
     found: dict[tuple[str, str], list[Interval]] = {}
+    unplaced: list[Interval] = []
     for each in survey.deleted:
         end_ns = INTEGER_LIMIT if each.source in settable else each.before_ns + DELETION_NS
-        found.setdefault((each.broker, each.topic), []).append((each.after_ns, end_ns))
-    return {name: holes_of(intervals) for name, intervals in found.items()}
+        told = {each.broker} if each.broker else survey.sources[each.source].brokers
+        if len(told) > 1 or (not told and any(seen.brokers for seen in survey.sources.values())):
+            unplaced.append((each.after_ns, end_ns))
+        else:
+            found.setdefault((min(told, default=""), each.topic), []).append((each.after_ns, end_ns))
+    return {name: holes_of(intervals) for name, intervals in found.items()}, holes_of(unplaced)
 
 
 def _begun_anew(survey: Survey, deleted: dict[tuple[str, str], Holes]) -> dict[tuple[str, str, int], Holes]:

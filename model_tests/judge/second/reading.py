@@ -139,6 +139,7 @@ def read(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Record
         else:
             _look_at_numbers(record, source, sorted(numbers[source], key=lambda one: one.sequence))
     record.events.sort(key=lambda one: (one.lo, one.hi))
+    _place_resets(record)
     _look_at_clocks(record)
     if not record.events:
         record.gaps.append("evidence.empty")
@@ -149,6 +150,19 @@ def _declared(sources: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, An
     """By name what can be known of the sources: nothing of any where a width is none."""
     known = {one["name"]: one for one in sources}
     return {} if any(not 0 <= one.get("uncertainty_ns", 0) < NO_WIDTH for one in known.values()) else known
+
+
+def _place_resets(record: Record) -> None:
+    """A deletion that names no broker is of the one that its source tells of, or nobody knows of which."""
+    for one in record.of("request_received"):
+        if one.code not in RESETS or one.broker:
+            continue
+        told = {other.broker for other in record.events if other.source == one.source} - {""}
+        if len(told) == 1:
+            one.__dict__.update(broker=min(told))
+        elif told or any(other.broker for other in record.events):
+            record.gaps += ["evidence.field_missing"] if one.code == DELETE_TOPIC else []
+            record.holes += [Hole(source, one.lo, FAR) for source in {other.source for other in record.events}]
 
 
 def _is_sound(record: Record, fields: Mapping[str, Any]) -> bool:
