@@ -234,3 +234,15 @@ def _all_are(policies: Iterable[str], question: Callable[[Policy], bool]) -> boo
     except SpecUserError:
         return False
     return bool(found) and all(found)
+
+
+def answers_on_stop(policies: Iterable[str]) -> bool:
+    """Whether every policy named by the meta files is known to answer on stop."""
+    known = []
+    for text in policies:
+        try:
+            policy = policy_named(text)
+        except SpecUserError:
+            return False
+        known.append(policy.on_stop == "answer")
+    return bool(known) and all(known)

@@ -22,6 +22,7 @@ from longpoll_judge.attendance import (
     Attendance,
     Deletion,
     add,
+    answers_on_stop,
     are_of,
     are_own,
     attend,
@@ -46,10 +47,8 @@ from longpoll_judge.source_survey import (
     survey_source,
     whole_of,
 )
-from longpoll_spec.errors import SpecUserError
 from longpoll_spec.history import BLACK_BOX, WHITE_BOX
 from longpoll_spec.model import ACTION_NAMES
-from longpoll_spec.policy import policy_named
 from longpoll_spec.tables import with_table
 
 KNOWN_EVENTS: Final = frozenset((*BLACK_BOX, *WHITE_BOX, *ACTION_NAMES))
@@ -349,7 +348,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
     context = Context(
         wake_ns=round(wake_ms * 1_000_000),
         late_ns=round(late_ms * 1_000_000),
-        answers_on_stop=_answers_on_stop(history.policies),
+        answers_on_stop=answers_on_stop(history.policies),
         sources=facts,
         closes={(source, connection): (after, before) for source, connection, after, before in sorted(survey.closes)},
         inside=frozenset(name for name, seen in survey.attendance.sources.items() if seen.inside),
@@ -495,15 +494,3 @@ def _source_gaps(name: str, seen: SourceSurvey, faults: SequenceFaults, *, decla
         text = f"source {name!r} has {faults.repeated_count} sequence numbers more than once"
         gaps.append(Gap("sequence repeated", name, faults.repeated_count, text))
     return gaps
-
-
-def _answers_on_stop(policies: Iterable[str]) -> bool:
-    """Whether every policy named by the meta files is known to answer on stop."""
-    known = []
-    for text in policies:
-        try:
-            policy = policy_named(text)
-        except SpecUserError:
-            return False
-        known.append(policy.on_stop == "answer")
-    return bool(known) and all(known)
