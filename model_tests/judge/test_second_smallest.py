@@ -290,7 +290,7 @@ def test_an_answer_without_a_code_is_damage_and_no_second_answer(tmp_path: Path)
     assert agreed(history(watched(10, 900, [asked, answer, damaged])), tmp_path) == "unknown"
 
 
-@pytest.mark.parametrize(("at", "verdict"), [(20, "valid"), (51.5, "invalid")])
+@pytest.mark.parametrize(("at", "verdict"), [(20, "early"), (51.5, "invalid")])
 def test_nothing_is_held_before_it_came(at: float, verdict: str, tmp_path: Path) -> None:
     """A hold that lies before the receipt of its pull says nothing of the time in between."""
     events: list[Told] = []
@@ -305,7 +305,9 @@ def test_nothing_is_held_before_it_came(at: float, verdict: str, tmp_path: Path)
     events.sort(key=lambda event: float(event["at"]))
     one = history(watched(10, 900, events))
     one.meta["sources"][0]["hold_limit"] = 1
-    assert agreed(one, tmp_path) == verdict
+    one_broken = {"early": "pull.hold.after_request", "invalid": "hold.limit.kept"}[verdict]
+    assert agreed(one, tmp_path / "history") == "invalid"
+    assert judge_it(one, tmp_path / "again").violated == {one_broken}
 
 
 LATE = pull(60, "1-2", 0, 19, end=0, took=1_060, may_hold=True, timeout_ms=1_000)

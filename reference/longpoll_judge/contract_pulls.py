@@ -341,6 +341,14 @@ PULL_CLAUSES: Final = (
         seen="inside",
     ),
     Clause(
+        "pull.hold.after_request",
+        HELD_AS_ASKED,
+        "A pull is not held before it was received: not hold.before_ns < request.after_ns.",
+        "cause and effect",
+        ("request_received(request)", "hold(request)"),
+        seen="inside",
+    ),
+    Clause(
         "pull.hold.once",
         HELD_AS_ASKED,
         "A pull is held once: one request has no two hold events (putting it back is keep).",

@@ -165,6 +165,12 @@ def _holds(case: Case) -> list[Suspects]:
 
     rules: tuple[tuple[str, Booleans, Booleans, Callable[[int, int], str]], ...] = (
         ("pull.hold.allowed", ~pulls.may_hold[pull], nothing, lambda _one, _hold: "was held, and did not ask for it"),
+        (
+            "pull.hold.after_request",
+            events.integers("before_ns", holds) < pulls.received_after_ns[pull],
+            nothing,
+            lambda _one, _hold: "was held before it came",
+        ),
         ("pull.hold.once", first < holds, nothing, lambda _one, _hold: "was held twice"),
         (
             "pull.hold.unanswered",

@@ -116,6 +116,15 @@ def _held_twice(recording: Recording) -> None:
     recording.replace(hold, hold, change(hold, sequence=hold.sequence))
 
 
+def _held_before_it_came(recording: Recording) -> None:
+    request, _answer = pick(recording, _is_expired)
+    hold = _hold_of(recording, request)
+    recording.replace(hold)
+    request = next(one for one in recording.events if one.event == "request_received" and one.request == hold.request)
+    early = moved(hold, request.after_ns - 1 - hold.before_ns)
+    recording.replace(request, change(early, sequence=request.sequence), change(request, sequence=request.sequence))
+
+
 def _held_after_the_answer(recording: Recording) -> None:
     request, answer = pick(recording, lambda _request, answer: answer.cause == "expired")
     hold = _hold_of(recording, request)
@@ -290,6 +299,7 @@ CONTRACT_FAULTS: Final[dict[str, Fault]] = {
     "told_early": _breaks("pull.hold.not_early", "One pull is told 19 long before its deadline.", _told_early),
     "held_unasked": _breaks("pull.hold.allowed", "One pull is held that may not be.", _held_unasked),
     "held_twice": _breaks("pull.hold.once", "One pull is held twice.", _held_twice),
+    "held_before_it_came": _breaks("pull.hold.after_request", "One pull is held before it came.", _held_before_it_came),
     "held_after_the_answer": _breaks("pull.hold.unanswered", "One pull is held once answered.", _held_after_the_answer),
     "held_past_the_end": _breaks("pull.hold.at_end", "One pull is held past the queue's end.", _held_past_the_end),
     "too_many_held": _breaks("hold.limit.kept", "More pulls are held than the broker promises.", _limit_of_one),

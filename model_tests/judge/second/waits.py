@@ -178,6 +178,14 @@ def hold_once(record: Record) -> Iterator[Said]:
             yield violated(one, f"{one.request} is held twice")
 
 
+def hold_after_request(record: Record) -> Iterator[Said]:
+    """pull.hold.after_request."""
+    for one in exchanges(record):
+        for hold in holds(record):
+            if hold.about == one.request.about and before(hold, one.request):
+                yield violated(one.request, f"{one.name} is held before it came")
+
+
 def hold_unanswered(record: Record) -> Iterator[Said]:
     """pull.hold.unanswered."""
     for one in exchanges(record):
@@ -207,6 +215,7 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "pull.hold.not_early": (HELD, not_early),
     "pull.hold.allowed": (HELD, hold_allowed),
     "pull.hold.once": (HELD, hold_once),
+    "pull.hold.after_request": (HELD, hold_after_request),
     "pull.hold.unanswered": (HELD, hold_unanswered),
     "pull.hold.at_end": (HELD, hold_at_end),
 }
