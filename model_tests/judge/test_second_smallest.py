@@ -419,3 +419,28 @@ def test_a_deletion_without_a_broker_is_of_the_one_that_its_source_tells_of(
     found = judge_it(history(told, policy=""), tmp_path).verdict
     assert found == verdict
     assert weigh(*_parts(history(told, policy=""))).verdict == found
+
+
+@pytest.mark.parametrize(("code", "verdict"), [(14, "valid"), (15, "invalid")])
+def test_a_question_commits_nothing(code: int, verdict: str, tmp_path: Path) -> None:
+    """Whatever else it carries: the group is told 1 after a question with a 3 on it, and not after a commit of 3."""
+    place = {"topic": "T", "queue": 0, "group": "g", "connection": "2"}
+    events: list[Told] = []
+    for number, (asked, commit) in enumerate([(15, 1), (code, 3), (14, -1)]):
+        name, at = {"request": f"2-{number}"}, 50 + 10 * number
+        carried = {"commit_offset": commit} if commit >= 0 else {}
+        told = {"offset": 1} if asked == 14 else {}
+        events.append({"at": at, "event": "request_received", "code": asked, **place, **name, **carried})
+        events.append({"at": at + 1, "event": "answer_sent", "code": 0, **place, **name, **told})
+    assert agreed(history(watched(10, 900, events)), tmp_path) == verdict
+
+
+@pytest.mark.parametrize(("wide_ms", "verdict"), [(100, "valid"), (2_200, "unknown")])
+def test_a_pull_that_may_not_be_held_may_be_late_by_the_width_of_its_interval(
+    wide_ms: int, verdict: str, tmp_path: Path
+) -> None:
+    """It was received 2.2 s before its answer, or a moment: nobody knows."""
+    asked, answer = pull(3_000, "1-2", 0, 19, end=0)
+    one = history(watched(10, 4_000, [asked, answer]))
+    one.events[1]["after_ns"] -= wide_ms * MS
+    assert agreed(one, tmp_path) == verdict

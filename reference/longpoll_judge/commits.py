@@ -38,7 +38,7 @@ from longpoll_judge.result import Finding, Gap, Share
 from longpoll_judge.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
 from longpoll_judge.source import History, read_slice
 from longpoll_judge.source_survey import DISORDER_NS
-from longpoll_judge.steps import MS
+from longpoll_judge.steps import MS, PULL_CODES
 from longpoll_judge.survey import DELETION_NS, QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE_CONSUMER_OFFSET, Context
 
 RESETS: Final = (207, 215, 222, 314)
@@ -182,7 +182,9 @@ class _Group:
 
     def _joined(self) -> _Exchanges:
         code = self.asked["code"].to_numpy()
-        value = self.asked["commit_offset"].to_numpy()
+        # Pulls and updates commit, and nothing else, whatever else a request may carry.
+        commits = is_one_of(code, (*PULL_CODES, UPDATE_CONSUMER_OFFSET))
+        value = np.where(commits, self.asked["commit_offset"].to_numpy(), -1)
         is_answered = self.answer >= 0
         answer_code = np.where(is_answered, self._of_answers("code"), -1)
         is_explicit = code == UPDATE_CONSUMER_OFFSET

@@ -121,17 +121,18 @@ def _unheld(case: Case) -> list[Suspects]:
     pulls = case.pulls
     allowed_ns = UNHELD_MS * MS + case.context.late_ns
     least = pulls.answered_after_ns - pulls.received_before_ns
-    late = ~pulls.may_hold & pulls.is_answered & (least > allowed_ns)
+    most = pulls.answered_before_ns - pulls.received_after_ns
+    is_judged = ~pulls.may_hold & pulls.is_answered
+    late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
 
     def explain(pull: int) -> Explanation:
-        why = (
-            f"a pull at offset {pulls.offset[pull]} that may not be held was answered {ms(least[pull])} after its "
-            f"receipt (allowed {ms(allowed_ns)})"
-        )
+        took = f"{ms(max(least[pull], 0))} to {ms(most[pull])} after its receipt (allowed {ms(allowed_ns)})"
+        why = f"a pull at offset {pulls.offset[pull]} that may not be held was answered {took}"
         return Explanation("pull.unheld.prompt", why, [int(pulls.row[pull]), int(pulls.answer_row[pull])])
 
     unread = case.is_unread(late, pulls.received_after_ns, pulls.answered_before_ns)
-    return suspects(HELD_AS_ASKED, late & ~unread, late & unread, pulls.row, explain)
+    violated = late & ~unread
+    return suspects(HELD_AS_ASKED, violated, may_be_late & ~violated, pulls.row, explain)
 
 
 def _holds(case: Case) -> list[Suspects]:
