@@ -435,6 +435,27 @@ def test_a_question_commits_nothing(code: int, verdict: str, tmp_path: Path) -> 
     assert agreed(history(watched(10, 900, events)), tmp_path) == verdict
 
 
+@pytest.mark.parametrize(("wide_ms", "verdict"), [(10, "valid"), (200, "unknown")])
+@pytest.mark.parametrize("may_hold", [True, False])
+def test_a_pull_without_answer_may_be_due_by_the_width_of_its_interval(
+    may_hold: bool, wide_ms: int, verdict: str, tmp_path: Path
+) -> None:
+    """The record ends a little before its deadline, or a little more than is allowed after it: nobody knows."""
+    due_ms = 1_000 if may_hold else 2_000
+    asked, _answer = pull(3_000, "1-2", 0, 19, end=0, may_hold=may_hold, timeout_ms=1_000)
+    one = history(watched(10, 3_000 + due_ms, pull(60, "1-9", 0, 19, end=0), [asked]), policy="")
+    one.events[3]["after_ns"] -= wide_ms * MS
+    assert agreed(one, tmp_path) == verdict
+
+
+def test_an_answer_to_nobody_knows_whom_leaves_a_hole(tmp_path: Path) -> None:
+    """It may be the one that is missing."""
+    asked, answer = pull(60, "1-2", 0, 19, end=0)
+    nameless = {name: value for name, value in answer.items() if name != "request"}
+    assert agreed(history(watched(10, 9_000, [asked, nameless])), tmp_path) == "unknown"
+    assert agreed(history(watched(10, 9_000, [asked])), tmp_path) == "invalid"
+
+
 @pytest.mark.parametrize(("wide_ms", "verdict"), [(100, "valid"), (2_200, "unknown")])
 def test_a_pull_that_may_not_be_held_may_be_late_by_the_width_of_its_interval(
     wide_ms: int, verdict: str, tmp_path: Path

@@ -31,7 +31,7 @@ ENDS_MAX: Final = 10
 """Most numbers of doubled starts or stops that a slice tells."""
 NEEDED: Final = {
     "request_received": ("code",),
-    "answer_sent": ("code",),
+    "answer_sent": ("code", "request"),
     "message_acknowledged": ("topic", "queue", "queue_offset"),
     "append": ("topic", "queue", "queue_offset"),
     "make_visible": ("topic", "queue", "visible_end"),
@@ -58,6 +58,8 @@ class Seen(msgspec.Struct):
     """Its highest sequence number."""
     inside: int = 0
     """How many events it has that only the inside of a broker shows."""
+    requests: int = 0
+    """How many requests it tells."""
     missing: dict[str, int] = msgspec.field(default_factory=dict)
     """How many events lack a field that they need, by event and field."""
 
@@ -93,6 +95,7 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Attendance:
         told = told[told >= 0]
         found.min_least, found.min_most = int(told.min(initial=NEVER)), int(told.max(initial=-1))
     sequence = table["sequence"].to_numpy()
+    is_request = are_of(codes, names, {"request_received"})
     is_inside = are_of(codes, names, WHITE_BOX)
     is_start, is_stop = are_of(codes, names, {"source_started"}), are_of(codes, names, {"source_stopped"})
     for code in np.flatnonzero(np.bincount(sources)).tolist():
@@ -102,10 +105,10 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Attendance:
             stops=sequence[mine][is_stop[mine]][:ENDS_MAX].tolist(),
             last=int(sequence[mine].max()),
             inside=int(np.count_nonzero(is_inside[mine])),
+            requests=int(np.count_nonzero(is_request[mine])),
             missing={text: int(np.count_nonzero(flags[mine])) for text, flags in missing.items()},
         )
     requested = table["code"].to_numpy()
-    is_request = are_of(codes, names, {"request_received"})
     found.sends = int(np.count_nonzero(is_request & is_one_of(requested, SEND_CODES)))
     rows = np.flatnonzero(is_request & (requested == DELETE_TOPIC))
     if len(rows):
@@ -163,6 +166,7 @@ def add(whole: Attendance, part: Attendance) -> None:
         known.stops += seen.stops
         known.last = max(known.last, seen.last)
         known.inside += seen.inside
+        known.requests += seen.requests
         for text, count in seen.missing.items():
             known.missing[text] = known.missing.get(text, 0) + count
 

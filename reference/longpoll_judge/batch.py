@@ -184,14 +184,6 @@ class Events:
         part = make_batch(self.batch.table, self.table_rows(rows), one_queue)
         return Events(part, 0, len(part.order))
 
-    def is_of_asked(self, rows: Integers) -> NDArray[np.bool_]:
-        """Which of these rows come from a source that tells what is asked, in any of the queues that are here."""
-        sources, _names = self.batch.codes("source")
-        kinds, names = self.batch.codes("event")
-        asked = kinds == (names.index("request_received") if "request_received" in names else -1)
-        found: NDArray[np.bool_] = np.isin(sources[self.table_rows(rows)], np.unique(sources[asked]))
-        return found
-
     def is_told_anywhere(self, rows: Integers, event: str) -> NDArray[np.bool_]:
         """Whether the request of each of these rows has such an event in any of the queues that are here."""
         if not len(rows):

@@ -56,11 +56,11 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
     since_after = np.maximum(visible_after, pulls.received_after_ns)
     since_before = np.maximum(visible_before, pulls.received_before_ns)
     delay_least = pulls.answered_after_ns - since_before
-    delay_most = pulls.answered_before_ns - since_after
+    delay_most = _latest(case) - since_after
     over = is_judged & (delay_least > wake_ns)
-    may_be_over = is_judged & pulls.is_answered & (visible_after < NEVER) & (delay_most > wake_ns)
+    may_be_over = is_judged & (visible_after < NEVER) & (delay_most > wake_ns)
     missing = ~pulls.is_answered & (pulls.missing_until_ns - since_before <= wake_ns)
-    unread = case.is_unread(over, pulls.received_after_ns, _looked_until(case))
+    unread = case.is_unread(over, pulls.received_after_ns, _latest(case))
 
     def explain(pull: int) -> Explanation:
         matching = case.matchings[int(pulls.expression[pull])]
@@ -86,8 +86,8 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
     )
 
 
-def _looked_until(case: Case) -> Integers:
-    """When each pull's answer came at the latest, or was looked for in vain."""
+def _latest(case: Case) -> Integers:
+    """When each pull's answer came at the latest, or was certainly still looked for in vain."""
     return np.where(case.pulls.is_answered, case.pulls.answered_before_ns, case.pulls.answered_after_ns)
 
 
@@ -106,16 +106,16 @@ def _fits(visible_after_ns: int, received_before_ns: int) -> str:
 
 def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
     pulls, late_ns = case.pulls, case.context.late_ns
-    due_after = pulls.received_after_ns + pulls.timeout_ns
-    due_before = pulls.received_before_ns + np.where(pulls.may_hold, pulls.timeout_ns, UNHELD_GRACE_NS)
+    grace_ns = np.where(pulls.may_hold, pulls.timeout_ns, UNHELD_GRACE_NS)
+    due_before = pulls.received_before_ns + grace_ns
     late_least = pulls.answered_after_ns - due_before
-    late_most = pulls.answered_before_ns - due_after
+    late_most = _latest(case) - pulls.received_after_ns - grace_ns
     is_judged = case.is_sound & (pulls.may_hold | ~pulls.is_answered)
     over = is_judged & (late_least > late_ns)
-    may_be_over = is_judged & pulls.is_answered & (late_most > late_ns)
+    may_be_over = is_judged & (late_most > late_ns)
     forgotten = _forgotten_on_stop(case) & ~over
     missing = ~pulls.is_answered & (pulls.missing_until_ns - due_before <= late_ns)
-    unread = case.is_unread(over | forgotten, pulls.received_after_ns, _looked_until(case))
+    unread = case.is_unread(over | forgotten, pulls.received_after_ns, _latest(case))
 
     def explain(pull: int) -> Explanation:
         doubt = _doubt(missing[pull], unread[pull])
@@ -125,7 +125,8 @@ def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
             how_late = f"{ms(max(late_least[pull], 0))} to {ms(late_most[pull])} after its deadline"
             why = f"{asked} was answered {how_late} (allowed {ms(late_ns)}){doubt}"
             return Explanation("pull.deadline.met", why, _rows(case, pull))
-        how_long = f"although the history goes on for {ms(late_least[pull])} after its deadline"
+        goes_on = ms(late_least[pull]) if over[pull] else f"{ms(max(late_least[pull], 0))} to {ms(late_most[pull])}"
+        how_long = f"although the history goes on for {goes_on} after its deadline"
         why = f"{asked} was never answered, {how_long} (allowed {ms(late_ns)}){doubt}"
         return Explanation("pull.answered", why, _rows(case, pull))
 

@@ -142,6 +142,8 @@ class Context:
     """By source and connection: [after_ns, before_ns] of its close."""
     inside: frozenset[str] = frozenset()
     """Sources that stood inside their broker."""
+    asked: frozenset[str] = frozenset()
+    """Sources that tell requests. One that tells what is held alone is read beside another that does."""
     is_own: bool = False
     """Every policy that the history names is one of this project's own design."""
     stops_silently: bool = False
@@ -352,6 +354,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         sources=facts,
         closes={(source, connection): (after, before) for source, connection, after, before in sorted(survey.closes)},
         inside=frozenset(name for name, seen in survey.attendance.sources.items() if seen.inside),
+        asked=frozenset(name for name, seen in survey.attendance.sources.items() if seen.requests),
         is_own=are_own(history.policies),
         stops_silently=stops_silently(history.policies),
         keeps_role=keeps_role(history.policies),

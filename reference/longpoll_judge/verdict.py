@@ -252,8 +252,9 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     yield NOTE_ELSEWHERE, elsewhere if case.name[2] >= 0 else 0
     yield NOTE_ORPHAN, len(orphans) - elsewhere if case.name[2] >= 0 else 0
     holds = events.rows("hold")
-    # A source that tells what is held and never what is asked is read beside one that stands outside.
-    holds = holds[(events.request_key[holds] >= 0) & events.is_of_asked(holds)]
+    sources, names = events.codes("source", holds)
+    asked = np.array([name in case.context.asked for name in names], dtype=np.bool_)[sources]
+    holds = holds[(events.request_key[holds] >= 0) & asked]
     yield NOTE_HELD, int(np.count_nonzero(events.batch.look_up(events.request_key[holds], received, received) < 0))
     yield NOTE_REPEATED, int(np.count_nonzero(events.firsts(receipts) != receipts))
     yield NOTE_BEFORE, _unseen_tags(case, pulls.answer_row[pulls.is_answered], np.flatnonzero(pulls.is_answered))

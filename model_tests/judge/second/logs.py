@@ -133,9 +133,10 @@ def _told_of(record: Record) -> Iterator[tuple[Seen, Seen]]:
 def acknowledged_open_connection(record: Record) -> Iterator[Said]:
     """send.acknowledged.open_connection."""
     for _send, one in _told_of(record):
-        for close in record.of("connection_closed"):
-            if (close.source, close.connection) == (one.source, one.connection) and before(close, one):
-                yield violated(one, f"{one.request} is acknowledged on a closed connection")
+        name = one.source, one.connection
+        closes = [close for close in record.of("connection_closed") if (close.source, close.connection) == name]
+        if closes and before(max(closes, key=lambda close: close.lo), one):
+            yield violated(one, f"{one.request} is acknowledged on a closed connection")
 
 
 def acknowledged_only_once(record: Record) -> Iterator[Said]:

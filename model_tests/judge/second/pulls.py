@@ -89,9 +89,10 @@ def same_connection(record: Record) -> Iterator[Said]:
 def open_connection(record: Record) -> Iterator[Said]:
     """answer.open_connection."""
     for one in record.of("answer_sent"):
-        for close in record.of("connection_closed"):
-            if (close.source, close.connection) == (one.source, one.connection) and before(close, one):
-                yield violated(one, f"{one.request} is answered on a closed connection")
+        name = one.source, one.connection
+        closes = [close for close in record.of("connection_closed") if (close.source, close.connection) == name]
+        if closes and before(max(closes, key=lambda close: close.lo), one):
+            yield violated(one, f"{one.request} is answered on a closed connection")
 
 
 def found_some(record: Record) -> Iterator[Said]:

@@ -51,7 +51,7 @@ def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why:
     end = one.answer if one.answer is not None else open_until(record, request)
     is_certain = request.source not in record.loose and not unread(record, one, end.hi)
     if end.lo - begun[1] <= limit or not is_certain:
-        if end.hi - begun[0] > limit:
+        if (end.lo if one.answer is None else end.hi) - begun[0] > limit:
             yield unknown(request, why)
     elif one.answer is not None:
         yield violated(request, why)
