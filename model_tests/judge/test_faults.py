@@ -178,6 +178,7 @@ def vague(planted: PlantOnce, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.long
 def test_uncertain_clocks_make_a_late_wake_unknown(vague: Path) -> None:
     """With an uncertainty of 5 s nobody can say whether an answer was 2 s late."""
     result = judge([vague], engine="local")

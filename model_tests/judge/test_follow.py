@@ -269,6 +269,7 @@ def test_what_is_whole_is_read_once(growing: tuple[Path, Grow], monkeypatch: pyt
     assert max(reads.values()) == 1 + 1  # the second time by the whole judgement that it is compared with
 
 
+@pytest.mark.long
 def test_planted_an_end_that_is_kept_hides_what_comes_after_it(
     growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch
 ) -> None:

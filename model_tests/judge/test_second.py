@@ -14,7 +14,7 @@ from model_tests.judge.second.judge import Opinion, weigh
 from model_tests.judge.second.observer import History, Sight, observe
 from model_tests.judge.second.parts import MS, Plan, Told
 
-QUICK_HISTORIES = 60
+QUICK_HISTORIES = 25
 OPEN_ENOUGH = {"evidence.not_judged", "pull.error.explained"}
 """What the second judge may leave open where nothing is missing: tags that nobody told, and errors."""
 

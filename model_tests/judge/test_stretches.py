@@ -114,6 +114,7 @@ def test_odd_events_are_judged_as_the_whole(rows: Rows, borders: list[int], in_o
     assert told(judge_stretches(stretches_of(cut(table, borders)), CONTEXT)) == told(judge_table(table, CONTEXT))
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=4)
 @given(
     seed=st.integers(0, 1_000),

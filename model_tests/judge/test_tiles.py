@@ -59,6 +59,7 @@ def is_named(result: Result, name: str) -> bool:
     return result.verdict == fault.verdict and named <= fault.properties and bool(named) == bool(fault.properties)
 
 
+@pytest.mark.long
 def test_a_large_history_is_valid_and_as_large_as_wanted(tmp_path: Path) -> None:
     """Ten tiles are one history: numbers without a gap, offsets without a repeat, every request its own."""
     count = write_large(tmp_path, Load(events=20_000, queues=3), tile_events=2_000)

@@ -98,6 +98,7 @@ def test_a_slip_in_deadlines_is_refuted(policy: str, slip: str) -> None:
     assert parse(token).bounds.hold_ticks >= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", quick_if(OURS, lambda policy: policy == "strict"))
 @pytest.mark.parametrize("slip", quick_if(SLIPS, lambda slip: slip == "the scanner renews what it keeps"))
 def test_a_slip_in_deadlines_is_refuted_for_any_number(policy: str, slip: str) -> None:

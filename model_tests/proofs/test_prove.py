@@ -108,6 +108,7 @@ def test_every_knob_is_decided(name: str, setting: str) -> None:
     }
 
 
+@pytest.mark.long
 def test_z3_and_exploring_find_runs_of_one_length() -> None:
     """For every property of rocketmq-4.9 both ways give the same verdict, and shortest runs of the same length."""
     policy = preset("rocketmq-4.9")
@@ -186,6 +187,7 @@ def test_a_slip_in_an_action_is_not_proved(slip: str) -> None:
     assert proof.whole == "refuted", proof.given_up
 
 
+@pytest.mark.long
 def test_a_slip_in_one_instance_is_seen() -> None:
     """A slip that spares request 0 is found: nothing is left out where requests are not interchangeable."""
     model = law_of(preset("strict"), UNBOUNDED)
@@ -212,6 +214,7 @@ def test_time_locked_for_ever_is_seen() -> None:
     assert proof.verdict("queued_by_deadline") == "proved"
 
 
+@pytest.mark.long
 def test_too_short_runs_leave_it_unknown() -> None:
     """Where runs are cut short nothing is claimed: the property is unknown, not refuted and not proved."""
     proof = prove(with_knob(preset("strict"), "recheck_after_hold=none"), requests=2, depth_max=5)

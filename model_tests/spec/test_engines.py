@@ -29,7 +29,7 @@ from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.strategies import runs
 
 ENGINES = engines.EXPLORERS
-QUICK_STATES: Mapping[str, int] = {"strict": 200_000, "rocketmq-5": 70_000}
+QUICK_STATES: Mapping[str, int] = {"strict": 95_000, "rocketmq-5": 20_000}
 """Preset -> its aspects of no more states than this are explored each time."""
 VARIANTS = [
     *PRESETS,
