@@ -76,9 +76,9 @@ class Messages:
         self.moved.add(table, number, np.flatnonzero(rows_where(table, "make_visible") & known))
         lists = table["offsets"].combine_chunks()
         bounds = lists.offsets.to_numpy().astype(np.int64)
-        found = np.flatnonzero(
-            rows_where(table, "answer_sent") & (table["code"].to_numpy() == 0) & (np.diff(bounds) > 0)
-        )
+        # An answer that tells no bounds is none to a pull, whatever else it tells.
+        is_read = rows_where(table, "answer_sent") & (table["offset_min"].to_numpy() >= 0)
+        found = np.flatnonzero(is_read & (table["code"].to_numpy() == 0) & (np.diff(bounds) > 0))
         counts = np.diff(bounds)[found]
         rows = np.repeat(found, counts)
         places = np.repeat(bounds[found] - (np.cumsum(counts) - counts), counts) + np.arange(len(rows))
