@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 
 import pytest
 from msgspec.structs import replace
@@ -62,57 +63,69 @@ def test_silent_connections_are_closed(start_broker: StartBroker, connect: Conne
     assert silent.closed
 
 
-class SlowFiles(RealFiles):
-    """The directories of topic T's queues, which come with their first files, take 3 ms to make, and are counted."""
+class HeldFiles(RealFiles):
+    """The directories of topic T's queues, which come with their first files, wait for another connection.
 
-    def __init__(self, runtime: RealRuntime) -> None:
-        self._runtime = runtime
+    The first until that has asked, the one in the middle until it is answered, each for `PATIENCE_S` at most.
+    """
+
+    def __init__(self) -> None:
         self.made = 0
+        self.asked, self.answered = threading.Event(), threading.Event()
+        self.is_stalled = False
+        """Whether the other connection was not answered while the one in the middle waited."""
 
     def make_directory(self, path: str) -> None:
         """Make it in the end."""
         if "/consumequeue/T/" in path:
             self.made += 1
-            self._runtime.sleep(0.003)
+            if self.made == 1:
+                assert self.asked.wait(PATIENCE_S)
+            if self.made == NEW_QUEUES // 4:
+                self.is_stalled = not self.answered.wait(STALL_S)
         super().make_directory(path)
 
 
-class SlowRuntime(RealRuntime):
-    """A runtime with slow files."""
+class HeldRuntime(RealRuntime):
+    """A runtime with such files."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._files = self.slow_files = SlowFiles(self)
+        self._files = self.held_files = HeldFiles()
 
 
 NEW_QUEUES = 64
+PATIENCE_S = 10.0
+STALL_S = 2.0
 
 
-def made_before_another_is_served(start_broker: StartBroker, connect: Connect) -> tuple[int, list[str | None]]:
-    """One connection sends the first messages of many queues; how many have files when another one is answered.
+def is_stalled_by_new_queues(start_broker: StartBroker, connect: Connect) -> tuple[bool, list[str | None]]:
+    """One connection sends the first messages of many queues; whether another one has to wait for most of them.
 
-    The other asks when the first of them is answered. Also the queues that the answers name.
+    The other asks while the first of them gets its files. Also the queues that the answers name.
     """
-    runtime = SlowRuntime()
-    files = runtime.slow_files
+    runtime = HeldRuntime()
+    files = runtime.held_files
     broker = start_broker(runtime=runtime)
     sender, other = connect(broker.address), connect(broker.address)
     make_topic(broker.address, "T", NEW_QUEUES)
     numbers = range(NEW_QUEUES)
     sends = [Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=send_fields("T", number)) for number in numbers]
     sender.send_bytes(b"".join(b"".join(encode(replace(each, body=b"x"))) for each in sends))
-    replies = [sender.reply(0)]
-    assert other.call(RequestCode.GET_MAX_OFFSET, MAX_OFFSET).code == 0
-    made = files.made
-    replies += [sender.reply(number) for number in numbers[1:]]
+    asked = other.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
+    files.asked.set()
+    assert other.reply(asked) is not None
+    files.answered.set()
+    replies = [sender.reply(number) for number in numbers]
+    queues = [reply.ext_fields.get("queueId") if reply and reply.ext_fields else None for reply in replies]
     assert files.made == NEW_QUEUES
-    return made, [reply.ext_fields.get("queueId") if reply and reply.ext_fields else None for reply in replies]
+    return files.is_stalled, queues
 
 
 def test_files_of_new_queues_stall_no_other_connection(start_broker: StartBroker, connect: Connect) -> None:
     """Between any two of them the others have their turn; every send is answered, in order."""
-    made, answered = made_before_another_is_served(start_broker, connect)
-    assert made < NEW_QUEUES // 4
+    is_stalled, answered = is_stalled_by_new_queues(start_broker, connect)
+    assert not is_stalled
     assert answered == [str(number) for number in range(NEW_QUEUES)]
 
 
@@ -146,8 +159,8 @@ def test_planted_a_connection_that_does_not_give_way_is_seen(
 ) -> None:
     """All files are made before anything else is done."""
     monkeypatch.setattr(send, "FIRST_OFFSET", -1)
-    made, _answered = made_before_another_is_served(start_broker, connect)
-    assert made == NEW_QUEUES
+    is_stalled, _answered = is_stalled_by_new_queues(start_broker, connect)
+    assert is_stalled
 
 
 class RefusingRuntime(RealRuntime):

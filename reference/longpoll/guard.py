@@ -17,7 +17,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn, TypeVar
 
 Result = TypeVar("Result")
@@ -110,18 +110,28 @@ def _code_of(command: Callable[[], object]) -> int:
 
 
 class Raised:
-    """What a piece of work raised instead of giving a result."""
+    """What a piece of work raised instead of giving a result: as a block, whatever ends it stands in `error`."""
 
-    def __init__(self, error: BaseException) -> None:
+    error: BaseException
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            return False
         self.error = error
+        return True
 
 
 def attempted(work: Callable[[], Result]) -> Result | Raised:
-    """Do some work; whatever it raises is handed back."""
-    try:
+    """Do some work; what it raises is handed back for the caller to tell, Ctrl-C and the end of a command too."""
+    raised = Raised()
+    with raised:
         return work()
-    except BaseException as error:  # noqa: BLE001 - the one place that catches everything; the caller tells it
-        return Raised(error)
+    return raised
 
 
 def ended(command: Callable[[], object], words: Sequence[str]) -> object:

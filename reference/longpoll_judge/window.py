@@ -31,10 +31,11 @@ def shiviz(finding: Finding) -> str:
     """The window as a log with vector clocks."""
     clocks: list[dict[str, int]] = []
     lines = [SHIVIZ_EXPRESSION, ""]
-    for number, event in enumerate(finding.shown()):
+    events = finding.shown()
+    for number, event in enumerate(events):
         clock: dict[str, int] = {}
         mine = host(event)
-        for earlier, known in zip(finding.shown()[:number], clocks, strict=True):
+        for earlier, known in zip(events[:number], clocks, strict=True):
             if earlier["before_ns"] < event["after_ns"] or host(earlier) == mine:
                 clock = {name: max(clock.get(name, 0), known.get(name, 0)) for name in clock | known}
         clock[mine] = clock.get(mine, 0) + 1
@@ -46,10 +47,11 @@ def shiviz(finding: Finding) -> str:
 
 def itf(finding: Finding) -> bytes:
     """The window as a trace: a state an event, in order of time."""
-    names = sorted({name for event in finding.shown() for name in event})
+    events = finding.shown()
+    names = sorted({name for event in events for name in event})
     states = [
         {"#meta": {"index": number}} | {name: _value(event.get(name, "")) for name in names}
-        for number, event in enumerate(finding.shown())
+        for number, event in enumerate(events)
     ]
     meta = {"format": "ITF", "description": f"{finding.property} {finding.clause} {finding.verdict}: {finding.why}"}
     return msgspec.json.encode({"#meta": meta, "vars": names, "states": states})

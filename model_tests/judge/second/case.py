@@ -102,6 +102,13 @@ def exchanges(record: Record) -> Iterator[Exchange]:
             yield Exchange(one, answers.get(one.about))
 
 
+def is_after_close(record: Record, one: Seen) -> bool:
+    """Whether the connection of an event was closed before it; a name that comes again counts by its last close."""
+    name = one.source, one.connection
+    closes = [close for close in record.of("connection_closed") if (close.source, close.connection) == name]
+    return bool(closes) and before(max(closes, key=lambda close: close.lo), one)
+
+
 def read_answers(record: Record) -> Iterator[tuple[Seen, Seen]]:
     """Pulls that were answered after a read of the store, with these answers."""
     for one in exchanges(record):

@@ -13,6 +13,7 @@ from model_tests.judge.second.case import (
     Said,
     absent,
     deleted_between,
+    is_after_close,
     lasts_until,
     read_answers,
     unknown,
@@ -133,9 +134,7 @@ def _told_of(record: Record) -> Iterator[tuple[Seen, Seen]]:
 def acknowledged_open_connection(record: Record) -> Iterator[Said]:
     """send.acknowledged.open_connection."""
     for _send, one in _told_of(record):
-        name = one.source, one.connection
-        closes = [close for close in record.of("connection_closed") if (close.source, close.connection) == name]
-        if closes and before(max(closes, key=lambda close: close.lo), one):
+        if is_after_close(record, one):
             yield violated(one, f"{one.request} is acknowledged on a closed connection")
 
 

@@ -17,6 +17,7 @@ from model_tests.judge.second.case import (
     exchanges,
     first_answers,
     first_known,
+    is_after_close,
     left_to,
     messages,
     possible_end,
@@ -89,9 +90,7 @@ def same_connection(record: Record) -> Iterator[Said]:
 def open_connection(record: Record) -> Iterator[Said]:
     """answer.open_connection."""
     for one in record.of("answer_sent"):
-        name = one.source, one.connection
-        closes = [close for close in record.of("connection_closed") if (close.source, close.connection) == name]
-        if closes and before(max(closes, key=lambda close: close.lo), one):
+        if is_after_close(record, one):
             yield violated(one, f"{one.request} is answered on a closed connection")
 
 
