@@ -16,6 +16,7 @@ from longpoll_spec.policy import preset, with_knob
 from longpoll_spec.render import html, mermaid, svg, text
 from longpoll_spec.render.story import Story, story_of
 from longpoll_spec.render.wrong_of_aspects import WRONG
+from longpoll_spec.testing.cases import quick_if
 
 
 @cache
@@ -64,11 +65,13 @@ def test_a_batch_that_announces_one_tag_is_told() -> None:
 
 
 BROKEN = sorted({(entry.policy, entry.bounds, name) for entry in pinned() for name in entry.violated if name in WRONG})
+ONE_OF_EACH = {name: (policy, bounds) for policy, bounds, name in reversed(BROKEN)}
 
 
-@pytest.mark.parametrize(("policy", "bounds", "name"), BROKEN)
-def test_a_hazard_of_an_aspect_says_where_it_lies_and_what_closes_it(policy: str, bounds: str, name: str) -> None:
+@pytest.mark.parametrize("broken", quick_if(BROKEN, lambda case: ONE_OF_EACH[case[2]] == case[:2]), ids="-".join)
+def test_a_hazard_of_an_aspect_says_where_it_lies_and_what_closes_it(broken: tuple[str, str, str]) -> None:
     """Each says its window and its remedy, and the sentence of the property that it breaks."""
+    policy, bounds, name = broken
     story = _story(policy, bounds, name)
 
     assert story.wrong[:2] == WRONG[name]

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Mapping
+from functools import cache
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_type_hints
 
 import attrs
@@ -254,14 +257,16 @@ def policy_named(text: str) -> Policy:
     return policy
 
 
-def knob_values() -> dict[str, tuple[Any, ...]]:
+@cache
+def knob_values() -> Mapping[str, tuple[Any, ...]]:
     """Each knob's name with the values it takes, in the order of the class."""
     hints = get_type_hints(Policy)
-    return {
+    found = {
         knob.name: (False, True) if hints[knob.name] is bool else get_args(hints[knob.name])
         for knob in attrs.fields(Policy)
         if knob.name != "name"
     }
+    return MappingProxyType(found)
 
 
 def knob_sentences() -> dict[str, str]:

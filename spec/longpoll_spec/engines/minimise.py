@@ -10,9 +10,9 @@ Leaves out longer runs that switch less: shortest comes first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import attrs
 from attrs import define, field, frozen
@@ -31,9 +31,8 @@ LIMIT_STATES: Final = 100_000
 """Past so many states the pass ends, at about a second; what it has not decided keeps the run that it had."""
 
 
-@frozen
-class _Link:
-    """The best way into a state by a step of one thread."""
+class _Link(NamedTuple):
+    """The best way into a state by a step of one thread; a tuple, for there are hundreds of thousands."""
 
     switches: int
     parent: Packed
@@ -91,16 +90,20 @@ class _Pass:
 
     def _expand(self, level: Sequence[Packed], depth: int) -> list[Packed]:
         following: dict[Packed, dict[str | None, _Link | None]] = {}
+        due = self._closed_after(depth + 1)
         for state in level:
             ways = self.links[state]
+            cheapest: dict[str, tuple[int, str | None]] = {}
             for index, after in self.successors(state):
+                asked = due.get(index, ())
+                if not asked and after in self.links:
+                    continue
                 thread = self.threads[index]
-                switches, came = min(
-                    ((_switches(link) + (last not in {None, thread}), last) for last, link in ways.items()),
-                    key=lambda way: way[0],
-                )
-                for item, ask in self.closing.get(index, ()):
-                    if self.lengths[item] == depth + 1 and ask(state):
+                if thread not in cheapest:
+                    cheapest[thread] = _cheapest(ways, thread)
+                switches, came = cheapest[thread]
+                for item, ask in asked:
+                    if ask(state):
                         self._note(item, _End(switches, state, came, index))
                 if after not in self.links:
                     known = following.setdefault(after, {})
@@ -109,6 +112,14 @@ class _Pass:
                         known[thread] = _Link(switches, state, came, index)
         self.links.update(following)
         return list(following)
+
+    def _closed_after(self, steps: int) -> Mapping[int, Sequence[tuple[int, Question]]]:
+        """Action -> what it may close in a shortest run of so many steps."""
+        due = {
+            index: [(item, ask) for item, ask in asked if self.lengths[item] == steps]
+            for index, asked in self.closing.items()
+        }
+        return {index: asked for index, asked in due.items() if asked}
 
     def _note(self, item: int, end: _End) -> None:
         known = self.ends.get(item)
@@ -123,6 +134,12 @@ class _Pass:
             chosen.append(link.action)
             state, thread = link.parent, link.parent_thread
         return [self.model.actions[index] for index in reversed(chosen)]
+
+
+def _cheapest(ways: Mapping[str | None, _Link | None], thread: str) -> tuple[int, str | None]:
+    """The fewest switches with which a step of this thread can follow, and whose step came before it."""
+    every = ((_switches(link) + (last not in {None, thread}), last) for last, link in ways.items())
+    return min(every, key=lambda way: way[0])
 
 
 def _switches(link: _Link | None) -> int:
@@ -159,13 +176,20 @@ def fewest_switches(
     return [walk.run_to(walk.ends[number]) if number in walk.ends else None for number in range(len(items))]
 
 
-def minimised(found: Exploration, properties: Sequence[Property], *, limit_states: int = LIMIT_STATES) -> Exploration:
+def minimised(
+    found: Exploration,
+    properties: Sequence[Property],
+    *,
+    limit_states: int = LIMIT_STATES,
+    shown: Collection[str] = ("violated", "reached"),
+) -> Exploration:
     """The exploration with each run replaced by the one of that length that switches least, where the pass gets there.
 
-    `properties` are those that were judged. Ctrl-C leaves the runs as they are.
+    `properties` are those that were judged, `shown` the verdicts whose runs anybody looks at: what is meant to be
+    reached is often reached late, and the pass goes as far as the longest run. Ctrl-C leaves the runs as they are.
     """
     stated = {item.name: item for item in properties}
-    decided = [verdict for verdict in found.verdicts if verdict.depth is not None]
+    decided = [verdict for verdict in found.verdicts if verdict.depth is not None and verdict.verdict in shown]
     lengths = [(stated[verdict.name], verdict.depth) for verdict in decided if verdict.depth is not None]
     try:
         runs = fewest_switches(found.model, lengths, limit_states=limit_states)
