@@ -15,6 +15,7 @@ import pyarrow as pa
 from attrs import define, field, frozen
 from numpy.typing import NDArray
 
+from longpoll_judge.batch import QueueName
 from longpoll_judge.holes import Holes
 from longpoll_judge.keys import Keys, request_keys, text_hashes
 from longpoll_judge.queue_log import Integers
@@ -189,10 +190,13 @@ def lives(asked: Gathered, answered: Gathered, context: Context) -> Keys:
     """
     life = np.zeros(len(asked), dtype=np.uint64)
     doubtful = np.zeros(len(asked), dtype=np.bool_)
+    # An answer may be told with a moment before its request's.
+    first_ns = np.minimum(asked.after_ns, answered.after_ns)
+    last_ns = np.maximum(asked.before_ns, answered.before_ns)
     for mine, holes in changes_of(asked, context):
-        number = np.searchsorted(holes.ends, asked.after_ns, side="left").astype(np.uint64)
+        number = np.searchsorted(holes.ends, first_ns, side="left").astype(np.uint64)
         life[mine] = life[mine] * WEIGHT + number[mine]
-        doubtful |= mine & holes.touch(asked.after_ns, answered.before_ns)
+        doubtful |= mine & holes.touch(first_ns, last_ns)
     alone = np.flatnonzero(doubtful).astype(np.uint64)
     life[doubtful] = (alone + np.uint64(1)) * WEIGHT + np.uint64(1 << 32)
     # Places of two queues differ by little times `WEIGHT`: times another number no life of one is another's.
@@ -206,9 +210,23 @@ def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, H
         yield (mine & (events.topic == _named(topic)) if topic else mine), holes
     for (broker, topic, queue), holes in context.begun_anew.items():
         yield (events.broker == _named(broker)) & (events.topic == _named(topic)) & (events.queue == queue), holes
-    for broker, holes in context.broker_holes.items():
+    for broker, holes in context.life_holes.items():
         if len(holes):
             yield events.broker == _named(broker), holes
+
+
+def queue_keys(events: Gathered) -> Keys:
+    """Equal for equal (broker, topic, queue)."""
+    keys: Keys = (events.broker * WEIGHT + events.topic) * WEIGHT + events.queue.astype(np.uint64)
+    return keys
+
+
+def keys_of_queues(names: Iterable[QueueName]) -> Keys:
+    """The same of queues by name."""
+    brokers, topics, numbers = zip(*names, strict=True) if names else ((), (), ())
+    hashes = [np.array([_named(text) for text in texts], dtype=np.uint64) for texts in (brokers, topics)]
+    keys: Keys = (hashes[0] * WEIGHT + hashes[1]) * WEIGHT + np.array(numbers, dtype=np.int64).astype(np.uint64)
+    return keys
 
 
 def _named(text: str) -> np.uint64:

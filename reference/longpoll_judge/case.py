@@ -13,6 +13,7 @@ from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.batch import Events, QueueName
+from longpoll_judge.clause import LOGGED, TIMELESS
 from longpoll_judge.holes import NO_HOLES
 from longpoll_judge.lives import Life, Lives
 from longpoll_judge.outlook import Outlook
@@ -54,16 +55,22 @@ class Suspects:
     rows: Integers
     """The event that gives each member its place in this order."""
     explain: Callable[[int], Explanation]
-    compares_moments: bool = False
-    """Of a property that rests on no moment otherwise: these do."""
+    is_timeless: bool = False
+    """They stand whatever the moments are."""
 
 
 def suspects(
-    name: str, violated: Booleans, unknown: Booleans, rows: Integers, explain: Callable[[int], Explanation]
+    name: str,
+    violated: Booleans,
+    unknown: Booleans,
+    rows: Integers,
+    explain: Callable[[int], Explanation],
+    *,
+    is_timeless: bool = False,
 ) -> list[Suspects]:
     """The violated and the unknown ones of one property, each with its row."""
     kinds: tuple[tuple[FindingVerdict, Booleans], ...] = (("violated", violated), ("unknown", unknown))
-    return [Suspects(name, kind, np.flatnonzero(flags), rows[flags], explain) for kind, flags in kinds]
+    return [Suspects(name, kind, np.flatnonzero(flags), rows[flags], explain, is_timeless) for kind, flags in kinds]
 
 
 @define(frozen=True, eq=False)
@@ -155,6 +162,18 @@ class Case:
             blocked = self.context.blocked.get(name, NO_HOLES)
             unread[pull] |= bool(blocked.touch(first_ns[pull : pull + 1], last_ns[pull : pull + 1])[0])
         return unread
+
+    @cached_property
+    def is_unordered(self) -> Booleans:
+        """Which pulls' sources tell moments that order nothing."""
+        sources, names = self.events.codes("source", self.pulls.row)
+        orders = np.array([self.context.orders(name, self.name[0]) for name in names], dtype=np.bool_)
+        found: Booleans = ~orders[sources]
+        return found
+
+    def is_timeless(self, clause: str) -> bool:
+        """Whether a clause stands here whatever the moments are: those of a log only if it has one life."""
+        return clause in TIMELESS and (self.life is None or clause not in LOGGED)
 
     @cached_property
     def is_outside(self) -> Booleans:

@@ -38,6 +38,25 @@ STOPPING_MS: Final = 5_000
 STOPPED_MS: Final = 15_000
 """One that says that it stops and goes on for longer than this did not."""
 
+TIMELESS: Final = frozenset(
+    {
+        *("answer.once", "answer.same_connection", "commit.code.known", "log.append.once", "log.acknowledged.once"),
+        *("send.acknowledged.same_connection", "send.acknowledged.tag", "pull.code.known", "pull.found.some"),
+        *("pull.none.empty", "pull.found.ordered", "pull.found.from_asked", "pull.found.at_most", "pull.found.next"),
+        *("pull.found.above_min", "pull.next.within", "pull.none.next", "pull.passed.next", "pull.illegal.outside"),
+        *("pull.illegal.next", "pull.min.below_max", "pull.hold.allowed", "pull.hold.once"),
+        *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
+    }
+)
+"""Clauses that compare no moments, so that they stand whatever a clock did."""
+LOGGED: Final = frozenset(
+    {
+        *("log.append.once", "log.acknowledged.once", "send.acknowledged.tag"),
+        *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
+    }
+)
+"""Those of them that do so only where the queue has one life: moments tell lives apart."""
+
 
 @frozen
 class Clause:

@@ -40,4 +40,4 @@ def judge_codes(case: Case) -> list[Suspects]:
         why = f"{asked}, a failure, although its queue has messages and its subscription is one of tags"
         return Explanation("pull.error.explained", why, rows)
 
-    return suspects(ANSWER_IS_RIGHT, strange, failed, pulls.row, explain)
+    return suspects(ANSWER_IS_RIGHT, strange, failed, pulls.row, explain, is_timeless=True)

@@ -27,6 +27,8 @@ def judge_connections(case: Case) -> list[Suspects]:
     named = _are_named(names)
     came, _names = events.codes("connection", np.maximum(asked, 0))
     elsewhere = (asked >= 0) & (came != connections) & named[came] & named[connections]
+    if elsewhere.any():
+        elsewhere &= ~_came_twice(case, events.request_key[rows])
     _closed_after, closed_ns = closes_of(case, rows)
     after_ns = events.integers("after_ns", rows)
     late = ~elsewhere & (closed_ns < after_ns)
@@ -52,8 +54,16 @@ def judge_connections(case: Case) -> list[Suspects]:
     found = []
     for flags, explain in ((elsewhere, explain_elsewhere), (late, explain_late)):
         if flags.any():
-            is_timed = explain is explain_late
-            found.append(Suspects(ANSWERED_ONCE, "violated", rows[flags], rows[flags], explain, is_timed))
+            is_timeless = explain is explain_elsewhere
+            found.append(Suspects(ANSWERED_ONCE, "violated", rows[flags], rows[flags], explain, is_timeless))
+    return found
+
+
+def _came_twice(case: Case, keys: Integers) -> Booleans:
+    """Which requests' identifiers came twice: neither connection is that of what was answered."""
+    received = case.events.rows("request_received")
+    names, counts = np.unique(case.events.request_key[received], return_counts=True)
+    found: Booleans = np.isin(keys, names[counts > 1])
     return found
 
 

@@ -129,7 +129,8 @@ SEND_CLAUSES: Final = (
         "send.acknowledged.appended",
         SEND_IS_KEPT,
         "Inside, an acknowledged message has an append of the same source with its queue and offset, not certainly "
-        "after the acknowledgement; asked of sources that write appends.",
+        "after the acknowledgement; asked of sources that write appends. It may be in a hole since its send came, or, "
+        "where that is not known once, in any before.",
         "SendMessageProcessor.handlePutMessageResult: queueOffset is the appended one",
         ("append(queue_offset)", "message_acknowledged(queue_offset)"),
         seen="inside",
@@ -268,7 +269,10 @@ EVIDENCE_CLAUSES: Final = (
     _evidence("sequence repeated", "The sequence numbers of a source are each there once.", "sequence"),
     _evidence("clock jump", "No source's clock was set back.", "after_ns", "sequence"),
     _evidence(
-        "begun anew", "No source sees a queue give offset 0 twice without a deletion between.", "message_acknowledged"
+        "begun anew",
+        "No source outside sees a queue give offset 0 to two sends without a deletion between: who does not pass it "
+        "may have deleted the topic.",
+        "message_acknowledged",
     ),
     _evidence("not judged", "Every request can be judged: notes say how many could not, and why."),
     _evidence("nothing judged", "Something was judged: a pull, a question for a committed offset, or a step of a law."),

@@ -226,8 +226,8 @@ PULL_CLAUSES: Final = (
         ANSWER_IS_RIGHT,
         "19 is said at the end only: the answer's offset_max is the offset that was asked for. An answer of a broker "
         "that stops is excused: it is told to stop, or its connection closes, as it may for "
-        "pull.hold.not_early; it is unknown where that may lie in a hole, after the end of the record or, from "
-        "outside, at any time after by a clock that may be set.",
+        "pull.hold.not_early; it is unknown where it is so there, and where that may lie in a hole or, from outside, "
+        "after the end of the record or at any time after by a clock that may be set.",
         "DefaultMessageStore.getMessage: OFFSET_OVERFLOW_ONE, or NO_MESSAGE_IN_QUEUE at 0",
         (_PULL, _RESULT),
     ),
@@ -245,7 +245,7 @@ PULL_CLAUSES: Final = (
         "pull.max.never_falls",
         ANSWER_IS_RIGHT,
         "The same of offset_max, which is also past every message that the earlier answer delivers: a queue's visible "
-        "end does not move back. Asked of answers from outside; inside pull.max.least says more.",
+        "end does not move back. Asked of queues that are seen from outside; inside pull.max.least says more.",
         "the law's visible_is_monotone",
         (_PULL, _RESULT),
         seen="outside",
@@ -260,7 +260,8 @@ PULL_CLAUSES: Final = (
     Clause(
         "answer.same_connection",
         ANSWERED_ONCE,
-        "An answer is sent on the connection that its request came on, where both name one.",
+        "An answer is sent on the connection that its request came on, where both name one and its identifier came "
+        "once.",
         "NettyRemotingAbstract.writeResponse: on the request's channel",
         ("request_received(request, connection)", "answer_sent(request, connection)"),
     ),
@@ -326,7 +327,7 @@ PULL_CLAUSES: Final = (
         f" come within {STOPPING_MS} ms after the answer, if the source's last event does too and "
         "the policy is not one with on_stop=silent (where the source goes on: unknown). "
         f"From outside one that may have been held for {SHORT_POLLING_MS} ms is unknown at most: the broker may hold "
-        "for less than it is asked.",
+        "for less than it is asked; and so is one whose source ends within that time, since the close may come later.",
         f"PullMessageProcessor.processRequest, {_HOLD_SERVICE}: a suspended pull is run again for a message that its "
         "filter lets through, or at its deadline",
         ("request_received(may_hold, timeout_ms)", "answer_sent(code, cause)", "stop", "connection_closed", "policy"),

@@ -1,7 +1,8 @@
 """Of the ends of a queue that answers tell: on one connection neither falls from a read to a later one.
 
 Connections do not outlive their broker, so a restart is no fall; a topic that was deleted begins anew. The visible end
-is asked of records from outside only, since the inside shows it itself (`rightness`). Leaves out what one answer says.
+is asked of queues that are seen from outside only, since the inside shows it itself (`rightness`). Leaves out what one
+answer says.
 
 Source: `DefaultMessageStore.getMinOffsetInQueue` and `getMaxOffsetInQueue`.
 """
@@ -22,10 +23,11 @@ from longpoll_judge.across import (
     Tables,
     events_at,
     first_of,
-    hash_of,
     have_request,
     highest_before,
+    keys_of_queues,
     lives,
+    queue_keys,
     rows_where,
 )
 from longpoll_judge.answers import FOUND
@@ -88,8 +90,11 @@ def judge_falls(tables: Tables, context: Context) -> tuple[list[Finding], int]:
     request = first_of(answers.request, pulls.request)
     mine = np.flatnonzero((request >= 0) & (answers.connection != 0))
     answers, asked = answers.take(mine), pulls.take(request[mine])
-    life = (answers.place * WEIGHT + answers.connection) * WEIGHT + lives(asked, answers, context)
-    outside = ~np.isin(answers.source, np.array([hash_of(name) for name in context.inside], dtype=np.uint64))
+    # One that names no queue is about its request's; one that names another is not judged.
+    mine = np.flatnonzero((answers.queue < 0) | (answers.place == asked.place))
+    answers, asked = answers.take(mine), asked.take(mine)
+    life = (asked.place * WEIGHT + answers.connection) * WEIGHT + lives(asked, answers, context)
+    outside = ~np.isin(queue_keys(asked), keys_of_queues(context.shown))
     shown: list[tuple[str, str, int, int]] = []
     left_out = 0
     for clause, name, is_asked in (

@@ -189,5 +189,6 @@ def _holds(case: Case) -> list[Suspects]:
     found: list[Suspects] = []
     for clause, violated, unknown, say in rules:
         if (violated | unknown).any():
-            found += suspects(HELD_AS_ASKED, violated, unknown, holds, told(clause, say))
+            is_timeless = case.is_timeless(clause)
+            found += suspects(HELD_AS_ASKED, violated, unknown, holds, told(clause, say), is_timeless=is_timeless)
     return found

@@ -157,7 +157,7 @@ def _judge_across(tables: Tables, survey: Survey, context: Context, others: Othe
         others.findings += findings
         others.left_out += left_out
         others.judged[SEND_IS_KEPT] = others.shares["sends"].judged
-    if attendance.min_least < attendance.min_most or context.inside < context.sources.keys():
+    if attendance.min_least < attendance.min_most or not survey.answered <= survey.shown:
         findings, left_out = judge_falls(tables, context)
         others.findings += findings
         others.left_out += left_out

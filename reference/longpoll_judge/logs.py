@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from longpoll_judge.across import first_of
-from longpoll_judge.batch import Events, Integers
+from longpoll_judge.batch import Events, Integers, QueueName
 from longpoll_judge.case import Explanation, Suspects, suspects
 from longpoll_judge.contract import CLAUSE
 from longpoll_judge.lives import NEITHER
@@ -38,7 +38,7 @@ def judge_log(events: Events, context: Context, first_known: int | None = None) 
     found = []
     for kind in WORDS:
         for rows in _by_source(events, kind, context).values():
-            found += _given_twice(events, kind, rows)
+            found += _given_twice(events, kind, rows, context)
     appended, moved = (_by_source(events, kind, context) for kind in ("append", "make_visible"))
     for rows in appended.values():
         found += _fallen(events, rows, "queue_offset", "log.append.ordered", "was appended after offset")
@@ -75,12 +75,17 @@ def _by_source(events: Events, kind: str, context: Context) -> dict[Of, Integers
 
 def _by_life(events: Events, rows: Integers, context: Context) -> list[tuple[int, Integers]]:
     """The rows apart for each life of the queue, without those of which it is not known which they belong to."""
-    name = events.text("broker", int(rows[0])), events.text("topic", int(rows[0]))
-    lives = context.lives((*name, int(events.integers("queue", rows[:1])[0])))
+    lives = context.lives(_name_of(events, rows))
     if lives is None:
         return [(0, rows)]
     numbers = lives.number(events.integers("after_ns", rows), events.integers("before_ns", rows))
     return [(number, rows[numbers == number]) for number in np.unique(numbers).tolist() if number != NEITHER]
+
+
+def _name_of(events: Events, rows: Integers) -> QueueName:
+    """The queue that all of the rows are of."""
+    broker, topic = (events.text(name, int(rows[0])) for name in ("broker", "topic"))
+    return broker, topic, int(events.integers("queue", rows[:1])[0])
 
 
 def _not_appended(
@@ -118,7 +123,7 @@ def _places_of(wanted: Integers, offsets: Integers) -> Integers:
     return first_of(wanted, offsets)
 
 
-def _given_twice(events: Events, kind: str, rows: Integers) -> list[Suspects]:
+def _given_twice(events: Events, kind: str, rows: Integers, context: Context) -> list[Suspects]:
     offsets = events.integers("queue_offset", rows)
     order = np.argsort(offsets, kind="stable")
     before = np.full(len(rows), -1, dtype=np.int64)
@@ -130,7 +135,8 @@ def _given_twice(events: Events, kind: str, rows: Integers) -> list[Suspects]:
         shown = [int(rows[before[member]]), int(rows[member])]
         return Explanation(CLAUSES[kind], why, [], shown, [int(offsets[member])])
 
-    return suspects(OFFSETS_IN_ORDER, again, np.zeros_like(again), rows, explain)
+    has_one_life = context.lives(_name_of(events, rows)) is None
+    return suspects(OFFSETS_IN_ORDER, again, np.zeros_like(again), rows, explain, is_timeless=has_one_life)
 
 
 def _fallen(events: Events, rows: Integers, column: str, clause: str, words: str) -> list[Suspects]:

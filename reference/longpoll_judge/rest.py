@@ -26,7 +26,7 @@ from longpoll_judge.schema import coded, coded_texts
 from longpoll_judge.steps import PULL_CODES
 from longpoll_judge.survey import Context
 from longpoll_judge.sweep import Stretches
-from longpoll_judge.verdict import RESULT_SCHEMA, judge_logs, judge_queue
+from longpoll_judge.verdict import RESULT_SCHEMA, judge_logs, judge_queue, repeated_rows
 
 SPAN_MAX: Final = 16
 """A request whose events lie in more stretches is judged with the others."""
@@ -45,6 +45,7 @@ def judge_rest(stretches: Stretches, rest: pa.Table, faulty: Iterable[QueueName]
         judged.append(settled.rows)
         left += [settled.open, settled.far]
     batch = make_batch(joined([others, *left]))
+    judged.append(repeated_rows(batch))
     requests = dict(batch.queues())
     for group in _groups(stretches.plan, requests, frozenset(faulty), context):
         judged += _judge_group(stretches, group, batch, requests, context)

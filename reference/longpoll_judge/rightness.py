@@ -82,6 +82,11 @@ def judge_rightness(case: Case) -> list[Suspects]:
     first_rule = np.full(len(answers.pull), -1, dtype=np.int64)
     for number, rule in reversed(list(enumerate(rules))):
         first_rule[rule.broken] = number
+    # Where moments order nothing, what needs none of them is told first.
+    unordered = case.is_unordered[answers.pull]
+    for number, rule in reversed(list(enumerate(rules))) if unordered.any() else ():
+        if case.is_timeless(rule.clause):
+            first_rule[rule.broken & unordered] = number
     whole = case.is_log_whole(answers.answered_before_ns)
     weak = np.array([rule.needs_whole_record for rule in rules])[first_rule] & ~whole
     for number, rule in enumerate(rules):
@@ -99,7 +104,12 @@ def judge_rightness(case: Case) -> list[Suspects]:
         roots: list[int] | None = [] if rule.rests_on == "answer" else None
         return Explanation(rule.clause, rule.say(answer), rows, log_rows, messages, roots)
 
-    return suspects(ANSWER_IS_RIGHT, is_broken & ~weak, is_broken & weak, case.pulls.row[answers.pull], explain)
+    rows = case.pulls.row[answers.pull]
+    timeless = unordered & np.array([case.is_timeless(rule.clause) for rule in rules], dtype=np.bool_)[first_rule]
+    found = suspects(ANSWER_IS_RIGHT, is_broken & ~weak & ~timeless, is_broken & weak, rows, explain)
+    if timeless.any():
+        found += suspects(ANSWER_IS_RIGHT, is_broken & timeless, np.zeros_like(weak), rows, explain, is_timeless=True)
+    return found
 
 
 def _order(answers: Answers) -> list[Rule]:
@@ -335,8 +345,8 @@ def _itself(answers: Answers) -> list[Rule]:
     doubted = np.zeros_like(away)
     if away.any():
         stopping, perhaps = is_stopping(answers.case, answers.pull)
-        away &= ~stopping & ~perhaps
-        doubted = may_have_stopped(answers.case, answers.pull)
+        away &= ~stopping
+        doubted = perhaps | may_have_stopped(answers.case, answers.pull)
     return [
         Rule(
             "pull.found.above_min",
@@ -461,4 +471,4 @@ def judge_once(case: Case) -> list[Suspects]:
         asked = received[case.events.request_key[received] == case.events.request_key[row]].tolist()
         return Explanation("answer.once", f"one request has {len(same)} answers", [*asked, *same])
 
-    return [Suspects(ANSWERED_ONCE, "violated", twice, twice, explain)]
+    return [Suspects(ANSWERED_ONCE, "violated", twice, twice, explain, is_timeless=True)]

@@ -9,7 +9,7 @@ Source: `SendMessageProcessor.handlePutMessageResult`, `CommitLog.putMessage`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,12 +30,12 @@ from longpoll_judge.across import (
     lives,
     rows_where,
 )
-from longpoll_judge.clause import SEND_CODES, SEND_MS, SHOWN_MS
+from longpoll_judge.clause import LOGGED, SEND_CODES, SEND_MS, SHOWN_MS, TIMELESS
 from longpoll_judge.keys import Keys, text_hashes
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.queue_log import BEGINNING, NEVER, Integers
 from longpoll_judge.result import SEND_IS_KEPT, Finding, FindingVerdict, Share
-from longpoll_judge.schema import coded_texts
+from longpoll_judge.schema import are_named, coded_texts
 from longpoll_judge.shown import are_doubted, not_shown
 from longpoll_judge.steps import MS
 from longpoll_judge.survey import UNSEEN, Context
@@ -63,17 +63,19 @@ class Messages:
         named = have_request(table)
         is_send = rows_where(table, "request_received") & named & is_one_of(table["code"].to_numpy(), SEND_CODES)
         self.sends.add(table, number, np.flatnonzero(is_send))
-        known = table["queue_offset"].to_numpy() >= 0
-        rows = np.flatnonzero(rows_where(table, "message_acknowledged") & known)
         topics, topic_names = coded_texts(table, "topic")
+        # What lacks its place is damage, of which nothing is concluded.
+        known = are_named(topic_names)[topics] & (table["queue"].to_numpy() >= 0)
+        moved = rows_where(table, "make_visible") & known & (table["visible_end"].to_numpy() >= 0)
+        known &= table["queue_offset"].to_numpy() >= 0
+        rows = np.flatnonzero(rows_where(table, "message_acknowledged") & known)
         is_own = np.array([name.startswith(OWN_TOPICS) for name in topic_names.to_pylist()], dtype=np.bool_)
         flags = {"is_moved": is_own[topics[rows]].astype(np.int64), "is_named": named[rows].astype(np.int64)}
         self.acknowledged.add(table, number, rows, flags)
         of_no_read = rows_where(table, "answer_sent") & named & (table["offset_min"].to_numpy() < 0)
         self.refused.add(table, number, np.flatnonzero(of_no_read))
         self.appended.add(table, number, np.flatnonzero(rows_where(table, "append") & known))
-        known = table["visible_end"].to_numpy() >= 0
-        self.moved.add(table, number, np.flatnonzero(rows_where(table, "make_visible") & known))
+        self.moved.add(table, number, np.flatnonzero(moved))
         lists = table["offsets"].combine_chunks()
         bounds = lists.offsets.to_numpy().astype(np.int64)
         # An answer that tells no bounds is none to a pull, whatever else it tells.
@@ -110,7 +112,7 @@ def judge_sends(tables: Tables, context: Context) -> tuple[list[Finding], int, S
         *_as_answers(sends, told, send, messages.refused.all(), context),
         *_unanswered(sends, told, messages.refused.all(), context),
         *_delivered(sends, told, send, messages.delivered.all(), context),
-        *_stored(told, messages.appended.all(), context),
+        *_stored(told, _since_ns(sends, send), messages.appended.all(), context),
         *_shown(told, messages.appended.all(), messages.moved.all(), context),
     ]
     findings = list(_findings(tables, breaches, context))
@@ -228,7 +230,17 @@ def _message_keys(messages: Gathered) -> Keys:
     return keys
 
 
-def _stored(told: Gathered, appended: Gathered, context: Context) -> Iterator[_Breach]:
+def _since_ns(sends: Gathered, send: Integers) -> Integers:
+    """From which moment on each acknowledged message can have been appended: since its send came, where that is known.
+
+    An identifier that came twice does not say which send that was.
+    """
+    _names, first, counts = np.unique(sends.request, return_inverse=True, return_counts=True)
+    is_one = np.append(counts[first] == 1, False)[send]
+    return np.where(is_one, np.append(sends.after_ns, BEGINNING)[send], BEGINNING)
+
+
+def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Context) -> Iterator[_Breach]:
     """Acknowledged messages beside what was appended; only of sources that write appends."""
     inside = np.isin(told.source, np.unique(appended.source))
     mine = np.flatnonzero(inside)
@@ -242,7 +254,7 @@ def _stored(told: Gathered, appended: Gathered, context: Context) -> Iterator[_B
     late = (append >= 0) & (appended.after_ns[append] > told.before_ns)
     missing = np.flatnonzero(inside & ((append < 0) | late))
     every = np.arange(len(told))
-    weak = _are_holed(told, context)
+    weak = _are_holed(told, since_ns, context)
     why = "a message was acknowledged with a place at which none was appended"
     yield _breach("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
     tagged = _message_keys(appended) * WEIGHT + appended.tag
@@ -281,13 +293,12 @@ def _at(count: int, members: Integers, rows: Integers) -> Integers:
     return found
 
 
-def _are_holed(told: Gathered, context: Context) -> Booleans:
-    """Whose append may be missing from the record: it has a hole before the acknowledgement."""
+def _are_holed(told: Gathered, since_ns: Integers, context: Context) -> Booleans:
+    """Whose append may be missing from the record: it has a hole between that moment and the acknowledgement."""
     found = np.zeros(len(told), dtype=np.bool_)
     for name, facts in context.sources.items():
         if len(facts.holes):
-            first_ns = np.full(len(told), BEGINNING, dtype=np.int64)
-            found |= (told.source == hash_of(name)) & facts.holes.touch(first_ns, told.before_ns)
+            found |= (told.source == hash_of(name)) & facts.holes.touch(since_ns, told.before_ns)
     return found
 
 
@@ -299,6 +310,16 @@ def _breach(
     weak: Booleans | None = None,
 ) -> _Breach:
     return _Breach(clause, members, np.zeros(0, np.bool_) if weak is None else weak, events, why)
+
+
+def _is_steady(subject: dict[str, Any], context: Context) -> bool:
+    return context.sources.get(subject["source"], UNSEEN).is_steady
+
+
+def _is_timeless(clause: str, subject: dict[str, Any], context: Context) -> bool:
+    """Whether a clause stands whatever the moments are: of a log only if it has one life."""
+    queue = subject.get("broker", ""), subject.get("topic", ""), subject.get("queue", -1)
+    return clause in TIMELESS and (clause not in LOGGED or context.lives(queue) is None)
 
 
 def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context) -> Iterator[Finding]:
@@ -315,7 +336,7 @@ def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context) -> 
     for breach, places, is_weak in shown:
         evidence = [events[place] for place in dict.fromkeys(places)]
         subject = evidence[0]
-        is_doubted = is_weak or not context.sources.get(subject["source"], UNSEEN).is_steady
+        is_doubted = is_weak or not (_is_timeless(breach.clause, subject, context) or _is_steady(subject, context))
         verdict: FindingVerdict = "unknown" if is_doubted else "violated"
         evidence.sort(key=lambda event: (event["after_ns"], event["before_ns"], event["source"], event["sequence"]))
         logged = [event for event in evidence if "queue_offset" in event]

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.attendance import (
@@ -85,6 +85,7 @@ class Anew(NamedTuple):
     after_ns: int
     before_ns: int
     source: str
+    request: str = ""
 
 
 @with_table
@@ -108,6 +109,10 @@ class Survey(msgspec.Struct):
     """Requests for a group's committed offset."""
     offset_updates: int = 0
     """Requests that commit one by themselves, and have an identifier."""
+    answered: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
+    """Queues (broker, topic, number) of which answers tell the ends."""
+    shown: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
+    """Those of which a source tells the visible end itself."""
     attendance: Attendance = msgspec.field(default_factory=Attendance)
     excerpts: dict[str, int] = msgspec.field(default_factory=dict)
     """How many events are left out of excerpts, by the clause that each is of."""
@@ -155,6 +160,8 @@ class Context:
     """Sources that declare a law: their logs are judged by it, and by nothing else."""
     broker_holes: dict[str, Holes] = field(factory=dict)
     """By broker: when something may have happened to its queues that no source tells."""
+    life_holes: dict[str, Holes] = field(factory=dict)
+    """The same, as long as a deletion may take effect whose request is among what is not told."""
     settable: frozenset[str] = frozenset()
     """Sources whose clock is not monotonic by their own word, or not known: they declare none that can be read."""
     unsteady_brokers: frozenset[str] = frozenset()
@@ -166,6 +173,8 @@ class Context:
     """By broker and topic: when its queues were deleted; the topic is empty where it is not told."""
     begun_anew: dict[tuple[str, str, int], Holes] = field(factory=dict)
     """By queue: when it began anew though no deletion is told."""
+    shown: frozenset[tuple[str, str, int]] = frozenset()
+    """Queues that are seen from inside: a source tells their visible end."""
     asked_alone: frozenset[str] = frozenset()
     """The clauses that excerpts are of, which are asked nothing else; empty of a history that is none."""
 
@@ -176,10 +185,14 @@ class Context:
     def lives(self, name: tuple[str, str, int]) -> Lives | None:
         """The lives of a queue (broker, topic, number); None where it has one for certain."""
         deleted = [self.deleted.get((name[0], topic), NO_HOLES) for topic in {name[1], ""}]
-        unsure = [self.log_holes(name[0]), self.begun_anew.get(name, NO_HOLES)]
+        unsure = [self.life_holes.get(name[0], NO_HOLES), self.begun_anew.get(name, NO_HOLES)]
         if not any(map(len, (*deleted, *unsure))):
             return None
         return Lives(changes=union((*deleted, *unsure)), deletions=union(deleted))
+
+    def orders(self, source: str, broker: str) -> bool:
+        """Whether the moments that a source tells of a broker order anything."""
+        return self.sources.get(source, UNSEEN).is_steady and broker not in self.unsteady_brokers
 
     def log_holes(self, broker: str) -> Holes:
         """When something may have happened to the queues of a broker that is not in the record."""
@@ -225,6 +238,8 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
         survey.sources[source_names[code]] = seen
     _survey_rare(survey, table, are_of(codes, names, RARE))
     is_answer = are_of(codes, names, {"answer_sent"})
+    survey.answered = _queues_of(table, is_answer & (table["offset_min"].to_numpy() >= 0))
+    survey.shown = _queues_of(table, are_of(codes, names, {"make_visible"}))
     survey.unplaced_answers = int(np.count_nonzero(is_answer & (table["queue"].to_numpy() < 0)))
     is_request = are_of(codes, names, {"request_received"})
     survey.deleted = _anew(table, is_request & (table["code"].to_numpy() == DELETE_TOPIC))
@@ -237,6 +252,20 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
         named = np.array([bool(name) for name in request_names], dtype=np.bool_)[requests]
         survey.offset_updates = int(np.count_nonzero(is_update & named))
     return survey
+
+
+def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str, int]]:
+    """The queues that the flagged events name."""
+    brokers, broker_names = coded(table, "broker")
+    topics, topic_names = coded(table, "topic")
+    pairs = brokers[flags].astype(np.int64) * len(topic_names) + topics[flags]
+    numbers = table["queue"].to_numpy()[flags]
+    found: set[tuple[str, str, int]] = set()
+    for pair in np.flatnonzero(np.bincount(pairs)).tolist():
+        broker, topic = divmod(pair, len(topic_names))
+        mine = np.unique(numbers[pairs == pair]).tolist()
+        found |= {(broker_names[broker], topic_names[topic], number) for number in mine}
+    return found
 
 
 def _left_out(table: pa.Table, flags: NDArray[np.bool_]) -> Integers:
@@ -297,6 +326,8 @@ def merge(surveys: Iterable[Survey]) -> Survey:
         whole.deleted += part.deleted
         whole.firsts += part.firsts
         whole.damages += part.damages
+        whole.answered |= part.answered
+        whole.shown |= part.shown
         whole.unplaced_answers += part.unplaced_answers
         whole.offset_queries += part.offset_queries
         whole.offset_updates += part.offset_updates
@@ -342,7 +373,9 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
     if len(unplaced):
         text = "a deletion names no broker, and its source none or several: any broker's queues may have begun anew"
         gaps.append(Gap("field missing", "request_received without broker", len(unplaced), text))
-    begun_anew = _begun_anew(survey, deleted)
+    lasting = {name: evolve(seen, holes=_lasting(seen.holes, name in settable)) for name, seen in facts.items()}
+    inside = frozenset(name for name, seen in survey.attendance.sources.items() if seen.inside)
+    begun_anew = _begun_anew(survey, deleted, inside)
     for (broker, topic, queue), times in sorted(begun_anew.items()):
         where = f"{broker}/{topic}/{queue}"
         text = f"queue {where} gave offset 0 twice and no deletion is told: its log may have begun anew in between"
@@ -353,7 +386,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         answers_on_stop=answers_on_stop(history.policies),
         sources=facts,
         closes={(source, connection): (after, before) for source, connection, after, before in sorted(survey.closes)},
-        inside=frozenset(name for name, seen in survey.attendance.sources.items() if seen.inside),
+        inside=inside,
         asked=frozenset(name for name, seen in survey.attendance.sources.items() if seen.requests),
         is_own=are_own(history.policies),
         stops_silently=stops_silently(history.policies),
@@ -361,11 +394,13 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         deletions=tuple(sorted(survey.attendance.deletions)),
         lawful=frozenset(history.laws),
         broker_holes={name: union((own, unplaced)) for name, own in _broker_holes(survey, facts).items()},
+        life_holes={name: union((own, unplaced)) for name, own in _broker_holes(survey, lasting).items()},
         settable=settable,
         unsteady_brokers=frozenset(
             broker for name, seen in survey.sources.items() if name in unsteady for broker in seen.brokers
         ),
         blocked=_blocked(survey.blocks),
+        shown=frozenset(survey.shown),
         asked_alone=frozenset(survey.excerpts),
         deleted=deleted,
         begun_anew=begun_anew,
@@ -408,23 +443,34 @@ def _deletions(survey: Survey, settable: Collection[str]) -> tuple[dict[tuple[st
     return {name: holes_of(intervals) for name, intervals in found.items()}, holes_of(unplaced)
 
 
-def _begun_anew(survey: Survey, deleted: dict[tuple[str, str], Holes]) -> dict[tuple[str, str, int], Holes]:
+def _begun_anew(
+    survey: Survey, deleted: dict[tuple[str, str], Holes], inside: Collection[str]
+) -> dict[tuple[str, str, int], Holes]:
     """When a queue began anew though nobody is seen to delete it: one source had its offset 0 acknowledged twice.
 
-    Somebody whose requests are not in the history may have deleted the topic at any time between the two.
+    Somebody who does not pass an observer outside may have deleted the topic at any time between the two; who stands
+    inside the broker sees every request. Nor has one send, acknowledged twice, messages in two lives.
     """
     told: dict[tuple[str, tuple[str, str, int]], list[Anew]] = {}
     for each in survey.firsts:
-        told.setdefault((each.source, (each.broker, each.topic, each.queue)), []).append(each)
+        if each.source not in inside:
+            told.setdefault((each.source, (each.broker, each.topic, each.queue)), []).append(each)
     found: dict[tuple[str, str, int], list[Interval]] = {}
     for (_source, name), firsts in told.items():
         firsts.sort(key=lambda one: (one.after_ns, one.before_ns))
         known = union(deleted.get((name[0], topic), NO_HOLES) for topic in {name[1], ""})
         for one, other in pairwise(firsts):
             between = np.array([[one.after_ns], [other.before_ns]], dtype=np.int64)
-            if not known.touch(*between)[0]:
+            is_one_send = bool(one.request) and one.request == other.request
+            if not is_one_send and not known.touch(*between)[0]:
                 found.setdefault(name, []).append((one.after_ns, other.before_ns))
     return {name: holes_of(intervals) for name, intervals in found.items()}
+
+
+def _lasting(holes: Holes, is_settable: bool) -> Holes:
+    """The holes of a source, each with the time in which a deletion may take effect that was asked for in it."""
+    ends = np.full_like(holes.ends, INTEGER_LIMIT) if is_settable else holes.ends + DELETION_NS
+    return holes_of(zip(holes.starts.tolist(), np.minimum(ends, INTEGER_LIMIT).tolist(), strict=True))
 
 
 def _broker_holes(survey: Survey, facts: dict[str, SourceFacts]) -> dict[str, Holes]:

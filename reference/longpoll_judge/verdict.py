@@ -15,7 +15,7 @@ import pyarrow as pa
 from attrs import evolve
 
 from longpoll_judge.answers import FOUND, NO_MATCHED_MSG
-from longpoll_judge.batch import Events, QueueName, make_batch
+from longpoll_judge.batch import Batch, Events, QueueName, make_batch
 from longpoll_judge.case import Case, Explanation, Log, Suspects, make_cases, make_log
 from longpoll_judge.causes import keys_of
 from longpoll_judge.clause import PULL_RESULTS
@@ -30,10 +30,10 @@ from longpoll_judge.logs import judge_log
 from longpoll_judge.lookup import is_one_of
 from longpoll_judge.promptness import judge_promptness
 from longpoll_judge.queue_log import Integers
-from longpoll_judge.result import ANSWERED_BY_DEADLINE, ANSWERED_ONCE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
+from longpoll_judge.result import ANSWERED_BY_DEADLINE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
 from longpoll_judge.rightness import judge_once, judge_order, judge_rightness
 from longpoll_judge.steps import MS
-from longpoll_judge.survey import UNSEEN, Context
+from longpoll_judge.survey import Context
 from longpoll_spec.tables import with_table
 
 FINDINGS_MAX: Final = 50
@@ -71,9 +71,17 @@ def judge_table(table: pa.Table, context: Context) -> pa.Table:
         return RESULT_SCHEMA.empty_table()
     batch = make_batch(table)
     logs = {name: make_log(events, context) for name, events in batch.queues()}
-    return pa.concat_tables(
-        [judge_logs(logs, context), *(judge_queue(name, log.events, log, context) for name, log in logs.items())]
-    )
+    judged = (judge_queue(name, log.events, log, context) for name, log in logs.items())
+    return pa.concat_tables([judge_logs(logs, context), *judged, repeated_rows(batch)])
+
+
+def repeated_rows(batch: Batch) -> pa.Table:
+    """How often a request's identifier was received again, be it in another queue; of all events of these requests."""
+    codes, names = batch.codes("event")
+    is_receipt = codes[batch.order] == (names.index("request_received") if "request_received" in names else -1)
+    keys = batch.request_key[is_receipt & (batch.request_key >= 0)]
+    count = len(keys) - len(np.unique(keys))
+    return as_table([("note", 0, count, NOTE_REPEATED)] if count else [])
 
 
 def judge_logs(logs: Mapping[QueueName, Log], context: Context) -> pa.Table:
@@ -108,8 +116,6 @@ def judge_case(case: Case) -> pa.Table:
     return pa.concat_tables([as_table(rows), *latencies])
 
 
-TIMELESS: Final = (ANSWERED_ONCE,)
-"""Properties that rest on no moment."""
 MEASURED: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, HELD_AS_ASKED)
 """Properties that rest on how long something took."""
 
@@ -123,12 +129,10 @@ def steady(groups: Iterable[Suspects], name: QueueName, events: Events, context:
         if not len(group.rows):
             continue
         sources, names = events.codes("source", group.rows)
-        moved = [not context.sources.get(source, UNSEEN).is_steady for source in names]
-        doubted = np.array(moved, dtype=np.bool_)[sources] | (name[0] in context.unsteady_brokers)
+        doubted = np.array([not context.orders(source, name[0]) for source in names], dtype=np.bool_)[sources]
         if group.property in MEASURED and context.settable:
             doubted |= np.array([source in context.settable for source in names], dtype=np.bool_)[sources]
-        is_timeless = group.property in TIMELESS and not group.compares_moments
-        if group.verdict == "unknown" or is_timeless or not doubted.any():
+        if group.verdict == "unknown" or group.is_timeless or not doubted.any():
             yield group
             continue
 
@@ -256,7 +260,6 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     asked = np.array([name in case.context.asked for name in names], dtype=np.bool_)[sources]
     holds = holds[(events.request_key[holds] >= 0) & asked]
     yield NOTE_HELD, int(np.count_nonzero(events.batch.look_up(events.request_key[holds], received, received) < 0))
-    yield NOTE_REPEATED, int(np.count_nonzero(events.firsts(receipts) != receipts))
     yield NOTE_BEFORE, _unseen_tags(case, pulls.answer_row[pulls.is_answered], np.flatnonzero(pulls.is_answered))
 
 

@@ -6,6 +6,7 @@ Leaves out the clauses.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from attrs import frozen
@@ -148,12 +149,35 @@ def deleted_between(record: Record, queue: Queue, first: Seen, second: Seen) -> 
         return True
     if any(lo <= max(one.hi, other.hi) and one.lo <= hi for lo, hi in unwatched(record, queue[0])):
         return True
+    if any(place == queue and lo <= max(one.hi, other.hi) and one.lo <= hi for place, lo, hi in begun_anew(record)):
+        return True
     is_told = any(
         (gone.broker, gone.topic) == queue[:2] and lasts_until(record, gone) >= one.lo and not before(other, gone)
         for gone in record.deletions()
     )
     sources = {one.source, other.source}
     return is_told or not all(record.is_whole(source, one.lo - DELETED_NS, other.hi) for source in sources)
+
+
+def begun_anew(record: Record) -> list[tuple[Queue, int, int]]:
+    """evidence.begun_anew: between which moments somebody who passes no observer may have deleted a topic."""
+    if record.anew is None:
+        record.anew = list(_begun_anew(record))
+    return record.anew
+
+
+def _begun_anew(record: Record) -> Iterator[tuple[Queue, int, int]]:
+    firsts = [one for one in record.of("message_acknowledged") if one.queue_offset == 0]
+    for source, place in {(one.source, one.place) for one in firsts}:
+        mine = [one for one in firsts if (one.source, one.place) == (source, place)]
+        for one, other in pairwise(sorted(mine, key=lambda each: (each.lo, each.hi))):
+            is_known = any(
+                (gone.broker, gone.topic) == place[:2] and gone.lo <= other.hi and one.lo <= lasts_until(record, gone)
+                for gone in record.deletions()
+            )
+            is_one_send = bool(one.request) and one.request == other.request
+            if not is_known and not is_one_send and not is_inside(record, source):
+                yield place, one.lo, other.hi
 
 
 def unwatched(record: Record, broker: str) -> list[tuple[int, int]]:
@@ -299,7 +323,11 @@ def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> It
     if closes and not is_silent and record.last(request.source).lo <= soon:
         return
     is_doubtful = request.source in record.loose and not is_inside(record, request.source) and not is_silent
-    if told == "perhaps" or (closes and not is_silent) or (is_doubtful and closed_after(record, request, answer)):
+    may_come = not is_inside(record, request.source) and not is_silent and record.last(request.source).lo < soon
+    if may_come and not closed_after(record, request, answer):
+        # The close may come after the end of the record.
+        yield unknown(request, why)
+    elif told == "perhaps" or (closes and not is_silent) or (is_doubtful and closed_after(record, request, answer)):
         yield unknown(request, why)
     else:
         yield from absent(record, request, request.lo - DELETED_NS, soon, why)

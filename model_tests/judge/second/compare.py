@@ -80,7 +80,8 @@ def difference(history: History) -> str:
 Judge = Callable[[History, Path], Judged]
 EVIDENCE_FIELDS: Final = ("event", "source", "sequence", "after_ns", "before_ns")
 """What makes an event evidence: where these are wrong, mostly nothing but `unknown` can be said."""
-OF_EVIDENCE: Final = ("forget", "write twice", *(f"set {name}" for name in EVIDENCE_FIELDS))
+OF_EVIDENCE: Final = ("forget", "write twice", "say-moved", *(f"set {name}" for name in EVIDENCE_FIELDS))
+"""A moment that is told wrong, and its number not, is one of these."""
 
 
 def kind_of(operation: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from attrs import frozen
 from model_tests.judge.second import logs, offsets, pulls, waits
-from model_tests.judge.second.case import Said, exchanges, holds
+from model_tests.judge.second.case import Said, begun_anew, exchanges, holds
 from model_tests.judge.second.reading import QUERY, READS, Record, read, wanted
 
 Clause = Callable[[Record], Iterator[Said]]
@@ -52,6 +52,7 @@ def weigh(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Opini
         for said in clause(record):
             is_certain = name in TIMELESS or said.source not in record.jumped
             broken[said.verdict if is_certain else "unknown"].add(f"{name}: {said.why}")
+    gaps += ["evidence.begun_anew"] if begun_anew(record) else []
     gaps += not_judged(record)
     violated = frozenset(one.split(": ")[0] for one in broken["violated"])
     verdict = "invalid" if violated else "unknown" if broken["unknown"] or gaps else "valid"

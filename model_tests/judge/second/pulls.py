@@ -5,6 +5,7 @@ Leaves out when they must come (`waits`), logs and sends (`logs`), committed off
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Final
@@ -81,8 +82,9 @@ def once(record: Record) -> Iterator[Said]:
 def same_connection(record: Record) -> Iterator[Said]:
     """answer.same_connection."""
     asked = {one.about: one for one in record.of("request_received") if one.request}
+    told = Counter(one.about for one in record.of("request_received"))
     for one in record.of("answer_sent"):
-        request = asked.get(one.about)
+        request = asked.get(one.about) if told[one.about] == 1 else None
         if request is not None and one.connection and request.connection and one.connection != request.connection:
             yield violated(one, f"{one.request} is answered on another connection")
 

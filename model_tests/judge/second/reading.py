@@ -84,6 +84,8 @@ class Record:
     """Sources whose moments order nothing: nothing in them is before anything."""
     loose: set[str] = field(factory=set)
     """Sources whose clock may be set: how long something took is not known."""
+    anew: list[tuple[Queue, int, int]] | None = None
+    """Between which moments a queue may have been deleted past its observer; None until that was looked for."""
     _of: dict[tuple[str, ...], list[Seen]] = field(factory=dict)
     """What was asked for before: `events` changes while it is read only."""
 

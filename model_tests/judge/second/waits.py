@@ -199,9 +199,11 @@ def hold_at_end(record: Record) -> Iterator[Said]:
     for one in exchanges(record):
         for hold in holds(record):
             if hold.about == one.request.about:
-                end = possible_end(record, one.request, hold)
+                moments = [hold] if one.answer is None else [hold, one.answer]
+                end = possible_end(record, one.request, min(moments, key=lambda moment: moment.hi))
                 if end is not None and one.request.offset > end:
-                    yield from unrecorded(record, one.request, hold.hi, f"{one.name} is held past the end")
+                    until = min(moment.hi for moment in moments)
+                    yield from unrecorded(record, one.request, until, f"{one.name} is held past the end")
 
 
 HELD: Final = "held_as_asked"
