@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from longpoll_judge import across
+from longpoll_judge.anew import DELETION_NS
 from longpoll_judge.attendance import DELETE_TOPIC
 from longpoll_judge.generate import BROKER, SOURCE, START_NS, TOPIC, Load, simulate, simulated_meta, write
 from longpoll_judge.job import judge
 from longpoll_judge.plant import FAULTS
 from longpoll_judge.recording import MS, Recording, change, moved
 from longpoll_judge.result import Result
-from longpoll_judge.survey import DELETION_NS
 from longpoll_spec.history import Event, Meta
 
 PAUSE_NS = DELETION_NS + 1_000 * MS

@@ -28,6 +28,7 @@ import pyarrow as pa
 from attrs import frozen
 from numpy.typing import NDArray
 
+from longpoll_judge.anew import DELETION_NS
 from longpoll_judge.arrow import compute
 from longpoll_judge.clause import PULL_RESULTS, QUERY_CODES, UNHELD_MS, UPDATE_CODES
 from longpoll_judge.contract import CLAUSE
@@ -39,7 +40,7 @@ from longpoll_judge.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
 from longpoll_judge.source import History, read_slice
 from longpoll_judge.source_survey import DISORDER_NS
 from longpoll_judge.steps import MS, PULL_CODES
-from longpoll_judge.survey import DELETION_NS, QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE_CONSUMER_OFFSET, Context
+from longpoll_judge.survey import QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE_CONSUMER_OFFSET, Context
 
 RESETS: Final = (207, 215, 222, 314)
 """Requests after which a group's offset may be another, or none."""

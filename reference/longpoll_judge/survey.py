@@ -7,16 +7,16 @@ of the files nor their number matters. Leaves out verdicts on requests: `verdict
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 
+from longpoll_judge.anew import Anew, begun_anew, broker_holes, deletions, lasting
 from longpoll_judge.attendance import (
     DELETE_TOPIC,
     Attendance,
@@ -54,8 +54,6 @@ from longpoll_spec.tables import with_table
 KNOWN_EVENTS: Final = frozenset((*BLACK_BOX, *WHITE_BOX, *ACTION_NAMES))
 RARE: Final = frozenset({"connection_closed", "lost", "omitted", "source_stopped", "blocked", "unblocked"})
 """Events that a survey looks at one by one."""
-DELETION_NS: Final = 5_000 * 1_000_000
-"""How long after its receipt a deletion may take effect: when it is answered is not told."""
 QUERY_CONSUMER_OFFSET: Final = 14
 """The request code that asks for a group's committed offset."""
 UPDATE_CONSUMER_OFFSET: Final = 15
@@ -73,19 +71,6 @@ class Block(NamedTuple):
     before_ns: int
     sequence: int
     begins: bool
-
-
-class Anew(NamedTuple):
-    """A sign that a queue, or all of a topic's, began anew."""
-
-    broker: str
-    topic: str
-    queue: int
-    """-1 for all of the topic's."""
-    after_ns: int
-    before_ns: int
-    source: str
-    request: str = ""
 
 
 @with_table
@@ -369,14 +354,15 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         gaps.append(Gap("excerpt", clause, count, text))
     if not survey.event_count:
         gaps.append(Gap("empty", "", 0, "there are no events to judge"))
-    deleted, unplaced = _deletions(survey, settable)
+    deleted, unplaced = deletions(survey.deleted, survey.sources, settable)
     if len(unplaced):
         text = "a deletion names no broker, and its source none or several: any broker's queues may have begun anew"
         gaps.append(Gap("field missing", "request_received without broker", len(unplaced), text))
-    lasting = {name: evolve(seen, holes=_lasting(seen.holes, name in settable)) for name, seen in facts.items()}
+    holes = {name: seen.holes for name, seen in facts.items()}
+    longer = {name: lasting(own, is_settable=name in settable) for name, own in holes.items()}
     inside = frozenset(name for name, seen in survey.attendance.sources.items() if seen.inside)
-    begun_anew = _begun_anew(survey, deleted, inside)
-    for (broker, topic, queue), times in sorted(begun_anew.items()):
+    again = begun_anew(survey.firsts, deleted, inside)
+    for (broker, topic, queue), times in sorted(again.items()):
         where = f"{broker}/{topic}/{queue}"
         text = f"queue {where} gave offset 0 twice and no deletion is told: its log may have begun anew in between"
         gaps.append(Gap("begun anew", where, len(times), text))
@@ -393,8 +379,10 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         keeps_role=keeps_role(history.policies),
         deletions=tuple(sorted(survey.attendance.deletions)),
         lawful=frozenset(history.laws),
-        broker_holes={name: union((own, unplaced)) for name, own in _broker_holes(survey, facts).items()},
-        life_holes={name: union((own, unplaced)) for name, own in _broker_holes(survey, lasting).items()},
+        broker_holes={
+            name: union((own, unplaced)) for name, own in broker_holes(survey.sources, holes, inside).items()
+        },
+        life_holes={name: union((own, unplaced)) for name, own in broker_holes(survey.sources, longer, inside).items()},
         settable=settable,
         unsteady_brokers=frozenset(
             broker for name, seen in survey.sources.items() if name in unsteady for broker in seen.brokers
@@ -403,7 +391,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         shown=frozenset(survey.shown),
         asked_alone=frozenset(survey.excerpts),
         deleted=deleted,
-        begun_anew=begun_anew,
+        begun_anew=again,
     )
     return context, gaps
 
@@ -423,86 +411,6 @@ def _unsteady(survey: Survey, settable: Collection[str]) -> frozenset[str]:
         if len(names) > 1 and not names.isdisjoint(settable):
             found |= names
     return frozenset(found)
-
-
-def _deletions(survey: Survey, settable: Collection[str]) -> tuple[dict[tuple[str, str], Holes], Holes]:
-    """When each topic was deleted, and when some broker's was: at any time after, by a clock that may be set.
-
-    A deletion that names no broker is of the one that its source tells of. Where that is none, or are several, nobody
-    knows whose queues it concerns.
-    """
-    found: dict[tuple[str, str], list[Interval]] = {}
-    unplaced: list[Interval] = []
-    for each in survey.deleted:
-        end_ns = INTEGER_LIMIT if each.source in settable else each.before_ns + DELETION_NS
-        told = {each.broker} if each.broker else survey.sources[each.source].brokers
-        if len(told) > 1 or (not told and any(seen.brokers for seen in survey.sources.values())):
-            unplaced.append((each.after_ns, end_ns))
-        else:
-            found.setdefault((min(told, default=""), each.topic), []).append((each.after_ns, end_ns))
-    return {name: holes_of(intervals) for name, intervals in found.items()}, holes_of(unplaced)
-
-
-def _begun_anew(
-    survey: Survey, deleted: dict[tuple[str, str], Holes], inside: Collection[str]
-) -> dict[tuple[str, str, int], Holes]:
-    """When a queue began anew though nobody is seen to delete it: one source had its offset 0 acknowledged twice.
-
-    Somebody who does not pass an observer outside may have deleted the topic at any time between the two; who stands
-    inside the broker sees every request. Nor has one send, acknowledged twice, messages in two lives.
-    """
-    told: dict[tuple[str, tuple[str, str, int]], list[Anew]] = {}
-    for each in survey.firsts:
-        if each.source not in inside:
-            told.setdefault((each.source, (each.broker, each.topic, each.queue)), []).append(each)
-    found: dict[tuple[str, str, int], list[Interval]] = {}
-    for (_source, name), firsts in told.items():
-        firsts.sort(key=lambda one: (one.after_ns, one.before_ns))
-        known = union(deleted.get((name[0], topic), NO_HOLES) for topic in {name[1], ""})
-        for one, other in pairwise(firsts):
-            between = np.array([[one.after_ns], [other.before_ns]], dtype=np.int64)
-            is_one_send = bool(one.request) and one.request == other.request
-            if not is_one_send and not known.touch(*between)[0]:
-                found.setdefault(name, []).append((one.after_ns, other.before_ns))
-    return {name: holes_of(intervals) for name, intervals in found.items()}
-
-
-def _lasting(holes: Holes, is_settable: bool) -> Holes:
-    """The holes of a source, each with the time in which a deletion may take effect that was asked for in it."""
-    ends = np.full_like(holes.ends, INTEGER_LIMIT) if is_settable else holes.ends + DELETION_NS
-    return holes_of(zip(holes.starts.tolist(), np.minimum(ends, INTEGER_LIMIT).tolist(), strict=True))
-
-
-def _broker_holes(survey: Survey, facts: dict[str, SourceFacts]) -> dict[str, Holes]:
-    """When something may have happened to a broker's queues that none of its sources tells.
-
-    A source that names no broker may be one of any. What a source without an end missed ends where the next one of the
-    same broker begins: that is the next life of its observer. From outside nobody knows what a broker does between two
-    observers; one inside it that ends in order ends with it.
-    """
-    found = {}
-    for broker in {broker for seen in survey.sources.values() for broker in seen.brokers}:
-        mine = {name: seen for name, seen in survey.sources.items() if broker in seen.brokers or not seen.brokers}
-        intervals: list[Interval] = []
-        for name, seen in mine.items():
-            starts = [other.first_ns for other in mine.values() if other.first_ns > seen.last_ns]
-            until_ns = min(starts, default=INTEGER_LIMIT)
-            holes = facts[name].holes
-            ends = zip(holes.starts.tolist(), holes.ends.tolist(), strict=True)
-            intervals += [(start, max(min(end, until_ns), start)) for start, end in ends]
-        inside = {name for name in mine if survey.attendance.sources[name].inside}
-        found[broker] = holes_of((*intervals, *_unwatched(mine, inside)))
-    return found
-
-
-def _unwatched(sources: dict[str, SourceSurvey], inside: Collection[str]) -> Iterator[Interval]:
-    """Between which moments nobody stood before a broker, of those who tell of it."""
-    last_ns, is_over = INTEGER_LIMIT, False
-    for name, seen in sorted(sources.items(), key=lambda item: item[1].first_ns):
-        if seen.first_ns > last_ns and not is_over:
-            yield last_ns, seen.first_ns
-        if last_ns == INTEGER_LIMIT or seen.last_ns > last_ns:
-            last_ns, is_over = seen.last_ns, name in inside
 
 
 def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], Holes]:
