@@ -15,7 +15,7 @@ Leaves out evaluation, printing and everything that knows what a variable stands
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, NoReturn, TypeAlias, overload
 
@@ -307,13 +307,16 @@ def rebuild(op: str, args: list[Any]) -> Term:
             return _comparison(op, args[0], args[1])
 
 
-def nodes(*terms: Term) -> Iterator[Term]:
-    """Every distinct node of the terms, arguments before the nodes that use them."""
+def nodes(*terms: Term, done: Container[int] = frozenset()) -> Iterator[Term]:
+    """Every distinct node of the terms, arguments before the nodes that use them.
+
+    Those whose `id` is in `done` when they are come to are left out, with all that only they use.
+    """
     seen: set[int] = set()
     pending: list[tuple[Term, bool]] = [(term, False) for term in reversed(terms)]
     while pending:
         term, ready = pending.pop()
-        if id(term) in seen:
+        if id(term) in seen or id(term) in done:
             continue
         if ready:
             seen.add(id(term))

@@ -43,13 +43,15 @@ class Rest:
     shapes: Shapes = field(factory=Shapes)
     free_in: dict[int, tuple[Term, frozenset[int]]] = field(factory=dict)
     quantified: dict[int, Mapping[int, Sequence[Term]]] = field(factory=dict)
+    dropped: frozenset[int] = frozenset()
+    left: dict[int, Term] = field(factory=dict)
+    """What is left of each node without those that were dropped last: the next term shares most of its nodes."""
 
     def free(self, term: Term) -> frozenset[int]:
         """The requests of the rest that a term names outside quantifiers."""
         if id(term) not in self.free_in:
-            for node in nodes(term):
-                if id(node) not in self.free_in:
-                    self.free_in[id(node)] = (node, self._free(node))
+            for node in nodes(term, done=self.free_in):
+                self.free_in[id(node)] = (node, self._free(node))
         return self.free_in[id(term)][1]
 
     def closed(self, term: Term) -> None:
@@ -61,8 +63,10 @@ class Rest:
     def restricted(self, term: Term, dropped: frozenset[int]) -> Term:
         """The term where the requests of `dropped`, which are of the rest, do not exist; raises `NotUniformError`."""
         self.closed(term)
-        made: dict[int, Term] = {}
-        for node in nodes(term):
+        if self.dropped != dropped:
+            self.dropped, self.left = dropped, {}
+        made = self.left
+        for node in nodes(term, done=made):
             if not self.free(node) & dropped:
                 args = [
                     made[id(arg)] if isinstance(arg, (Int, Bool)) else arg

@@ -72,6 +72,17 @@ def queue_acting(actor: Actor) -> int | None:
     return None if found is None else int(found[1])
 
 
+@define(eq=False)
+class _Numbered:
+    """What is known under one renaming. Invariant: a node that has a number is kept, so its id stays its own."""
+
+    kept: list[Term] = field(factory=list)
+    plain: dict[int, int] = field(factory=dict)
+    queues: dict[int, int] = field(factory=dict)
+    sums: dict[int, list[tuple[int, int]]] = field(factory=dict)
+    naming: set[int] = field(factory=set)
+
+
 @define
 class Shapes:
     """One number for each term up to the order of what commutes. Invariant: equal numbers are equal shapes.
@@ -84,14 +95,15 @@ class Shapes:
     queues: int = 1
     """How many queues there are."""
     numbers: dict[tuple[object, ...], int] = field(factory=dict)
+    numbered: dict[tuple[object, ...], _Numbered] = field(factory=dict)
+    """Renaming -> what is known under it: terms share most of their nodes."""
 
     def number(self, term: Term, renaming: Renaming = NOBODY, *, of_queue: bool = False) -> int:
         """The number of a term after renaming."""
-        plain: dict[int, int] = {}
-        queues: dict[int, int] = {}
-        sums: dict[int, list[tuple[int, int]]] = {}
-        naming: set[int] = set()
-        for node in nodes(term):
+        known = self.numbered.setdefault((*renaming.requests.items(), None, *renaming.queues.items()), _Numbered())
+        plain, queues, sums, naming = known.plain, known.queues, known.sums, known.naming
+        for node in nodes(term, done=plain):
+            known.kept.append(node)
             if self._names_queue(node, naming):
                 naming.add(id(node))
             named = [arg for arg in node.args if id(arg) in naming]
