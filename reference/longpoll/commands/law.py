@@ -180,7 +180,7 @@ def check(
     type=click.IntRange(min=0),
     default=13,
     show_default=True,
-    help="Steps of the longest run that is tried.",
+    help="Steps of the longest run that z3 unrolls; less than usual leaves out the exploring before it, too.",
 )
 @knob_option
 @property_option
