@@ -355,9 +355,13 @@ class _Group:
         shown = [event_dict(row) for one in exchanges for row in self._events(one)]
         last: dict[str, Any] = event_dict(self.asked.slice(exchanges[-1], 1).to_pylist()[0])
         facts = context.sources.get(last["source"], UNSEEN)
-        since_ns = np.array([shown[0]["after_ns"]], dtype=np.int64)
+        # What was asked for before, and is not in the record, may have been done since.
+        before_ns = 0 if clause == "commit.answered" else UNHELD_MS * MS
+        since_ns = np.array([shown[0]["after_ns"] - before_ns], dtype=np.int64)
         is_missing = clause == "commit.answered" and len(shown) == 1
-        until_ns = np.array([facts.last_ns if is_missing else shown[-1]["before_ns"]], dtype=np.int64)
+        # An answer that came after its time would not be in time, so it matters not whether one is missing there.
+        due_ns = shown[0]["before_ns"] + UNHELD_MS * MS + context.late_ns
+        until_ns = np.array([due_ns if is_missing else shown[-1]["before_ns"]], dtype=np.int64)
         is_whole = not context.log_holes(last.get("broker", "")).touch(since_ns, until_ns)[0]
         is_ordered = facts.is_steady and (
             clause == "commit.answered" or last.get("broker", "") not in context.unsteady_brokers

@@ -1,0 +1,181 @@
+"""The smallest histories of queues, of what is sent to them and pulled, on either side of what decides.
+
+Leaves out committed offsets (`edges_offsets`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from model_tests.judge.second.edges import (
+    SETTABLE,
+    Edge,
+    appended,
+    asked_to_keep,
+    closed,
+    edge,
+    gone,
+    held,
+    kept,
+    lost,
+    pull,
+    shown,
+    unread,
+    widened,
+)
+
+NOTHING = shown(20, 0)
+"""A source that tells visible ends."""
+
+SENT = (asked_to_keep(50, "s1"), kept(60, 0, "s1"))
+HELD = {"may_hold": True, "timeout_ms": 1_000}
+SHORT, LONG = {"may_hold": True, "timeout_ms": 40}, {"may_hold": True, "timeout_ms": 15_000}
+
+SHOWN: Final[dict[str, Edge]] = {
+    "not shown": edge("send.shown", NOTHING, appended(49, 0), kept(50, 0)),
+    "neither of two is shown": edge("send.shown", NOTHING, appended(48, 0), appended(49, 1), kept(50, 0), kept(51, 1)),
+    "perhaps acknowledged late": edge("", NOTHING, kept(50, 0, width_ms=3_000), shown(6_000, 1)),
+    "perhaps shown in time": edge("", NOTHING, appended(49, 0), kept(50, 0), shown(5_000, 1, 2_000)),
+    "shown later, and the clock may have been set": edge(
+        "send.shown?", NOTHING, appended(49, 0), kept(50, 0), shown(6_000, 1), clock=SETTABLE
+    ),
+    "perhaps shown before something was lost": edge(
+        "send.shown?",
+        NOTHING,
+        shown(23, 1),
+        lost(30),
+        *(closed(at, connection="9") for at in range(100, 900, 100)),
+        kept(2_500, 1),
+    ),
+    "shown while its topic was deleted": edge(
+        "", NOTHING, appended(21, 0), gone(60), appended(5_040, 0), shown(5_050, 1), kept(5_100, 0)
+    ),
+    "perhaps shown after its topic was deleted": edge(
+        "", NOTHING, gone(60), appended(55, 0, 20), shown(55, 1, 20), kept(5_100, 0)
+    ),
+}
+
+SENDS: Final[dict[str, Edge]] = {
+    "acknowledged before it came": edge("send.acknowledged.after_request", kept(40, 0, "s1"), SENT[0]),
+    "perhaps acknowledged before it came": edge("", kept(45, 0, "s1", 10), widened(SENT[0], 0, 10)),
+    "acknowledged on no connection": edge("", SENT[0], kept(60, 0, "s1", connection="")),
+    "acknowledged on another connection": edge(
+        "send.acknowledged.same_connection", SENT[0], kept(60, 0, "s1", connection="2")
+    ),
+    "acknowledged in the wrong order": edge(
+        "send.sequential", asked_to_keep(40, "s0"), kept(45, 5, "s0"), SENT[0], kept(60, 4, "s1")
+    ),
+    "perhaps acknowledged in the wrong order": edge(
+        "", asked_to_keep(40, "s0"), kept(45, 5, "s0", 20), SENT[0], kept(60, 4, "s1")
+    ),
+    "acknowledged after the close": edge("send.acknowledged.open_connection", SENT[0], closed(52), SENT[1]),
+    "perhaps acknowledged after the close": edge("", SENT[0], closed(52, 20), SENT[1]),
+    "acknowledged twice": edge("send.acknowledged.once", *SENT, kept(70, 1, "s1")),
+    "acknowledged twice, perhaps at once": edge("", SENT[0], kept(60, 0, "s1", 10), kept(65, 1, "s1", 10)),
+    "one identifier of two sends": edge("", SENT[0], asked_to_keep(55, "s1"), SENT[1], kept(65, 1, "s1")),
+    "acknowledged in another queue": edge(
+        "send.acknowledged.place", asked_to_keep(50, "s1", queue=1), kept(60, 0, "s1")
+    ),
+    "sent to no queue": edge("", asked_to_keep(50, "s1", queue=-1), kept(60, 3, "s1")),
+    "sent to no topic": edge("", asked_to_keep(50, "s1", topic=""), kept(60, 3, "s1")),
+    "put off": edge("", SENT[0], kept(60, 3, "s1", topic="%RETRY%g")),
+    "never acknowledged": edge("send.answered", SENT[0]),
+    "never acknowledged, and closed": edge("", SENT[0], closed(9_000)),
+    "never acknowledged, and perhaps closed": edge("", SENT[0], closed(9_000, 9_000)),
+    "never acknowledged, closed late": edge("send.answered", SENT[0], closed(11_000)),
+    "never acknowledged to anybody": edge("", SENT[0], kept(60, 0)),
+    "never acknowledged, the record ends": edge("", SENT[0], end_ms=10_040),
+    "never acknowledged, something lost": edge("send.answered?", SENT[0], lost(5_000)),
+    "never acknowledged, something lost later": edge("send.answered", SENT[0], closed(11_000), lost(12_000)),
+    "never acknowledged, by a clock that may be set": edge("send.answered?", SENT[0], clock=SETTABLE),
+    "never acknowledged, unread": edge("send.answered?", SENT[0], unread(4_000, 5_000, "answers")),
+    "never acknowledged, unread later": edge("send.answered", SENT[0], unread(12_000, 13_000, "answers")),
+    "delivered before it was sent": edge("send.delivered.after_request", pull(20, "1", 0, 0, end=1), *SENT),
+    "perhaps delivered before it was sent": edge(
+        "", widened(pull(44, "1", 0, 0, end=1), 1, 10), asked_to_keep(50, "s1", 10), SENT[1]
+    ),
+    "appended too late": edge("send.acknowledged.appended", *SENT, appended(70, 0)),
+    "perhaps appended too late": edge("", SENT[0], kept(60, 0, "s1", 20), appended(65, 0, 20)),
+}
+
+HIGHER = (pull(50, "1", 5, 19, end=5),)
+
+ENDS: Final[dict[str, Edge]] = {
+    "an end that falls": edge("pull.max.never_falls", *HIGHER, pull(60, "2", 4, 19, end=4)),
+    "an end that perhaps falls": edge("", widened(HIGHER[0], 1, 20), pull(60, "2", 4, 19, end=4)),
+    "an end that falls on another connection": edge(
+        "", *HIGHER, [one | {"connection": "2"} for one in pull(60, "2", 4, 19, end=4)]
+    ),
+    "an end that falls for a topic deleted meanwhile": edge("", *HIGHER, gone(55), pull(60, "2", 4, 19, end=4)),
+    "an end below what was delivered": edge(
+        "pull.max.never_falls",
+        [one | ({"offset_max": 3} if "offset_max" in one else {}) for one in pull(50, "1", 0, 0, end=5)],
+        pull(60, "2", 4, 19, end=4),
+    ),
+    "the end of what was delivered": edge(
+        "",
+        [one | ({"offset_max": 3} if "offset_max" in one else {}) for one in pull(50, "1", 0, 0, end=5)],
+        pull(60, "2", 5, 19, end=5),
+    ),
+}
+
+EARLY = pull(50, "1", 0, 19, end=0, took=20, **LONG)
+SLOW = pull(50, "1", 0, 19, end=0, took=3_000)
+WAITS = pull(50, "1", 0, 19, end=0, took=40, **SHORT)
+AT_END = pull(50, "1", 1, 19, end=1, took=40, **SHORT)
+BELOW = [*NOTHING, *appended(30, 0)]
+WOKEN = pull(50, "1", 0, 0, end=1, took=250, **HELD)
+
+PULLS: Final[dict[str, Edge]] = {
+    "nothing new, too early": edge("pull.hold.not_early", pull(50, "1", 0, 19, end=0, took=900, **HELD)),
+    "nothing new, perhaps too early": edge(
+        "", widened(widened(pull(50, "1", 0, 19, end=0, took=940, **HELD), 0, 60), 1, 30)
+    ),
+    "nothing new, its topic deleted": edge("", EARLY[:1], gone(60), EARLY[1:]),
+    "nothing new, its topic deleted long before": edge(
+        "pull.hold.not_early", gone(60), pull(6_000, "1", 0, 19, end=0, took=20, **HELD)
+    ),
+    "nothing new, its topic deleted later": edge("pull.hold.not_early", EARLY, gone(75)),
+    "nothing new, as short polling has it": edge(
+        "pull.hold.not_early?", pull(50, "1", 0, 19, end=0, took=1_001, **LONG)
+    ),
+    "nothing new, as nothing has it": edge("pull.hold.not_early", pull(50, "1", 0, 19, end=0, took=900, **LONG)),
+    "nothing new, and everything ends": edge("", EARLY, closed(1_000), end_ms=3_000),
+    "nothing new, and its connection ends": edge("pull.hold.not_early?", EARLY, closed(1_000)),
+    "nothing new, and its connection ends late": edge("pull.hold.not_early", EARLY, closed(6_000)),
+    "nothing new, and the record ends": edge("pull.hold.not_early?", EARLY, end_ms=3_000),
+    "nothing new, and something lost soon": edge("pull.hold.not_early?", EARLY, lost(2_000)),
+    "nothing new, and something lost late": edge(
+        "pull.hold.not_early", EARLY, closed(7_000, connection="9"), lost(8_000)
+    ),
+    "not held, and unread": edge("pull.unheld.prompt?", SLOW[:1], unread(500, 600, "answers"), SLOW[1:]),
+    "not held, and unread later": edge("pull.unheld.prompt", SLOW, unread(5_500, 5_600, "answers")),
+    "held before it came": edge("pull.hold.after_request", held(45, "1"), WAITS),
+    "perhaps held before it came": edge("", held(45, "1", 10), widened(WAITS, 0, 10)),
+    "held after its answer": edge("pull.hold.unanswered", WAITS, held(95, "1")),
+    "perhaps held after its answer": edge("", widened(WAITS, 1, 10), held(95, "1", 10)),
+    "held past the end": edge("pull.hold.at_end", BELOW, AT_END[:1], held(60, "1"), shown(75, 1), AT_END[1:]),
+    "perhaps held past the end": edge("", BELOW, AT_END[:1], held(60, "1", 20), shown(75, 1), AT_END[1:]),
+    "woken late": edge("pull.wake.prompt", NOTHING, WOKEN[:1], held(51, "1"), appended(59, 0), shown(60, 1), WOKEN[1:]),
+    "perhaps woken late": edge(
+        "pull.wake.prompt?", NOTHING, WOKEN[:1], held(51, "1"), appended(59, 0), shown(60, 1, 200), WOKEN[1:]
+    ),
+    "answered late": edge("pull.deadline.met", pull(50, "1", 0, 19, end=0, took=1_060, **HELD)),
+    "perhaps answered late": edge(
+        "pull.deadline.met?", widened(pull(50, "1", 0, 19, end=0, took=1_060, **HELD), 0, 100)
+    ),
+    "answered late, and unread until then": edge(
+        "pull.deadline.met?",
+        widened(pull(50, "1", 0, 19, end=0, took=1_200, **HELD), 1, 200),
+        unread(1_300, 1_350, "answers"),
+    ),
+    "never answered": edge("pull.answered", pull(50, "1", 0, 19, end=0, **HELD)[:1]),
+    "never answered, and something lost": edge("pull.answered?", pull(50, "1", 0, 19, end=0, **HELD)[:1], lost(500)),
+    "never answered, and something lost after its deadline": edge(
+        "pull.answered",
+        pull(50, "1", 0, 19, end=0, **HELD)[:1],
+        closed(3_000, connection="9"),
+        lost(5_000),
+    ),
+}
+QUEUES: Final = {**SHOWN, **SENDS, **ENDS, **PULLS}
