@@ -45,7 +45,7 @@ SHOWN: Final[dict[str, Edge]] = {
         shown(23, 1),
         lost(30),
         *(closed(at, connection="9") for at in range(100, 900, 100)),
-        kept(2_500, 1),
+        kept(9_000, 1),
     ),
     "shown while its topic was deleted": edge(
         "", NOTHING, appended(21, 0), gone(60), appended(5_040, 0), shown(5_050, 1), kept(5_100, 0)
