@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longpoll_broker.service.observe import arrival
-from longpoll_broker.service.observe.arrival import BURST, RECOVER_NS, STEP, Arrivals
+from longpoll_broker.service.observe.arrival import BURST, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, Arrivals
 
 SETTLE = 10
 HELD_MAX = 4 * STEP
@@ -84,6 +84,62 @@ def test_a_sender_of_much_is_given_longer(size: int, settled_ns: int) -> None:
     assert one.since_ns < 121
     one.looked(121 + settled_ns, size)
     assert one.since_ns == 121 + settled_ns
+
+
+def test_a_sender_far_away_is_given_as_long_as_its_door_says() -> None:
+    """Where that is longer than a sender needs to recover, it is what counts after it used up what was permitted."""
+    far_ns = 3 * RECOVER_NS
+    one = Arrivals(100, far_ns, HELD_MAX)
+    one.read = 3_000
+    one.acknowledged(1_000, 2_000)
+    one.looked(1_000, 3_000)
+    one.acknowledged(1_001, 9_000)
+    one.looked(1_001 + RECOVER_NS, 3_000)
+    assert one.since_ns == 100
+
+
+def test_acknowledgements_close_to_each_other_do_not_put_off_the_bound() -> None:
+    """Of those that come all the time some are kept until they have settled."""
+    one = Arrivals(100)
+    step_ns = THIN_NS // 2
+    for number in range(100):
+        one.acknowledged(1_000 + number * step_ns, BURST)
+    now_ns = 1_000 + 99 * step_ns
+    one.looked(now_ns, 10)
+    one.read = 10
+    assert now_ns - SETTLE_NS - 2 * THIN_NS <= one.since_ns <= now_ns - SETTLE_NS
+
+
+def test_acknowledgements_that_may_have_to_recover_are_kept_until_they_have() -> None:
+    """Where one follows the other while the sender recovers, one of them is old enough in the end."""
+    one = arrivals()
+    one.read = 3_000
+    one.acknowledged(120, 2_000)
+    one.looked(130, 3_000)
+    for number in range(RECOVER_NS // THIN_NS + 2):
+        one.acknowledged(131 + number * THIN_NS, 9_000)
+    now_ns = 131 + RECOVER_NS + THIN_NS
+    one.looked(now_ns, 3_000)
+    assert one.since_ns == now_ns
+
+
+def test_a_bound_is_never_taken_back() -> None:
+    """A look that tells less than the one before changes nothing."""
+    one = arrivals()
+    one.acknowledged(120, 1_000)
+    one.looked(200, 0)
+    assert one.since_ns == 200
+    one.looked(210, 60)
+    one.read = 60
+    assert one.since_ns == 200
+
+
+def test_looks_at_the_same_place_are_not_kept() -> None:
+    """A connection on which nothing comes is looked at for days."""
+    one = arrivals()
+    for number in range(10_000):
+        one.looked(1_000 * number, 5)
+    assert len(one._far) < 3
 
 
 def test_what_nobody_looks_at_is_not_kept_for_ever() -> None:

@@ -36,6 +36,7 @@ def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> N
     untold.tell_all()
     for number, content in enumerate(contents):
         assert b"".join(piece for piece, *moments in told if moments == [number, number + 1]) == content
+    assert all(len(piece) <= PIECE_SIZE for piece, _after, _before in told)
     assert [after for _piece, after, _before in told] == sorted(after for _piece, after, _before in told)
     assert (len(untold.calls), untold.size) == (0, 0)
 

@@ -23,6 +23,7 @@ from model_tests.judge.second.edges import (
     unread,
     widened,
 )
+from model_tests.judge.second.edges_offsets import ASKS, exchange
 
 NOTHING = shown(20, 0)
 """A source that tells visible ends."""
@@ -91,6 +92,9 @@ SENDS: Final[dict[str, Edge]] = {
     "never acknowledged, unread": edge("send.answered?", SENT[0], unread(4_000, 5_000, "answers")),
     "never acknowledged, unread later": edge("send.answered", SENT[0], unread(12_000, 13_000, "answers")),
     "delivered before it was sent": edge("send.delivered.after_request", pull(20, "1", 0, 0, end=1), *SENT),
+    "listed for who asks for an offset before it was sent": edge(
+        "", exchange(20, ASKS, 0)[:1], [exchange(20, ASKS, 0)[1] | {"offsets": [0]}], *SENT
+    ),
     "perhaps delivered before it was sent": edge(
         "", widened(pull(44, "1", 0, 0, end=1), 1, 10), asked_to_keep(50, "s1", 10), SENT[1]
     ),
@@ -111,6 +115,9 @@ ENDS: Final[dict[str, Edge]] = {
         "pull.max.never_falls",
         [one | ({"offset_max": 3} if "offset_max" in one else {}) for one in pull(50, "1", 0, 0, end=5)],
         pull(60, "2", 4, 19, end=4),
+    ),
+    "an end that falls on no connection": edge(
+        "", *([one | {"connection": ""} for one in told] for told in (*HIGHER, pull(60, "2", 4, 19, end=4)))
     ),
     "the end of what was delivered": edge(
         "",

@@ -292,6 +292,8 @@ def _successive(record: Record) -> Iterator[tuple[Seen, Seen, Seen]]:
     for asked, earlier in told:
         for request, later in told:
             same = (asked.place, asked.source, asked.connection) == (request.place, request.source, request.connection)
+            if not request.connection:
+                continue  # of no connection nobody knows which it is
             if same and before(earlier, request) and not deleted_between(record, request.place, asked, later):
                 yield earlier, later, request
 
