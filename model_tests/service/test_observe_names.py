@@ -5,13 +5,17 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from longpoll_broker.runtime import Listener, Socket
 from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe import Observer, loop
-from longpoll_broker.service.observe.names import is_literal
+from longpoll_broker.service.observe.links import Door, Tap, Visitor
+from longpoll_broker.service.observe.names import Names, is_literal
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, send_message
 
@@ -100,6 +104,64 @@ def test_a_name_that_is_never_found_is_given_up(
             assert client.recv(1) == b""
     assert "was not found" in caplog.text
     names.may_answer.set()
+
+
+class NamedAddresses(RealRuntime):
+    """Finds an address that says whose it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = list[str]()
+        self.answers = threading.Semaphore(0)
+
+    def look_up(self, host: str, port: int) -> str:
+        """At once."""
+        self.asked.append(host)
+        return f"{port} of {host}"
+
+
+class Line:
+    """A client's connection, of which only the end matters."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def close(self) -> None:
+        """End it."""
+        self.is_closed = True
+
+
+def visitor(host: str, came_ns: int = 0) -> Visitor:
+    """A client of a named broker."""
+    door = Door(cast("Listener", None), (host, 1), cast("Callable[[], tuple[Tap, None]]", None))
+    return Visitor(door, cast("Socket", Line()), "peer", came_ns)
+
+
+def test_each_name_is_asked_for_once_and_answered_to_its_own_clients() -> None:
+    """Two brokers, and two clients of the one: two look-ups, each with word that it is answered."""
+    runtime = NamedAddresses()
+    names = Names(runtime, runtime.answers.release)
+    clients = [visitor("a"), visitor("a"), visitor("b")]
+    assert all(names.admit(client) for client in clients)
+    names.start()
+    for _answer in range(2):
+        assert runtime.answers.acquire(timeout=PATIENCE_S)
+    assert [(one.door.target[0], found) for one, found in names.answered()] == [
+        *(("a", "1 of a") for _client in range(2)),
+        ("b", "1 of b"),
+    ]
+    names.stop()
+    assert (runtime.asked, names.waiting) == (["a", "b"], {})
+
+
+def test_who_waited_for_long_waits_no_more_and_the_end_closes_the_others() -> None:
+    """Each is told of once."""
+    names = Names(NamedAddresses(), lambda: None)
+    early, late = visitor("a", 5), visitor("a", 10)
+    assert all(names.admit(client) for client in (early, late))
+    assert (names.overdue(7), names.overdue(7)) == ([early], [])
+    names.stop()
+    assert [cast("Line", one.socket).is_closed for one in (early, late)] == [False, True]
 
 
 def test_addresses_need_no_look_up() -> None:

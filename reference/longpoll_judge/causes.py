@@ -40,8 +40,8 @@ OF_LATENESS: Final = frozenset({"pull.wake.prompt", "pull.deadline.met", "pull.a
 """Clauses that one answer breaks by when it comes, or one pull by having none."""
 JOINING: Final = frozenset({"pull.wake.prompt"})
 """Clauses whose findings have the cause of others, and are no cause of each other's."""
-OF_SOURCE: Final = frozenset({"hold.limit.kept", "law.step"})
-"""Clauses that a source breaks once, whatever its requests do otherwise."""
+OF_SOURCE: Final = frozenset({"law.step"})
+"""Clauses that a source breaks once, whatever its requests do otherwise: with no keys but that."""
 RANKS: Final = (
     *(
         "log.append.",

@@ -27,6 +27,7 @@ class Edge:
     """By observer what it tells between its beginning and its end."""
     clock: str = field(default=MONOTONIC)
     end_ms: float = field(default=END_MS)
+    hold_limit: int = field(default=-1)
 
     def history(self, name: str) -> History:
         """As a history of one broker."""
@@ -34,7 +35,8 @@ class Edge:
         events: list[dict[str, Any]] = []
         for number, told in enumerate(self.told):
             source = f"{name}#{number}"
-            declared.append({"name": source, "clock": self.clock, "offset_ns": 0, "uncertainty_ns": 0})
+            limit = {"hold_limit": self.hold_limit} if self.hold_limit >= 0 else {}
+            declared.append({"name": source, "clock": self.clock, "offset_ns": 0, "uncertainty_ns": 0, **limit})
             begin, end = ({"at": BEGIN_MS, "event": "source_started"}, {"at": self.end_ms, "event": "source_stopped"})
             for sequence, one in enumerate((begin, *told, end)):
                 moment = {"after_ns": int(one["at"] * MS), "before_ns": int(one["at"] * MS) + 1}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from model_tests.judge.second.edges import (
+    QUEUE,
     SETTABLE,
     Edge,
     appended,
@@ -21,9 +22,11 @@ from model_tests.judge.second.edges import (
     pull,
     shown,
     unread,
+    wide,
     widened,
 )
 from model_tests.judge.second.edges_offsets import ASKS, exchange
+from model_tests.judge.second.parts import Told
 
 NOTHING = shown(20, 0)
 """A source that tells visible ends."""
@@ -185,4 +188,48 @@ PULLS: Final[dict[str, Edge]] = {
         lost(5_000),
     ),
 }
-QUEUES: Final = {**SHOWN, **SENDS, **ENDS, **PULLS}
+
+
+def waits(begin: float, name: str, end: float) -> list[Told]:
+    """A pull that is held if `held` says so, on a connection of its own, and its answer."""
+    took = end - begin
+    told = pull(begin, name, 0, 19, end=0, took=took, may_hold=True, timeout_ms=int(took))
+    return [one | {"connection": name} for one in told]
+
+
+def moved(at: float, event: str, name: str, width_ms: float = 0, end: int = 0) -> list[Told]:
+    """Something happens to a pull in the table, or with it."""
+    about = {"request": name, "visible_end": end}
+    return [wide({"at": at, "event": event, **QUEUE, **about}, width_ms)]
+
+
+def crowd(says: str, *first: list[Told], since: float = 80, hold: list[Told] | None = None) -> Edge:
+    """What happens to one pull while another comes and is held at a broker that promises to hold one."""
+    other = waits(since, "2", since + 10)
+    events = [*waits(50, "1", 100), *(moved(since + 2, "hold", "2") if hold is None else hold), *other]
+    events += [one for several in first for one in several]
+    events.sort(key=lambda one: float(one["at"]))
+    return Edge(says, (tuple(events),), hold_limit=1)
+
+
+CROWDED = "hold.limit.kept"
+LIMITS: Final[dict[str, Edge]] = {
+    "two are held": crowd(CROWDED, moved(52, "hold", "1")),
+    "one was kept first": crowd(CROWDED, moved(52, "hold", "1"), moved(90, "keep", "1"), since=60),
+    "one was rechecked for nothing": crowd(CROWDED, moved(52, "hold", "1"), moved(56, "recheck", "1")),
+    "one was rechecked for more": crowd("", moved(52, "hold", "1"), moved(56, "recheck", "1", end=1)),
+    "one was kept, and rechecked": crowd("", moved(52, "take", "1"), moved(53, "keep", "1"), moved(56, "recheck", "1")),
+    "the connection of one was closed": crowd(
+        "answer.open_connection", moved(52, "hold", "1"), closed(70, connection="1")
+    ),
+    "the connection of one was perhaps closed before": crowd(
+        "answer.open_connection", closed(51, 10, connection="1"), moved(54, "hold", "1")
+    ),
+    "one was perhaps taken before": crowd("", moved(52, "take", "1", 10), moved(55, "hold", "1")),
+    "one was perhaps held late": crowd("", moved(52, "hold", "1", 45)),
+    "one was perhaps taken early": crowd("", moved(52, "hold", "1"), moved(70, "take", "1", 40)),
+    "one was held as the other was taken": crowd(
+        "", moved(52, "hold", "1"), moved(84, "take", "1"), hold=moved(82, "hold", "2", 2)
+    ),
+}
+QUEUES: Final = {**LIMITS, **SHOWN, **SENDS, **ENDS, **PULLS}

@@ -1,0 +1,127 @@
+"""What has one cause is told once: by the keys that findings share, whichever way they hang together."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from longpoll_judge.causes import Cause, alone, finding_order, keys_of, told_once
+from longpoll_judge.contract import CLAUSE
+from longpoll_judge.result import Finding, FindingVerdict
+
+PLACE: Final = ("b", "T", 0)
+
+
+def event(name: str, request: str = "1", connection: str = "1", source: str = "s") -> dict[str, Any]:
+    """An event of a request."""
+    return {"event": name, "request": request, "connection": connection, "source": source, "sequence": 1}
+
+
+ASKED, ANSWERED = event("request_received"), event("answer_sent")
+
+
+def keys(clause: str, *others: dict[str, Any], messages: tuple[int, ...] = ()) -> set[str]:
+    """The keys of a finding that shows these events of requests, and is about these messages."""
+    return set(keys_of(clause, messages, PLACE, (), others))
+
+
+def found(clause: str, *own: str, verdict: FindingVerdict = "violated", at_ms: float = 1) -> Cause:
+    """A finding with these keys."""
+    finding = Finding(
+        property=CLAUSE[clause].property,
+        clause=clause,
+        verdict=verdict,
+        topic="T",
+        queue=0,
+        request="",
+        window_start_ms=at_ms,
+        window_end_ms=at_ms,
+        why="",
+        evidence=[],
+    )
+    return Cause(finding, own)
+
+
+def told(*causes: Cause) -> list[list[str]]:
+    """What is told of them, each with what follows from it."""
+    return [[one.clause, *(each.clause for each in one.follows)] for one in told_once(causes)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "share"),
+    [
+        (("pull.found.next", ASKED, ANSWERED), ("commit.told.least", ANSWERED), True),
+        (("pull.found.next", ANSWERED), ("pull.found.next", event("answer_sent", request="2")), False),
+        (("pull.found.next", ANSWERED), ("pull.found.next", event("answer_sent", source="t")), False),
+        (("pull.deadline.met", ASKED, ANSWERED), ("pull.wake.prompt", ASKED), True),
+        (("pull.deadline.met", ASKED, ANSWERED), ("pull.found.next", ASKED, ANSWERED), False),
+        (("send.answered", ASKED), ("pull.found.next", ASKED, ANSWERED), False),
+        (("pull.answered", ASKED), ("commit.answered", event("request_received", request="2")), True),
+        (("pull.answered", ASKED), ("commit.answered", event("request_received", "2", connection="2")), False),
+        (("pull.wake.prompt", ASKED, ANSWERED), ("pull.answered", event("request_received", request="2")), False),
+        (("answer.open_connection", ANSWERED), ("answer.same_connection", event("answer_sent", request="2")), True),
+    ],
+)
+def test_findings_share_what_they_may_be_due_to(one: Any, other: Any, share: bool) -> None:
+    """A wrong answer, one that is late, a connection on which nothing comes; and not what belongs to another."""
+    assert bool(keys(*one) & keys(*other)) == share
+
+
+def test_a_message_is_one_of_its_queue_alone() -> None:
+    """The same offset elsewhere is another message."""
+    mine = keys("pull.found.complete", messages=(3,))
+    assert mine & keys("pull.none.true", messages=(3, 4))
+    assert not mine & keys("pull.none.true", messages=(4,))
+    assert not mine & set(keys_of("pull.none.true", (3,), ("b", "T", 1), (), ()))
+
+
+def test_findings_hang_together_by_way_of_others() -> None:
+    """Whichever of them comes first."""
+    ends = found("pull.found.next", "a", at_ms=1), found("pull.found.tag", "b", at_ms=2)
+    between = found("pull.found.complete", "a", "b", at_ms=3)
+    more = found("pull.none.true", "c", at_ms=4), found("pull.none.next", "b", "c", at_ms=5)
+    apart = found("pull.none.empty", "d", at_ms=6)
+    assert [len(each) for each in told(*ends, *more, apart, between)] == [5, 1]
+    assert [len(each) for each in told(*ends, *more, apart)] == [1, 3, 1]
+
+
+def test_a_lost_wakeup_joins_and_makes_no_cause() -> None:
+    """Two pulls that one message did not wake are two losses; a message in doubt explains both."""
+    losses = found("pull.wake.prompt", "m", at_ms=1), found("pull.wake.prompt", "m", at_ms=2)
+    assert told(*losses) == [["pull.wake.prompt"]] * 2
+    assert told(*losses, found("log.append.gapless", "m", at_ms=9)) == [["log.append.gapless", "pull.wake.prompt"]]
+
+
+def test_told_is_the_one_that_says_most() -> None:
+    """The certain, then that of the log before those of answers, by the longest beginning that has a rank."""
+    wrong, log = found("pull.found.next", "k", at_ms=1), found("log.append.gapless", "k", at_ms=2)
+    perhaps = found("log.append.once", "k", verdict="unknown", at_ms=0)
+    assert told(wrong, log, perhaps) == [["log.append.gapless", "pull.found.next", "log.append.once"]]
+    late, falls = found("pull.wake.prompt", "k", at_ms=3), found("pull.max.never_falls", "k", at_ms=0)
+    assert told(falls, wrong, late) == [["pull.found.next", "pull.wake.prompt", "pull.max.never_falls"]]
+
+
+def test_what_follows_is_counted_by_kind() -> None:
+    """What is certain apart from what is not."""
+    one, same = found("log.append.gapless", "k"), found("pull.found.next", "k", at_ms=2)
+    perhaps = found("pull.found.next", "k", verdict="unknown", at_ms=3)
+    (finding,) = told_once([one, same, same, perhaps])
+    assert [(each.verdict, each.count) for each in finding.follows] == [("violated", 2), ("unknown", 1)]
+
+
+def test_a_finding_from_afar_is_about_the_messages_of_its_queue() -> None:
+    """By the same keys as one of the queue itself."""
+    finding = msgspec.structs.replace(
+        found("send.sequential").finding, messages=[3], evidence=[ASKED | {"broker": "b"}]
+    )
+    (cause,) = alone([finding])
+    assert set(cause.keys) & keys("pull.none.true", messages=(3,))
+
+
+def test_the_certain_comes_first_and_then_the_early() -> None:
+    """In the list that is told."""
+    early, late = found("pull.none.true", at_ms=1).finding, found("pull.none.true", at_ms=2).finding
+    perhaps = found("pull.none.true", verdict="unknown", at_ms=0).finding
+    assert sorted([perhaps, late, early], key=finding_order) == [early, late, perhaps]
