@@ -8,7 +8,9 @@ second judge each by itself. Leaves out gaps, which are of a whole history (`tes
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from model_tests.judge.second.edges import Edge
@@ -18,31 +20,55 @@ from model_tests.judge.second.judge import weigh
 from model_tests.judge.second.observer import History, write
 
 from longpoll_judge.job import judge
+from longpoll_judge.result import Finding
 
 EDGES: Final[dict[str, Edge]] = {**OFFSETS, **QUEUES}
 
 
+def findings_of(metas: Iterable[Mapping[str, Any]], events: Iterable[dict[str, Any]], directory: Path) -> list[Finding]:
+    """What the judge finds in histories of different sources, taken together."""
+    meta = {"format_version": 1, "policy": "", "sources": [source for one in metas for source in one["sources"]]}
+    write(History(meta, tuple(events)), directory)
+    return judge([directory], engine="local").findings
+
+
+def name_of(finding: Finding) -> str:
+    """The history that it is of."""
+    name: str = finding.evidence[0]["source"].rpartition("#")[0]
+    return name
+
+
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Counter[str]]:
-    """By history how often the judge finds each clause broken, with a `?` where only perhaps."""
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[Finding]:
+    """What the judge finds in all of the histories."""
     parts = [edge.history(name) for name, edge in EDGES.items()]
-    sources = [source for part in parts for source in part.meta["sources"]]
-    whole = History({**parts[0].meta, "sources": sources}, tuple(event for part in parts for event in part.events))
-    directory = tmp_path_factory.mktemp("edges") / "history"
-    write(whole, directory)
-    found: dict[str, Counter[str]] = {name: Counter() for name in EDGES}
-    for finding in judge([directory], engine="local").findings:
-        name = finding.evidence[0]["source"].rpartition("#")[0]
-        found[name].update(one.clause + "?" * (one.verdict == "unknown") for one in finding.told())
-    return found
+    events = (event for part in parts for event in part.events)
+    return findings_of((part.meta for part in parts), events, tmp_path_factory.mktemp("edges") / "history")
 
 
 @pytest.mark.parametrize("name", EDGES)
-def test_each_is_judged_by_what_is_certain(name: str, said: dict[str, Counter[str]]) -> None:
+def test_each_is_judged_by_what_is_certain(name: str, found: list[Finding]) -> None:
     """The judge accuses where no moment within the intervals excuses, and only there; so does the second one."""
     edge = EDGES[name]
-    assert said[name] == ({edge.says: 1} if edge.says else {})
+    told = [one for finding in found if name_of(finding) == name for one in finding.told()]
+    assert Counter(one.clause + "?" * (one.verdict == "unknown") for one in told) == Counter(edge.says.split())
     history = edge.history(name)
     second = weigh(history.meta, history.events)
-    assert second.violated >= {edge.says for _ in said[name] if not edge.says.endswith("?")}
+    assert second.violated >= {one.clause for one in told if one.verdict == "violated"}
     assert edge.says or not second.violated
+
+
+@pytest.mark.parametrize("is_excerpt", [True, False], ids=["of a part", "of all"])
+def test_the_evidence_of_each_convicts_by_itself(is_excerpt: bool, found: list[Finding], tmp_path: Path) -> None:
+    """What a finding shows is enough to find it again; where events are left out, those that they are of are asked."""
+    certain = [
+        finding
+        for finding in found
+        if finding.verdict == "violated"
+        and is_excerpt == any(event["event"] == "omitted" for event in finding.evidence)
+    ]
+    events = (event for finding in certain for event in finding.evidence)
+    again = findings_of((finding.meta for finding in certain), events, tmp_path / "history")
+    told = {(name_of(one), one.property) for one in again if one.verdict == "violated"}
+    assert {(name_of(one), one.property) for one in certain} <= told
+    assert len(certain) > 10

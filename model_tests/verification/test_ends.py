@@ -123,6 +123,42 @@ def test_whatever_ends_a_command_is_one_sentence_and_no_verdict(  # noqa: PLR091
     assert all(type(error).__name__ in file.read_text() for file in kept)
 
 
+@pytest.mark.parametrize(
+    ("file", "words", "is_theirs"),
+    [
+        ("/named/in/the/call", [GIVEN], True),
+        ("/named/in/the/call/below", [GIVEN], True),
+        ("/named/in/the/caller", [GIVEN], False),
+        ("/named/in/the", [GIVEN], False),
+        ("/named/in/the/call", [f"--store={GIVEN}"], True),
+        ("/named/in/the/call", ["--store", ""], False),
+        (str(Path.cwd() / "below"), ["", "--json"], False),
+    ],
+)
+def test_a_file_is_the_callers_where_it_or_what_it_lies_in_was_named(
+    file: str, words: list[str], is_theirs: bool
+) -> None:
+    """By whole names, and not by how these begin."""
+    assert guard.is_named(file, words) == is_theirs
+
+
+def test_ctrl_c_waits_for_imports_and_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that swallows it would be half there."""
+    monkeypatch.setattr(guard._interrupts, "came", False)
+    done: list[str] = []
+
+    def imports() -> None:
+        with guard.whole_imports():
+            guard._interrupts.handle(signal.SIGINT, None)
+            done.append("all of it")
+
+    with pytest.raises(KeyboardInterrupt):
+        imports()
+    assert done
+    with pytest.raises(KeyboardInterrupt):
+        guard._interrupts.handle(signal.SIGINT, None)
+
+
 def test_a_verdict_is_let_through() -> None:
     """The exit code that a command chose is the process's."""
     for code in Exit:

@@ -22,7 +22,7 @@ class Edge:
     """What some events come to."""
 
     says: str
-    """The clause that they break; with a `?` after it if only perhaps, and empty for none."""
+    """The clauses that they break; with a `?` after one if only perhaps, and empty for none."""
     told: tuple[tuple[Told, ...], ...]
     """By observer what it tells between its beginning and its end."""
     clock: str = field(default=MONOTONIC)

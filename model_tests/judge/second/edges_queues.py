@@ -135,6 +135,8 @@ WAITS = pull(50, "1", 0, 19, end=0, took=40, **SHORT)
 AT_END = pull(50, "1", 1, 19, end=1, took=40, **SHORT)
 BELOW = [*NOTHING, *appended(30, 0)]
 WOKEN = pull(50, "1", 0, 0, end=1, took=250, **HELD)
+UNSEEN = (NOTHING, WOKEN[:1], held(51, "1"), appended(59, 0), shown(60, 1))
+GONE = [one | ({"offset_min": 1} if "offset_min" in one else {}) for one in pull(50, "1", 0, 21, end=1, took=250)]
 
 PULLS: Final[dict[str, Edge]] = {
     "nothing new, too early": edge("pull.hold.not_early", pull(50, "1", 0, 19, end=0, took=900, **HELD)),
@@ -170,6 +172,12 @@ PULLS: Final[dict[str, Edge]] = {
     "perhaps woken late": edge(
         "pull.wake.prompt?", NOTHING, WOKEN[:1], held(51, "1"), appended(59, 0), shown(60, 1, 200), WOKEN[1:]
     ),
+    "woken late, and unread until then": edge(
+        "pull.wake.prompt?", *UNSEEN, widened(WOKEN, 1, 200)[1:], unread(310, 320, "answers")
+    ),
+    "woken late, and unread later": edge("pull.wake.prompt", *UNSEEN, WOKEN[1:], unread(310, 320, "answers")),
+    "never woken": edge("pull.answered pull.wake.prompt", *UNSEEN),
+    "told late that its offset is gone": edge("", *UNSEEN, GONE[1:]),
     "answered late": edge("pull.deadline.met", pull(50, "1", 0, 19, end=0, took=1_060, **HELD)),
     "perhaps answered late": edge(
         "pull.deadline.met?", widened(pull(50, "1", 0, 19, end=0, took=1_060, **HELD), 0, 100)
