@@ -72,3 +72,45 @@ def test_the_evidence_of_each_convicts_by_itself(is_excerpt: bool, found: list[F
     told = {(name_of(one), one.property) for one in again if one.verdict == "violated"}
     assert {(name_of(one), one.property) for one in certain} <= told
     assert len(certain) > 10
+
+
+BESIDE: Final = {
+    "woken late, and unread later": "blocked",
+    "never answered, and closed late": "connection_closed",
+    "never answered, and something lost later": "lost",
+    "nothing new, its topic deleted later": "request_received",
+    "nothing new, all topics deleted later": "request_received",
+    "nothing new, its topic deleted later elsewhere": "request_received",
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_might_excuse_stands_beside_the_evidence(name: str, found: list[Finding]) -> None:
+    """Whoever reads it sees that it does not; and nothing of other brokers is there."""
+    (finding,) = (each for each in found if name_of(each) == name)
+    beside = [event for event in finding.evidence if event["event"] == BESIDE[name]]
+    assert any(event.get("code", 215) == 215 for event in beside)
+    sources = {event["source"] for event in finding.evidence}
+    assert {source.rpartition("#")[0] for source in sources} == {name}
+    for event in ("source_started", "source_stopped"):
+        assert {each["source"] for each in finding.evidence if each["event"] == event} == sources
+    if beside[0]["event"] == "request_received":
+        assert [one["source"] for one in beside if one["code"] == 215] == [max(sources)]
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("told of more than is visible", 1),
+        ("told of more than is perhaps visible", 2),
+        ("given what is visible later", 1),
+        ("held past the end", 0),
+    ],
+)
+def test_the_end_that_is_shown_is_the_highest_that_there_may_have_been(
+    name: str, end: int, found: list[Finding]
+) -> None:
+    """By the last moment of the read; or the first one after it, and the message with which the log begins."""
+    (finding,) = (each for each in found if name_of(each) == name)
+    assert [event["visible_end"] for event in finding.evidence if event["event"] == "make_visible"] == [end]
+    assert [event["queue_offset"] for event in finding.evidence if event["event"] == "append"] == [0]

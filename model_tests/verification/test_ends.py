@@ -89,6 +89,8 @@ def faults_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         (MemoryError(), guard.UNKNOWN, "memory ran out"),
         (click.FileError("x", "no"), guard.USER, "Could not open file"),
         (OSError(errno.ENOSPC, "No space left on device", GIVEN), guard.UNKNOWN, "make room"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), guard.UNKNOWN, "make room"),
+        (OSError(errno.EFBIG, "File too large"), guard.UNKNOWN, "make room"),
         (OSError(errno.ENOENT, "No such file or directory", f"{GIVEN}/below"), guard.USER, "cannot use"),
         (OSError(errno.ENOENT, "No such file or directory", "/another"), guard.UNKNOWN, "a fault of longpoll itself"),
         (OSError(errno.ECONNRESET, "Connection reset"), guard.UNKNOWN, "a fault of longpoll itself"),
@@ -157,6 +159,25 @@ def test_ctrl_c_waits_for_imports_and_is_not_forgotten(monkeypatch: pytest.Monke
     assert done
     with pytest.raises(KeyboardInterrupt):
         guard._interrupts.handle(signal.SIGINT, None)
+
+
+def test_ctrl_c_that_a_library_made_something_else_of_is_told_as_what_it_was(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It came, whatever the command then raised."""
+    monkeypatch.setattr(guard._interrupts, "came", True)
+    with pytest.raises(SystemExit) as left:
+        guard.ended(raising(ValueError("half done")), [])
+    assert (left.value.code, "Ctrl-C" in capsys.readouterr().err) == (guard.UNKNOWN, True)
+
+
+def test_an_errors_own_words_have_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Some quote all that they were given."""
+    with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit):
+        guard.ended(raising(ValueError("x" * 10 * guard.SENTENCE_MAX)), [])
+    assert guard.SENTENCE_MAX <= capsys.readouterr().err.count("x") < 2 * guard.SENTENCE_MAX
 
 
 def test_a_verdict_is_let_through() -> None:

@@ -129,11 +129,14 @@ ENDS: Final[dict[str, Edge]] = {
     ),
 }
 
+EARLY_SAYS = "pull.hold.not_early"
 EARLY = pull(50, "1", 0, 19, end=0, took=20, **LONG)
 SLOW = pull(50, "1", 0, 19, end=0, took=3_000)
 WAITS = pull(50, "1", 0, 19, end=0, took=40, **SHORT)
 AT_END = pull(50, "1", 1, 19, end=1, took=40, **SHORT)
 BELOW = [*NOTHING, *appended(30, 0)]
+THREE = [*NOTHING, *(one for offset in range(3) for one in appended(30 + offset, offset))]
+MORE = [one | ({"offset_max": 3} if "offset_max" in one else {}) for one in pull(50, "1", 0, 0, end=1)]
 WOKEN = pull(50, "1", 0, 0, end=1, took=250, **HELD)
 UNSEEN = (NOTHING, WOKEN[:1], held(51, "1"), appended(59, 0), shown(60, 1))
 GONE = [one | ({"offset_min": 1} if "offset_min" in one else {}) for one in pull(50, "1", 0, 21, end=1, took=250)]
@@ -148,6 +151,8 @@ PULLS: Final[dict[str, Edge]] = {
         "pull.hold.not_early", gone(60), pull(6_000, "1", 0, 19, end=0, took=20, **HELD)
     ),
     "nothing new, its topic deleted later": edge("pull.hold.not_early", EARLY, gone(75)),
+    "nothing new, all topics deleted later": edge(EARLY_SAYS, EARLY, [one | {"topic": ""} for one in gone(75)]),
+    "nothing new, its topic deleted later elsewhere": Edge(EARLY_SAYS, (tuple(EARLY), tuple(gone(75)))),
     "nothing new, as short polling has it": edge(
         "pull.hold.not_early?", pull(50, "1", 0, 19, end=0, took=1_001, **LONG)
     ),
@@ -168,6 +173,17 @@ PULLS: Final[dict[str, Edge]] = {
     "perhaps held after its answer": edge("", widened(WAITS, 1, 10), held(95, "1", 10)),
     "held past the end": edge("pull.hold.at_end", BELOW, AT_END[:1], held(60, "1"), shown(75, 1), AT_END[1:]),
     "perhaps held past the end": edge("", BELOW, AT_END[:1], held(60, "1", 20), shown(75, 1), AT_END[1:]),
+    "told of more than is visible": edge("pull.max.most", THREE, shown(40, 1), MORE, shown(500, 3)),
+    "told of more than is perhaps visible": edge(
+        "pull.max.most", THREE, shown(40, 1), MORE[:1], shown(50.5, 2, 10), MORE[1:], shown(500, 3)
+    ),
+    "perhaps told of what is visible": edge("", THREE, shown(40, 1), MORE[:1], shown(50.5, 3, 10), MORE[1:]),
+    "given what is visible later": edge(
+        "pull.found.visible", appended(30, 0), pull(50, "1", 0, 0, end=1), shown(500, 1)
+    ),
+    "given what is perhaps visible": edge(
+        "", appended(30, 0), pull(50, "1", 0, 0, end=1)[:1], shown(50.5, 1, 10), pull(50, "1", 0, 0, end=1)[1:]
+    ),
     "woken late": edge("pull.wake.prompt", NOTHING, WOKEN[:1], held(51, "1"), appended(59, 0), shown(60, 1), WOKEN[1:]),
     "perhaps woken late": edge(
         "pull.wake.prompt?", NOTHING, WOKEN[:1], held(51, "1"), appended(59, 0), shown(60, 1, 200), WOKEN[1:]
