@@ -156,3 +156,71 @@ def test_an_exchange_reaches_as_far_as_both_of_its_events(tmp_path: Path) -> Non
     first = acknowledged(299, 3, "2-2")
     told = watched(10, 900, first, hole, sent(400, "2-1"), acknowledged(410, 2, "2-1"), sent(420, "2-2"))
     assert "send.sequential" not in violated(history(told, policy=""), tmp_path)
+
+
+STEPS = ("take", "keep", "expire", "run", "stop")
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("at", "name", "may_hold", "clause"),
+    [
+        (60, "1-2", True, ""),
+        (60, "1-2", False, "pull.step.allowed"),
+        (40, "1-2", True, "pull.step.after_request"),
+        (90, "1-2", True, "pull.step.unanswered"),
+        (60, "1-3", True, "evidence.not_judged"),
+        (60, "2-1", True, "evidence.not_judged"),
+    ],
+)
+def test_what_is_done_with_a_pull_is_done_while_it_waits(  # noqa: PLR0917 - a table
+    at: float, name: str, may_hold: bool, clause: str, step: str, tmp_path: Path
+) -> None:
+    """A step of a pull that may not be held, has not come, is answered, or of none that is known."""
+    asked, answer = pull(50, "1-2", 0, 19, end=0, took=30, may_hold=may_hold, timeout_ms=30)
+    about = {"at": at, "event": step, "topic": "T", "queue": 0, "request": name}
+    events = sorted([asked, answer, about, *sent(20, "2-1")], key=lambda event: float(event["at"]))
+    one = history(watched(10, 900, events))
+    if clause == "evidence.not_judged":
+        found = judge_it(one, tmp_path)
+        assert agreed(one, tmp_path / "again") == "unknown"
+        assert "steps whose pulls are not in the history" in found.reasons[0]
+    else:
+        assert violated(one, tmp_path) == ({clause} if clause else set())
+        assert agreed(one, tmp_path / "again") == ("invalid" if clause else "valid")
+
+
+def test_a_recheck_may_come_after_the_answer(tmp_path: Path) -> None:
+    """Who held the pull looks once more, whoever has answered it meanwhile."""
+    asked, answer = pull(50, "1-2", 0, 19, end=0, took=30, may_hold=True, timeout_ms=30)
+    late = {"at": 90, "event": "recheck", "topic": "T", "queue": 0, "request": "1-2", "visible_end": 0}
+    assert agreed(history(watched(10, 900, [asked, answer, late])), tmp_path) == "valid"
+
+
+@pytest.mark.parametrize(
+    ("sends", "name", "verdict"),
+    [(["2-1"], "2-1", "valid"), (["2-1"], "2-2", "unknown"), ([], "2-2", "valid"), (["2-1"], "", "valid")],
+)
+def test_an_acknowledgement_of_a_send_that_nobody_made_is_told(
+    sends: list[str], name: str, verdict: str, tmp_path: Path
+) -> None:
+    """Of a source that tells of sends; one that tells acknowledgements alone is asked for none."""
+    asked = [event for each in sends for event in sent(20, each)]
+    extra = acknowledged(31, 1, "2-1" if sends else "") if name != "2-1" else []
+    told = watched(10, 990, asked, acknowledged(30, 0, name), extra, pull(900, "1-9", 2, 19, end=2))
+    assert agreed(history(told, policy=""), tmp_path) == verdict
+
+
+@pytest.mark.parametrize("event", ["take", "hold", ""])
+@pytest.mark.parametrize("damage", [{"code": None}, {"offset_min": None}])
+def test_nothing_is_concluded_from_a_damaged_answer(damage: dict[str, None], event: str, tmp_path: Path) -> None:
+    """It is no second answer, none on another connection, none before the pull came, and none before a step."""
+    asked, answer = pull(50, "1-2", 0, 19, end=0, took=30, may_hold=True, timeout_ms=30)
+    damaged = {name: value for name, value in answer.items() if name not in damage}
+    early = [damaged | {"at": 40, "connection": "7"}] if not event else [damaged | {"at": 60}]
+    step = [{"at": 70, "event": event, "topic": "T", "queue": 0, "request": "1-2"}] if event else []
+    events = sorted([asked, *early, *step, answer], key=lambda each: float(each["at"]))
+    one = history(watched(10, 900, events), policy="")
+    found = judge_it(one, tmp_path)
+    assert (found.verdict, found.violated) == ("unknown", frozenset())
+    assert weigh(one.meta, one.events).verdict == "unknown"

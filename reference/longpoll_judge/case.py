@@ -13,14 +13,15 @@ from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.batch import Events, QueueName
-from longpoll_judge.clause import LOGGED, TIMELESS
+from longpoll_judge.clause import LOGGED, PULL_RESULTS, TIMELESS
 from longpoll_judge.holes import NO_HOLES
 from longpoll_judge.lives import Life, Lives
+from longpoll_judge.lookup import is_one_of
 from longpoll_judge.outlook import Outlook
 from longpoll_judge.queue_log import BEGINNING, NEVER, Integers, Matching, QueueLog
 from longpoll_judge.result import FindingVerdict
-from longpoll_judge.steps import MS, Pulls, pulls, queue_log
-from longpoll_judge.survey import Context
+from longpoll_judge.steps import MS, PULL_CODES, Pulls, pulls, queue_log
+from longpoll_judge.survey import QUERY_CONSUMER_OFFSET, Context
 
 Booleans = NDArray[np.bool_]
 
@@ -117,9 +118,32 @@ class Case:
         return {name: flags for name, flags in found.items() if flags.any()}
 
     @cached_property
+    def is_damaged(self) -> Booleans:
+        """Which events are answers that lack what their kind needs: nothing is concluded from them."""
+        events = self.events
+        found = np.zeros(len(events), dtype=np.bool_)
+        rows = events.rows("answer_sent")
+        code = events.integers("code", rows)
+        ends = [events.integers(name, rows) for name in ("offset_next", "offset_min", "offset_max")]
+        found[rows[code < 0]] = True
+        rows = rows[is_one_of(code, PULL_RESULTS) & (np.minimum.reduce(ends) < 0) & (events.request_key[rows] >= 0)]
+        asked = events.answer_to(events.request_key[rows], "request_received")
+        asked_code = np.where(asked >= 0, events.integers("code", asked), -1)
+        is_unsaid = (asked_code == QUERY_CONSUMER_OFFSET) & (events.integers("offset", rows) < 0)
+        is_unsaid &= events.integers("code", rows) == 0
+        found[rows[is_one_of(asked_code, PULL_CODES) | is_unsaid]] = True
+        return found
+
+    @cached_property
+    def is_answered(self) -> Booleans:
+        """Which pulls have an answer from which something is concluded."""
+        found: Booleans = self.pulls.is_answered & ~self.is_damaged[self.pulls.answer_row]
+        return found
+
+    @cached_property
     def is_sound(self) -> Booleans:
-        """Which pulls lack no field; nothing is concluded from the others."""
-        lacking = np.zeros(len(self.pulls), dtype=np.bool_)
+        """Which pulls lack no field, nor their answers; nothing is concluded from the others."""
+        lacking = self.pulls.is_answered & ~self.is_answered
         for flags in self.missing.values():
             lacking |= flags
         return ~lacking

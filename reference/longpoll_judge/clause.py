@@ -45,6 +45,7 @@ TIMELESS: Final = frozenset(
         *("pull.none.empty", "pull.found.ordered", "pull.found.from_asked", "pull.found.at_most", "pull.found.next"),
         *("pull.found.above_min", "pull.next.within", "pull.none.next", "pull.passed.next", "pull.illegal.outside"),
         *("pull.illegal.next", "pull.min.below_max", "pull.hold.allowed", "pull.hold.once"),
+        "pull.step.allowed",
         *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
     }
 )

@@ -19,7 +19,7 @@ def judge_connections(case: Case) -> list[Suspects]:
     """Judge where the answers of one queue were sent; a member is an answer's row."""
     events = case.events
     rows = events.rows("answer_sent")
-    rows = rows[events.request_key[rows] >= 0]
+    rows = rows[(events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
     if not len(rows):
         return []
     asked = events.answer_to(events.request_key[rows], "request_received")

@@ -274,7 +274,11 @@ EVIDENCE_CLAUSES: Final = (
         "may have deleted the topic.",
         "message_acknowledged",
     ),
-    _evidence("not judged", "Every request can be judged: notes say how many could not, and why."),
+    _evidence(
+        "not judged",
+        "Every request can be judged: notes say how many could not, and why. Answers, steps of pulls and, where their "
+        "source tells of sends, acknowledgements have their requests in the history.",
+    ),
     _evidence("nothing judged", "Something was judged: a pull, a question for a committed offset, or a step of a law."),
     _evidence("empty", "There are events."),
 )

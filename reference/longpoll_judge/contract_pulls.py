@@ -21,6 +21,7 @@ from longpoll_judge.result import (
 _PULL: Final = "request_received(code, offset, queue, request)"
 _RESULT: Final = "answer_sent(code, offset_next, offset_min, offset_max, offsets)"
 _LOOK: Final = "PullMessageProcessor.processRequest, DefaultMessageStore.getMessage"
+_STEPS: Final = "take, keep, expire, run or stop(request)"
 _HOLD_SERVICE: Final = "PullRequestHoldService"
 
 PULL_CLAUSES: Final = (
@@ -374,6 +375,33 @@ PULL_CLAUSES: Final = (
         ("request_received(offset, request)", "hold(request)", "make_visible(visible_end)"),
         seen="inside",
         whole_record=True,
+    ),
+    Clause(
+        "pull.step.allowed",
+        HELD_AS_ASKED,
+        "Nothing is done with a pull that may not be held as with one that is: it has no take, keep, expire, run or "
+        "stop.",
+        "PullMessageProcessor.processRequest: hasSuspendFlag",
+        ("request_received(may_hold, request)", _STEPS),
+        seen="inside",
+    ),
+    Clause(
+        "pull.step.after_request",
+        HELD_AS_ASKED,
+        "No take, keep, expire, run or stop of a pull comes before it was received: not step.before_ns < "
+        "request.after_ns.",
+        "cause and effect",
+        ("request_received(request)", _STEPS),
+        seen="inside",
+    ),
+    Clause(
+        "pull.step.unanswered",
+        HELD_AS_ASKED,
+        "No take, keep, expire, run or stop of a pull comes after its answer was sent: not answer.before_ns < "
+        "step.after_ns. (A recheck may: who held it looks once more, whoever has answered it.)",
+        "the law's phases",
+        ("answer_sent(request)", _STEPS),
+        seen="inside",
     ),
     Clause(
         "hold.limit.kept",

@@ -122,7 +122,7 @@ def _unheld(case: Case) -> list[Suspects]:
     allowed_ns = UNHELD_MS * MS + case.context.late_ns
     least = pulls.answered_after_ns - pulls.received_before_ns
     most = pulls.answered_before_ns - pulls.received_after_ns
-    is_judged = ~pulls.may_hold & pulls.is_answered
+    is_judged = ~pulls.may_hold & case.is_answered
     late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
 
     def explain(pull: int) -> Explanation:
@@ -146,7 +146,8 @@ def _holds(case: Case) -> list[Suspects]:
     pull = events.batch.look_up(events.request_key[holds], events.request_key[pulls.row], row)
     holds, pull = holds[pull >= 0], pull[pull >= 0]
     first = events.firsts(holds)
-    moment_ns = np.minimum(events.integers("before_ns", holds), pulls.answered_before_ns[pull])
+    answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
+    moment_ns = np.minimum(events.integers("before_ns", holds), answered_ns)
     end_most = np.full(len(holds), NEVER, dtype=np.int64)
     if case.log.is_white_box:
         end_most = case.log.end_at_most(moment_ns)
@@ -175,7 +176,7 @@ def _holds(case: Case) -> list[Suspects]:
         ("pull.hold.once", first < holds, nothing, lambda _one, _hold: "was held twice"),
         (
             "pull.hold.unanswered",
-            pulls.is_answered[pull] & (pulls.answered_before_ns[pull] < after_ns),
+            answered_ns < after_ns,
             nothing,
             lambda one, hold: f"was held {ms(after_ns[hold] - pulls.answered_before_ns[one])} after its answer",
         ),

@@ -126,7 +126,7 @@ def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float
         rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
         others = Others(judged=_counts_of(survey, history))
         _judge_across(reading.tables, survey, context, others)
-        gaps += _judge_beside(history, survey, context, others, say)
+        gaps += others.gaps + _judge_beside(history, survey, context, others, say)
         others.findings = [finding for finding in others.findings if context.asks(finding.clause)]
         result = with_excerpts(_add_up(rows, others, gaps), reading.tables, survey, history)
     return msgspec.structs.replace(
@@ -144,6 +144,7 @@ class Others:
     judged: dict[str, int]
     """By property."""
     findings: list[Finding] = attrs.field(factory=list)
+    gaps: list[Gap] = attrs.field(factory=list)
     left_out: int = 0
     """Findings that are not listed."""
     shares: dict[str, Share] = attrs.field(factory=lambda: {"sends": Share(0, 0), "commits": Share(0, 0)})
@@ -153,7 +154,10 @@ def _judge_across(tables: Tables, survey: Survey, context: Context, others: Othe
     """Judge what may hang on events far from each other, where there is any of it."""
     attendance = survey.attendance
     if attendance.acknowledged or attendance.sends:
-        findings, left_out, others.shares["sends"] = judge_sends(tables, context)
+        findings, left_out, others.shares["sends"], unasked = judge_sends(tables, context)
+        if unasked:
+            text = f"{unasked} acknowledgements whose sends are not in the history"
+            others.gaps.append(Gap("not judged", "", unasked, text))
         others.findings += findings
         others.left_out += left_out
         others.judged[SEND_IS_KEPT] = others.shares["sends"].judged

@@ -13,6 +13,7 @@ import msgspec
 from longpoll_judge.clause import SHOWN_MS
 from longpoll_judge.contract import CLAUSE
 from longpoll_judge.fault import Fault
+from longpoll_judge.handling import STEPS
 from longpoll_judge.recording import MS, NoVictimError, Recording, change, moved, pick
 from longpoll_judge.result import EVIDENCE, Verdict
 from longpoll_spec.history import Event
@@ -34,6 +35,13 @@ def _hold_of(recording: Recording, request: Event) -> Event:
         if event.event == "hold" and (event.source, event.request) == (request.source, request.request):
             return event
     raise NoVictimError("this history does not show from inside that the pull was held")
+
+
+def _without_steps(recording: Recording, request: Event) -> None:
+    """Nothing was done with a pull but that it was held."""
+    mine = (request.source, request.request)
+    for event in [each for each in recording.events if each.event in STEPS and (each.source, each.request) == mine]:
+        recording.replace(event)
 
 
 def _last(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[Event, Event]:
@@ -94,6 +102,7 @@ def _nothing_before_the_end(recording: Recording) -> None:
 def _unheld_late(recording: Recording) -> None:
     request, answer = pick(recording, _is_expired)
     recording.replace(_hold_of(recording, request))
+    _without_steps(recording, request)
     recording.replace(request, change(request, may_hold=False))
     answer = next(one for one in recording.events if one.event == "answer_sent" and one.request == request.request)
     recording.delay(answer, UNHELD_DELAY_MS * MS)
@@ -107,6 +116,7 @@ def _told_early(recording: Recording) -> None:
 def _held_unasked(recording: Recording) -> None:
     request, _answer = pick(recording, lambda request, answer: request.may_hold and answer.cause == "expired")
     _hold_of(recording, request)
+    _without_steps(recording, request)
     recording.replace(request, change(request, may_hold=False))
 
 
@@ -132,6 +142,31 @@ def _held_after_the_answer(recording: Recording) -> None:
     answer = next(one for one in recording.events if one.event == "answer_sent" and one.request == request.request)
     later = moved(hold, answer.before_ns + 1 - hold.after_ns)
     recording.replace(answer, answer, change(later, sequence=answer.sequence))
+
+
+def _step(recording: Recording, request: Event, moment_ns: int) -> None:
+    """The pull is run again at a moment."""
+    told = change(request, event="run", after_ns=moment_ns, before_ns=moment_ns + 1, code=-1, offset=-1)
+    recording.replace(request, request, told)
+
+
+def _run_unasked(recording: Recording) -> None:
+    request, answer = pick(recording, lambda _request, answer: answer.cause == "immediate")
+    hold_free = change(request, may_hold=False)
+    recording.replace(request, hold_free)
+    _step(recording, hold_free, answer.after_ns)
+
+
+def _run_before_it_came(recording: Recording) -> None:
+    request, _answer = pick(recording, lambda _request, answer: answer.cause == "woken")
+    _hold_of(recording, request)
+    _step(recording, request, request.after_ns - 2)
+
+
+def _run_after_the_answer(recording: Recording) -> None:
+    request, answer = pick(recording, lambda _request, answer: answer.cause == "woken")
+    _hold_of(recording, request)
+    _step(recording, request, answer.before_ns + 1)
 
 
 def _held_past_the_end(recording: Recording) -> None:
@@ -301,6 +336,9 @@ CONTRACT_FAULTS: Final[dict[str, Fault]] = {
     "held_twice": _breaks("pull.hold.once", "One pull is held twice.", _held_twice),
     "held_before_it_came": _breaks("pull.hold.after_request", "One pull is held before it came.", _held_before_it_came),
     "held_after_the_answer": _breaks("pull.hold.unanswered", "One pull is held once answered.", _held_after_the_answer),
+    "run_unasked": _breaks("pull.step.allowed", "One pull that may not be held is run again.", _run_unasked),
+    "run_before_it_came": _breaks("pull.step.after_request", "One pull is run before it came.", _run_before_it_came),
+    "run_after_the_answer": _breaks("pull.step.unanswered", "One pull is run once answered.", _run_after_the_answer),
     "held_past_the_end": _breaks("pull.hold.at_end", "One pull is held past the queue's end.", _held_past_the_end),
     "too_many_held": _breaks("hold.limit.kept", "More pulls are held than the broker promises.", _limit_of_one),
     "min_rises_and_falls": _breaks(

@@ -223,7 +223,7 @@ def _lost_declared(recording: Recording) -> None:
 
 def _clock_set_back(recording: Recording) -> None:
     event = _idle_event(recording)
-    recording.replace(event, moved(event, -120_000 * MS))
+    recording.replace(event, moved(change(event, event="recheck"), -120_000 * MS))
 
 
 def _wrong(sentence: str, suits: Suits, changed: Change) -> Fault:

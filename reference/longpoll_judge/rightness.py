@@ -444,7 +444,7 @@ def judge_order(case: Case) -> list[Suspects]:
     rows = events.rows("answer_sent")
     read = pulls.answer_row[pulls.is_answered]
     read = read[is_one_of(events.integers("code", read), PULL_RESULTS)]
-    rows = rows[(events.request_key[rows] >= 0) & ~np.isin(rows, read)]
+    rows = rows[(events.request_key[rows] >= 0) & ~np.isin(rows, read) & ~case.is_damaged[rows]]
     asked = events.answer_to(events.request_key[rows], "request_received")
     early = (asked >= 0) & (events.integers("before_ns", rows) < events.integers("after_ns", asked))
     request_of = dict(zip(rows.tolist(), asked.tolist(), strict=True))
@@ -460,8 +460,8 @@ def judge_order(case: Case) -> list[Suspects]:
 def judge_once(case: Case) -> list[Suspects]:
     """Judge whether any request of the queue, pull or not, was answered twice; a member is the first answer's row."""
     rows = case.events.rows("answer_sent")
-    # One without a code is damage, and may be no answer at all.
-    rows = rows[(case.events.request_key[rows] >= 0) & (case.events.integers("code", rows) >= 0)]
+    # One that is damaged may be no answer at all, or another's.
+    rows = rows[(case.events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
     first = case.events.firsts(rows)
     twice = np.unique(first[first < rows])
 

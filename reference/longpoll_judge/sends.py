@@ -100,8 +100,11 @@ class _Breach:
     why: str
 
 
-def judge_sends(tables: Tables, context: Context) -> tuple[list[Finding], int, Share]:
-    """Judge all sends; the findings, how many more there are, and how many sends were acknowledged of how many."""
+def judge_sends(tables: Tables, context: Context) -> tuple[list[Finding], int, Share, int]:
+    """Judge all sends; the findings, how many more there are, and how many sends were acknowledged of how many.
+
+    And how many acknowledgements name a send that is not there, though their source tells of sends.
+    """
     messages = Messages()
     for number, table in tables():
         messages.see(number, table)
@@ -117,7 +120,9 @@ def judge_sends(tables: Tables, context: Context) -> tuple[list[Finding], int, S
     ]
     findings = list(_findings(tables, breaches, context))
     left_out = sum(max(len(breach.members) - FINDINGS_MAX, 0) for breach in breaches)
-    return findings, left_out, Share(len(np.unique(send[send >= 0])), max(len(sends), len(np.unique(told.request))))
+    share = Share(len(np.unique(send[send >= 0])), max(len(sends), len(np.unique(told.request))))
+    unasked = (send < 0) & (told.values["is_named"] == 1) & np.isin(told.source, np.unique(sends.source))
+    return findings, left_out, share, int(np.count_nonzero(unasked))
 
 
 def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:

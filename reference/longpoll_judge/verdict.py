@@ -23,6 +23,7 @@ from longpoll_judge.codes import judge_codes
 from longpoll_judge.connections import judge_connections
 from longpoll_judge.counting import judged_counts
 from longpoll_judge.excerpt import order_of
+from longpoll_judge.handling import STEPS, judge_handling
 from longpoll_judge.holding import judge_holding
 from longpoll_judge.latency import bucket_counts
 from longpoll_judge.lives import NEITHER
@@ -32,7 +33,7 @@ from longpoll_judge.promptness import judge_promptness
 from longpoll_judge.queue_log import Integers
 from longpoll_judge.result import ANSWERED_BY_DEADLINE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
 from longpoll_judge.rightness import judge_once, judge_order, judge_rightness
-from longpoll_judge.steps import MS
+from longpoll_judge.steps import MS, PULL_CODES
 from longpoll_judge.survey import Context
 from longpoll_spec.tables import with_table
 
@@ -43,7 +44,7 @@ LOOKED_AT_MAX: Final = 250
 FINDING: Final = "finding"
 """The kind of a result row whose text is a finding."""
 
-REQUEST_EVENTS: Final = ("request_received", "answer_sent", "hold")
+REQUEST_EVENTS: Final = ("request_received", "answer_sent", "hold", *STEPS)
 LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible")
 """The events that a queue's verdict reads; the others serve the survey."""
 
@@ -60,7 +61,7 @@ NOTE_UNDECIDED: Final = "pulls whose subscription tags cannot decide (SQL92, or 
 NOTE_OPEN: Final = "pulls still open where the history breaks off without source_stopped"
 NOTE_ORPHAN: Final = "answers whose requests are not in the history"
 NOTE_ELSEWHERE: Final = "answers that name another queue than their requests"
-NOTE_HELD: Final = "holds whose requests are not in the history, or of another queue"
+NOTE_HELD: Final = "holds and other steps whose pulls are not in the history, or of another queue"
 NOTE_REPEATED: Final = "request identifiers that were received twice"
 NOTE_BEFORE: Final = "answers over messages with unrecorded tags"
 
@@ -153,6 +154,7 @@ def _groups(case: Case, prompt: Iterable[Suspects]) -> Iterator[Suspects]:
     yield from judge_once(case)
     yield from judge_connections(case)
     yield from judge_holding(case)
+    yield from judge_handling(case)
 
 
 def queue_rows(names: Iterable[QueueName]) -> pa.Table:
@@ -255,11 +257,12 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     elsewhere = int(np.count_nonzero(events.is_told_anywhere(orphans, "request_received")))
     yield NOTE_ELSEWHERE, elsewhere if case.name[2] >= 0 else 0
     yield NOTE_ORPHAN, len(orphans) - elsewhere if case.name[2] >= 0 else 0
-    holds = events.rows("hold")
+    holds = np.concatenate([events.rows(name) for name in ("hold", *STEPS)])
     sources, names = events.codes("source", holds)
     asked = np.array([name in case.context.asked for name in names], dtype=np.bool_)[sources]
     holds = holds[(events.request_key[holds] >= 0) & asked]
-    yield NOTE_HELD, int(np.count_nonzero(events.batch.look_up(events.request_key[holds], received, received) < 0))
+    asked_for = received[is_one_of(events.integers("code", receipts), PULL_CODES)]
+    yield NOTE_HELD, int(np.count_nonzero(events.batch.look_up(events.request_key[holds], asked_for, asked_for) < 0))
     yield NOTE_BEFORE, _unseen_tags(case, pulls.answer_row[pulls.is_answered], np.flatnonzero(pulls.is_answered))
 
 

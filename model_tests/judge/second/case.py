@@ -96,11 +96,12 @@ def first_answers(record: Record) -> dict[tuple[str, str], Seen]:
 
 
 def exchanges(record: Record) -> Iterator[Exchange]:
-    """Every pull that has an identifier."""
+    """Every pull that has an identifier, but for those whose answer names another queue: these are not judged."""
     answers = first_answers(record)
     for one in record.of("request_received"):
-        if one.code in PULLS and one.request:
-            yield Exchange(one, answers.get(one.about))
+        answer = answers.get(one.about)
+        if one.code in PULLS and one.request and (answer is None or answer.place == one.place):
+            yield Exchange(one, answer)
 
 
 def is_after_close(record: Record, one: Seen) -> bool:

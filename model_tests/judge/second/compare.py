@@ -98,15 +98,18 @@ class Agreement:
     pairs: Counter[tuple[str, str]] = field(factory=Counter)
     """How often the judge said the one and the second the other."""
     by_kind: Counter[tuple[str, str]] = field(factory=Counter)
-    """How often the judge said what of each kind of operation."""
+    """How often the judge said what of each kind of operation, on histories that were valid before."""
     cautions: Counter[str] = field(factory=Counter)
     disagreements: list[tuple[str, History]] = field(factory=list)
 
-    def compare(self, history: History, what: str, directory: Path) -> None:
-        """Compare the two on one more history, which is written anew in the directory."""
+    def compare(self, history: History, what: str, directory: Path, *, was_open: bool = False) -> None:
+        """Compare the two on one more history, which is written anew in the directory.
+
+        `was_open`: it could not be `valid` as it was before it was changed.
+        """
         first, second = self.judge(history, directory), weigh(history.meta, history.events)
         self.pairs[first.verdict, second.verdict] += 1
-        self.by_kind[kind_of(what), first.verdict] += 1
+        self.by_kind[kind_of(what), first.verdict] += not was_open
         why, careful = disagreement(first, second), caution(first, second)
         if why:
             self.disagreements.append((f"{what}: {why}", history))

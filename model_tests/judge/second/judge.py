@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from attrs import frozen
 from model_tests.judge.second import logs, offsets, pulls, waits
-from model_tests.judge.second.case import Said, begun_anew, exchanges, holds
-from model_tests.judge.second.reading import QUERY, READS, Record, read, wanted
+from model_tests.judge.second.case import Said, begun_anew, exchanges
+from model_tests.judge.second.reading import PULLS, QUERY, READS, SENDS, Record, read, wanted
 
 Clause = Callable[[Record], Iterator[Said]]
 CLAUSES: Final[dict[str, tuple[str, Clause]]] = {**pulls.CLAUSES, **waits.CLAUSES, **logs.CLAUSES, **offsets.CLAUSES}
@@ -23,7 +23,7 @@ TIMELESS: Final = (
     *("pull.none.empty", "pull.found.ordered", "pull.found.from_asked", "pull.found.at_most", "pull.found.next"),
     *("pull.found.above_min", "pull.next.within", "pull.none.next", "pull.passed.next", "pull.illegal.outside"),
     *("pull.illegal.next", "pull.min.below_max", "pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
-    *("pull.hold.allowed", "pull.hold.once"),
+    *("pull.hold.allowed", "pull.hold.once", "pull.step.allowed"),
 )
 """What stands whatever the clock did: no moment is compared, but for a deletion's, which is looked at by itself."""
 
@@ -75,8 +75,15 @@ def not_judged(record: Record) -> Iterator[str]:
     asked = {one.about: one.place for one in record.of("request_received")}
     if any(asked.get(one.about) != one.place for one in record.of("answer_sent")):
         yield "evidence.not_judged: answers without requests"
-    if len(holds(record)) < len([one for one in record.of("hold") if one.request]):
-        yield "evidence.not_judged: holds without requests"
+    pulled_at = {one.about: one.place for one in record.of("request_received") if one.code in PULLS}
+    tellers = {one.source for one in record.of("request_received")}
+    steps = [one for one in record.of("hold", *waits.STEPS) if one.request and one.source in tellers]
+    if any(pulled_at.get(one.about) != one.place for one in steps):
+        yield "evidence.not_judged: steps without pulls"
+    sent = {one.about for one in record.of("request_received") if one.code in SENDS and one.request}
+    named = [one for one in record.of("message_acknowledged") if one.request]
+    if any(one.about not in sent and one.source in {source for source, _request in sent} for one in named):
+        yield "evidence.not_judged: acknowledgements without sends"
     requests = [one.about for one in record.of("request_received") if one.request]
     if len(set(requests)) < len(requests):
         yield "evidence.not_judged: a request told twice"

@@ -206,6 +206,38 @@ def hold_at_end(record: Record) -> Iterator[Said]:
                     yield from unrecorded(record, one.request, until, f"{one.name} is held past the end")
 
 
+STEPS: Final = ("take", "keep", "expire", "run", "stop")
+
+
+def _steps(record: Record) -> Iterator[tuple[Exchange, Seen]]:
+    """Each pull with each step of it that is told of its queue."""
+    for one in exchanges(record):
+        for step in record.of(*STEPS):
+            if step.about == one.request.about and step.place == one.request.place:
+                yield one, step
+
+
+def step_allowed(record: Record) -> Iterator[Said]:
+    """pull.step.allowed."""
+    for one, step in _steps(record):
+        if not one.request.may_hold:
+            yield violated(step, f"{one.name} may not be held, and has a {step.event}")
+
+
+def step_after_request(record: Record) -> Iterator[Said]:
+    """pull.step.after_request."""
+    for one, step in _steps(record):
+        if before(step, one.request):
+            yield violated(step, f"{one.name} has a {step.event} before it came")
+
+
+def step_unanswered(record: Record) -> Iterator[Said]:
+    """pull.step.unanswered."""
+    for one, step in _steps(record):
+        if one.answer is not None and before(one.answer, step):
+            yield violated(step, f"{one.name} has a {step.event} after its answer")
+
+
 HELD: Final = "held_as_asked"
 Clause = Callable[[Record], Iterator[Said]]
 CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
@@ -220,4 +252,7 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "pull.hold.after_request": (HELD, hold_after_request),
     "pull.hold.unanswered": (HELD, hold_unanswered),
     "pull.hold.at_end": (HELD, hold_at_end),
+    "pull.step.allowed": (HELD, step_allowed),
+    "pull.step.after_request": (HELD, step_after_request),
+    "pull.step.unanswered": (HELD, step_unanswered),
 }
