@@ -117,7 +117,7 @@ def early_about_offsets(recording: Recording, code: int) -> None:
         commit_offset=0 if code == UPDATE else -1,
     )
     early = {"after_ns": request.after_ns - 20 * MS, "before_ns": request.after_ns - 10 * MS}
-    told = change(asked, event="answer_sent", code=0, group="", commit_offset=-1, **early)
+    told = change(asked, event="answer_sent", code=0, offset=0, group="", commit_offset=-1, **early)
     place = next(n for n, one in enumerate(recording.events) if one is request)
     events = [*recording.events[:place], told, asked, *recording.events[place:]]
     recording.events = [change(event, sequence=number) for number, event in enumerate(events)]

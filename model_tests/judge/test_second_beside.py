@@ -33,7 +33,8 @@ NEEDLESS_MOST = 0.01
 UNKNOWN_MOST = 0.2
 """How many may be `unknown` although the fault left every event what it was, evidence: of those that were valid before.
 
-Most of them lack a field, or a beginning or an end, or name another queue, or tags that nobody recorded.
+Most of them lack a beginning or an end, name another queue than what they belong to, or tags that nobody recorded. What
+lacks a field is no evidence, and not among them.
 """
 CONVICTED_LEAST = 0.97
 """Of what the second judge convicts, how much the judge convicts too."""

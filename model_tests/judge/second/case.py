@@ -182,10 +182,14 @@ def _begun_anew(record: Record) -> Iterator[tuple[Queue, int, int]]:
 
 
 def unwatched(record: Record, broker: str) -> list[tuple[int, int]]:
-    """Between which moments nobody stood before a broker that may have been running.
+    """Between which moments nobody stood before a broker that may have been running."""
+    if broker not in record.unwatched:
+        record.unwatched[broker] = _unwatched(record, broker)
+    return record.unwatched[broker]
 
-    Who stands inside it and ends in order ends with it.
-    """
+
+def _unwatched(record: Record, broker: str) -> list[tuple[int, int]]:
+    """The same: who stands inside it and ends in order ends with it."""
     tellers = {one.source for one in record.events if one.broker == broker}
     spans = sorted((record.first(source).lo, record.last(source).lo, source) for source in tellers)
     found: list[tuple[int, int]] = []

@@ -98,7 +98,7 @@ class Agreement:
     pairs: Counter[tuple[str, str]] = field(factory=Counter)
     """How often the judge said the one and the second the other."""
     by_kind: Counter[tuple[str, str]] = field(factory=Counter)
-    """How often the judge said what of each kind of operation, on histories that were valid before."""
+    """How often the judge said what of each kind of operation; on what was valid before and lacks no field."""
     cautions: Counter[str] = field(factory=Counter)
     disagreements: list[tuple[str, History]] = field(factory=list)
 
@@ -109,7 +109,9 @@ class Agreement:
         """
         first, second = self.judge(history, directory), weigh(history.meta, history.events)
         self.pairs[first.verdict, second.verdict] += 1
-        self.by_kind[kind_of(what), first.verdict] += not was_open
+        # An event that lacks what it needs is none.
+        is_event = not any(reason.startswith("evidence.field_missing") for reason in second.reasons)
+        self.by_kind[kind_of(what), first.verdict] += is_event and not was_open
         why, careful = disagreement(first, second), caution(first, second)
         if why:
             self.disagreements.append((f"{what}: {why}", history))

@@ -84,6 +84,8 @@ class Record:
     """Sources whose moments order nothing: nothing in them is before anything."""
     loose: set[str] = field(factory=set)
     """Sources whose clock may be set: how long something took is not known."""
+    unwatched: dict[str, list[tuple[int, int]]] = field(factory=dict)
+    """By broker between which moments nobody stood before it, where that was looked for."""
     anew: list[tuple[Queue, int, int]] | None = None
     """Between which moments a queue may have been deleted past its observer; None until that was looked for."""
     _of: dict[tuple[str, ...], list[Seen]] = field(factory=dict)
@@ -111,11 +113,17 @@ class Record:
 
     def first(self, source: str) -> Seen:
         """The first event of a source."""
-        return min((one for one in self.events if one.source == source), key=lambda one: one.lo)
+        if ("first", source) not in self._of:
+            mine = [one for one in self.events if one.source == source]
+            self._of["first", source] = [min(mine, key=lambda one: one.lo)]
+        return self._of["first", source][0]
 
     def last(self, source: str) -> Seen:
         """The last event of a source."""
-        return max((one for one in self.events if one.source == source), key=lambda one: one.lo)
+        if ("last", source) not in self._of:
+            mine = [one for one in self.events if one.source == source]
+            self._of["last", source] = [max(mine, key=lambda one: one.lo)]
+        return self._of["last", source][0]
 
 
 def read(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Record:
