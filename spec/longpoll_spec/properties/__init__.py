@@ -15,6 +15,7 @@ from longpoll_spec.properties.answers import (
     dropped_by_throw,
     nothing_dropped,
     nothing_skipped,
+    offset_goes_on,
 )
 from longpoll_spec.properties.aspects import (
     buckets_are_swept,
@@ -59,6 +60,7 @@ ALWAYS: Final[tuple[Text, ...]] = (
     no_lost_deadline,
     answered_once,
     answer_is_right,
+    offset_goes_on,
     nothing_skipped,
     nothing_dropped,
     dropped_by_reject,

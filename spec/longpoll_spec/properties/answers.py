@@ -43,6 +43,36 @@ def _is_wrong(model: Model, action: Action, request: Request, queue: Queue) -> B
     return ~answers.is_(~may_go_on) | ~offset_next.is_(ite(misses, request.offset, moves_to))
 
 
+def offset_goes_on(model: Model) -> Property:
+    """A client asks for what follows what it was given: but for answers only a turn, to a queue's end, moves it."""
+    return no_step(offset_goes_on, _moving_offsets(model))
+
+
+def _moving_offsets(model: Model) -> Wrong:
+    """What the answers do with an offset is `answer_is_right`'s to check."""
+    for action in model.actions:
+        if action.name not in {"pull_read", "run"}:
+            yield action, any_of(_is_moved(model, action, each) for each in model.state.requests)
+
+
+def _is_moved(model: Model, action: Action, request: Request) -> Bool:
+    """The step moves the request's offset, and not by a turn that begins where it should.
+
+    Written out here: `next_pull` is what is checked. A request that has read no queue yet turns to its first.
+    """
+    moved = ~int_after(request.offset, action).is_(request.offset)
+    if action.name != "next_pull" or moved is FALSE:
+        return moved
+    may_turn = FALSE
+    for queue in model.state.queues:
+        stays = request.at(queue)
+        if model.state.filters:
+            stays &= int_after(request.wants, action).is_(request.wants)
+        begins_there = int_after(request.offset, action).is_(queue.visible_end)
+        may_turn |= after(request.at(queue), action.effect) & ~stays & begins_there
+    return moved & ~may_turn
+
+
 def nothing_skipped(model: Model) -> Property | None:
     """No message with the very tag that a consumer wants is passed over: the broker's test by hash lets it through."""
     if not model.state.filters:

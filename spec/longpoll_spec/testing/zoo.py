@@ -16,7 +16,7 @@ from longpoll_spec.bounds import Bounds
 from longpoll_spec.model import Action
 from longpoll_spec.policy import Policy
 from longpoll_spec.state import Request, State, state_of
-from longpoll_spec.terms import Bool, Effect, Int, Term, any_of, bool_variable, int_variable, ite, substitute
+from longpoll_spec.terms import Bool, Effect, Int, Term, any_of, bool_variable, const, int_variable, ite, substitute
 from longpoll_spec.testing.slips import Change, Slip, kinds_of, with_effect
 
 
@@ -73,6 +73,11 @@ def no_deadline(state: State, action: Action) -> Effect:
     return {str(request.deadline.args[0]): request.deadline}
 
 
+def begins_anew(state: State, action: Action) -> Effect:
+    """A pull that asks for the queue from its beginning, whatever its client was given."""
+    return {str(_acting(state, action).offset.args[0]): const(0)}
+
+
 def first_only(state: State, action: Action) -> Effect:
     """What wakes or answers all of those it concerns reaches the first of them alone."""
     told: dict[str, Term] = {}
@@ -125,6 +130,7 @@ _EFFECTS: Final = (
     ("scan_each", renews_what_it_keeps),
     ("tick", stops_at_one),
     ("next_pull", no_deadline),
+    ("next_pull", begins_anew),
     ("stop", first_only),
     ("truncate", first_only),
     ("queue_deleted", first_only),
