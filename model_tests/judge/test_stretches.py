@@ -41,6 +41,7 @@ CONTEXT = Context(
     },
     closes={("one", ""): (70, 80)},
     broker_holes={"": holes_of([(20, 22), (40, 40)])},
+    life_holes={"": holes_of([(20, 24), (40, 42)])},
     blocked={("one", ""): holes_of([(30, 35)])},
     deleted={("", ""): holes_of([(28, 30)])},
     begun_anew={("", "", 0): holes_of([(10, 11)])},
@@ -112,6 +113,26 @@ def test_odd_events_are_judged_as_the_whole(rows: Rows, borders: list[int], in_o
     table = table_of(sorted(rows, key=lambda row: row["after_ns"]) if in_order else rows)
 
     assert told(judge_stretches(stretches_of(cut(table, borders)), CONTEXT)) == told(judge_table(table, CONTEXT))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("stop", ""), ("take", "pull.step.unanswered")])
+def test_what_is_done_with_a_pull_is_seen_in_stretches(name: str, kind: str) -> None:
+    """A stop that no cause tells of excuses an early 19, and a step after the answer is found, however it is cut."""
+    pull = {"request": "a", "queue": 0, "source": "one", "broker": "b", "topic": "T", "connection": "c"}
+    asked = {"event": "request_received", "code": 11, "offset": 1, "may_hold": True, "timeout_ms": 1, "count_max": 1}
+    answer = {"event": "answer_sent", "code": 19, "offset_next": 1, "offset_min": 0, "offset_max": 1}
+    rows = [
+        pull | asked | {"after_ns": 1, "width": 0, "expression_type": "TAG", "expression": "*"},
+        pull | {"event": name, "after_ns": 2 if name == "stop" else 9, "width": 0},
+        pull | answer | {"after_ns": 5, "width": 0},
+    ]
+    table = table_of(rows)
+    whole = told(judge_table(table, evolve(CONTEXT, inside=frozenset({"one"}))))
+    cut_up = told(judge_stretches(stretches_of(cut(table, [1, 2])), evolve(CONTEXT, inside=frozenset({"one"}))))
+    found = [text for what, _bucket, _count, text in cut_up if what == "finding"]
+
+    assert cut_up == whole
+    assert any(kind in text for text in found) if kind else found == []
 
 
 @pytest.mark.long
