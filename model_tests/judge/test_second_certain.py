@@ -224,3 +224,23 @@ def test_nothing_is_concluded_from_a_damaged_answer(damage: dict[str, None], eve
     found = judge_it(one, tmp_path)
     assert (found.verdict, found.violated) == ("unknown", frozenset())
     assert weigh(one.meta, one.events).verdict == "unknown"
+
+
+@pytest.mark.parametrize(("tag", "verdict"), [("a", "valid"), ("b", "invalid")])
+def test_an_append_of_another_life_does_not_vouch_for_a_tag(tag: str, verdict: str, tmp_path: Path) -> None:
+    """The topic is deleted, and its next life has a message of the other tag at the same offset."""
+    first = [one | {"tag": "a"} for one in shown(50, 1)[:1]] + shown(50, 1)[1:]
+    told = [one | {"tag": tag} for one in acknowledged(55, 0)]
+    later = [one | {"tag": "b"} for one in shown(7_000, 1)[:1]] + shown(7_000, 1)[1:]
+    one = history(watched(10, 9_900, first, told, deleted(60), later, pull(9_000, "1-9", 1, 19, end=1)), policy="")
+    assert agreed(one, tmp_path) == verdict
+
+
+def test_an_answer_of_a_pull_is_none_to_a_question(tmp_path: Path) -> None:
+    """It tells no offset, so it is damage there: no second answer, none on another connection and none too early."""
+    place = {"topic": "T", "queue": 0, "group": "g", "connection": "2", "request": "2-1"}
+    question = {"at": 50, "event": "request_received", "code": 14, **place}
+    told = {"at": 60, "event": "answer_sent", "code": 0, "offset": 0, **place}
+    _asked, other = pull(30, "2-1", 0, 0, end=1)
+    one = history(watched(10, 900, [other, question, told]), policy="")
+    assert agreed(one, tmp_path) == "unknown"

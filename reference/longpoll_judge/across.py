@@ -188,6 +188,15 @@ def lives(asked: Gathered, answered: Gathered, context: Context) -> Keys:
 
     A topic's queues begin anew once it was deleted, and a queue may have where its first offset was given twice.
     """
+    life, doubtful = numbered_lives(asked, answered, context)
+    alone = np.flatnonzero(doubtful).astype(np.uint64)
+    life[doubtful] = (alone + np.uint64(1)) * WEIGHT + np.uint64(1 << 32)
+    # Places of two queues differ by little times `WEIGHT`: times another number no life of one is another's.
+    return life * _LIFE_WEIGHT
+
+
+def numbered_lives(asked: Gathered, answered: Gathered, context: Context) -> tuple[Keys, Booleans]:
+    """The same as a number, and which exchanges may lie in two."""
     life = np.zeros(len(asked), dtype=np.uint64)
     doubtful = np.zeros(len(asked), dtype=np.bool_)
     # An answer may be told with a moment before its request's.
@@ -197,10 +206,7 @@ def lives(asked: Gathered, answered: Gathered, context: Context) -> Keys:
         number = np.searchsorted(holes.ends, first_ns, side="left").astype(np.uint64)
         life[mine] = life[mine] * WEIGHT + number[mine]
         doubtful |= mine & holes.touch(first_ns, last_ns)
-    alone = np.flatnonzero(doubtful).astype(np.uint64)
-    life[doubtful] = (alone + np.uint64(1)) * WEIGHT + np.uint64(1 << 32)
-    # Places of two queues differ by little times `WEIGHT`: times another number no life of one is another's.
-    return life * _LIFE_WEIGHT
+    return life, doubtful
 
 
 def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, Holes]]:

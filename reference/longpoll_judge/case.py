@@ -126,12 +126,18 @@ class Case:
         code = events.integers("code", rows)
         ends = [events.integers(name, rows) for name in ("offset_next", "offset_min", "offset_max")]
         found[rows[code < 0]] = True
-        rows = rows[is_one_of(code, PULL_RESULTS) & (np.minimum.reduce(ends) < 0) & (events.request_key[rows] >= 0)]
+        lacks = is_one_of(code, PULL_RESULTS) & (np.minimum.reduce(ends) < 0)
+        requests = events.integers("code", events.rows("request_received"))
+        if (requests == QUERY_CONSUMER_OFFSET).any():
+            lacks |= (code == 0) & (events.integers("offset", rows) < 0)
+        rows, ends = rows[lacks], [end[lacks] for end in ends]
+        is_named = events.request_key[rows] >= 0
+        rows, is_endless = rows[is_named], np.minimum.reduce(ends)[is_named] < 0
         asked = events.answer_to(events.request_key[rows], "request_received")
         asked_code = np.where(asked >= 0, events.integers("code", asked), -1)
         is_unsaid = (asked_code == QUERY_CONSUMER_OFFSET) & (events.integers("offset", rows) < 0)
         is_unsaid &= events.integers("code", rows) == 0
-        found[rows[is_one_of(asked_code, PULL_CODES) | is_unsaid]] = True
+        found[rows[(is_one_of(asked_code, PULL_CODES) & is_endless) | is_unsaid]] = True
         return found
 
     @cached_property

@@ -28,6 +28,7 @@ from longpoll_judge.across import (
     have_request,
     highest_before,
     lives,
+    numbered_lives,
     rows_where,
 )
 from longpoll_judge.clause import LOGGED, SEND_CODES, SEND_MS, SHOWN_MS, TIMELESS
@@ -262,15 +263,13 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
     weak = _are_holed(told, since_ns, context)
     why = "a message was acknowledged with a place at which none was appended"
     yield _breach("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
-    tagged = _message_keys(appended) * WEIGHT + appended.tag
-    has_tag = np.isin(_message_keys(told) * WEIGHT + told.tag, tagged)
-    other = np.flatnonzero((append >= 0) & ~late & ~has_tag)
     # The append that is not in the record may be of another life of the queue than those that are.
-    since = appended.take(append[other])
-    anew = np.zeros(len(other), dtype=np.bool_)
-    for about, holes in changes_of(since, context):
-        anew |= about & holes.touch(since.after_ns, told.before_ns[other])
-    other = other[~anew]
+    (own_life, is_doubtful), (life, is_vague) = (numbered_lives(each, each, context) for each in (told, appended))
+    own, logged = (_message_keys(each) * WEIGHT + at for each, at in ((told, own_life), (appended, life)))
+    sure = np.flatnonzero(~is_vague)
+    append = np.append(sure, -1)[first_of(own, logged[sure])]
+    has_tag = np.isin(own * WEIGHT + told.tag, (logged * WEIGHT + appended.tag)[sure])
+    other = np.flatnonzero(inside & ~is_doubtful & (append >= 0) & ~late & ~has_tag)
     why = "a message was acknowledged with another tag than was appended"
     yield _breach("send.acknowledged.tag", other, ((told, every), (appended, append)), why)
 
