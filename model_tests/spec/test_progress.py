@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from longpoll_spec.bounds import TIMEOUTS, Bounds, named
-from longpoll_spec.engines.fair import unanswered
+from longpoll_spec.engines.fair import STILL, Graph, _fair_parts, unanswered
 from longpoll_spec.law import Fairness, fairness_of, law_of
 from longpoll_spec.policy import preset
 from longpoll_spec.testing.cases import quick_if
@@ -87,3 +87,11 @@ def test_a_pull_that_is_held_for_ever_is_seen() -> None:
 
     assert unanswered(law_of(strict, PLAIN)) is None
     assert [unanswered(slip) is not None for slip in slips] == [True, True]
+
+
+@pytest.mark.parametrize(("leads_to", "is_fair"), [(2, False), (1, True)])
+def test_a_step_that_leaves_a_part_is_not_taken_in_it(leads_to: int, is_fair: bool) -> None:
+    """Where time changes nothing any more, what could always come about must come about there, or the run is unfair."""
+    graph: Graph = {(1,): [(STILL, (1,)), ("a", (leads_to,))], (2,): []}
+    parts = list(_fair_parts(graph, {(1,)}, Fairness(weak=("a",), time_passes=True)))
+    assert parts == ([{(1,)}] if is_fair else [])

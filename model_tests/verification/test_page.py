@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,19 @@ def test_html_escapes_what_it_is_given(tmp_path: Path) -> None:
     assert "<svg></svg>" in written
     assert "The history is" in written
     assert written.endswith("</html>\n")
+
+
+def test_ctrl_c_in_a_stage_ends_the_command_and_is_no_row() -> None:
+    """What else a stage raises is one: the others go on."""
+
+    def raising(error: BaseException) -> Callable[[], Sequence[Row]]:
+        def work() -> Sequence[Row]:
+            raise error
+
+        return work
+
+    page = Page()
+    page.stage("a stage", raising(OSError("gone")), part="suite")
+    with pytest.raises(KeyboardInterrupt):
+        page.stage("another", raising(KeyboardInterrupt()), part="suite")
+    assert [(one.part, one.what, one.outcome) for one in page.rows] == [("suite", "a stage", "unknown")]
