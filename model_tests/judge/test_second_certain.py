@@ -244,3 +244,23 @@ def test_an_answer_of_a_pull_is_none_to_a_question(tmp_path: Path) -> None:
     _asked, other = pull(30, "2-1", 0, 0, end=1)
     one = history(watched(10, 900, [other, question, told]), policy="")
     assert agreed(one, tmp_path) == "unknown"
+
+
+@pytest.mark.parametrize(("closes", "verdict"), [([55, 200], "valid"), ([200], "invalid"), ([20, 200], "invalid")])
+def test_a_name_of_a_connection_may_come_again(closes: list[int], verdict: str, tmp_path: Path) -> None:
+    """Who asked before the first close is answered nowhere after it, though another one of its name closes later."""
+    asked, _answer = pull(50, "1-2", 0, 19, end=0, may_hold=True, timeout_ms=20)
+    other = [one | {"connection": "7"} for one in pull(60, "7-1", 0, 19, end=0)]
+    gone = [{"at": at, "event": "connection_closed", "connection": "1"} for at in closes]
+    events = sorted([asked, *other, *gone], key=lambda event: float(event["at"]))
+    assert agreed(history(watched(10, 900, events), policy=""), tmp_path) == verdict
+
+
+def test_an_append_of_an_earlier_life_fills_no_gap(tmp_path: Path) -> None:
+    """The topic was deleted: its next life has offsets 0 and 2, and only the one before had a 1."""
+    appends = [
+        {"at": at, "event": "append", "topic": "T", "queue": 0, "queue_offset": offset}
+        for at, offset in ((50, 1), (9_000, 0), (9_001, 2))
+    ]
+    told = watched(10, 9_900, appends[:1], deleted(60), appends[1:])
+    assert violated(history(told, policy=""), tmp_path) == {"log.append.gapless"}

@@ -325,7 +325,7 @@ class _Group:
         name = asked["source"], asked["connection"]
         facts = context.sources.get(asked["source"], UNSEEN)
         if answer is None:
-            closed_ns, _closed = context.closes.get(name, (NEVER, NEVER))
+            closed_ns = context.closed_from(name, asked["after_ns"])
             least_ns = most_ns = min(facts.last_ns, closed_ns)
         else:
             least_ns, most_ns = answer["after_ns"], answer["before_ns"]

@@ -72,6 +72,15 @@ def _are_named(names: list[str]) -> Booleans:
     return named
 
 
+def next_closes_of(case: Case, rows: Integers, since_ns: Integers) -> Integers:
+    """When the connection of each event was closed at the earliest, of its closes not before a moment."""
+    closed_ns = closes_of(case, rows)[0]
+    for place in range(len(rows)) if case.context.closed_often else ():
+        name = case.events.text("source", int(rows[place])), case.events.text("connection", int(rows[place]))
+        closed_ns[place] = case.context.closed_from(name, int(since_ns[place]))
+    return closed_ns
+
+
 def closes_of(case: Case, rows: Integers) -> tuple[Integers, Integers]:
     """Between which moments the connection of each event was closed; `NEVER` when it was not."""
     closes, events = case.context.closes, case.events

@@ -16,7 +16,7 @@ import numpy as np
 from longpoll_judge.answers import NO_NEW_MSG
 from longpoll_judge.case import Booleans, Case, Explanation, Suspects, ms, suspects
 from longpoll_judge.clause import SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
-from longpoll_judge.connections import closes_of
+from longpoll_judge.connections import next_closes_of
 from longpoll_judge.queue_log import NEVER, Integers
 from longpoll_judge.result import HELD_AS_ASKED
 from longpoll_judge.steps import MS
@@ -41,7 +41,7 @@ def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     pulls = case.pulls
     told, _perhaps = is_told_to_stop(case, pull)
     soon_ns = pulls.answered_before_ns[pull] + STOPPING_MS * MS
-    closes = closes_of(case, pulls.row[pull])[0] <= soon_ns
+    closes = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull]) <= soon_ns
     if case.context.stops_silently:
         closes &= False
     last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
@@ -79,7 +79,7 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     sources, names = case.events.codes("source", pulls.row)
     settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
     closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
-    closed_ns[pull] = closes_of(case, pulls.row[pull])[0]
+    closed_ns[pull] = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull])
     outside = case.is_outside
     unseen = outside & (closed_ns == NEVER) & (last_ns < until_ns)
     late = outside & settable & (closed_ns < NEVER)

@@ -189,6 +189,10 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     for (source, connection), holes in context.blocked.items():
         mine = (sends.source == hash_of(source)) & (sends.connection == hash_of(connection))
         weak |= mine & holes.touch(sends.after_ns, due_ns)
+    for (source, connection), closes in context.closed_often.items():
+        mine = (sends.source == hash_of(source)) & (sends.connection == hash_of(connection))
+        for after_ns, before_ns in closes:
+            late &= ~(mine & (before_ns >= sends.after_ns) & (after_ns <= due_ns))
     members = np.flatnonzero(late & goes_on)
     why = f"a send was neither acknowledged nor refused within {SEND_MS} ms"
     yield _breach("send.answered", members, ((sends, np.arange(len(sends))),), why, weak)

@@ -173,7 +173,8 @@ def _closed_after(events: Events, context: Context, rows: Integers) -> Integers:
     if not len(rows) or not context.closes:
         return np.full(len(rows), NEVER, dtype=np.int64)
     names = [(events.text("source", row), events.text("connection", row)) for row in rows.tolist()]
-    closes = [context.closes.get(name, (NEVER, NEVER))[0] for name in names]
+    since_ns = events.integers("after_ns", rows).tolist()
+    closes = [context.closed_from(name, moment_ns) for name, moment_ns in zip(names, since_ns, strict=True)]
     return np.array(closes, dtype=np.int64)
 
 

@@ -129,7 +129,7 @@ class Context:
     """The policy promises to answer what is held when the broker stops."""
     sources: dict[str, SourceFacts]
     closes: dict[tuple[str, str], Interval]
-    """By source and connection: [after_ns, before_ns] of its close."""
+    """By source and connection: [after_ns, before_ns] of its last close."""
     inside: frozenset[str] = frozenset()
     """Sources that stood inside their broker."""
     asked: frozenset[str] = frozenset()
@@ -158,6 +158,8 @@ class Context:
     """By broker and topic: when its queues were deleted; the topic is empty where it is not told."""
     begun_anew: dict[tuple[str, str, int], Holes] = field(factory=dict)
     """By queue: when it began anew though no deletion is told."""
+    closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
+    """All closes of the connections that have several, in order of time: a name may come again."""
     shown: frozenset[tuple[str, str, int]] = frozenset()
     """Queues that are seen from inside: a source tells their visible end."""
     asked_alone: frozenset[str] = frozenset()
@@ -178,6 +180,16 @@ class Context:
     def orders(self, source: str, broker: str) -> bool:
         """Whether the moments that a source tells of a broker order anything."""
         return self.sources.get(source, UNSEEN).is_steady and broker not in self.unsteady_brokers
+
+    def closed_from(self, name: tuple[str, str], since_ns: int) -> int:
+        """When a connection (source, name) may have been closed first, of its closes that are not before a moment.
+
+        The last one where all are; far in the future where it has none.
+        """
+        last_ns = self.closes.get(name, (INTEGER_LIMIT, INTEGER_LIMIT))[0]
+        return next(
+            (after_ns for after_ns, before_ns in self.closed_often.get(name, ()) if before_ns >= since_ns), last_ns
+        )
 
     def log_holes(self, broker: str) -> Holes:
         """When something may have happened to the queues of a broker that is not in the record."""
@@ -388,6 +400,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
             broker for name, seen in survey.sources.items() if name in unsteady for broker in seen.brokers
         ),
         blocked=_blocked(survey.blocks),
+        closed_often=_closed_often(survey.closes),
         shown=frozenset(survey.shown),
         asked_alone=frozenset(survey.excerpts),
         deleted=deleted,
@@ -411,6 +424,14 @@ def _unsteady(survey: Survey, settable: Collection[str]) -> frozenset[str]:
         if len(names) > 1 and not names.isdisjoint(settable):
             found |= names
     return frozenset(found)
+
+
+def _closed_often(closes: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str, str], tuple[Interval, ...]]:
+    """All closes of each connection that has several."""
+    found: dict[tuple[str, str], tuple[Interval, ...]] = {}
+    for source, connection, after_ns, before_ns in sorted(closes):
+        found[source, connection] = (*found.get((source, connection), ()), (after_ns, before_ns))
+    return {name: several for name, several in found.items() if len(several) > 1}
 
 
 def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], Holes]:

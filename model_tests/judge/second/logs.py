@@ -58,6 +58,7 @@ def append_gapless(record: Record) -> Iterator[Said]:
             third.queue_offset
             for third in record.of("append")
             if (third.place, third.source) == (one.place, one.source) and low < third.queue_offset < high
+            if not deleted_between(record, one.place, one, third)
         }
         if len(between) < high - low - 1:
             lo, hi = min(one.lo, other.lo), max(one.hi, other.hi)
