@@ -16,7 +16,6 @@ from model_tests.judge.second.case import (
     certain_end,
     deleted_between,
     exchanges,
-    first_answers,
     first_known,
     is_after_close,
     left_to,
@@ -67,16 +66,18 @@ def after_request(record: Record) -> Iterator[Said]:
     """answer.after_request."""
     asked = {one.about: one for one in record.of("request_received") if one.request}
     for one in record.of("answer_sent"):
-        if one.about in asked and before(one, asked[one.about]):
+        if one.about in asked and one.place == asked[one.about].place and before(one, asked[one.about]):
             yield violated(one, f"{one.request} is answered before it came")
 
 
 def once(record: Record) -> Iterator[Said]:
     """answer.once."""
-    first = first_answers(record)
+    # Of answers that name different queues nobody knows which is whose.
+    seen: set[object] = set()
     for one in record.of("answer_sent"):
-        if one is not first[one.about]:
+        if (one.about, one.place) in seen:
             yield violated(one, f"{one.request} has several answers")
+        seen.add((one.about, one.place))
 
 
 def same_connection(record: Record) -> Iterator[Said]:
@@ -85,7 +86,9 @@ def same_connection(record: Record) -> Iterator[Said]:
     told = Counter(one.about for one in record.of("request_received"))
     for one in record.of("answer_sent"):
         request = asked.get(one.about) if told[one.about] == 1 else None
-        if request is not None and one.connection and request.connection and one.connection != request.connection:
+        if request is None or request.place != one.place or not (one.connection and request.connection):
+            continue
+        if one.connection != request.connection:
             yield violated(one, f"{one.request} is answered on another connection")
 
 
