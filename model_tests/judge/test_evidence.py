@@ -191,6 +191,28 @@ def test_one_wrong_acknowledgement_is_one_finding(tmp_path: Path, by: int, insid
     assert not_convicting(result, tmp_path / "alone") == []
 
 
+def test_an_answer_that_contradicts_itself_is_not_put_down_to_its_messages(tmp_path: Path) -> None:
+    """One of its messages was given a place twice, which is another cause, though both findings are about it."""
+    history = observe(Plan(3, 300), Sight(inside=True))
+    events = [dict(event) for event in history.events]
+    answer = next(event for event in of_kind(events, "answer_sent") if event.get("offsets"))
+    place = answer["broker"], answer["topic"], answer["queue"], answer["offsets"][0]
+    names = ("broker", "topic", "queue", "queue_offset")
+    append = next(one for one in of_kind(events, "append") if tuple(one[name] for name in names) == place)
+    answer["offset_next"] += 1
+    events.insert(events.index(append) + 1, dict(append))
+    numbers: Counter[str] = Counter()
+    for event in sorted(events, key=lambda event: event["sequence"]):
+        event["sequence"] = numbers[event["source"]]
+        numbers[event["source"]] += 1
+    write_observed(history.with_events(events), tmp_path / "history")
+    result = judge([tmp_path / "history"], engine="local")
+
+    assert {finding.clause for finding in result.findings} >= {"pull.found.next", "log.append.once"}
+    (contradiction,) = (finding for finding in result.findings if finding.clause == "pull.found.next")
+    assert [each.clause for each in contradiction.follows if each.clause.startswith("log.")] == []
+
+
 def test_one_lost_append_is_one_finding(clean: Path, tmp_path: Path) -> None:
     """The gap in the log is told, and the deliveries and the visible end that rest on the message follow from it."""
     plant(clean, "append_missing", tmp_path / "planted")

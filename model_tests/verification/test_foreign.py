@@ -327,6 +327,19 @@ def test_limits_by_which_nobody_is_slow_leave_a_prompt_policy_unknown(
     assert outcome(ROCKETMQ_4_9, slow) == "ok"
 
 
+def test_a_run_of_which_no_pull_was_judged_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were a judge to call it valid, the row would not."""
+
+    def judge_no_pull(paths: list[Path], **_options: object) -> Result:
+        return msgspec.structs.replace(judge(paths, engine="local"), requests=0)
+
+    monkeypatch.setattr(history, "judge", judge_no_pull)
+    write(tmp_path / "made", simulate(Load(events=1_000)), simulated_meta())
+    result, rows = history.judged(tmp_path / "made", declared(STRICT), limits_of(10, wake_ms=None, late_ms=None), print)
+
+    assert (result.verdict, rows[0].outcome) == ("valid", "unknown")
+
+
 def test_an_echo_measures_a_slow_broker_and_ends_with_a_silent_one() -> None:
     """Its worst round is at least what the broker took; a broker that says nothing does not hold up the end."""
     asked = RealRuntime().event()

@@ -98,7 +98,7 @@ def _code_of(command: Callable[[], object]) -> int:
     try:
         ended(command, sys.argv[1:])
     except SystemExit as leaving:
-        code = leaving.code
+        code = OK if leaving.code is None else leaving.code
     else:
         code = OK
     try:
