@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 
 import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import ablate
+from longpoll_spec.engines.evaluate import evaluate
 from longpoll_spec.engines.smt import PLAIN
-from longpoll_spec.engines.smt_any import READ, WORLD, compare, cutoff_of, prove_any, statements_of
+from longpoll_spec.engines.smt_any import READ, WORLD, Statements, compare, numbers_of, prove_any, statements_of
 from longpoll_spec.engines.smt_any_rest import NotUniformError, Rest, Rests
+from longpoll_spec.engines.symmetry import slot_of
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import REDUNDANT, STRICT, preset, with_knob
 from longpoll_spec.state import State
+from longpoll_spec.state.variables import Variable
 from longpoll_spec.terms import Bool, Int, all_of, any_of, bool_variable, int_variable
 from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.traces import breaks_its_property
@@ -45,6 +51,7 @@ def test_ours_are_proved_for_any_number(name: str, world: Bounds) -> None:
     assert whole.why_not is None
     assert whole.cutoff is not None
     assert 2 < whole.cutoff < READ
+    assert whole.proved_at == (1, whole.cutoff)
     assert whole.proof.given_up == {}
     assert list(whole.proof.needed) == wanted
     assert {each.verdict for each in whole.proof.obligations} == {"proved"}
@@ -177,6 +184,54 @@ def test_only_what_could_be_lost_needs_a_witness() -> None:
     assert len(rest.witnesses(some & (some | bool_variable("running")), 1)) == 1
 
 
+def _doubled(values: Mapping[str, int]) -> dict[str, int]:
+    """The values of a state of three requests with a fourth, which is as the third."""
+    again = {f"{name[:-2]}_3": value for name, value in values.items() if slot_of(name) == 2}
+    return dict(values) | again
+
+
+@pytest.mark.parametrize("name", quick_if(ablate.POLICIES, lambda name: name == "strict-clone"))
+@given(data=st.data())
+@settings(max_examples=15)
+def test_a_request_that_is_not_named_can_be_doubled(name: str, data: st.DataObject) -> None:
+    """Whatever the law says of a state, it says of the one in which such a request is there twice.
+
+    So a number of requests between those that are proved has no counterexample of its own.
+    """
+    few, more = (_stated(name, requests) for requests in (3, 4))
+    values = {each.name: data.draw(_values(each), each.name) for each in few.model.variables}
+    twice = _doubled(values)
+    kept = {action.label: action for action in few.model.actions if 2 not in action.actors}
+    others = {action.label: action for action in more.model.actions}
+
+    assert set(twice) == {each.name for each in more.model.variables}
+    for one, other in zip(few.all, more.all, strict=True):
+        assert evaluate(one.here, values) == evaluate(other.here, twice), one.name
+        wrong = {label for label, condition in one.closing if label in kept and evaluate(condition, values)}
+        assert wrong == {label for label, condition in other.closing if label in kept and evaluate(condition, twice)}
+    for label, action in kept.items():
+        assert evaluate(action.guard, values) == evaluate(others[label].guard, twice), label
+
+
+def test_a_law_that_compares_requests_tells_a_doubled_one() -> None:
+    """One request held, and then two of them."""
+    few, more = (law_of(STRICT, attrs.evolve(PLAIN, requests=requests)) for requests in (3, 4))
+    start = {each.name: each.initial for each in few.variables}
+    values = start | {"phase_2": few.state.requests[2].phases["held"]}
+
+    assert not evaluate(_pairs(few.state), values)
+    assert evaluate(_pairs(more.state), _doubled(values))
+
+
+def _values(variable: Variable) -> st.SearchStrategy[int]:
+    return st.integers(variable.lower, variable.lower + 4 if variable.upper is None else variable.upper)
+
+
+@cache
+def _stated(name: str, requests: int) -> Statements:
+    return statements_of(lambda bounds: law_of(preset(name), bounds), requests, WORLD)
+
+
 @pytest.mark.long
 def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A law that needs more requests than it was compared at is not proved for the others."""
@@ -184,7 +239,7 @@ def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatc
     read = statements_of(lambda bounds: law_of(STRICT, bounds), READ)
 
     with pytest.raises(NotUniformError, match="more than 3"):
-        cutoff_of(read, [item.name for item in read.candidates], Rests(READ))
+        numbers_of(read, [item.name for item in read.candidates], Rests(READ))
 
 
 @pytest.mark.parametrize("requests", [READ + 1, pytest.param(64, marks=pytest.mark.long)])

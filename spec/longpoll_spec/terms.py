@@ -284,6 +284,8 @@ def _substituted(term: Term, effect: Effect, memo: dict[int, Term]) -> Term:
     if not any(isinstance(arg, _NoTruth) for arg in term.args):
         return term
     args = [_substitute(arg, effect, memo) for arg in term.args]
+    if all(new is old for new, old in zip(args, term.args, strict=True)):
+        return term
     return rebuild(term.op, args)
 
 

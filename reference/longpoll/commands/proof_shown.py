@@ -60,6 +60,7 @@ def worlds(policy: str, found: Sequence[WorldProof]) -> dict[str, Any]:
                 "aspects": sorted(each.world.aspects),
                 "seconds": round(each.found.proof.seconds, 3),
                 "cutoff": each.found.cutoff,
+                "proved_at": each.found.proved_at,
                 "why_not": each.found.why_not,
                 "verdict": each.whole,
                 "verdicts": {name: each.found.proof.verdict(name) for name in each.found.proof.needed},
@@ -155,7 +156,8 @@ def _world(bounds: Bounds) -> str:
 
 def _show_cutoff(found: AnyProof) -> None:
     if found.cutoff is not None:
-        out.print(f"what is proved for 1 to {found.cutoff} requests is proved for any number")
+        numbers = ", ".join(str(each) for each in found.proved_at[:-1])
+        out.print(f"what is proved for {numbers} and {found.cutoff} requests is proved for any number")
     elif found.why_not is not None:
         out.print(styled("[yellow]no proof for any number: {}[/]", found.why_not), soft_wrap=True)
 

@@ -67,10 +67,10 @@ class Obligation:
 
 @frozen
 class Proof:
-    """The result for one policy. `needed` are the names of the properties it is about, in the law's order."""
+    """The result for one policy. `stated` are the properties it is about, in the law's order."""
 
     model: Model
-    needed: tuple[str, ...]
+    stated: tuple[Property, ...]
     seconds: float
     obligations: tuple[Obligation, ...]
     given_up: Mapping[str, Outcome]
@@ -84,10 +84,14 @@ class Proof:
         return "refuted" if last.token is not None else "unknown"
 
     @property
+    def needed(self) -> tuple[str, ...]:
+        """Names of the properties it is about."""
+        return tuple(item.name for item in self.stated)
+
+    @property
     def by_construction(self) -> tuple[str, ...]:
         """Those of the needed properties that the text leaves nothing to say here: true, and not for being proved."""
-        folded = {item.name for item in properties_of(self.model) if item.by_construction}
-        return tuple(name for name in self.needed if name in folded)
+        return tuple(item.name for item in self.stated if item.by_construction)
 
     @property
     def whole(self) -> Answer:
@@ -182,8 +186,7 @@ def prove_model(
     for name, refutation in runs.search(model.bounds.requests, open_names, made).items():
         case.add_run(name, refutation)
     given_up = {item.name: _why(made, item) for item in helping if item not in made.kept}
-    needed_names = tuple(item.name for item in needed)
-    return Proof(model, needed_names, time.perf_counter() - began, tuple(case.rows), given_up)
+    return Proof(model, needed, time.perf_counter() - began, tuple(case.rows), given_up)
 
 
 def _inductive_of(model: Model) -> list[Property]:

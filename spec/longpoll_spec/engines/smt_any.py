@@ -1,10 +1,11 @@
-"""Proof for any number of requests: a cutoff, found in the text of the law, and the proof for each number up to it.
+"""Proof for any number of requests: a cutoff, found in the text of the law, and the proof at it and at the least numbers.
 
 Each question of a proof by induction asks for a state: some statements hold in it, a step is enabled, and the step
 breaks a statement. The question names at most two requests, who acts and whom the statement is about, and speaks of
 the rest by quantifiers only (`smt_any_rest`). If any number of requests has such a state, take away every request that
-is neither named nor the witness of a quantifier: what is left is such a state of the law with fewer requests. So where
-no number up to named + witnesses has one, no number has. Why this is sound, and what of it is checked:
+is neither named nor the witness of a quantifier: what is left is such a state of the law with fewer requests. A request
+that is not named can also be doubled, for requests are not compared. So where neither the cutoff, named + witnesses, has
+one, nor a number so small that all may be named, no number has. Why this is sound, and what of it is checked:
 docs/decisions/0008-any-number.md.
 
 Leaves out what cannot be read so: it is unknown, never proved.
@@ -72,11 +73,18 @@ class Statements:
 
 @frozen
 class AnyProof:
-    """A proof for any number. `cutoff` requests are enough; None, and a reason, where the text does not allow it."""
+    """A proof for any number. `proved_at` has the numbers of requests that are enough; none, and a reason, where the text
+    does not allow it.
+    """
 
     proof: Proof
-    cutoff: int | None
+    proved_at: tuple[int, ...]
     why_not: str | None = None
+
+    @property
+    def cutoff(self) -> int | None:
+        """The greatest of these numbers."""
+        return max(self.proved_at, default=None)
 
 
 def statements_of(model_of: ModelOf, requests: int, world: Bounds = PLAIN) -> Statements:
@@ -113,9 +121,10 @@ def prove_any(
     broken = list(_runs(make, world, [name for name in few.needed if few.verdict(name) != "proved"], **limits))
     left = [item.name for item in needed if item.name not in {row.property_name for row in broken if row.token}]
     by_size: list[Mapping[tuple[str, StepName], Outcome]] = []
-    cutoff, why_not = None, None
+    proved_at: tuple[int, ...] = ()
+    why_not = None
     try:
-        by_size, cutoff = _up_to_cutoff(make, read, left, timeout_s, report) if left else ([], None)
+        by_size, proved_at = _at_each(make, read, left, timeout_s, report) if left else ([], ())
     except NotUniformError as error:
         why_not = str(error)
     rows = _joined(by_size)
@@ -127,36 +136,40 @@ def prove_any(
     tried = read.helping if left else ()
     given_up = {item.name: Outcome("unknown") for item in tried if item.name not in shown}
     seconds = time.perf_counter() - began
-    proof = Proof(read.model, tuple(item.name for item in needed), seconds, tuple(rows), given_up)
-    return AnyProof(proof, cutoff, why_not)
+    proof = Proof(read.model, needed, seconds, tuple(rows), given_up)
+    return AnyProof(proof, proved_at, why_not)
 
 
-def _up_to_cutoff(
+def _at_each(
     make: ModelOf, read: Statements, needed: Sequence[str], timeout_s: float, report: Report | None
-) -> tuple[list[Mapping[tuple[str, StepName], Outcome]], int]:
-    """The outcomes at each number of requests from one to the cutoff, with the same inductive statements at each."""
+) -> tuple[list[Mapping[tuple[str, StepName], Outcome]], tuple[int, ...]]:
+    """The outcomes at each number of requests that is needed, and these numbers; the same statements are inductive at each.
+
+    The law is compared with itself at every number up to the cutoff.
+    """
     say = report or (lambda _text: None)
     kept = {item.name for item in read.candidates}
     rests = Rests(READ)
     while True:
         say("how many requests are enough")
-        cutoff = cutoff_of(read, kept, rests)
-        found, before = [], kept
+        numbers = numbers_of(read, kept, rests)
+        cutoff, found, before = numbers[-1], [], kept
         for requests in range(1, cutoff + 1):
             smaller = statements_of(make, requests, read.model.bounds)
             compare(read, smaller, rests)
-            say(f"{requests} of {cutoff} requests")
-            outcomes, kept = _at(smaller, kept, needed, timeout_s)
-            found.append(outcomes)
+            if requests in numbers:
+                say(f"{requests} of {cutoff} requests")
+                outcomes, kept = _at(smaller, kept, needed, timeout_s)
+                found.append(outcomes)
         if kept == before:
-            return found, cutoff
+            return found, numbers
 
 
 def _at(
     law: Statements, wanted: set[str], needed: Sequence[str], timeout_s: float
 ) -> tuple[Mapping[tuple[str, StepName], Outcome], set[str]]:
     """The outcomes at one number of requests, and which of the wanted statements are inductive there."""
-    # The law read is symmetric (`cutoff_of`), and this is what is left of it with fewer requests (`compare`).
+    # The law read is symmetric (`numbers_of`), and this is what is left of it with fewer requests (`compare`).
     prover: Prover = prover_of(law.model, law.all, timeout_s, symmetric=True)
     made = induction(prover, [item for item in law.candidates if item.name in wanted])
     kept = {item.name for item in made.kept}
@@ -197,9 +210,12 @@ def _runs(
     if depth_max >= DEPTH_MAX:
         found.update(_explored(make, world, names, report))
     for smaller in worlds_within(world):
+        open_names = [name for name in names if name not in found or found[name].token is None]
+        if not open_names:
+            break
         model = make(attrs.evolve(smaller, requests=REQUESTS_IN_RUNS))
         stated = {item.name for item in properties_of(model)}
-        left = [name for name in names if name in stated and (name not in found or found[name].token is None)]
+        left = [name for name in open_names if name in stated]
         if left:
             limits: dict[str, Any] = {"timeout_s": timeout_s, "depth_max": depth_max}
             small = prove_model(model, names=left, **limits, report=report, smaller=make)
@@ -281,8 +297,12 @@ def _said(
             yield f"{name} after {action.label}", (*actors, *_slot(name)), mine, theirs
 
 
-def cutoff_of(read: Statements, kept: Iterable[str], rests: Rests) -> int:
-    """The greatest number of requests that a question needs: those it names and the witnesses of its quantifiers.
+def numbers_of(read: Statements, kept: Iterable[str], rests: Rests) -> tuple[int, ...]:
+    """The numbers of requests at which a proof is one for any number, in order; the last is the cutoff.
+
+    The cutoff is the greatest number that a question needs: the requests it names and the witnesses of its quantifiers.
+    With fewer a request that is not named can be doubled, up to the cutoff, where there is one: so what is left are the
+    numbers at which a question may name them all.
 
     Raises `NotUniformError` if a question speaks of the rest otherwise, or needs more than `CUTOFF_MAX`.
     """
@@ -290,17 +310,18 @@ def cutoff_of(read: Statements, kept: Iterable[str], rests: Rests) -> int:
         raise NotUniformError("requests are not interchangeable")
     assumed = [item.here for item in read.candidates if item.name in set(kept)]
     standing: dict[frozenset[int], set[Witness]] = {}
-    greatest = 1
+    cutoff = 1
     for named, helps, harms in _questions(read, kept):
         rest = rests.but(*named)
         if named not in standing:
             standing[named] = {found for each in assumed for found in rest.witnesses(each, 1)}
         witnesses = standing[named] | rest.witnesses(helps, 1) | rest.witnesses(harms, -1)
         # One of the rest stays in any case: what is said of each of them without naming it needs one to be said of.
-        greatest = max(greatest, len(named) + max(1, len(witnesses)))
-    if greatest > CUTOFF_MAX:
-        raise NotUniformError(f"{greatest} requests would be needed, more than {CUTOFF_MAX}")
-    return greatest
+        cutoff = max(cutoff, len(named) + max(1, len(witnesses)))
+    if cutoff > CUTOFF_MAX:
+        raise NotUniformError(f"{cutoff} requests would be needed, more than {CUTOFF_MAX}")
+    all_named = max((len(named) for named in standing), default=0)
+    return tuple(sorted({*range(1, all_named + 1), cutoff}))
 
 
 def _questions(read: Statements, kept: Iterable[str]) -> Iterator[tuple[frozenset[int], Bool, Bool]]:

@@ -40,9 +40,8 @@ class Frame:
 
     def meaning(self, term: Term) -> Any:
         """The term's z3 expression at this moment."""
-        for node in nodes(term):
-            if id(node) not in self.known:
-                self.known[id(node)] = (node, self._meaning(node))
+        for node in nodes(term, done=self.known):
+            self.known[id(node)] = (node, self._meaning(node))
         return self.known[id(term)][1]
 
     def _meaning(self, node: Term) -> Any:

@@ -5,7 +5,7 @@ only the questions about these can come out otherwise. One that fails while ever
 as well: the property it belongs to is proved no more, whatever else is given up, and no other need be asked. Where only
 statements of the strengthening fail, the induction is made anew, for the properties may not need them.
 
-A proof for any number of requests is one for each number up to a cutoff, which is more than eight: it falls where the
+A proof for any number of requests is one for a cutoff that is more than eight, so for fewer as well: it falls where the
 one for two requests or the one for eight does. Where neither does it is told to stand, and not asked further: a proof
 that is said to stand and does not accuses nobody. Leaves out runs: what is not proved is not refuted here.
 """
