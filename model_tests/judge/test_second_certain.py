@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from model_tests.judge.second.compare import judge_it
+from model_tests.judge.second.edges import gone, pull
 from model_tests.judge.second.judge import weigh
 from model_tests.judge.second.observer import History
 from model_tests.judge.second.parts import Told
-from model_tests.judge.test_second_smallest import acknowledged, agreed, deleted, history, pull, shown, watched
+from model_tests.judge.second.smallest import acknowledged, agreed, shown, strictly, watched
 
 BACK = [{"at": 9_000, "event": "blocked", "connection": "8", "direction": "answers"}]
 """The clock was ahead until here."""
@@ -42,7 +43,7 @@ GOOD = pull(900, "1-9", 2, 19, end=2)
         ("2-2", [*shown(30, 1), *shown(40, 2)], "invalid"),  # who stands inside sees every request
         ("2-1", [], "invalid"),
         ("2-2", [], "unknown"),  # somebody may have deleted the topic, and not through this observer
-        ("2-2", deleted(55), "valid"),
+        ("2-2", gone(55), "valid"),
     ],
 )
 def test_offset_zero_given_twice(second: str, told: list[Told], verdict: str, tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_offset_zero_given_twice(second: str, told: list[Told], verdict: str, tm
     last = pull(9_000, "1-9", 1, 19, end=1) if verdict == "valid" else pull(900, "1-9", 2, 19, end=2)
     last = last if not told or verdict == "valid" else pull(900, "1-9", len(told) // 2, 19, end=len(told) // 2)
     events = sorted([*sends, *told, *firsts], key=lambda event: float(event["at"]))
-    one = history(watched(10, 9_900, events, last), policy="")
+    one = strictly(watched(10, 9_900, events, last), policy="")
     assert agreed(one, tmp_path) == verdict
     assert violated(one, tmp_path / "again") >= ({"log.acknowledged.once"} if verdict == "invalid" else set())
 
@@ -66,14 +67,14 @@ def test_what_compares_no_moments_stands_though_the_clock_was_set_back(clause: s
     hold = {"at": 50.5, "event": "hold", "topic": "T", "queue": 0, "request": "1-2"}
     held = [hold] if clause == "pull.hold.allowed" else []
     told = watched(10, 9_900, BACK, [asked], held, [answer])
-    assert violated(history(told, policy=""), tmp_path) == {clause}
+    assert violated(strictly(told, policy=""), tmp_path) == {clause}
 
 
 def test_what_compares_no_moments_is_not_hidden_by_what_does(tmp_path: Path) -> None:
     """An answer that was told before its request, by a clock that was set back, and has the wrong end."""
     asked, answer = pull(50, "1-2", 1, 0, end=2, took=-20)
     told = watched(10, 9_900, BACK, [asked, answer | {"offsets": [0, 1]}])
-    assert violated(history(told, policy=""), tmp_path) == {"pull.found.from_asked"}
+    assert violated(strictly(told, policy=""), tmp_path) == {"pull.found.from_asked"}
 
 
 @pytest.mark.parametrize(("hole_ms", "verdict"), [(20, "invalid"), (150, "unknown")])
@@ -83,7 +84,7 @@ def test_an_append_lies_between_its_send_and_its_acknowledgement(hole_ms: int, v
     inside = [{"at": 120, "event": "append", "topic": "T", "queue": 1, "queue_offset": 0}]
     rest = [*inside, *sent(140, "2-1"), *acknowledged(160, 0, "2-1")]
     told = watched(10, 900, sorted([*hole, *rest], key=lambda event: float(event["at"])))
-    assert agreed(history(told, policy=""), tmp_path) == verdict
+    assert agreed(strictly(told, policy=""), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("later_ms", "verdict"), [(500, "unknown"), (9_000, "invalid")])
@@ -95,21 +96,21 @@ def test_a_hole_may_hide_a_deletion_that_takes_effect_after_it(later_ms: int, ve
         for place in range(2)
     ]
     told = watched(10, later_ms + 900, [first], appends)
-    assert agreed(history(told, policy=""), tmp_path) == verdict
+    assert agreed(strictly(told, policy=""), tmp_path) == verdict
 
 
 @pytest.mark.parametrize("field", ["topic", "queue"])
 def test_an_acknowledgement_without_its_place_is_damage(field: str, tmp_path: Path) -> None:
     """Nothing is concluded from it, and it was not acknowledged elsewhere."""
     told = [{name: value for name, value in one.items() if name != field} for one in acknowledged(50, 0, "2-1")]
-    assert agreed(history(watched(10, 990, sent(40, "2-1"), told, GOOD)), tmp_path) == "unknown"
+    assert agreed(strictly(watched(10, 990, sent(40, "2-1"), told, GOOD)), tmp_path) == "unknown"
 
 
 @pytest.mark.parametrize(("queue", "verdict"), [(0, "unknown"), (1, "unknown")])
 def test_an_identifier_that_came_twice_is_told(queue: int, verdict: str, tmp_path: Path) -> None:
     """Be it in another queue: which of both was answered nobody knows."""
     told = watched(10, 990, [*pull(50, "1-2", 0, 19, end=0)], sent(40, "1-2", queue))
-    assert agreed(history(told, policy=""), tmp_path) == verdict
+    assert agreed(strictly(told, policy=""), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("until_ms", "verdict"), [(4_000, "valid"), (7_000, "unknown"), (21_000, "invalid")])
@@ -121,8 +122,8 @@ def test_a_19_before_the_end_is_excused_by_a_stop_that_is_one(until_ms: int, ver
     closed = close if verdict != "invalid" else []
     log = [event for end in (1, 2, 3) for event in shown(20 + end, end)]
     told = watched(10, until_ms, log, [asked], stop, [answer | {"offset_max": 3}], closed)
-    found = judge_it(history(told), tmp_path)
-    assert found.verdict == weigh(*_parts(history(told))).verdict
+    found = judge_it(strictly(told), tmp_path)
+    assert found.verdict == weigh(*_parts(strictly(told))).verdict
     assert any(reason.startswith("pull.none.at_end") for reason in found.reasons) == (verdict != "valid")
 
 
@@ -137,7 +138,7 @@ def test_a_queue_whose_end_nobody_tells_is_seen_from_outside(inner: list[Told], 
     asked, answer = pull(50, "1-1", 0, 0, end=1)
     high = answer | {"offset_max": (1 << 59) if not inner else 1}
     told = watched(10, 990, other, inner, [asked, high], pull(60, "1-2", 1, 19, end=1))
-    found = violated(history(told, policy=""), tmp_path)
+    found = violated(strictly(told, policy=""), tmp_path)
     assert found == ({"pull.max.never_falls"} if verdict == "invalid" else set())
 
 
@@ -147,7 +148,7 @@ def test_answers_that_name_no_queue_are_of_several(tmp_path: Path) -> None:
     events = [one, high, other | {"queue": 1}, low]
     for answer in (high, low):
         del answer["queue"], answer["topic"]
-    assert agreed(history(watched(10, 990, events), policy=""), tmp_path) == "valid"
+    assert agreed(strictly(watched(10, 990, events), policy=""), tmp_path) == "valid"
 
 
 def test_an_exchange_reaches_as_far_as_both_of_its_events(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_an_exchange_reaches_as_far_as_both_of_its_events(tmp_path: Path) -> Non
     hole = [{"at": 300, "event": "lost", "lost_count": 1}]
     first = acknowledged(299, 3, "2-2")
     told = watched(10, 900, first, hole, sent(400, "2-1"), acknowledged(410, 2, "2-1"), sent(420, "2-2"))
-    assert "send.sequential" not in violated(history(told, policy=""), tmp_path)
+    assert "send.sequential" not in violated(strictly(told, policy=""), tmp_path)
 
 
 STEPS = ("take", "keep", "expire", "run", "stop")
@@ -180,7 +181,7 @@ def test_what_is_done_with_a_pull_is_done_while_it_waits(  # noqa: PLR0917 - a t
     asked, answer = pull(50, "1-2", 0, 19, end=0, took=30, may_hold=may_hold, timeout_ms=30)
     about = {"at": at, "event": step, "topic": "T", "queue": 0, "request": name}
     events = sorted([asked, answer, about, *sent(20, "2-1")], key=lambda event: float(event["at"]))
-    one = history(watched(10, 900, events))
+    one = strictly(watched(10, 900, events))
     if clause == "evidence.not_judged":
         found = judge_it(one, tmp_path)
         assert agreed(one, tmp_path / "again") == "unknown"
@@ -194,7 +195,7 @@ def test_a_recheck_may_come_after_the_answer(tmp_path: Path) -> None:
     """Who held the pull looks once more, whoever has answered it meanwhile."""
     asked, answer = pull(50, "1-2", 0, 19, end=0, took=30, may_hold=True, timeout_ms=30)
     late = {"at": 90, "event": "recheck", "topic": "T", "queue": 0, "request": "1-2", "visible_end": 0}
-    assert agreed(history(watched(10, 900, [asked, answer, late])), tmp_path) == "valid"
+    assert agreed(strictly(watched(10, 900, [asked, answer, late])), tmp_path) == "valid"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_an_acknowledgement_of_a_send_that_nobody_made_is_told(
     asked = [event for each in sends for event in sent(20, each)]
     extra = acknowledged(31, 1, "2-1" if sends else "") if name != "2-1" else []
     told = watched(10, 990, asked, acknowledged(30, 0, name), extra, pull(900, "1-9", 2, 19, end=2))
-    assert agreed(history(told, policy=""), tmp_path) == verdict
+    assert agreed(strictly(told, policy=""), tmp_path) == verdict
 
 
 @pytest.mark.parametrize("event", ["take", "hold", ""])
@@ -220,7 +221,7 @@ def test_nothing_is_concluded_from_a_damaged_answer(damage: dict[str, None], eve
     early = [damaged | {"at": 40, "connection": "7"}] if not event else [damaged | {"at": 60}]
     step = [{"at": 70, "event": event, "topic": "T", "queue": 0, "request": "1-2"}] if event else []
     events = sorted([asked, *early, *step, answer], key=lambda each: float(each["at"]))
-    one = history(watched(10, 900, events), policy="")
+    one = strictly(watched(10, 900, events), policy="")
     found = judge_it(one, tmp_path)
     assert (found.verdict, found.violated) == ("unknown", frozenset())
     assert weigh(one.meta, one.events).verdict == "unknown"
@@ -232,7 +233,7 @@ def test_an_append_of_another_life_does_not_vouch_for_a_tag(tag: str, verdict: s
     first = [one | {"tag": "a"} for one in shown(50, 1)[:1]] + shown(50, 1)[1:]
     told = [one | {"tag": tag} for one in acknowledged(55, 0)]
     later = [one | {"tag": "b"} for one in shown(7_000, 1)[:1]] + shown(7_000, 1)[1:]
-    one = history(watched(10, 9_900, first, told, deleted(60), later, pull(9_000, "1-9", 1, 19, end=1)), policy="")
+    one = strictly(watched(10, 9_900, first, told, gone(60), later, pull(9_000, "1-9", 1, 19, end=1)), policy="")
     assert agreed(one, tmp_path) == verdict
 
 
@@ -242,7 +243,7 @@ def test_an_answer_of_a_pull_is_none_to_a_question(tmp_path: Path) -> None:
     question = {"at": 50, "event": "request_received", "code": 14, **place}
     told = {"at": 60, "event": "answer_sent", "code": 0, "offset": 0, **place}
     _asked, other = pull(30, "2-1", 0, 0, end=1)
-    one = history(watched(10, 900, [other, question, told]), policy="")
+    one = strictly(watched(10, 900, [other, question, told]), policy="")
     assert agreed(one, tmp_path) == "unknown"
 
 
@@ -253,7 +254,7 @@ def test_a_name_of_a_connection_may_come_again(closes: list[int], verdict: str, 
     other = [one | {"connection": "7"} for one in pull(60, "7-1", 0, 19, end=0)]
     gone = [{"at": at, "event": "connection_closed", "connection": "1"} for at in closes]
     events = sorted([asked, *other, *gone], key=lambda event: float(event["at"]))
-    assert agreed(history(watched(10, 900, events), policy=""), tmp_path) == verdict
+    assert agreed(strictly(watched(10, 900, events), policy=""), tmp_path) == verdict
 
 
 def test_an_append_of_an_earlier_life_fills_no_gap(tmp_path: Path) -> None:
@@ -262,5 +263,5 @@ def test_an_append_of_an_earlier_life_fills_no_gap(tmp_path: Path) -> None:
         {"at": at, "event": "append", "topic": "T", "queue": 0, "queue_offset": offset}
         for at, offset in ((50, 1), (9_000, 0), (9_001, 2))
     ]
-    told = watched(10, 9_900, appends[:1], deleted(60), appends[1:])
-    assert violated(history(told, policy=""), tmp_path) == {"log.append.gapless"}
+    told = watched(10, 9_900, appends[:1], gone(60), appends[1:])
+    assert violated(strictly(told, policy=""), tmp_path) == {"log.append.gapless"}

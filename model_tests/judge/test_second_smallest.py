@@ -5,75 +5,15 @@ Each history is the smallest on which the judge once said more than its evidence
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 
 import pytest
 from model_tests.judge.second.compare import judge_it
+from model_tests.judge.second.edges import MONOTONIC, SETTABLE, gone, pull
 from model_tests.judge.second.judge import weigh
 from model_tests.judge.second.observer import History
 from model_tests.judge.second.parts import MS, Told
-
-SETTABLE, MONOTONIC = "unix", "monotonic"
-
-
-def history(*sources: list[Told], clock: str = MONOTONIC, policy: str = "strict") -> History:
-    """A history of sources `b#0`, `b#1`, ... of the broker `b`; an event's `at` is its moment in ms."""
-    declared, events = [], []
-    for number, told in enumerate(sources):
-        name = f"b#{number}"
-        declared.append({"name": name, "clock": clock, "offset_ns": 0, "uncertainty_ns": 0})
-        for sequence, one in zip(count(), told):
-            moment = {"after_ns": int(one["at"] * MS), "before_ns": int(one["at"] * MS) + 1}
-            fields = {key: value for key, value in one.items() if key != "at"}
-            events.append({"source": name, "broker": "b", "sequence": sequence, **moment, **fields})
-    return History({"format_version": 1, "policy": policy, "sources": declared}, tuple(events))
-
-
-def watched(begin: float, end: float, *events: list[Told]) -> list[Told]:
-    """All that one source tells, with its beginning and its end."""
-    inner = [one for several in events for one in several]
-    return [{"at": begin, "event": "source_started"}, *inner, {"at": end, "event": "source_stopped"}]
-
-
-def pull(at: float, name: str, offset: int, code: int, *, end: int, took: float = 1, **fields: object) -> list[Told]:
-    """A pull that may not be held, and its answer."""
-    place = {"topic": "T", "queue": 0, "request": name, "connection": "1"}
-    offsets = {"offsets": list(range(offset, end))} if code == 0 else {}
-    asked = {"code": 11, "offset": offset, "count_max": 32, "expression_type": "TAG", "expression": "*", "group": "g"}
-    answer = {"code": code, "offset_next": end, "offset_min": 0, "offset_max": end, **offsets}
-    return [
-        {"at": at, "event": "request_received", **place, **asked, **fields},
-        {"at": at + took, "event": "answer_sent", **place, **answer},
-    ]
-
-
-def shown(at: float, end: int) -> list[Told]:
-    """A message was appended and made visible."""
-    return [
-        {"at": at, "event": "append", "topic": "T", "queue": 0, "queue_offset": end - 1},
-        {"at": at, "event": "make_visible", "topic": "T", "queue": 0, "visible_end": end},
-    ]
-
-
-def acknowledged(at: float, offset: int, request: str = "") -> list[Told]:
-    """A message was acknowledged."""
-    place = {"topic": "T", "queue": 0, "queue_offset": offset}
-    return [{"at": at, "event": "message_acknowledged", **place, **({"request": request} if request else {})}]
-
-
-def deleted(at: float) -> list[Told]:
-    """The topic is to be deleted."""
-    return [{"at": at, "event": "request_received", "code": 215, "topic": "T", "connection": "9"}]
-
-
-def agreed(one: History, directory: Path) -> str:
-    """What both judges say."""
-    first, second = judge_it(one, directory), weigh(one.meta, one.events)
-    assert first.verdict == second.verdict, (first, second)
-    assert first.violated <= second.violated, (first, second)
-    return first.verdict
-
+from model_tests.judge.second.smallest import acknowledged, agreed, shown, strictly, watched
 
 LOWER = pull(60, "1-2", 0, 0, end=1)
 """An answer that knows of one message, in a queue of which two are visible somewhere else."""
@@ -84,30 +24,30 @@ def test_two_clocks_that_may_be_set_have_no_order(clock: str, verdict: str, tmp_
     """The next life of a broker shows a second message; its clock was set back, so it seems to come before."""
     first = watched(50, 90, shown(51, 1), LOWER)
     second = watched(10, 40, shown(11, 1), shown(12, 2))
-    assert agreed(history(first, second, clock=clock), tmp_path) == verdict
+    assert agreed(strictly(first, second, clock=clock), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("clock", "verdict"), [(MONOTONIC, "invalid"), (SETTABLE, "unknown")])
 def test_a_step_of_milliseconds_shows_in_the_numbers_alone(clock: str, verdict: str, tmp_path: Path) -> None:
     """Set back by 30 ms between an answer and the next message, which seems to have been there before."""
     told = watched(10, 90, shown(51, 1), pull(60, "1-2", 0, 0, end=1), shown(32, 2))
-    assert agreed(history(told, clock=clock), tmp_path) == verdict
+    assert agreed(strictly(told, clock=clock), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("clock", "verdict"), [(MONOTONIC, "invalid"), (SETTABLE, "unknown")])
 def test_visible_a_while_after_its_acknowledgement_is_measured(clock: str, verdict: str, tmp_path: Path) -> None:
     """From outside a message may be invisible for 100 ms yet; a clock that was set forward makes these a second."""
     told = watched(10, 2000, acknowledged(50, 0), acknowledged(55, 1), pull(1060, "1-2", 0, 0, end=1))
-    assert agreed(history(told, clock=clock), tmp_path) == verdict
+    assert agreed(strictly(told, clock=clock), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("clock", "verdict"), [(MONOTONIC, "invalid"), (SETTABLE, "unknown")])
 def test_until_when_a_deletion_takes_effect_is_measured(clock: str, verdict: str, tmp_path: Path) -> None:
     """Long after a deletion two messages come, and an answer does not know of the second one."""
     later = (acknowledged(7_000, 0), acknowledged(7_001, 1), pull(9_000, "1-2", 0, 0, end=1))
-    told = watched(10, 9_900, acknowledged(50, 0), deleted(60), *later)
-    found = judge_it(history(told, clock=clock), tmp_path)
-    assert found.violated == weigh(*_parts(history(told, clock=clock))).violated
+    told = watched(10, 9_900, acknowledged(50, 0), gone(60), *later)
+    found = judge_it(strictly(told, clock=clock), tmp_path)
+    assert found.violated == weigh(*_parts(strictly(told, clock=clock))).violated
     assert bool(found.violated) == (verdict == "invalid")
 
 
@@ -123,7 +63,7 @@ def test_from_outside_nobody_knows_what_a_broker_does_between_two_observers(
     begin = 500 + gap_ms
     first = watched(10, 500, acknowledged(50, 0), acknowledged(60, 1))
     second = watched(begin, begin + 900, pull(begin + 300, "1-2", 0, 0, end=1))
-    assert agreed(history(first, second), tmp_path) == verdict
+    assert agreed(strictly(first, second), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("lost", "verdict"), [([], "invalid"), ([{"at": 200, "event": "lost"}], "unknown")])
@@ -131,7 +71,7 @@ def test_from_outside_a_hole_may_hide_that_nobody_read(lost: list[Told], verdict
     """An answer is late, and the client may not have read for as long: both ends of that may be among the lost."""
     asked, answer = pull(50, "1-2", 0, 19, end=0, took=400, may_hold=True, timeout_ms=20)
     events = [one | {"lost_count": 2} for one in lost]
-    assert agreed(history(watched(10, 900, [asked], events, [answer])), tmp_path) == verdict
+    assert agreed(strictly(watched(10, 900, [asked], events, [answer])), tmp_path) == verdict
 
 
 def test_a_hold_that_names_another_queue_than_its_pull_is_not_judged(tmp_path: Path) -> None:
@@ -139,7 +79,7 @@ def test_a_hold_that_names_another_queue_than_its_pull_is_not_judged(tmp_path: P
     asked, answer = pull(50, "1-2", 0, 19, end=0, took=20, may_hold=True, timeout_ms=20)
     for queue, verdict in ((0, "valid"), (1, "unknown")):
         hold = {"at": 51, "event": "hold", "topic": "T", "queue": queue, "request": "1-2"}
-        assert agreed(history(watched(10, 900, [asked, hold, answer])), tmp_path) == verdict
+        assert agreed(strictly(watched(10, 900, [asked, hold, answer])), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("field", "verdict"), [("", "valid"), ("offset", "unknown"), ("commit_offset", "unknown")])
@@ -155,7 +95,7 @@ def test_a_commit_without_its_offset_and_an_answer_without_one_are_damage(
         told = {"offset": offset} if code == 14 and field != "offset" else {}
         events.append({"at": 50 + 200 * number, "event": "request_received", "code": code, **place, **name, **asked})
         events.append({"at": 51 + 200 * number, "event": "answer_sent", "code": 0, **place, **name, **told})
-    assert agreed(history(watched(10, 900, events)), tmp_path) == verdict
+    assert agreed(strictly(watched(10, 900, events)), tmp_path) == verdict
 
 
 def test_an_answer_that_names_no_queue_is_about_its_requests(tmp_path: Path) -> None:
@@ -164,14 +104,14 @@ def test_an_answer_that_names_no_queue_is_about_its_requests(tmp_path: Path) -> 
         asked, answer = pull(900, "1-2", 0, 0, end=end)
         del answer["queue"]
         told = watched(10, 990, acknowledged(50, 0), acknowledged(55, 1), [asked, answer])
-        assert agreed(history(told), tmp_path) == verdict
+        assert agreed(strictly(told), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("offset", "verdict"), [(0, "invalid"), (3, "valid")])
 def test_an_empty_queue_is_no_excuse_for_calling_offset_zero_illegal(offset: int, verdict: str, tmp_path: Path) -> None:
     """A broker that never holds could else answer 21 at once for ever."""
     asked, answer = pull(50, "1-2", offset, 21, end=0, may_hold=True, timeout_ms=15_000)
-    assert agreed(history(watched(10, 900, [asked, answer])), tmp_path) == verdict
+    assert agreed(strictly(watched(10, 900, [asked, answer])), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(
@@ -183,16 +123,16 @@ def test_what_was_acknowledged_is_shown(until_ms: int, shown_ms: int, verdict: s
     (appended, end) = shown(50, 1)
     ends = [end | {"at": 20, "visible_end": 0}, *([end | {"at": shown_ms}] if shown_ms else [])]
     told = watched(10, until_ms, ends[:1], pull(30, "1-1", 0, 19, end=0), [appended], acknowledged(50, 0), ends[1:])
-    assert agreed(history(told), tmp_path) == verdict
+    assert agreed(strictly(told), tmp_path) == verdict
 
 
 def test_what_was_shown_before_a_deletion_is_not_what_came_after_it(tmp_path: Path) -> None:
     """The next life of the queue has a message at an offset that was visible in the one before."""
     for again, verdict in (([], "invalid"), (shown(6_000, 1)[1:], "valid")):
-        life = [*shown(20, 1), *shown(21, 2), *deleted(30), *shown(6_000, 1)[:1], *acknowledged(6_001, 0), *again]
+        life = [*shown(20, 1), *shown(21, 2), *gone(30), *shown(6_000, 1)[:1], *acknowledged(6_001, 0), *again]
         told = watched(10, 12_000, life, pull(11_900, "1-1", 2, 19 if not again else 21, end=0 if not again else 1))
         told = told if again else watched(10, 12_000, life, pull(11_900, "1-1", 0, 19, end=0))
-        assert agreed(history(told), tmp_path) == verdict
+        assert agreed(strictly(told), tmp_path) == verdict
 
 
 def test_what_was_only_appended_may_not_have_been_stored_whole(tmp_path: Path) -> None:
@@ -200,7 +140,7 @@ def test_what_was_only_appended_may_not_have_been_stored_whole(tmp_path: Path) -
     (appended, end) = shown(50, 1)
     sent = {"at": 49, "event": "request_received", "code": 10, "topic": "T", "queue": 0, "connection": "2"}
     told = watched(10, 9_000, [end | {"at": 20, "visible_end": 0}], pull(30, "1-1", 0, 19, end=0), [sent, appended])
-    assert agreed(history(told), tmp_path) == "unknown"
+    assert agreed(strictly(told), tmp_path) == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +163,7 @@ def test_who_stops_does_not_go_on(steps: list[str], until_ms: int, policy: str, 
     asked, answer = pull(50, "1-2", 0, 19, end=0, took=50, may_hold=True, timeout_ms=15_000)
     answer |= {} if "stop" in steps else {"cause": "stopped"}
     told = watched(10, until_ms, [asked], inside, [answer])
-    assert agreed(history(told, policy=policy), tmp_path) == verdict
+    assert agreed(strictly(told, policy=policy), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("end", "verdict"), [(6, "invalid"), (10, "valid")])
@@ -231,7 +171,7 @@ def test_what_was_delivered_is_visible_to_later_reads(end: int, verdict: str, tm
     """The end that the first answer tells was read before its messages; what these show holds all the same."""
     asked, answer = pull(50, "1-1", 0, 0, end=10)
     told = watched(10, 900, [asked, answer | {"offset_max": 5}], pull(60, "1-2", end, 19, end=end))
-    assert agreed(history(told, policy=""), tmp_path) == verdict
+    assert agreed(strictly(told, policy=""), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("watched_ms", "verdict"), [(2_000, "valid"), (2_200, "invalid")])
@@ -239,7 +179,7 @@ def test_a_pull_that_may_not_be_held_has_two_seconds(watched_ms: int, verdict: s
     """It is as late without an answer as with one."""
     (asked, _answer), good = pull(50, "1-2", 0, 19, end=0), pull(20, "1-1", 0, 19, end=0)
     told = watched(10, 50 + watched_ms, good, [asked])
-    assert agreed(history(told, policy=""), tmp_path) == verdict
+    assert agreed(strictly(told, policy=""), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("took_ms", "verdict"), [(2_000, "valid"), (2_200, "invalid")])
@@ -248,7 +188,7 @@ def test_a_question_for_an_offset_has_two_seconds(took_ms: int, verdict: str, tm
     about = {"topic": "T", "queue": 0, "connection": "2", "request": "2-1"}
     asked = {"at": 50, "event": "request_received", "code": 14, "group": "g", **about}
     answer = {"at": 50 + took_ms, "event": "answer_sent", "code": 0, "offset": 0, **about}
-    assert agreed(history(watched(10, 3_000, [asked, answer])), tmp_path) == verdict
+    assert agreed(strictly(watched(10, 3_000, [asked, answer])), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("committed", "verdict"), [(3, "valid"), (2, "invalid")])
@@ -262,7 +202,7 @@ def test_a_pull_that_is_refused_in_the_end_may_have_committed(committed: int, ve
         name = {"request": f"2-{number}"}
         events.append({"at": at, "event": "request_received", "code": 14, **place, **name})
         events.append({"at": at + 1, "event": "answer_sent", "code": 0, "offset": offset, **place, **name})
-    assert agreed(history(watched(10, 900, [*events[:2], asked, *events[2:], refused])), tmp_path) == verdict
+    assert agreed(strictly(watched(10, 900, [*events[:2], asked, *events[2:], refused])), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("tag", "verdict"), [("", "unknown"), ("a", "unknown")])
@@ -272,30 +212,30 @@ def test_an_append_of_an_earlier_life_tells_no_tag(tag: str, verdict: str, tmp_p
     first[1]["tag"] = "b"
     hole = [{"at": 7_000, "event": "lost", "lost_count": 1}]
     later = [acknowledged(7_001, 0)[0] | ({"tag": tag} if tag else {})]
-    told = watched(10, 9_900, first, deleted(60), hole, later, pull(9_000, "1-2", 0, 0, end=1))
-    assert agreed(history(told), tmp_path) == verdict
+    told = watched(10, 9_900, first, gone(60), hole, later, pull(9_000, "1-2", 0, 0, end=1))
+    assert agreed(strictly(told), tmp_path) == verdict
 
 
 def test_a_message_that_came_while_its_topic_was_deleted_may_be_there(tmp_path: Path) -> None:
     """It was appended two milliseconds after the deletion was asked for: before it took effect, or after."""
     later = (shown(7_000, 2), pull(9_000, "1-2", 0, 0, end=2))
-    told = watched(10, 9_900, shown(50, 1), deleted(60), shown(62, 1), *later)
-    assert agreed(history(told), tmp_path) == "valid"
+    told = watched(10, 9_900, shown(50, 1), gone(60), shown(62, 1), *later)
+    assert agreed(strictly(told), tmp_path) == "valid"
 
 
 def test_an_answer_without_a_code_is_damage_and_no_second_answer(tmp_path: Path) -> None:
     """Another event that was given the name of an answer makes nobody answer twice."""
     asked, answer = pull(50, "1-2", 0, 19, end=0)
     damaged = {"at": 52, "event": "answer_sent", "topic": "T", "queue": 0, "request": "1-2"}
-    assert agreed(history(watched(10, 900, [asked, answer, damaged])), tmp_path) == "unknown"
+    assert agreed(strictly(watched(10, 900, [asked, answer, damaged])), tmp_path) == "unknown"
 
 
 @pytest.mark.parametrize(("at", "verdict"), [(20, "early"), (51.5, "invalid")])
 def test_nothing_is_held_before_it_came(at: float, verdict: str, tmp_path: Path) -> None:
     """A hold that lies before the receipt of its pull says nothing of the time in between."""
     events: list[Told] = []
-    for name, came, gone in (("1-1", 15, 40), ("1-2", 51, 90)):
-        asked, answer = pull(came, name, 0, 19, end=0, took=gone - came, may_hold=True, timeout_ms=gone - came)
+    for name, came, left in (("1-1", 15, 40), ("1-2", 51, 90)):
+        asked, answer = pull(came, name, 0, 19, end=0, took=left - came, may_hold=True, timeout_ms=left - came)
         hold = {"at": came + 0.5 if name == "1-1" else at, "event": "hold", "topic": "T", "queue": 0, "request": name}
         events += [asked, hold, answer]
     asked, answer = pull(52, "1-3", 0, 19, end=0, took=38, may_hold=True, timeout_ms=38)
@@ -303,7 +243,7 @@ def test_nothing_is_held_before_it_came(at: float, verdict: str, tmp_path: Path)
     if verdict == "invalid":
         events += [asked, third, answer]
     events.sort(key=lambda event: float(event["at"]))
-    one = history(watched(10, 900, events))
+    one = strictly(watched(10, 900, events))
     one.meta["sources"][0]["hold_limit"] = 1
     one_broken = {"early": "pull.hold.after_request", "invalid": "hold.limit.kept"}[verdict]
     assert agreed(one, tmp_path / "history") == "invalid"
@@ -328,7 +268,7 @@ def test_a_clock_that_is_not_known_orders_and_measures_nothing(
     declares: dict[str, object] | None, told: list[Told], verdict: str, tmp_path: Path
 ) -> None:
     """Nor does one whose declaration cannot be read; what rests on identity alone still convicts."""
-    one = history(watched(10, 9_000, told), policy="")
+    one = strictly(watched(10, 9_000, told), policy="")
     (source,) = one.meta["sources"]
     one.meta["sources"] = [] if declares is None else [source | declares]
     assert agreed(one, tmp_path) == ("invalid" if declares == {} else verdict)
@@ -361,7 +301,7 @@ def exchanges(asked: list[Exchange]) -> History:
         if said != NEVER:
             answer = {"code": -said} if said < 0 else {"code": 0, **({"offset": said} if code % 1_000 == ASKS else {})}
             where.append({"at": at + 1, "event": "answer_sent", **answer, **place, **name})
-    return history(*(watched(10, 9_000, one) for one in told if one or one is told[0]))
+    return strictly(*(watched(10, 9_000, one) for one in told if one or one is told[0]))
 
 
 OFFSETS: dict[str, tuple[str, list[Exchange]]] = {
@@ -413,12 +353,12 @@ def test_a_deletion_without_a_broker_is_of_the_one_that_its_source_tells_of(
     own: Told, beside: Told, verdict: str, tmp_path: Path
 ) -> None:
     """Of one whose source tells of several nobody knows which; the queue is empty after it, and was not before."""
-    gone = deleted(500)[0] | {"broker": ""} | own
+    deletion = gone(500)[0] | {"broker": ""} | own
     other = [one | beside for one in acknowledged(40, 0)]
-    told = watched(10, 9_900, other, acknowledged(50, 1), [gone], pull(7_000, "1-2", 0, 19, end=0))
-    found = judge_it(history(told, policy=""), tmp_path).verdict
+    told = watched(10, 9_900, other, acknowledged(50, 1), [deletion], pull(7_000, "1-2", 0, 19, end=0))
+    found = judge_it(strictly(told, policy=""), tmp_path).verdict
     assert found == verdict
-    assert weigh(*_parts(history(told, policy=""))).verdict == found
+    assert weigh(*_parts(strictly(told, policy=""))).verdict == found
 
 
 @pytest.mark.parametrize(("code", "verdict"), [(14, "valid"), (15, "invalid")])
@@ -432,7 +372,7 @@ def test_a_question_commits_nothing(code: int, verdict: str, tmp_path: Path) -> 
         told = {"offset": 1} if asked == 14 else {}
         events.append({"at": at, "event": "request_received", "code": asked, **place, **name, **carried})
         events.append({"at": at + 1, "event": "answer_sent", "code": 0, **place, **name, **told})
-    assert agreed(history(watched(10, 900, events)), tmp_path) == verdict
+    assert agreed(strictly(watched(10, 900, events)), tmp_path) == verdict
 
 
 @pytest.mark.parametrize(("wide_ms", "verdict"), [(10, "valid"), (200, "unknown")])
@@ -443,7 +383,7 @@ def test_a_pull_without_answer_may_be_due_by_the_width_of_its_interval(
     """The record ends a little before its deadline, or a little more than is allowed after it: nobody knows."""
     due_ms = 1_000 if may_hold else 2_000
     asked, _answer = pull(3_000, "1-2", 0, 19, end=0, may_hold=may_hold, timeout_ms=1_000)
-    one = history(watched(10, 3_000 + due_ms, pull(60, "1-9", 0, 19, end=0), [asked]), policy="")
+    one = strictly(watched(10, 3_000 + due_ms, pull(60, "1-9", 0, 19, end=0), [asked]), policy="")
     one.events[3]["after_ns"] -= wide_ms * MS
     assert agreed(one, tmp_path) == verdict
 
@@ -452,8 +392,8 @@ def test_an_answer_to_nobody_knows_whom_leaves_a_hole(tmp_path: Path) -> None:
     """It may be the one that is missing."""
     asked, answer = pull(60, "1-2", 0, 19, end=0)
     nameless = {name: value for name, value in answer.items() if name != "request"}
-    assert agreed(history(watched(10, 9_000, [asked, nameless])), tmp_path) == "unknown"
-    assert agreed(history(watched(10, 9_000, [asked])), tmp_path) == "invalid"
+    assert agreed(strictly(watched(10, 9_000, [asked, nameless])), tmp_path) == "unknown"
+    assert agreed(strictly(watched(10, 9_000, [asked])), tmp_path) == "invalid"
 
 
 @pytest.mark.parametrize(("wide_ms", "verdict"), [(100, "valid"), (2_200, "unknown")])
@@ -462,6 +402,6 @@ def test_a_pull_that_may_not_be_held_may_be_late_by_the_width_of_its_interval(
 ) -> None:
     """It was received 2.2 s before its answer, or a moment: nobody knows."""
     asked, answer = pull(3_000, "1-2", 0, 19, end=0)
-    one = history(watched(10, 4_000, [asked, answer]))
+    one = strictly(watched(10, 4_000, [asked, answer]))
     one.events[1]["after_ns"] -= wide_ms * MS
     assert agreed(one, tmp_path) == verdict

@@ -5,6 +5,7 @@ Leaves out these histories (`edges_offsets`, `edges_queues`), and what is done w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from attrs import field, frozen
@@ -15,6 +16,22 @@ MONOTONIC, SETTABLE = "monotonic", "unix"
 BEGIN_MS, END_MS = 10, 30_000
 QUEUE: Final[Told] = {"topic": "T", "queue": 0}
 LOST: Final[Told] = {"event": "lost", "lost_count": 2}
+
+
+def history(
+    *sources: Sequence[Told], name: str = "b", clock: str = MONOTONIC, policy: str = "", declared: Told | None = None
+) -> History:
+    """A history of the sources `b#0`, `b#1`, ... of the broker `b`; an event's `at` is its moment in ms."""
+    headers: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    for number, told in enumerate(sources):
+        source = f"{name}#{number}"
+        headers.append({"name": source, "clock": clock, "offset_ns": 0, "uncertainty_ns": 0, **(declared or {})})
+        for sequence, one in enumerate(told):
+            moment = {"after_ns": int(one["at"] * MS), "before_ns": int(one["at"] * MS) + 1}
+            fields = {key: value for key, value in one.items() if key != "at"}
+            events.append({"source": source, "broker": name, "sequence": sequence, **moment, **fields})
+    return History({"format_version": 1, "policy": policy, "sources": headers}, tuple(events))
 
 
 @frozen
@@ -31,18 +48,9 @@ class Edge:
 
     def history(self, name: str) -> History:
         """As a history of one broker."""
-        declared: list[dict[str, Any]] = []
-        events: list[dict[str, Any]] = []
-        for number, told in enumerate(self.told):
-            source = f"{name}#{number}"
-            limit = {"hold_limit": self.hold_limit} if self.hold_limit >= 0 else {}
-            declared.append({"name": source, "clock": self.clock, "offset_ns": 0, "uncertainty_ns": 0, **limit})
-            begin, end = ({"at": BEGIN_MS, "event": "source_started"}, {"at": self.end_ms, "event": "source_stopped"})
-            for sequence, one in enumerate((begin, *told, end)):
-                moment = {"after_ns": int(one["at"] * MS), "before_ns": int(one["at"] * MS) + 1}
-                fields = {key: value for key, value in one.items() if key != "at"}
-                events.append({"source": source, "broker": name, "sequence": sequence, **moment, **fields})
-        return History({"format_version": 1, "policy": "", "sources": declared}, tuple(events))
+        begin, end = {"at": BEGIN_MS, "event": "source_started"}, {"at": self.end_ms, "event": "source_stopped"}
+        limit: Told = {"hold_limit": self.hold_limit} if self.hold_limit >= 0 else {}
+        return history(*((begin, *told, end) for told in self.told), name=name, clock=self.clock, declared=limit)
 
 
 def edge(says: str, *told: list[Told], clock: str = MONOTONIC, end_ms: float = END_MS) -> Edge:

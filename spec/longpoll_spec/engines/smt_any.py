@@ -1,12 +1,12 @@
-"""Proof for any number of requests: a cutoff, found in the text of the law, and the proof at it and at the least numbers.
+"""Proof for any number of requests: a cutoff, found in the text of the law, and the proof there and at the least.
 
 Each question of a proof by induction asks for a state: some statements hold in it, a step is enabled, and the step
 breaks a statement. The question names at most two requests, who acts and whom the statement is about, and speaks of
 the rest by quantifiers only (`smt_any_rest`). If any number of requests has such a state, take away every request that
-is neither named nor the witness of a quantifier: what is left is such a state of the law with fewer requests. A request
-that is not named can also be doubled, for requests are not compared. So where neither the cutoff, named + witnesses, has
-one, nor a number so small that all may be named, no number has. Why this is sound, and what of it is checked:
-docs/decisions/0008-any-number.md.
+is neither named nor the witness of a quantifier: what is left is such a state of the law with fewer requests. Or give a
+request that is not named a twin, for requests are not compared: that is one with more. So where neither the cutoff,
+named + witnesses, has one, nor a number so small that all may be named, no number has. Why this is sound, and what of
+it is checked: docs/decisions/0008-any-number.md.
 
 Leaves out what cannot be read so: it is unknown, never proved.
 """
@@ -73,8 +73,9 @@ class Statements:
 
 @frozen
 class AnyProof:
-    """A proof for any number. `proved_at` has the numbers of requests that are enough; none, and a reason, where the text
-    does not allow it.
+    """A proof for any number. `proved_at` has the numbers of requests that are enough.
+
+    It is empty, and `why_not` a reason, where the text does not allow it.
     """
 
     proof: Proof
@@ -143,9 +144,9 @@ def prove_any(
 def _at_each(
     make: ModelOf, read: Statements, needed: Sequence[str], timeout_s: float, report: Report | None
 ) -> tuple[list[Mapping[tuple[str, StepName], Outcome]], tuple[int, ...]]:
-    """The outcomes at each number of requests that is needed, and these numbers; the same statements are inductive at each.
+    """The outcomes at each number of requests that is needed, and these numbers.
 
-    The law is compared with itself at every number up to the cutoff.
+    The same statements are inductive at each. The law is compared with itself at every number up to the cutoff.
     """
     say = report or (lambda _text: None)
     kept = {item.name for item in read.candidates}
