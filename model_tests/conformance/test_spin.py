@@ -13,7 +13,7 @@ from _pytest.mark import ParameterSet
 
 from longpoll_spec.bounds import EXPLORATIONS, SIZES, named
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.engines.packed import explore
+from longpoll_spec.engines.packed.search import explore
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, preset, with_knob
 from longpoll_spec.render.promela import promela_of

@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from longpoll_spec.bounds import Bounds, named
-from longpoll_spec.engines.fair import unanswered
+from longpoll_spec.engines.python.fair import unanswered
 from longpoll_spec.law import fairness_of, law_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import preset

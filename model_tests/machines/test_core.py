@@ -25,7 +25,7 @@ from longpoll_broker.core.filter import TagFilter, tag_filter
 from longpoll_broker.core.hold import ANSWERED, HELD, MISSED, PULLING, QUEUED, TAKEN, HoldTable, Pull
 from longpoll_broker.core.notifier import Walk
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.compile_python import Packed, Successors, successors
+from longpoll_spec.engines.python.compile import Packed, Successors, successors
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import Policy, preset

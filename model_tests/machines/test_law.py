@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.compile_python import Question, Successors, question, successors
+from longpoll_spec.engines.python.compile import Question, Successors, question, successors
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import Policy, preset, with_knob

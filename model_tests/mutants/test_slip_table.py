@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from longpoll_spec.engines.smt_worlds import WORLDS
+from longpoll_spec.engines.smt.worlds import WORLDS
 from longpoll_spec.policy import preset
 from longpoll_spec.testing import slip_table
 from longpoll_spec.testing.slip_proofs import Proofs, Standing

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import ablate
+from longpoll_spec.engines.analysis.symmetry import slot_of
 from longpoll_spec.engines.evaluate import evaluate
-from longpoll_spec.engines.smt import PLAIN
-from longpoll_spec.engines.smt_any import READ, WORLD, Statements, compare, numbers_of, prove_any, statements_of
-from longpoll_spec.engines.smt_any_rest import NotUniformError, Rest, Rests
-from longpoll_spec.engines.symmetry import slot_of
+from longpoll_spec.engines.smt.any_number import READ, WORLD, Statements, compare, numbers_of, prove_any, statements_of
+from longpoll_spec.engines.smt.proof import PLAIN
+from longpoll_spec.engines.smt.rest import NotUniformError, Rest, Rests
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Action, Model
@@ -235,7 +235,7 @@ def _stated(name: str, requests: int) -> Statements:
 @pytest.mark.long
 def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A law that needs more requests than it was compared at is not proved for the others."""
-    monkeypatch.setattr("longpoll_spec.engines.smt_any.CUTOFF_MAX", 3)
+    monkeypatch.setattr("longpoll_spec.engines.smt.any_number.CUTOFF_MAX", 3)
     read = statements_of(lambda bounds: law_of(STRICT, bounds), READ)
 
     with pytest.raises(NotUniformError, match="more than 3"):

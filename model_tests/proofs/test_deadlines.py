@@ -8,8 +8,8 @@ import pytest
 
 from longpoll_spec.bounds import TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.smt import PLAIN, prove_model
-from longpoll_spec.engines.smt_any import prove_any
+from longpoll_spec.engines.smt.any_number import prove_any
+from longpoll_spec.engines.smt.proof import PLAIN, prove_model
 from longpoll_spec.engines.tokens import parse
 from longpoll_spec.law import properties_of
 from longpoll_spec.model import Action, Model

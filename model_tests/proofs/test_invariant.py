@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines.evaluate import evaluate, values_of
-from longpoll_spec.engines.smt import prove
+from longpoll_spec.engines.smt.proof import prove
 from longpoll_spec.invariant import STRENGTHENING, strengthening_of
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Property

@@ -9,7 +9,7 @@ import pytest
 
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.smt import DEPTH_MAX, prove, prove_model
+from longpoll_spec.engines.smt.proof import DEPTH_MAX, prove, prove_model
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import BoundsError, UnknownPropertyError
 from longpoll_spec.invariant import strengthening_of

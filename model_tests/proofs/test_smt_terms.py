@@ -7,8 +7,8 @@ from hypothesis import given
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.evaluate import evaluate
-from longpoll_spec.engines.smt_inductive import induction, prover_of
-from longpoll_spec.engines.smt_terms import Frame
+from longpoll_spec.engines.smt.inductive import induction, prover_of
+from longpoll_spec.engines.smt.terms import Frame
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Property
 from longpoll_spec.policy import preset

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.symmetry import Renaming, is_representative, is_symmetric, slots_of
+from longpoll_spec.engines.analysis.symmetry import Renaming, is_representative, is_symmetric, slots_of
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import PRESETS, preset

@@ -9,13 +9,13 @@ import attrs
 import pytest
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines import situations
 from longpoll_spec.engines.evaluate import trace_of
-from longpoll_spec.engines.situations import situations_of
-from longpoll_spec.engines.smt import PLAIN, prove_model
-from longpoll_spec.engines.smt_any import READ, worlds_within
-from longpoll_spec.engines.smt_runs import explored
-from longpoll_spec.engines.smt_worlds import WORLDS, chosen, prove_worlds, unstated, verdicts, worst
+from longpoll_spec.engines.smt import situations
+from longpoll_spec.engines.smt.any_number import READ, worlds_within
+from longpoll_spec.engines.smt.proof import PLAIN, prove_model
+from longpoll_spec.engines.smt.runs import explored
+from longpoll_spec.engines.smt.situations import situations_of
+from longpoll_spec.engines.smt.worlds import WORLDS, chosen, prove_worlds, unstated, verdicts, worst
 from longpoll_spec.engines.tokens import parse
 from longpoll_spec.errors import UnknownPropertyError, UnknownWorldError
 from longpoll_spec.law import law_of, properties_of

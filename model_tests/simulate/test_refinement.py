@@ -19,7 +19,7 @@ from longpoll_broker.core.notifier import Walk
 from longpoll_broker.service import hold_service
 from longpoll_broker.testing.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.compile_python import successors
+from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.law import law_of
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
 

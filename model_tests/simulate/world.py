@@ -28,7 +28,7 @@ from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.testing.memory_queues import MemoryQueues
 from longpoll_broker.testing.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.compile_python import Packed, Successors, successors
+from longpoll_spec.engines.python.compile import Packed, Successors, successors
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import Policy

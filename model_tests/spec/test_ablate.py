@@ -12,7 +12,7 @@ from longpoll.cli import main
 from longpoll_spec.engines import ablate as engine
 from longpoll_spec.engines.ablate import Row, changes_of, row_of
 from longpoll_spec.engines.exploration import Verdict
-from longpoll_spec.engines.smt import Proof
+from longpoll_spec.engines.smt.proof import Proof
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.policy import REDUNDANT, STRICT, knob_values, preset
 from longpoll_spec.testing.traces import breaks_its_property

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 from longpoll_spec.bounds import named
-from longpoll_spec.engines import explore, packed, packed_part
+from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned
-from longpoll_spec.engines.packed_spill import Plan
-from longpoll_spec.engines.words import Words
+from longpoll_spec.engines.packed import part as packed_part
+from longpoll_spec.engines.packed import search as packed
+from longpoll_spec.engines.packed.spill import Plan
+from longpoll_spec.engines.packed.words import Words
 from longpoll_spec.law import law_of
 from longpoll_spec.policy import preset
 

@@ -5,10 +5,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from longpoll_spec.bounds import named
-from longpoll_spec.engines import decide
-from longpoll_spec.engines.decide import decided
+from longpoll_spec.engines.analysis import decide
+from longpoll_spec.engines.analysis.decide import decided
+from longpoll_spec.engines.analysis.intervals import ranges_of
 from longpoll_spec.engines.evaluate import evaluate, values_of
-from longpoll_spec.engines.intervals import ranges_of
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.terms import FALSE, TRUE, Bool, bool_variable, int_variable, ite, nodes

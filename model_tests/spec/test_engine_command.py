@@ -18,7 +18,7 @@ from longpoll.cli import main
 from longpoll.commands import law
 from longpoll_spec.engines.exploration import Progress
 from longpoll_spec.engines.manifest import pinned_entry
-from longpoll_spec.engines.spark_checkpoint import STATE_FILE
+from longpoll_spec.engines.spark.checkpoint import STATE_FILE
 
 
 def test_the_command_tells_what_its_runs_came_to() -> None:

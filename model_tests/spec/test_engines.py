@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from longpoll_spec import engines
 from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.compile_python import Question, question
+from longpoll_spec.engines.analysis.intervals import extent
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
-from longpoll_spec.engines.intervals import extent
-from longpoll_spec.engines.layout import layout_of
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned, pinned_entry
+from longpoll_spec.engines.packed.layout import layout_of
+from longpoll_spec.engines.python.compile import Question, question
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import BoundsError, UnknownEngineError
 from longpoll_spec.law import law_of, properties_of

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from longpoll.cli import main
 from longpoll_spec.bounds import named
 from longpoll_spec.engines.manifest import pinned_entry
-from longpoll_spec.engines.python import explore
+from longpoll_spec.engines.python.search import explore
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, knob_values, preset
@@ -160,7 +160,7 @@ def test_ctrl_c_prints_what_was_explored(monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupted(_self: object, state: object, _following: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("longpoll_spec.engines.python._Search._expand", interrupted)
+    monkeypatch.setattr("longpoll_spec.engines.python.search._Search._expand", interrupted)
     made = _json("check", "--bounds", "tiny", "--engine", "python", code=3)
 
     assert made["complete"] is False
@@ -173,7 +173,7 @@ def test_ctrl_c_in_a_proof_is_not_a_refutation(monkeypatch: pytest.MonkeyPatch) 
     def interrupted(*_args: object, **_settings: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("longpoll_spec.engines.smt.prove", interrupted)
+    monkeypatch.setattr("longpoll_spec.engines.smt.proof.prove", interrupted)
     done = _run("prove")
 
     assert done.exit_code == 3

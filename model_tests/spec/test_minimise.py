@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from longpoll.cli import main
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore, minimise
-from longpoll_spec.engines.compile_python import question, successors
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.minimise import fewest_switches, minimised, shortest_token, switches_in
+from longpoll_spec.engines.python.compile import question, successors
 from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from longpoll_spec.bounds import named
-from longpoll_spec.engines.compile_python import successors
+from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Model
 from longpoll_spec.moves import Move, moves_of, places_of

@@ -6,7 +6,7 @@ import pytest
 
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.smt import PLAIN, prove_model
+from longpoll_spec.engines.smt.proof import PLAIN, prove_model
 from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import STRICT
 from longpoll_spec.properties.answers import offset_goes_on

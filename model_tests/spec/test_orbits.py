@@ -10,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_spec.bounds import Bounds, named
-from longpoll_spec.engines import explore, queue_moves
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.analysis.symmetry import Renaming
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned
-from longpoll_spec.engines.orbits import Orbits, orbits_of
-from longpoll_spec.engines.packed import explore as explore_packed
-from longpoll_spec.engines.symmetry import Renaming
+from longpoll_spec.engines.packed import queue_moves
+from longpoll_spec.engines.packed.orbits import Orbits, orbits_of
+from longpoll_spec.engines.packed.search import explore as explore_packed
+from longpoll_spec.engines.packed.words import key_of, words_of
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.engines.words import key_of, words_of
 from longpoll_spec.errors import EngineLimitError, SymmetryError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from longpoll.cli import main
 from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.smt import prove
-from longpoll_spec.engines.smt_any import prove_any
+from longpoll_spec.engines.smt.any_number import prove_any
+from longpoll_spec.engines.smt.proof import prove
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import preset
 from longpoll_spec.state import Request, State

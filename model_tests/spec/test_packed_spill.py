@@ -17,11 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_spec.bounds import named
-from longpoll_spec.engines import explore, packed, packed_spill
+from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Progress
 from longpoll_spec.engines.manifest import entry_of, pinned_entry
-from longpoll_spec.engines.packed_spill import MEGABYTE, Plan, SpillStore, plan_of
-from longpoll_spec.engines.words import distinct, key_of, mixed, unmixed, words_of
+from longpoll_spec.engines.packed import search as packed
+from longpoll_spec.engines.packed import spill as packed_spill
+from longpoll_spec.engines.packed.spill import MEGABYTE, Plan, SpillStore, plan_of
+from longpoll_spec.engines.packed.words import distinct, key_of, mixed, unmixed, words_of
 from longpoll_spec.errors import MemoryShortError
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Model
@@ -169,7 +171,7 @@ def test_files_go_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_pat
 _STARTED_BY_A_LARGE_ONE: Final = """
 import subprocess, sys
 large = bytearray(b"1") * (400 << 20)
-measure = "from longpoll_spec.engines.packed import program_mb; print(program_mb())"
+measure = "from longpoll_spec.engines.packed.search import program_mb; print(program_mb())"
 print(subprocess.run([sys.executable, "-c", measure], check=True, capture_output=True, text=True).stdout)
 """
 

@@ -10,11 +10,13 @@ from multiprocessing.context import ForkProcess
 import pytest
 
 from longpoll_spec.bounds import named
-from longpoll_spec.engines import explore, packed_part, packed_workers
+from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Progress
 from longpoll_spec.engines.manifest import entry_of, pinned_entry
+from longpoll_spec.engines.packed import part as packed_part
+from longpoll_spec.engines.packed import workers as packed_workers
+from longpoll_spec.engines.packed.words import first_head
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.engines.words import first_head
 from longpoll_spec.errors import EngineLimitError, MemoryShortError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from longpoll_spec.bounds import TIMEOUTS, Bounds, named
-from longpoll_spec.engines.fair import STILL, Graph, _fair_parts, unanswered
+from longpoll_spec.engines.python.fair import STILL, Graph, _fair_parts, unanswered
 from longpoll_spec.law import Fairness, fairness_of, law_of
 from longpoll_spec.policy import preset
 from longpoll_spec.testing.cases import quick_if

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from hypothesis import given
 
+from longpoll_spec.engines.analysis.simplify import Simplifier
 from longpoll_spec.engines.evaluate import evaluate
-from longpoll_spec.engines.simplify import Simplifier
 from longpoll_spec.terms import FALSE, TRUE, Bool, bool_variable, int_variable, ite
 from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, VALUE_MAX, bools, values
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from longpoll_spec.bounds import named
-from longpoll_spec.engines import explore, simulate
+from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
 from longpoll_spec.engines.manifest import pinned_entry
-from longpoll_spec.engines.shorten import shortened
+from longpoll_spec.engines.packed import simulate
+from longpoll_spec.engines.python.shorten import shortened
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import EngineLimitError
 from longpoll_spec.law import law_of, properties_of

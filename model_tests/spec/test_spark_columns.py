@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 
 from longpoll_judge.spark import SparkEngine
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.compile_python import Packed, successors
 from longpoll_spec.engines.evaluate import evaluate, values_of
-from longpoll_spec.engines.spark_columns import effect_columns, guard_column, legal_step, state_ddl
+from longpoll_spec.engines.python.compile import Packed, successors
+from longpoll_spec.engines.spark.columns import effect_columns, guard_column, legal_step, state_ddl
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import preset

@@ -12,15 +12,16 @@ from pyspark.sql import SparkSession
 
 from longpoll_judge.spark import SparkEngine
 from longpoll_spec.bounds import Bounds, named
-from longpoll_spec.engines import explore, spark
-from longpoll_spec.engines.compile_packed import source_of
+from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration, Progress
-from longpoll_spec.engines.layout import layout_of
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned
-from longpoll_spec.engines.packed_source import Source
-from longpoll_spec.engines.spark_checkpoint import STATE_FILE, told_in
-from longpoll_spec.engines.spark_expand import Expander, table_of, words_in
-from longpoll_spec.engines.words import words_of
+from longpoll_spec.engines.packed.compile import source_of
+from longpoll_spec.engines.packed.layout import layout_of
+from longpoll_spec.engines.packed.source import Source
+from longpoll_spec.engines.packed.words import words_of
+from longpoll_spec.engines.spark import search as spark
+from longpoll_spec.engines.spark.checkpoint import STATE_FILE, told_in
+from longpoll_spec.engines.spark.expand import Expander, table_of, words_in
 from longpoll_spec.errors import CheckpointError, SparkFailedError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longpoll_spec.engines import word_table, words
-from longpoll_spec.engines.word_table import WordTable
-from longpoll_spec.engines.words import distinct, first_head, key_of, mixed, unmixed, words_of
+from longpoll_spec.engines.packed import word_table, words
+from longpoll_spec.engines.packed.word_table import WordTable
+from longpoll_spec.engines.packed.words import distinct, first_head, key_of, mixed, unmixed, words_of
 
 WORDS = st.integers(0, 40) | st.integers(0, 2**64 - 1)
 WIDTHS = st.integers(1, 3)

@@ -22,6 +22,10 @@ PLANTS = {
         "spec/longpoll_spec/terms.py",
         "import longpoll_spec.state",
     ),
+    "engines: one folder a meaning, and none knows those who ask several": (
+        "spec/longpoll_spec/engines/analysis/decide.py",
+        "import longpoll_spec.engines.packed.words",
+    ),
     "spec text is pure": ("spec/longpoll_spec/properties/__init__.py", "import time"),
     "broker: threads outside, decisions inside": (
         "reference/longpoll_broker/config.py",

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from longpoll import guard
 from longpoll.cli import COMMANDS, main
 from longpoll.output import Exit
-from longpoll_spec.engines import smt_check
+from longpoll_spec.engines.smt import check as smt_check
 from longpoll_spec.errors import UnknownPolicyError
 from longpoll_spec.policy import policy_named
 
@@ -222,7 +222,7 @@ def test_an_interrupt_while_a_command_is_loaded_is_unknown(name: str, monkeypatc
 
 @pytest.mark.parametrize(
     ("mark", "words"),
-    [("click", ["policies"]), ("rich.console", ["policies"]), ("longpoll_spec.engines.smt_any", ["prove"])],
+    [("click", ["policies"]), ("rich.console", ["policies"]), ("longpoll_spec.engines.smt.any_number", ["prove"])],
 )
 def test_an_interrupt_during_start_up_is_unknown(mark: str, words: list[str]) -> None:
     """From the first import on Ctrl-C is one sentence and 3, in a process of its own."""

@@ -21,8 +21,8 @@ from longpoll_broker.testing import load
 from longpoll_broker.testing.load import LoadPlan
 from longpoll_judge import plant as planting
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_spec.engines import packed as packed_engine
 from longpoll_spec.engines.exploration import Exploration
+from longpoll_spec.engines.packed import search as packed_engine
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import PRESETS, STRICT, with_knob
 

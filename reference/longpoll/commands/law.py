@@ -223,7 +223,8 @@ def prove(
     """
     # z3 takes its time, and only this command needs it.
     from longpoll.commands import proof_shown  # noqa: PLC0415
-    from longpoll_spec.engines import smt, smt_worlds  # noqa: PLC0415
+    from longpoll_spec.engines.smt import proof as smt  # noqa: PLC0415
+    from longpoll_spec.engines.smt import worlds as smt_worlds  # noqa: PLC0415
 
     policy = _policy(policy_name, knobs)
     own: dict[str, Any] = {"queues": queues, "tags": tags, "aspects": frozenset(aspects) or None}

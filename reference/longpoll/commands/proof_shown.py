@@ -13,10 +13,10 @@ from rich.text import Text
 from longpoll.commands.law_shown import BY_CONSTRUCTION, coloured, show_tokens
 from longpoll.output import out, say, styled, table
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.smt import Obligation, Proof
-from longpoll_spec.engines.smt_any import AnyProof
-from longpoll_spec.engines.smt_inductive import Counterexample
-from longpoll_spec.engines.smt_worlds import WorldProof, unstated, verdicts, worst
+from longpoll_spec.engines.smt.any_number import AnyProof
+from longpoll_spec.engines.smt.inductive import Counterexample
+from longpoll_spec.engines.smt.proof import Obligation, Proof
+from longpoll_spec.engines.smt.worlds import WorldProof, unstated, verdicts, worst
 from longpoll_spec.render import states
 
 WORDS: Final = {

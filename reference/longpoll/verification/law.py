@@ -11,9 +11,10 @@ from typing import Final
 
 from longpoll.verification.page import Outcome, Row, Stopwatch
 from longpoll_spec.bounds import named
-from longpoll_spec.engines import packed, python
 from longpoll_spec.engines.exploration import Exploration, Verdict
-from longpoll_spec.engines.smt import prove
+from longpoll_spec.engines.packed import search as packed
+from longpoll_spec.engines.python import search as python
+from longpoll_spec.engines.smt.proof import prove
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, preset

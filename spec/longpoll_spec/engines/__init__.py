@@ -19,6 +19,13 @@ EXPLORERS: Final = ("packed", "python")
 """The engines that explore all there is and need nothing but this package, the default first."""
 ENGINES: Final = (*EXPLORERS, "spark", "simulate")
 """All of them: `spark` explores on a Spark session that it is given, `simulate` tries random runs."""
+_MODULES: Final = {
+    "packed": "longpoll_spec.engines.packed.search",
+    "python": "longpoll_spec.engines.python.search",
+    "spark": "longpoll_spec.engines.spark.search",
+    "simulate": "longpoll_spec.engines.packed.simulate",
+}
+"""Engine -> where its `explore` is."""
 _OPTIONS: Final = {
     "packed": ("symmetry", "workers", "memory_mb"),
     "python": (),
@@ -54,7 +61,7 @@ def explore(
     for name in given.keys() - set(_OPTIONS[engine]):
         able = next(other for other, has in _OPTIONS.items() if name in has)
         raise EngineLimitError(f"the {engine} engine has no {name}; use --engine {able}")
-    made: Exploration = import_module(f"longpoll_spec.engines.{engine}").explore(
+    made: Exploration = import_module(_MODULES[engine]).explore(
         model, judged, report=report, limit_states=limit_states, **given
     )
     return made

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.compile_python import Packed, StepFunction, step_of
 from longpoll_spec.engines.evaluate import evaluate, values_of
+from longpoll_spec.engines.python.compile import Packed, StepFunction, step_of
 from longpoll_spec.model import Action, Model, Order, SeenStep, order_of
 from longpoll_spec.terms import Bool
 

@@ -19,7 +19,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.compile_python import Question, question
+from longpoll_spec.engines.python.compile import Question, question
 from longpoll_spec.law import properties_of
 from longpoll_spec.model import Model, Trace
 from longpoll_spec.moves import Move, moves_of, places_of

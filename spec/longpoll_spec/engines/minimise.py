@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 import attrs
 from attrs import define, field, frozen
 
-from longpoll_spec.engines import packed
-from longpoll_spec.engines.compile_python import Packed, Question, Successors, question, successors
 from longpoll_spec.engines.exploration import Exploration
+from longpoll_spec.engines.packed import search as packed
+from longpoll_spec.engines.python.compile import Packed, Question, Successors, question, successors
 from longpoll_spec.engines.tokens import token_of
 from longpoll_spec.errors import TokenError
 from longpoll_spec.law import properties_of

@@ -19,10 +19,10 @@ import attrs
 from attrs import define, field, frozen
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.smt import REQUESTS, prove_model
-from longpoll_spec.engines.smt_any import Statements, statements_of
-from longpoll_spec.engines.smt_inductive import Outcome, Prover, prover_of
-from longpoll_spec.engines.symmetry import is_symmetric
+from longpoll_spec.engines.analysis.symmetry import is_symmetric
+from longpoll_spec.engines.smt.any_number import Statements, statements_of
+from longpoll_spec.engines.smt.inductive import Outcome, Prover, prover_of
+from longpoll_spec.engines.smt.proof import REQUESTS, prove_model
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.policy import Policy

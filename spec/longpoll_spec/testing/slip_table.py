@@ -23,7 +23,7 @@ from attrs import frozen
 from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration, Verdict
-from longpoll_spec.engines.smt_worlds import WORLDS
+from longpoll_spec.engines.smt.worlds import WORLDS
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import Policy, preset
 from longpoll_spec.tables import with_table

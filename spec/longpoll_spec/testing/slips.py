@@ -20,7 +20,7 @@ from attrs import frozen
 
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.compile_python import Packed, question, successors
+from longpoll_spec.engines.python.compile import Packed, question, successors
 from longpoll_spec.law import assemble
 from longpoll_spec.model import ACTION_NAMES, Action, Model
 from longpoll_spec.policy import Policy

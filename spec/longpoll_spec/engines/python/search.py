@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
-from longpoll_spec.engines.compile_python import Packed, Question, Successors, question, successors
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
+from longpoll_spec.engines.python.compile import Packed, Question, Successors, question, successors
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.terms import FALSE
 

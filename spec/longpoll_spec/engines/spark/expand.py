@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from attrs import frozen
 
-from longpoll_spec.engines.compile_packed import Found
-from longpoll_spec.engines.packed_part import Part, Successors
-from longpoll_spec.engines.packed_source import Source
-from longpoll_spec.engines.words import Words, distinct, key_of
+from longpoll_spec.engines.packed.compile import Found
+from longpoll_spec.engines.packed.part import Part, Successors
+from longpoll_spec.engines.packed.source import Source
+from longpoll_spec.engines.packed.words import Words, distinct, key_of
 from longpoll_spec.tables import with_table
 
 TOLD: Final = "told"

@@ -7,7 +7,7 @@ the rest is spoken of in any other way, such as one request compared with anothe
 Two things follow for a term that is so read. `restricted`: what it says where fewer requests exist. `witnesses`: which
 of its quantifiers need a request of their own for the term to stay true when the other requests are taken away.
 
-Leaves out proving: see `smt_any`.
+Leaves out proving: see `any_number`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from attrs import define, field
 
-from longpoll_spec.engines.symmetry import Renaming, Shapes, slot_of
+from longpoll_spec.engines.analysis.symmetry import Renaming, Shapes, slot_of
 from longpoll_spec.terms import Bool, Int, Term, nodes, rebuild
 
 Polarity: TypeAlias = int

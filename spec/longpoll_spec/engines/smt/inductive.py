@@ -5,7 +5,7 @@ candidates hold, is given up with the state and step that show it (a counterexam
 reachable), and the rest is tried again without it. What is left is inductive as a whole, so true of every reachable
 state (Flanagan and Leino's Houdini). An effect is substituted into the statement, so one moment is enough.
 
-Leaves out runs from the first state (`smt_bounded`).
+Leaves out runs from the first state (`bounded`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Final, Literal, TypeAlias
 import z3
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.smt_check import check
-from longpoll_spec.engines.smt_terms import Frame, frame_of, open_parameters, plausible, solver_of, state_in, value_in
-from longpoll_spec.engines.symmetry import is_representative, is_symmetric
+from longpoll_spec.engines.analysis.symmetry import is_representative, is_symmetric
+from longpoll_spec.engines.smt.check import check
+from longpoll_spec.engines.smt.terms import Frame, frame_of, open_parameters, plausible, solver_of, state_in, value_in
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.terms import TRUE, Bool, after, variables_of
 

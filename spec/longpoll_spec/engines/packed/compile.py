@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from longpoll_spec.engines.decide import decided
-from longpoll_spec.engines.intervals import column_type, ranges_of
-from longpoll_spec.engines.layout import LANE_BITS, Layout
-from longpoll_spec.engines.packed_source import Scope, Source, Writer, constant_of
-from longpoll_spec.engines.simplify import Simplifier
-from longpoll_spec.engines.words import Rows, Words
+from longpoll_spec.engines.analysis.decide import decided
+from longpoll_spec.engines.analysis.intervals import column_type, ranges_of
+from longpoll_spec.engines.analysis.simplify import Simplifier
+from longpoll_spec.engines.packed.layout import LANE_BITS, Layout
+from longpoll_spec.engines.packed.source import Scope, Source, Writer, constant_of
+from longpoll_spec.engines.packed.words import Rows, Words
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.terms import FALSE, TRUE, Bool, Term, const, substitute
 

@@ -17,7 +17,7 @@ from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.smt_inductive import prover_of
+from longpoll_spec.engines.smt.inductive import prover_of
 from longpoll_spec.invariant import strengthening_of
 from longpoll_spec.law import properties_of
 from longpoll_spec.model import Model, Property

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, field
 
-from longpoll_spec.engines.words import WORD_BITS, Words, differ, first_head, joined, key_of, taken
+from longpoll_spec.engines.packed.words import WORD_BITS, Words, differ, first_head, joined, key_of, taken
 
 Slots: TypeAlias = npt.NDArray[np.int64]
 """Numbers of slots."""

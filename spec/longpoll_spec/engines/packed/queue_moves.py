@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
-from longpoll_spec.engines.layout import Field, Layout
-from longpoll_spec.engines.symmetry import Renaming
-from longpoll_spec.engines.words import WORD_BITS, Words
+from longpoll_spec.engines.analysis.symmetry import Renaming
+from longpoll_spec.engines.packed.layout import Field, Layout
+from longpoll_spec.engines.packed.words import WORD_BITS, Words
 
 
 @frozen

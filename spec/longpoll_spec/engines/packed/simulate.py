@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, field
 
-from longpoll_spec.engines.compile_packed import Expand, Found, expand_of
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
-from longpoll_spec.engines.layout import Layout, layout_of
-from longpoll_spec.engines.packed_part import Successors
-from longpoll_spec.engines.shorten import shortened
-from longpoll_spec.engines.word_table import WordTable
-from longpoll_spec.engines.words import Rows, Words, distinct, mixed, words_of
+from longpoll_spec.engines.packed.compile import Expand, Found, expand_of
+from longpoll_spec.engines.packed.layout import Layout, layout_of
+from longpoll_spec.engines.packed.part import Successors
+from longpoll_spec.engines.packed.word_table import WordTable
+from longpoll_spec.engines.packed.words import Rows, Words, distinct, mixed, words_of
+from longpoll_spec.engines.python.shorten import shortened
 from longpoll_spec.model import Action, Model, Property
 
 NAME: Final = "simulate"
@@ -59,7 +59,7 @@ class _Choice(Successors):
     """How many it was offered that it leaves out."""
 
     def make(self, index: int, words: Words, rows: Rows) -> Words:
-        """See `compile_packed.Make`."""
+        """See `compile.Make`."""
         start = self.used
         unwanted = self.left_out[index].take(rows)
         self.among[rows] += ~unwanted

@@ -1,14 +1,14 @@
 """How a packed search keeps its states in memory: a table of those seen, and the levels.
 
-Leaves out disks: see `packed_spill`.
+Leaves out disks: see `spill`.
 """
 
 from __future__ import annotations
 
 from attrs import define, field
 
-from longpoll_spec.engines.word_table import WordTable
-from longpoll_spec.engines.words import Words, joined
+from longpoll_spec.engines.packed.word_table import WordTable
+from longpoll_spec.engines.packed.words import Words, joined
 
 
 @define
@@ -21,16 +21,16 @@ class HeldStore:
     """States of the next level."""
 
     def take(self, words: Words) -> None:
-        """See `packed_part.Store`."""
+        """See `part.Store`."""
         self.coming.append(self.seen.add(words))
 
     def next_level(self) -> Words:
-        """See `packed_part.Store`."""
+        """See `part.Store`."""
         level = joined(self.coming, self.seen.width)
         self.coming = []
         self.levels.append(level)
         return level
 
     def level(self, depth: int) -> Words:
-        """See `packed_part.Store`."""
+        """See `part.Store`."""
         return self.levels[depth]

@@ -5,7 +5,7 @@ inductive (`implies`). Of a property that cannot be proved so a run that breaks 
 token that replays anywhere, and where there is none the property is unknown. A counterexample to induction says nothing
 about the broker by itself: its state need not be reachable.
 
-Leaves out proofs for any number of requests at once (`smt_any`): R is given. An idle request takes no part, so a run
+Leaves out proofs for any number of requests at once (`any_number`): R is given. An idle request takes no part, so a run
 with fewer requests is a run with R, and counterexamples are looked for with one request, then two.
 """
 
@@ -19,8 +19,8 @@ import attrs
 from attrs import define, field, frozen
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.smt_bounded import Refutation, refute
-from longpoll_spec.engines.smt_inductive import (
+from longpoll_spec.engines.smt.bounded import Refutation, refute
+from longpoll_spec.engines.smt.inductive import (
     Answer,
     Counterexample,
     Induction,
@@ -30,7 +30,7 @@ from longpoll_spec.engines.smt_inductive import (
     induction,
     prover_of,
 )
-from longpoll_spec.engines.smt_runs import explored
+from longpoll_spec.engines.smt.runs import explored
 from longpoll_spec.invariant import strengthening_of
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property, select

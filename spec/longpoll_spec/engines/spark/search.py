@@ -23,14 +23,14 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from longpoll_spec.engines.backwards import runs_backwards
-from longpoll_spec.engines.compile_packed import source_of
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
-from longpoll_spec.engines.layout import layout_of
-from longpoll_spec.engines.packed_source import Source
-from longpoll_spec.engines.spark_checkpoint import Checkpoint, told_in
-from longpoll_spec.engines.spark_expand import TOLD, Expander, made_schema, names_of, sources_schema, words_schema
-from longpoll_spec.engines.words import words_of
+from longpoll_spec.engines.packed.backwards import runs_backwards
+from longpoll_spec.engines.packed.compile import source_of
+from longpoll_spec.engines.packed.layout import layout_of
+from longpoll_spec.engines.packed.source import Source
+from longpoll_spec.engines.packed.words import words_of
+from longpoll_spec.engines.spark.checkpoint import Checkpoint, told_in
+from longpoll_spec.engines.spark.expand import TOLD, Expander, made_schema, names_of, sources_schema, words_schema
 from longpoll_spec.errors import CheckpointError, SparkFailedError
 from longpoll_spec.model import Action, Model, Property
 

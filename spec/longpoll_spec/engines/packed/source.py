@@ -1,6 +1,6 @@
 """The source text of packed columns: which local holds which term's column, where it is made and where it is given up.
 
-Leaves out what is to be computed (`compile_packed`): this writes terms, one local a column.
+Leaves out what is to be computed (`compile`): this writes terms, one local a column.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.layout import LANES, Field
-from longpoll_spec.engines.simplify import Simplifier
-from longpoll_spec.engines.words import least
+from longpoll_spec.engines.analysis.simplify import Simplifier
+from longpoll_spec.engines.packed.layout import LANES, Field
+from longpoll_spec.engines.packed.words import least
 from longpoll_spec.terms import Bool, Int, Term
 
 INDENT: Final = "    "

@@ -17,8 +17,8 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_spec.engines.symmetry import slot_of
-from longpoll_spec.engines.words import WORD_BITS
+from longpoll_spec.engines.analysis.symmetry import slot_of
+from longpoll_spec.engines.packed.words import WORD_BITS
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.model import Model
 from longpoll_spec.state import Variable

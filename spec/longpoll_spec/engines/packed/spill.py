@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.words import WORD_BITS, Words, distinct, find, joined, no_words, taken
+from longpoll_spec.engines.packed.words import WORD_BITS, Words, distinct, find, joined, no_words, taken
 from longpoll_spec.errors import MemoryShortError
 
 MEGABYTE: Final = 1 << 20
@@ -123,14 +123,14 @@ class SpillStore:
     written: list[Words] = field(factory=list)
 
     def take(self, words: Words) -> None:
-        """See `packed_part.Store`."""
+        """See `part.Store`."""
         self.coming.append(words)
         if sum(part.shape[1] for part in self.coming) > self.sorted_states:
             self.written.append(self._sorted_run(self.coming))
             self.coming = []
 
     def next_level(self) -> Words:
-        """See `packed_part.Store`."""
+        """See `part.Store`."""
         parts = [*self.written, *self.coming]
         run = _Run(self.width, sum(part.shape[1] for part in parts))
         for low, pieces in self._ranges(parts):
@@ -145,7 +145,7 @@ class SpillStore:
         return level
 
     def level(self, depth: int) -> Words:
-        """See `packed_part.Store`."""
+        """See `part.Store`."""
         return self.levels[depth]
 
     def _note(self, level: Words) -> None:

@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 from attrs import define, field
 
 from longpoll_spec.engines.exploration import Ledger, Witness
-from longpoll_spec.engines.spark_expand import TOLD, Told, table_of
-from longpoll_spec.engines.words import Words
+from longpoll_spec.engines.packed.words import Words
+from longpoll_spec.engines.spark.expand import TOLD, Told, table_of
 from longpoll_spec.errors import CheckpointError
 from longpoll_spec.tables import with_table
 

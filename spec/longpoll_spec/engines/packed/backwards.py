@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from longpoll_spec.engines.exploration import Witness
-from longpoll_spec.engines.orbits import Orbits
+from longpoll_spec.engines.packed.orbits import Orbits
 from longpoll_spec.model import Action, Model
 
 Sources: TypeAlias = Mapping[int, tuple[int, int]]

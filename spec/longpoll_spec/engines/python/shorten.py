@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longpoll_spec.engines.compile_python import Packed, Question, Successors, question, successors
+from longpoll_spec.engines.python.compile import Packed, Question, Successors, question, successors
 from longpoll_spec.model import Action, Model, Property
 
 

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from attrs import frozen
 
-from longpoll_spec.engines.compile_python import Packed, question, successors
+from longpoll_spec.engines.python.compile import Packed, question, successors
 from longpoll_spec.law import Fairness, fairness_of
 from longpoll_spec.model import Model
 

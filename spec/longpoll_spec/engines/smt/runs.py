@@ -15,7 +15,7 @@ import attrs
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import explore
-from longpoll_spec.engines.smt_bounded import Refutation
+from longpoll_spec.engines.smt.bounded import Refutation
 from longpoll_spec.law import properties_of
 from longpoll_spec.model import Model
 

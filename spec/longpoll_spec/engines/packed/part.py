@@ -1,7 +1,7 @@
 """A part of a packed search: the states that one process owns, level by level, and what follows from them.
 
 Alone in a search it owns every state; one of several workers owns the states whose heads lie in its own range. Leaves
-out who owns what and when a level ends (the search decides that), and how states are kept (`packed_store`).
+out who owns what and when a level ends (the search decides that), and how states are kept (`store`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final, Protocol
 import numpy as np
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.compile_packed import Expand, Found, Weigh
-from longpoll_spec.engines.orbits import Orbits
-from longpoll_spec.engines.packed_store import HeldStore
-from longpoll_spec.engines.word_table import WordTable
-from longpoll_spec.engines.words import Rows, Words, distinct, find, key_of, mixed, unmixed, words_of
+from longpoll_spec.engines.packed.compile import Expand, Found, Weigh
+from longpoll_spec.engines.packed.orbits import Orbits
+from longpoll_spec.engines.packed.store import HeldStore
+from longpoll_spec.engines.packed.word_table import WordTable
+from longpoll_spec.engines.packed.words import Rows, Words, distinct, find, key_of, mixed, unmixed, words_of
 
 CHUNK_STATES: Final = 1 << 16
 """States unpacked at once: their columns stay in the cache."""
@@ -59,7 +59,7 @@ class Successors:
     used: int = 0
 
     def make(self, index: int, words: Words, rows: Rows) -> Words:  # noqa: ARG002 - `_Traced` wants the index
-        """See `compile_packed.Make`."""
+        """See `compile.Make`."""
         start, self.used = self.used, self.used + rows.size
         made = self.words[:, start : self.used]
         for word, copy in zip(words, made, strict=True):

@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.packed_part import Part, Stretch
-from longpoll_spec.engines.words import WORD_BITS, Words, first_head, mixed, no_words, words_of
+from longpoll_spec.engines.packed.part import Part, Stretch
+from longpoll_spec.engines.packed.words import WORD_BITS, Words, first_head, mixed, no_words, words_of
 from longpoll_spec.errors import EngineLimitError, MemoryShortError
 
 WORKERS_MAX: Final = 64

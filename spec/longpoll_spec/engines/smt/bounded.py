@@ -19,8 +19,8 @@ import z3
 from attrs import define, field, frozen
 
 from longpoll_spec.bounds import TICKS_MAX
-from longpoll_spec.engines.smt_check import check
-from longpoll_spec.engines.smt_terms import Frame, becomes, frame_of, open_parameters, solver_of, value_in
+from longpoll_spec.engines.smt.check import check
+from longpoll_spec.engines.smt.terms import Frame, becomes, frame_of, open_parameters, solver_of, value_in
 from longpoll_spec.engines.tokens import token_of
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.state.variables import SWITCHES

@@ -5,7 +5,7 @@ one world that says all, and the theorem is shown in several. What only restrict
 executor that refuses only beside another request, is a choice within a world (`variables.SWITCHES`): a parameter that
 the proof leaves open. What is proved in a world must not be proved in vain: `situations` come about in it.
 
-Leaves out how it is proved (`smt_any`).
+Leaves out how it is proved (`any_number`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import attrs
 from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.situations import Situation, situations_of
-from longpoll_spec.engines.smt import DEPTH_MAX, PLAIN, TIMEOUT_S, Report
-from longpoll_spec.engines.smt_any import WORLD, AnyProof, ModelOf, prove_any, statements_of
-from longpoll_spec.engines.smt_inductive import Answer
+from longpoll_spec.engines.smt.any_number import WORLD, AnyProof, ModelOf, prove_any, statements_of
+from longpoll_spec.engines.smt.inductive import Answer
+from longpoll_spec.engines.smt.proof import DEPTH_MAX, PLAIN, TIMEOUT_S, Report
+from longpoll_spec.engines.smt.situations import Situation, situations_of
 from longpoll_spec.errors import UnknownWorldError
 from longpoll_spec.law import law_of
 from longpoll_spec.model import select
@@ -85,7 +85,7 @@ def prove_worlds(
     report: Report | None = None,
     model_of: ModelOf | None = None,
 ) -> list[WorldProof]:
-    """As `smt_any.prove_any`, in each of the worlds. A property that is named is proved where it is stated.
+    """As `any_number.prove_any`, in each of the worlds. A property that is named is proved where it is stated.
 
     Raises `UnknownPropertyError` for what no world states.
     """

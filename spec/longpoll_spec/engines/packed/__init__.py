@@ -1,0 +1,1 @@
+"""The fast engine: states packed into words, actions over columns of them."""

@@ -1,0 +1,1 @@
+"""The plain engine: terms as Python functions, a state as a tuple."""

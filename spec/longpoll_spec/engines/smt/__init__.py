@@ -1,0 +1,1 @@
+"""The engine of proofs: terms as z3 expressions."""

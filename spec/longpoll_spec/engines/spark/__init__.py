@@ -1,0 +1,1 @@
+"""The engine on Spark: the same words, as columns of a cluster."""
