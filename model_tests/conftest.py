@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-from longpoll_broker.runtime import threads
+from longpoll_runtime import threads
 
 if TYPE_CHECKING:
     from longpoll_judge.spark import SparkEngine

@@ -28,7 +28,7 @@ from model_tests.conformance.java_broker import JavaUnavailableError
 from rich.console import Console
 from rich.progress import Progress
 
-from longpoll_broker.errors import ClientError
+from longpoll_client.errors import ClientError
 
 SECONDS: Final = 4.0
 

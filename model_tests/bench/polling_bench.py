@@ -32,13 +32,13 @@ from attrs import field, frozen
 from rich.console import Console
 from rich.table import Table
 
-from longpoll_broker.errors import ClientError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.client import Admin, Producer, RemotingClient
 from longpoll_broker.service.client.calls import Answer
 from longpoll_broker.service.client.messages import decode_messages
 from longpoll_broker.wire.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_broker.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from longpoll_client.errors import ClientError
+from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()
 QUEUE_COUNT = 8

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import Admin, ConsumerConfig, OutgoingMessage, Producer, PullConsumer, StartAt
 from longpoll_broker.service.client import consumer as members
@@ -22,6 +21,7 @@ from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient
 from longpoll_broker.wire.codes import Permission, RequestCode
+from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()
 PATIENCE_S = 10.0

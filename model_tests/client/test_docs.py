@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_runtime.real import RealRuntime
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import pytest
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.client import (
     ConsumerConfig,
     ConsumeStatus,
@@ -27,6 +26,7 @@ from longpoll_broker.service.client import (
 from longpoll_broker.service.client.process_queue import ProcessQueue
 from longpoll_broker.testing.client_scenarios import new_topic, wait_for
 from longpoll_broker.testing.harness.workers import private_bytes
+from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()
 MESSAGES: Final = 3_600_000

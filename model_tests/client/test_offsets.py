@@ -7,7 +7,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.client import StartAt
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.offsets import RemoteOffsets
@@ -16,6 +15,7 @@ from longpoll_broker.wire.bodies import BrokerData, MessageQueue, QueueData, Top
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import OffsetResponseHeader, UpdateConsumerOffsetRequestHeader
+from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()
 FIRST = 2

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_broker.errors import ConfigError, NoRouteError, RefusedError, UnreachableError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import (
     Admin,
@@ -32,6 +30,9 @@ from longpoll_broker.wire.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_broker.wire.codes import Permission, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import SendMessageResponseHeader
+from longpoll_client.errors import NoRouteError, RefusedError, UnreachableError
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
 RUNTIME = RealRuntime()
 PATIENCE_S = 10.0

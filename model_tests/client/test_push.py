@@ -10,8 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from longpoll_broker.errors import ConfigError, RefusedError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import (
     ConsumerConfig,
@@ -30,6 +28,9 @@ from longpoll_broker.service.client.consumer import GroupMember
 from longpoll_broker.service.client.workers import Answer, Listener
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_client.errors import RefusedError
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
 PATIENCE_S = 10.0
 RUNTIME = RealRuntime()

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import (
     ConsumerConfig,
@@ -25,6 +24,7 @@ from longpoll_broker.service.client import (
 )
 from longpoll_broker.testing import client_scenarios as stories
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()
 LONG_COUNT = 100_000

@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 
 from longpoll.cli import main
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.runtime.real import RealRuntime
-from longpoll_broker.runtime.tls import server_context
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.tls import server_context
 
 ACCOUNT = "accounts: [{accessKey: administrator, secretKey: the-secret, admin: true}]"
 KEYS = {"LONGPOLL_ACCESS_KEY": "administrator", "LONGPOLL_SECRET_KEY": "the-secret"}

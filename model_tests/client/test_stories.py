@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import ConsumeStatus, orderly, puller
 from longpoll_broker.service.client.consumer import GroupMember
@@ -19,6 +18,7 @@ from longpoll_broker.service.client.workers import ask_listener
 from longpoll_broker.testing import client_scenarios as stories
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.client_scenarios import Log, explain
+from longpoll_runtime.real import RealRuntime
 
 
 @pytest.fixture

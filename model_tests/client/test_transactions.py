@@ -10,8 +10,6 @@ import pytest
 from attrs import evolve
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.errors import ConfigError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.append import HALF_TOPIC
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import (
@@ -25,6 +23,8 @@ from longpoll_broker.service.client import (
 )
 from longpoll_broker.service.transaction_check import GROUP
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
 RUNTIME = RealRuntime()
 PATIENCE_S = 10.0

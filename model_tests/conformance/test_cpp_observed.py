@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from longpoll.real_client import run_real_client, why_missing
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.observe import Observer
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_judge.job import judge
+from longpoll_runtime.real import RealRuntime
 
 COUNT, SINGLE_COUNT = 1000, 10
 ALLOWED_MS = 1_000.0

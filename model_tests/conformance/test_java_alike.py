@@ -18,12 +18,12 @@ from attrs import define, field
 from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, Policy
 
 COUNT: Final = 2000

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe import Observer
 from longpoll_broker.testing.load import LoadPlan, drive
 from longpoll_broker.testing.racing import RacePlan, RaceReport, race
@@ -24,6 +23,7 @@ from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.headers import CreateTopicRequestHeader
 from longpoll_judge.job import judge
 from longpoll_judge.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
+from longpoll_runtime.real import RealRuntime
 
 WAKE_MS = 500.0
 """The first message of a queue makes its files on the dispatch thread, one queue after the other: up to 150 ms here."""

@@ -8,8 +8,8 @@ import attrs
 import pytest
 from model_tests.conformance.java_broker import JavaBroker, JavaUnavailableError, resolve, running
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.testing.served import ROCKETMQ, RemoteSubject, run_suite
+from longpoll_runtime.real import RealRuntime
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 

@@ -22,8 +22,6 @@ from attrs import define, evolve, field
 from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.runtime.files import RealFiles
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.record import Record
@@ -32,6 +30,8 @@ from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_o
 from longpoll_broker.testing.stores import open_store
 from longpoll_broker.wire.bodies import load_json
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_runtime.files import RealFiles
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]

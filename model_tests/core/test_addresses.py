@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from longpoll_broker.core.addresses import address_match
-from longpoll_broker.errors import ConfigError
+from longpoll_spec.errors import ConfigError
 
 
 @pytest.mark.parametrize(

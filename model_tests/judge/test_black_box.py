@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.observe import Observer, events, tap
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
@@ -29,6 +28,7 @@ from longpoll_judge.plant import plant
 from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_BY_DEADLINE, ANSWERED_ONCE, NO_LOST_WAKEUP, Result
 from longpoll_judge.source import find
 from longpoll_judge.spark import SparkEngine
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
 ALLOWED_MS = 1_000

@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.observe.observer import Observer
 from longpoll_broker.testing.brokers import SMALL_STORE
@@ -20,6 +19,7 @@ from longpoll_judge.generate import BROKER, SOURCE, simulated_meta, write
 from longpoll_judge.job import judge
 from longpoll_judge.recording import load
 from longpoll_judge.result import COMMIT_NEVER_REGRESSES, Result
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
 from longpoll_spec.policy import Policy, preset
 

@@ -11,7 +11,6 @@ import pytest
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import Room
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields
@@ -19,6 +18,7 @@ from longpoll_broker.wire.codes import RequestCode
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta, write
 from longpoll_judge.job import judge
 from longpoll_judge.result import HOLD_LIMIT_KEPT, Finding, Result
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event, Meta
 
 LIMIT: Final = 2

@@ -17,8 +17,6 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core import pull as core_pull
 from longpoll_broker.core.filter import tag_filter
 from longpoll_broker.core.hold import Key, Pull
-from longpoll_broker.errors import UnreachableError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service import pull_service
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.channel import Outbox
@@ -32,7 +30,9 @@ from longpoll_broker.testing.served.machine import Failure, RestartingMachine, R
 from longpoll_broker.testing.served.model import ViolationError
 from longpoll_broker.testing.served.requests import Form
 from longpoll_broker.testing.served.subject import SMALL_FILES, expectations_of
+from longpoll_client.errors import UnreachableError
 from longpoll_judge.job import judge
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT as STRICT_POLICY
 from longpoll_spec.policy import preset, with_knob
 

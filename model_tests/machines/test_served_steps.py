@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from longpoll.cli import main
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import Found, Miss
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
@@ -26,6 +25,7 @@ from longpoll_judge.job import judge
 from longpoll_judge.law_projection import NotProjectableError, project
 from longpoll_judge.recording import Recording, load
 from longpoll_judge.result import FOLLOWS_THE_LAW, Result
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
 from longpoll_spec.policy import preset
 

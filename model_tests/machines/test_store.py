@@ -28,7 +28,6 @@ from hypothesis.stateful import (
 from msgspec import structs
 
 from longpoll_broker.errors import StoreError
-from longpoll_broker.runtime.files import RealFiles, RealMappedFile
 from longpoll_broker.store import commit_log, rows, selection
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import ConsumeQueue
@@ -38,6 +37,7 @@ from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_record
 from longpoll_broker.testing.stores import SMALL, message, open_store
 from longpoll_broker.wire.message import tags_code
+from longpoll_runtime.files import RealFiles, RealMappedFile
 
 pytestmark = pytest.mark.timeout(1800)
 """The long profile takes 160,000 steps on files: four minutes here, more than the usual limit on a busy machine."""

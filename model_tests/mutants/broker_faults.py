@@ -32,7 +32,7 @@ class Fault:
 FAULTS: Final = (
     Fault(
         "deadlines go by the wall clock",
-        "reference/longpoll_broker/runtime/real.py",
+        "reference/longpoll_runtime/real.py",
         "self.monotonic_ns: Callable[[], int] = time.monotonic_ns",
         "self.monotonic_ns: Callable[[], int] = lambda: self.unix_ms() * 1_000_000",
         f"{TESTS}/service/test_pull_moments.py::test_deadlines_do_not_go_by_the_wall_clock",

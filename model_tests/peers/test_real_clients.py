@@ -11,11 +11,11 @@ import trustme
 from model_tests.peers.real_clients import CLIENTS, Client, ClientUnavailableError, Received, faults, play
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.runtime.real import RealRuntime
-from longpoll_broker.runtime.tls import server_context
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import Admin, ConsumerConfig, Credentials, PullConsumer, StartAt
 from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.tls import server_context
 
 COUNT = 10_000
 RUNTIME = RealRuntime()

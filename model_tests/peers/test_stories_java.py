@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
 
-from longpoll_broker.errors import ClientError, UnreachableError
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import (
     Admin,
@@ -29,6 +28,7 @@ from longpoll_broker.service.client import (
     TransactionState,
 )
 from longpoll_broker.testing import client_scenarios as stories
+from longpoll_client.errors import ClientError, UnreachableError
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 PART = 50

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe import Observer
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import PART_GLOB, Event
 
 

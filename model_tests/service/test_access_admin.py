@@ -14,8 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.errors import ConfigError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service import access_admin
 from longpoll_broker.service.access_control import AccessControl, read_rules
 from longpoll_broker.service.account_file import AccountFile
@@ -25,6 +23,8 @@ from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, send_fields
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
 RUNTIME = RealRuntime()
 ACCOUNTS = """

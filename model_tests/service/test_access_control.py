@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.errors import ConfigError, RefusedError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service import access_control
 from longpoll_broker.service.access_control import read_rules
 from longpoll_broker.service.broker import Broker
@@ -28,6 +26,9 @@ from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fiel
 from longpoll_broker.wire import signature
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
+from longpoll_client.errors import RefusedError
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
 RUNTIME = RealRuntime()
 PATIENCE_S = 10.0

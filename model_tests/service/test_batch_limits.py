@@ -10,7 +10,6 @@ from attrs import evolve
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5
-from longpoll_broker.errors import HeaderError, MessageRefusedError
 from longpoll_broker.service.batches import BatchLimits
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
@@ -18,6 +17,7 @@ from longpoll_broker.testing.raw_client import RawClient, send_fields
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.frame import HEADER_SIZE_MAX, Serialisation
+from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_spec.policy import preset
 
 SYNC: Final = evolve(SMALL_STORE, flush_disk_sync=True)

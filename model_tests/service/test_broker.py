@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.errors import BrokerUserError, ConfigError, StoreUserError
-from longpoll_broker.runtime.real import RealRuntime
+from longpoll_broker.errors import StoreUserError
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.opening import ListenError
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
 from longpoll_broker.wire.codes import RequestCode
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 PULL = RequestCode.PULL_MESSAGE
@@ -143,7 +144,7 @@ def test_what_cannot_be_used_is_said_in_one_line(start_broker: StartBroker, tmp_
     with pytest.raises(ConfigError, match=r"topics\.json"):
         Broker.start(RealRuntime(), other, store_config=SMALL_STORE)
     (tmp_path / "file").write_text("")
-    with pytest.raises(BrokerUserError, match="record"):
+    with pytest.raises(UserError, match="record"):
         Broker.start(
             RealRuntime(), str(tmp_path / "third"), store_config=SMALL_STORE, record_directory=str(tmp_path / "file")
         )

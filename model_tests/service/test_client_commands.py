@@ -17,11 +17,11 @@ from click.testing import CliRunner, Result
 from longpoll.cli import main
 from longpoll.commands.client import read_start
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.errors import ConfigError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import PullConsumer, StartAt
 from longpoll_broker.testing.scripted_server import ScriptedServer
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
 PATIENCE_S = 20.0
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from longpoll_broker.errors import ClientError, ConfigError, NoRouteError, RefusedError, UnreachableError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import (
     ConsumerConfig,
@@ -27,6 +25,9 @@ from longpoll_broker.wire.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
 PATIENCE_S = 10.0
 RUNTIME = RealRuntime()

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import ConsumerConfig, Producer, PullConsumer, StartAt, consumer, puller
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
@@ -22,6 +21,7 @@ from longpoll_broker.wire.headers import (
     PullMessageResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from longpoll_runtime.real import RealRuntime
 
 PATIENCE_S = 10.0
 RUNTIME = RealRuntime()

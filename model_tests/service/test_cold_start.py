@@ -52,7 +52,7 @@ def test_planted_tables_made_at_first_use_end_it() -> None:
 COLD: Final = """
 import sys, tempfile, threading
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.runtime.real import RealRuntime
+from longpoll_runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_broker.wire.frame import Serialisation

@@ -8,10 +8,10 @@ import pytest
 
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.topics import Groups, TopicConfig, Topics
-from longpoll_broker.errors import ConfigError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.config_files import GROUPS, OFFSETS, TOPICS, ConfigFiles
 from longpoll_broker.service.schedule_service import DelayOffsets
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 
 
 def tables(directory: Path) -> ConfigFiles:

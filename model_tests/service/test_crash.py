@@ -16,7 +16,6 @@ import attrs
 import pytest
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.runtime.files import RealFiles, RealMappedFile
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
@@ -24,6 +23,7 @@ from longpoll_broker.testing.plain_store import read_record
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.testing.stores import open_store, read_all
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_runtime.files import RealFiles, RealMappedFile
 
 CONFIG = StoreConfig(
     commit_log_file_size=65_536, consume_queue_file_size=2_000, index_slot_count=400, index_entry_count=1_000

@@ -14,8 +14,6 @@ import pytest
 from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.errors import BrokerError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.channel import Channel, Parts
 from longpoll_broker.service.client import ConsumerConfig, Producer, PullConsumer, StartAt
@@ -26,6 +24,8 @@ from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command, encode
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import LongpollError
 
 RUNTIME = RealRuntime()
 PATIENCE_S = 10.0
@@ -58,7 +58,7 @@ class Bystander:
                 (message,) = consumer.poll(PATIENCE_S)
                 assert message.body == body
                 self.round_trips_ms.append((time.monotonic() - begun_s) * 1e3)
-        except (AssertionError, ValueError, BrokerError) as error:
+        except (AssertionError, ValueError, LongpollError) as error:
             self.failure = error
 
     def is_served(self, count: int) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import ANSWERED, QUEUED, Pull
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.executors import InlineExecutor, PoolExecutor
 from longpoll_broker.service.pull_service import PullService
@@ -19,6 +18,7 @@ from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_message
 from longpoll_broker.wire.codes import CommandFlag, RequestCode
 from longpoll_broker.wire.command import Command
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
 

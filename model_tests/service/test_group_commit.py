@@ -10,7 +10,6 @@ import attrs
 import pytest
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.service.group_commit import GroupCommit
 from longpoll_broker.store.message_store import MessageStore
@@ -18,6 +17,7 @@ from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, send_fields, send_message
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_runtime.real import RealRuntime
 
 SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True, flush_interval_ms=1_000_000)
 WAIT_S = 20.0

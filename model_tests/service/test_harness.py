@@ -17,8 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.errors import ClientError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.testing.brokers import StartBroker, wait_until
 from longpoll_broker.testing.harness import topics
 from longpoll_broker.testing.harness.frames import (
@@ -41,6 +39,8 @@ from longpoll_broker.testing.harness.workers import busy_share, private_bytes, p
 from longpoll_broker.testing.racing import Delivery, RaceReport
 from longpoll_broker.wire.codes import CommandFlag
 from longpoll_broker.wire.command import Command, encode
+from longpoll_client.errors import ClientError
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT, with_knob
 
 

@@ -13,11 +13,11 @@ from longpoll_broker.core import notifier
 from longpoll_broker.core.filter import java_hash, tag_filter
 from longpoll_broker.core.hold import HELD, Pull
 from longpoll_broker.core.notifier import LONG_ROW
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service import hold_service
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.testing.memory_queues import MemoryQueues, Message
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.policy import (
     ROCKETMQ_4_9,

@@ -12,7 +12,6 @@ import pytest
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.properties import read_properties
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.send import SendService
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.messages import Arrival
@@ -20,6 +19,7 @@ from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.wire.codes import RequestCode
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 LIGHT = attrs.evolve(SMALL_STORE, multi_dispatch=True, light_queues=True)

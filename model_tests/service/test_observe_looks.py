@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe.loop import BLOCKED_NS, LOOK_NS, RelayLoop
+from longpoll_runtime.real import RealRuntime
 
 STEP_NS = 10
 """What every call to the kernel takes here."""

@@ -16,8 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.service.observed import events_of
 
-from longpoll_broker.runtime import Socket
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe import Observer
 from longpoll_broker.service.observe.observer import UNCERTAINTY_NS_MIN, UNCERTAINTY_NS_UNMEASURED
 from longpoll_broker.service.observe.routes import RouteTap
@@ -28,6 +26,8 @@ from longpoll_broker.wire.bodies import TopicRouteData
 from longpoll_broker.wire.codes import CommandFlag, RequestCode
 from longpoll_broker.wire.command import Command, decode_frame, encode
 from longpoll_broker.wire.frame import HEAD, LENGTH_SIZE, FrameReader
+from longpoll_runtime import Socket
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import META_FILE, Meta
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC.value

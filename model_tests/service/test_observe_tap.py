@@ -10,7 +10,6 @@ import pytest
 from model_tests.service.observed import events_of
 
 from longpoll_broker.record import HistoryRecorder
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe.events import Subscriptions
 from longpoll_broker.service.observe.tap import ConnectionTap, TapTotals
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
@@ -19,6 +18,7 @@ from longpoll_broker.wire.codes import CommandFlag, MessageSysFlag, RequestCode
 from longpoll_broker.wire.command import Command, encode
 from longpoll_broker.wire.frame import Serialisation
 from longpoll_broker.wire.message import BatchMessage, encode_batch
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
 
 PULL, SEND = RequestCode.PULL_MESSAGE.value, RequestCode.SEND_MESSAGE_V2.value

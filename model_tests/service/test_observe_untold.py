@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe import Observer, loop, tap
 from longpoll_broker.service.observe.untold import PIECE_SIZE, Untold
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields
 from longpoll_broker.wire.codes import CommandFlag, RequestCode
 from longpoll_broker.wire.command import Command, encode
+from longpoll_runtime.real import RealRuntime
 
 ANSWER = b"".join(encode(Command(0, 77, int(CommandFlag.RESPONSE), body=bytes(3_000))))
 PULL = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 1, ext_fields=pull_fields("T", 0))))

@@ -17,7 +17,6 @@ from typing import Final
 import attrs
 import pytest
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.store import commit_log
 from longpoll_broker.store.message_store import MessageStore
@@ -26,6 +25,7 @@ from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import RawClient, send_fields
 from longpoll_broker.testing.stores import read_all
 from longpoll_broker.wire.codes import RequestCode
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT
 
 REQUESTS: Final = 60

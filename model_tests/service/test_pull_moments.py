@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.statistics import Statistics
 from longpoll_broker.core.traits import traits_of
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.message import BatchMessage, encode_batch
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE
 
 PULL = RequestCode.PULL_MESSAGE

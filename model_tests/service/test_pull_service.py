@@ -16,7 +16,6 @@ from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.statistics import GROUP_GET_NUMS
 from longpoll_broker.core.topics import GroupConfig
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service import hold_service, pull_service
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.pull_service import PullService
@@ -27,6 +26,7 @@ from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.frame import Serialisation
 from longpoll_broker.wire.message import BatchMessage, encode_batch
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE
 
 PULL = RequestCode.PULL_MESSAGE

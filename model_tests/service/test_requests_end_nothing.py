@@ -10,7 +10,6 @@ from typing import Any, Final
 import pytest
 from attrs import frozen
 
-from longpoll_broker.core.faults import KeepGoing
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.service.schedule_service import ScheduleService
@@ -21,6 +20,7 @@ from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_o
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.connection import Connection
+from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.policy import preset
 
 POLICIES: Final = ("strict", "rocketmq-4.9", "rocketmq-5")

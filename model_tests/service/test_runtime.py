@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from longpoll_broker.runtime.collector import rare_collections
-from longpoll_broker.runtime.real import RealRuntime
-from longpoll_broker.runtime.threads import RealQueue
-from longpoll_broker.runtime.turns import TURN_S, short_turns
+from longpoll_runtime.collector import rare_collections
+from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.threads import RealQueue
+from longpoll_runtime.turns import TURN_S, short_turns
 
 
 def test_a_full_queue_refuses_and_keeps_its_order() -> None:

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longpoll_broker.core.properties import DELAY, INNER_QUEUES, PREPARED
-from longpoll_broker.runtime import Buffer
 from longpoll_broker.service import send, send_rows
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.channel import Channel, Limits, Outbox
@@ -24,6 +23,7 @@ from longpoll_broker.testing.stores import StillRuntime
 from longpoll_broker.wire.codes import CommandFlag, RequestCode
 from longpoll_broker.wire.command import Command, encode
 from longpoll_broker.wire.send_answer import encode_send_head
+from longpoll_runtime import Buffer
 
 STORE = evolve(SMALL_STORE, commit_log_file_size=16_384, message_size_max=2_000, multi_dispatch=True)
 """Files so small that rows meet their ends."""

@@ -23,12 +23,12 @@ from model_tests.service.sequences import BROKER_CODES, KINDS, NAME_SERVER_CODES
 from model_tests.service.test_edges import watching
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_fields
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import PRESETS, preset
 
 LIVES: Final = 2

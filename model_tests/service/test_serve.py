@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from longpoll.commands.broker_conf import read_broker_conf
-from longpoll_broker.errors import ConfigError
 from longpoll_broker.testing.brokers import Connect
 from longpoll_broker.testing.raw_client import send_message
+from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import META_FILE
 
 Serve = Callable[..., "subprocess.Popen[str]"]

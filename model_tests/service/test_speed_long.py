@@ -13,7 +13,6 @@ from typing import Final
 import pytest
 from model_tests.bench.broker_sides import Side, ours
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.harness.held import HeldPlan, HeldReport, hold
 from longpoll_broker.testing.harness.stalls import StallWatch
@@ -21,6 +20,7 @@ from longpoll_broker.testing.harness.throughput import fill, pulls
 from longpoll_broker.testing.harness.topics import make_topic, send_each
 from longpoll_broker.testing.harness.workers import private_bytes
 from longpoll_broker.testing.racing import Delivery, RacePlan, RaceReport, race
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]

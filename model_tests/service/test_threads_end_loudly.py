@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
-from longpoll_broker.runtime.real import RealRuntime
-from longpoll_broker.runtime.threads import EXIT_THREAD_DIED, spawn
+from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.threads import EXIT_THREAD_DIED, spawn
 from longpoll_spec.testing.cases import quick_if
 
 PATIENCE_S: Final = 60.0
@@ -37,7 +37,7 @@ THREADS: Final[dict[str, Sequence[str]]] = {
 """Every thread of a served broker and of the proxy, and a command that has it."""
 PLANT: Final = """
 import struct, sys
-from longpoll_broker.runtime import real
+from longpoll_runtime import real
 from longpoll.cli import main
 name, spawn = sys.argv.pop(1), real.spawn
 def fail():

@@ -11,10 +11,6 @@ from pathlib import Path
 import pytest
 import trustme
 
-from longpoll_broker.errors import AnswerTimeoutError, ConfigError, ConnectionLostError, UnreachableError
-from longpoll_broker.runtime import tls
-from longpoll_broker.runtime.real import RealRuntime
-from longpoll_broker.runtime.tls import client_context, server_context
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import (
     Admin,
@@ -27,6 +23,11 @@ from longpoll_broker.service.client import (
 )
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.wire.codes import RequestCode
+from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
+from longpoll_runtime import tls
+from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.tls import client_context, server_context
+from longpoll_spec.errors import ConfigError
 
 PATIENCE_S = 10.0
 PLAIN = RealRuntime()

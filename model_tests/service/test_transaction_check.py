@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core import producers
 from longpoll_broker.core.producers import Producers
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.append import HALF_TOPIC
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client.messages import ReceivedMessage, decode_messages
@@ -25,6 +24,7 @@ from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
+from longpoll_runtime.real import RealRuntime
 
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01{group}\x02TAGS\x01t\x02UNIQ_KEY\x01unique\x02"
 StartBroker = Callable[..., Broker]

@@ -9,9 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.runtime import Listener, Socket
-from longpoll_broker.runtime.files import RealFiles
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service import send
 from longpoll_broker.service.channel import Channel
 from longpoll_broker.service.transport import RECEIVE_SIZE
@@ -20,6 +17,9 @@ from longpoll_broker.testing.harness.topics import make_topic
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command, encode
+from longpoll_runtime import Listener, Socket
+from longpoll_runtime.files import RealFiles
+from longpoll_runtime.real import RealRuntime
 
 MAX_OFFSET = {"topic": "T", "queueId": "0"}
 

@@ -22,8 +22,6 @@ from model_tests.simulate.preempted import Preemption, StuckError
 from longpoll_broker.core import offsets, statistics
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.statistics import GROUP_GET_NUMS, Statistics
-from longpoll_broker.runtime.files import RealFiles
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service import hold_service
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.store import consume_queue
@@ -31,6 +29,8 @@ from longpoll_broker.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_runtime.files import RealFiles
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.testing.cases import quick_if
 
 SEEDS: Final = 600

@@ -49,7 +49,7 @@ def test_an_interrupt_prints_what_was_explored(words: list[str], monkeypatch: py
     def interrupting(_: Callable[[str], None]) -> Callable[[Progress], None]:
         def report(now: Progress) -> None:
             if now.depth == 6:
-                os.kill(os.getpid(), signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
 
         return report
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Mapping
 from typing import Any
@@ -149,7 +148,7 @@ def test_an_interrupt_keeps_what_was_explored(engine: str) -> None:
     def interrupt(progress: Progress) -> None:
         reports.append(progress)
         if progress.depth == 5:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     result = explore(_model("strict"), engine=engine, report=interrupt)
 

@@ -92,7 +92,7 @@ def test_an_interrupt_ends_the_workers_and_keeps_what_is_known() -> None:
 
     def interrupt(progress: Progress) -> None:
         if progress.depth == 5:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     result = explore(_model("strict"), workers=2, report=interrupt)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import numpy as np
@@ -115,7 +114,7 @@ def test_an_interrupt_tells_what_was_seen() -> None:
 
     def interrupt(progress: Progress) -> None:
         if progress.depth == 5:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     found = explore(_model("strict"), engine="simulate", runs=500, report=interrupt)
     assert found.depth == 5

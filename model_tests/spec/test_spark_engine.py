@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -81,7 +80,7 @@ def test_two_goes_give_the_numbers_of_one(session: SparkSession, tmp_path: Path,
 
     def interrupt(progress: Progress) -> None:
         if progress.depth == 3:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     part = explore(model, [], engine="spark", session=session, checkpoint=tmp_path / "part", report=interrupt)
     (tmp_path / "part" / "level-4").mkdir()

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.store.consume_queue_ext import ADDRESS_MAX, ConsumeQueueExt, is_address
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.record import SCHEDULE_TOPIC
@@ -20,6 +19,7 @@ from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_broker.wire.message import tags_code
+from longpoll_runtime.files import RealFiles
 
 CONFIG = evolve(SMALL, extended_queues=True, extended_file_size=110)
 """Files with room for five units."""

@@ -10,12 +10,12 @@ from attrs import evolve
 from msgspec import structs
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from longpoll_runtime.files import RealFiles
 
 
 def queue_files(store: pathlib.Path, topic: str) -> list[pathlib.Path]:

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from longpoll_broker.runtime.files import RealFiles
+from longpoll_runtime.files import RealFiles
 
 
 def test_a_mapped_file_is_the_file(tmp_path: pathlib.Path) -> None:
@@ -130,7 +130,7 @@ def test_many_files_raise_the_limit(tmp_path: pathlib.Path) -> None:
     """When the soft limit of open files is met, it is raised to the hard one and mapping goes on."""
     script = (
         "import resource, sys\n"
-        "from longpoll_broker.runtime.files import RealFiles\n"
+        "from longpoll_runtime.files import RealFiles\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (32, int(sys.argv[2])))\n"
         "files = RealFiles()\n"
         "held = [files.map(f'{sys.argv[1]}/{n}', 10, writable=True, create=True) for n in range(64)]\n"

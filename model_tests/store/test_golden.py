@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from longpoll.cli import main
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.store.messages import GetStatus
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_log, read_queues, read_record
 from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
+from longpoll_runtime.files import RealFiles
 
 
 def dump(store: pathlib.Path, *options: str) -> list[dict[str, Any]]:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.runtime.files import RealMappedFile
 from longpoll_broker.store import index, index_file, indexer
 from longpoll_broker.store.index import keys_of
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.record import Record, decode
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch
+from longpoll_runtime.files import RealMappedFile
 
 FOR_EVER = 2**60
 Stored = list[tuple[str, list[str], int, int]]
@@ -121,7 +121,7 @@ def test_finds_what_a_plain_search_finds(
 def test_times_are_compared_by_the_second(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query gives the messages stored between two times, counted in whole seconds from each file's first message."""
     times = iter(range(1_800_000_000_000, 1_800_000_100_000, 700))
-    monkeypatch.setattr("longpoll_broker.runtime.real.RealRuntime.unix_ms", lambda _: next(times))
+    monkeypatch.setattr("longpoll_runtime.real.RealRuntime.unix_ms", lambda _: next(times))
     store = open_store(tmp_path)
     put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "k"}) for _ in range(15)])
     index_all(store)
@@ -140,7 +140,7 @@ def test_times_are_compared_by_the_second(tmp_path: pathlib.Path, monkeypatch: p
 def test_a_following_file_begins_where_the_last_ended(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in Java the first entry of a following file counts its seconds from the last message of the file before."""
     times = iter(range(1_800_000_000_000, 1_800_000_200_000, 3000))
-    monkeypatch.setattr("longpoll_broker.runtime.real.RealRuntime.unix_ms", lambda _: next(times) // 3000 * 3000)
+    monkeypatch.setattr("longpoll_runtime.real.RealRuntime.unix_ms", lambda _: next(times) // 3000 * 3000)
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(properties={"KEYS": "k"}) for _ in range(SMALL.index_entry_count)])
     store.close()

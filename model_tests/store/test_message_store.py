@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from longpoll_broker.errors import MessageRefusedError, StoreUserError
-from longpoll_broker.runtime.files import RealFiles, RealMappedFile
+from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
@@ -35,6 +34,8 @@ from longpoll_broker.testing.stores import (
     read_all,
 )
 from longpoll_broker.wire.message import tags_code
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_runtime.files import RealFiles, RealMappedFile
 
 
 def test_what_is_written_is_read_back_equal(tmp_path: pathlib.Path) -> None:

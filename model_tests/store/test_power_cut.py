@@ -16,12 +16,12 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.runtime.files import RealFiles, RealMappedFile
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_record
 from longpoll_broker.testing.stores import SMALL, message, open_store, read_all
+from longpoll_runtime.files import RealFiles, RealMappedFile
+from longpoll_runtime.real import RealRuntime
 
 SECTOR = 512
 CONFIG = evolve(SMALL, index_slot_count=300, index_entry_count=40)

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.record import (
     FIXED_SIZE,
@@ -26,6 +25,7 @@ from longpoll_broker.store.record import (
 from longpoll_broker.testing import plain_store
 from longpoll_broker.testing.stores import HOST_V6, message
 from longpoll_broker.wire.message import tags_code
+from longpoll_runtime.files import RealFiles
 
 names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=8)
 

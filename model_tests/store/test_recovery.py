@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.store import recovery
 from longpoll_broker.store.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint, load_checkpoint
 from longpoll_broker.store.commit_log import CommitLog
@@ -17,6 +16,7 @@ from longpoll_broker.store.consume_queue import UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_log, read_queues
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
+from longpoll_runtime.files import RealFiles
 
 
 def copy_of(store: pathlib.Path, name: str) -> pathlib.Path:

@@ -11,8 +11,6 @@ import pytest
 from attrs import evolve
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.runtime.files import RealFiles
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.retention_service import DELAY_MS, RetentionService
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import GetStatus
@@ -20,6 +18,8 @@ from longpoll_broker.store.retention import HOUR_MS, REMOVED_COUNT_MAX, count_ex
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from longpoll_runtime.files import RealFiles
+from longpoll_runtime.real import RealRuntime
 
 NOW_MS = 1_800_000_000_000
 HOUR_NOW = f"{dt.datetime.fromtimestamp(NOW_MS / 1000).astimezone().hour:02}"

@@ -7,9 +7,9 @@ import pathlib
 
 import pytest
 
-from longpoll_broker.runtime.files import RealFiles, RealMappedFile
 from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.testing.stores import message, open_store
+from longpoll_runtime.files import RealFiles, RealMappedFile
 
 
 def test_names_that_could_not_be_made_durable_are_tried_again(

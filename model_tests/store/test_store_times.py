@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pathlib
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.testing.stores import SMALL, message
+from longpoll_runtime.real import RealRuntime
 
 
 class SteppingRuntime(RealRuntime):

@@ -16,13 +16,13 @@ from msgspec import structs
 from typing_extensions import Buffer
 
 from longpoll.cli import main
-from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.store import commit_log, verify
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.testing.plain_store import read_log
 from longpoll_broker.testing.stores import message, mixed_messages, open_store, put_and_dispatch
+from longpoll_runtime.files import RealFiles
 
 LOG = f"commitlog/{2048:020d}"
 QUEUE = f"consumequeue/Orders/1/{0:020d}"

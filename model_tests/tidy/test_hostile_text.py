@@ -20,12 +20,12 @@ from longpoll.commands import ablate, client, store
 from longpoll.commands import admin as admin_commands
 from longpoll.output import emit_json, err, out, plain, progress_bar, say, styled, table
 from longpoll.verification.page import Page, Row
-from longpoll_broker.errors import ConfigError
-from longpoll_broker.logs import TextFormatter
 from longpoll_broker.service.access_control import read_rules
 from longpoll_broker.service.account_file import AccountFile
 from longpoll_broker.service.client.messages import ReceivedMessage
+from longpoll_runtime.logs import TextFormatter
 from longpoll_spec.engines import ablate as ablate_engine
+from longpoll_spec.errors import ConfigError
 
 ROOT: Final = Path(__file__).parents[2] / "reference" / "longpoll"
 HOSTILE: Final = (

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 STARTERS = {"Thread", "Timer", "start_new_thread", "ThreadPoolExecutor", "ThreadingHTTPServer", "start_http_server"}
 HOMES = {"threading", "_thread", "concurrent.futures", "http.server", "prometheus_client"}
 ALLOWED = {
-    "longpoll_broker/runtime/threads.py": "the one place",
+    "longpoll_runtime/threads.py": "the one place",
     "longpoll_judge/sweep.py": "a pool hands what is raised to whoever asks for the result",
     "longpoll_judge/local.py": "the same",
     "longpoll/real_client.py": "ends a child process that hangs, and nothing else",

@@ -34,7 +34,7 @@ import os, signal, sys
 mark, sys.argv = sys.argv[1], ["longpoll", *sys.argv[2:]]
 def interrupt(event, arguments):
     if event == "import" and arguments[0] == mark:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
 sys.addaudithook(interrupt)
 from longpoll.entry import main
 main()
@@ -50,7 +50,7 @@ def count(frame, event, argument):
         seen += 1
         if seen == number:
             sys.setprofile(None)
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 sys.setprofile(count)
 from longpoll.entry import main
 main()
@@ -236,7 +236,7 @@ import os, signal
 from longpoll import guard
 class Leaves:
     def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
 def command():
     Leaves()
     while True:
@@ -293,7 +293,7 @@ def test_z3_gives_back_the_interrupt_that_it_takes() -> None:
 
     def interrupt() -> None:
         while not done.wait(0.01):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, lambda _number, _frame: None)  # only z3 itself takes notice
     thread = threading.Thread(target=interrupt)

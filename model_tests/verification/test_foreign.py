@@ -21,8 +21,6 @@ from longpoll.verification import broker, history
 from longpoll.verification.declared import Declared, Limits, declared, limits_of
 from longpoll.verification.echo import Echo
 from longpoll.verification.page import Outcome, Page, Row
-from longpoll_broker.errors import ClientError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.client import RemotingClient
 from longpoll_broker.testing import load
 from longpoll_broker.testing.load import LoadPlan
@@ -34,10 +32,12 @@ from longpoll_broker.testing.served.link import Link
 from longpoll_broker.testing.served.model import Message
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
+from longpoll_client.errors import ClientError
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.job import judge
 from longpoll_judge.plant import plant
 from longpoll_judge.result import Result
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, with_knob
 
 PATIENCE_MS = 300

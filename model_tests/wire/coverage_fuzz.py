@@ -22,11 +22,11 @@ with atheris.instrument_imports(include=["longpoll_broker.wire", "longpoll_broke
 
     from longpoll_broker.core.filter import ExpressionError, filter_of
     from longpoll_broker.core.properties import FORM_5, read_properties, write_properties
-    from longpoll_broker.errors import HeaderError, ProtocolError
     from longpoll_broker.wire import bodies, headers
     from longpoll_broker.wire.command import Command, encode
     from longpoll_broker.wire.connection import Connection
     from longpoll_broker.wire.message import decode_batch
+    from longpoll_protocol.errors import HeaderError, ProtocolError
 
 HEADERS: Final = [
     kind for kind in vars(headers).values() if isinstance(kind, type) and issubclass(kind, headers.Header)

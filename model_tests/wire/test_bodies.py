@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.errors import HeaderError
 from longpoll_broker.wire import bodies
 from longpoll_broker.wire.bodies import (
     BODY_SIZE_MAX,
@@ -26,6 +25,7 @@ from longpoll_broker.wire.bodies import (
     TopicRouteData,
     load_json,
 )
+from longpoll_protocol.errors import HeaderError
 
 JAVA_HEARTBEAT = b"""{"clientID":"127.0.0.1@1","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",
 "consumeType":"CONSUME_PASSIVELY","groupName":"G","messageModel":"CLUSTERING","subscriptionDataSet":[

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from longpoll_broker.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_broker.testing import plain_codec
 from longpoll_broker.testing.wire_strategies import commands
 from longpoll_broker.wire import command as command_module
@@ -28,6 +27,7 @@ from longpoll_broker.wire.command import (
     reply,
 )
 from longpoll_broker.wire.frame import Frame, FrameReader, Serialisation, frame_head
+from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 
 
 def read(stream: bytes) -> Command:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_broker.testing.wire_strategies import chunkings, commands
 from longpoll_broker.wire.command import Command, ResponseCode, encode_reply_head
 from longpoll_broker.wire.connection import CLOSED, NEED_DATA, Connection
+from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 
 GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden" / "frames.jsonl").read_text().splitlines()]
 

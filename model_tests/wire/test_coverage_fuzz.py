@@ -14,11 +14,11 @@ from typing import Final
 import pytest
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import RawClient, send_message
+from longpoll_runtime.real import RealRuntime
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPT: Final = ROOT / "model_tests" / "wire" / "coverage_fuzz.py"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
+from longpoll_runtime.real import RealRuntime
 
 PAGE = Path(__file__).parents[2] / "docs" / "wire.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)

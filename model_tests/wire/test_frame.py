@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_broker.testing.wire_strategies import chunkings
 from longpoll_broker.wire import frame as frame_module
 from longpoll_broker.wire.frame import (
@@ -19,6 +18,7 @@ from longpoll_broker.wire.frame import (
     Serialisation,
     frame_head,
 )
+from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 
 
 def read_all(reader: FrameReader, chunks: list[bytes]) -> list[tuple[Serialisation, bytes, bytes]]:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_broker.testing.wire_strategies import filled_texts, int32, texts
 from longpoll_broker.wire import message as message_module
 from longpoll_broker.wire.message import (
@@ -24,6 +23,7 @@ from longpoll_broker.wire.message import (
     message_id_position,
     tags_code,
 )
+from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
 
 plain_texts = filled_texts.map(lambda text: text.replace("\x01", "").replace("\x02", ""))
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from longpoll_broker.errors import HeaderError, RemoteProtocolError
 from longpoll_broker.testing.raw_client import send_fields
 from longpoll_broker.testing.wire_strategies import commands
 from longpoll_broker.wire import send_request
@@ -19,6 +18,7 @@ from longpoll_broker.wire.connection import NEED_DATA, Connection
 from longpoll_broker.wire.frame import HEAD, FrameReader
 from longpoll_broker.wire.headers import SendMessageRequestHeaderV2
 from longpoll_broker.wire.send_request import SendCommand
+from longpoll_protocol.errors import HeaderError, RemoteProtocolError
 
 VALUES = (
     st.integers(-(2**70), 2**70)

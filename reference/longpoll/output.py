@@ -29,19 +29,15 @@ from rich.table import Table
 from rich.text import Text
 
 from longpoll.guard import printable
-from longpoll_broker.errors import BrokerUserError
-from longpoll_broker.logs import escaped
-from longpoll_judge.errors import JudgeUserError
-from longpoll_spec.errors import MemoryShortError, SpecUserError
+from longpoll_runtime.logs import escaped
+from longpoll_spec.errors import MemoryShortError, UserError
 
 P = ParamSpec("P")
 
 
-class NotWritableError(Exception):
+class NotWritableError(UserError):
     """What was asked for cannot be written where it was asked for; the text says why."""
 
-
-USER_ERRORS = (SpecUserError, BrokerUserError, JudgeUserError, NotWritableError)
 
 WIDTH_OF_A_FILE: Final = 140
 """Columns of a table that goes to a file or a pipe, which has no width of its own."""
@@ -123,7 +119,7 @@ def user_mistakes(command: Callable[P, None]) -> Callable[P, None]:
             command(*args, **kwargs)
         except MemoryShortError as error:
             fail(str(error), Exit.UNKNOWN)
-        except USER_ERRORS as error:
+        except UserError as error:
             fail(str(error))
 
     return wrapped

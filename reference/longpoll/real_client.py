@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from attrs import field, frozen
 
-from longpoll_broker.errors import BrokerUserError, ClientError
+from longpoll_client.errors import ClientError
+from longpoll_spec.errors import UserError
 
 CHILD: Final = Path(__file__).with_name("real_client_child.py")
 HOLD_MS: Final = 15_000
@@ -31,7 +32,7 @@ Progress = Callable[[str, int], None]
 """Told of a part ("send", "consume", "single") and how many messages of it are done."""
 
 
-class RealClientMissingError(BrokerUserError):
+class RealClientMissingError(UserError):
     """The real client cannot run here; the text says why and what to do."""
 
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 import click
 from attrs import frozen
 
-from longpoll_broker.errors import ConfigError
-from longpoll_broker.runtime.real import RealRuntime
-from longpoll_broker.runtime.tls import client_context
 from longpoll_broker.service.client import Credentials
+from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.tls import client_context
+from longpoll_spec.errors import ConfigError
 
 Command = Callable[..., None]
 ACCESS_KEY: Final = "LONGPOLL_ACCESS_KEY"

@@ -21,8 +21,8 @@ from typing import Any, Final
 import msgspec
 from attrs import define, frozen
 
-from longpoll_broker.errors import BrokerUserError
-from longpoll_broker.runtime import Buffer, Runtime
+from longpoll_runtime import Buffer, Runtime
+from longpoll_spec.errors import UserError
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ TORN_SIZE_MAX: Final = KEPT_SIZE // 2
 """The rest of a line that the disk took in part is written at the end if it is no longer than this."""
 
 
-class RecordError(BrokerUserError):
+class RecordError(UserError):
     """The directory for the history cannot be used."""
 
 

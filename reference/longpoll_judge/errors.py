@@ -1,11 +1,13 @@
 """Every exception of the judge, one class a fault."""
 
+from longpoll_spec.errors import LongpollError, UserError
 
-class JudgeError(Exception):
+
+class JudgeError(LongpollError):
     """Whatever the judge's own code raises on purpose."""
 
 
-class JudgeUserError(JudgeError):
+class JudgeUserError(JudgeError, UserError):
     """The user asked for something that cannot be; the text says what to do next."""
 
 

@@ -1,15 +1,28 @@
-"""Every exception of the law, one class a fault.
+"""What every exception of the project is, and those of the law, one class a fault.
 
-Leaves out control flow: nothing here is raised to be caught by the package itself.
+Leaves out control flow: nothing here is raised to be caught by the package itself. The other packages' own exceptions
+stand in their `errors`.
 """
 
 
-class SpecError(Exception):
+class LongpollError(Exception):
+    """Whatever any package of the project raises on purpose."""
+
+
+class UserError(LongpollError):
+    """The user asked for something that does not exist or cannot be; the text says what to do next."""
+
+
+class ConfigError(UserError):
+    """A configuration file or option cannot be used."""
+
+
+class SpecError(LongpollError):
     """Whatever the law's own code raises on purpose."""
 
 
-class SpecUserError(SpecError):
-    """The user asked for something that does not exist or cannot be; the text says what to do next."""
+class SpecUserError(SpecError, UserError):
+    """The user asked the law for something that does not exist or cannot be; the text says what to do next."""
 
 
 class UnknownPolicyError(SpecUserError):

@@ -15,10 +15,11 @@ from rich.text import Text
 from longpoll.commands.client import read_start
 from longpoll.output import cell_of, emit_json, fail, json_option, out, table, user_mistakes
 from longpoll.server_options import Server, server_options
-from longpoll_broker.errors import ClientError, ConfigError
 from longpoll_broker.service.client import Admin, StartAt
 from longpoll_broker.service.client.admin import GroupInfo, OffsetInfo, TopicInfo
 from longpoll_broker.wire.codes import Permission
+from longpoll_client.errors import ClientError
+from longpoll_spec.errors import ConfigError
 
 QUEUE_COUNT_MAX: Final = 1024
 """Most queues of a topic that our broker makes."""

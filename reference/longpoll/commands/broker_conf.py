@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.errors import ConfigError
+from longpoll_spec.errors import ConfigError
 
 
 def _boolean(text: str) -> bool:

@@ -26,7 +26,6 @@ from longpoll.amounts import Amount
 from longpoll.guard import printable
 from longpoll.output import Exit, emit_json, err, fail, json_option, out, say, user_mistakes
 from longpoll.server_options import Server, server_options
-from longpoll_broker.errors import ClientError, ConfigError
 from longpoll_broker.service.client import (
     ConsumerConfig,
     Producer,
@@ -35,6 +34,8 @@ from longpoll_broker.service.client import (
     SendResult,
     StartAt,
 )
+from longpoll_client.errors import ClientError
+from longpoll_spec.errors import ConfigError
 
 POLL_S: Final = 0.25
 """How long `consume` waits before it looks at its own time limit again."""

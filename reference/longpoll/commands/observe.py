@@ -15,9 +15,9 @@ import click
 from longpoll.commands.serve import address
 from longpoll.guard import printable
 from longpoll.output import Exit, emit_json, fail, say, user_mistakes
-from longpoll_broker.logs import logging_to
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe import Observer
+from longpoll_runtime.logs import logging_to
+from longpoll_runtime.real import RealRuntime
 
 
 @click.command()

@@ -22,15 +22,15 @@ from longpoll.commands.broker_conf import read_broker_conf
 from longpoll.guard import printable
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.errors import BrokerUserError, ConfigError
-from longpoll_broker.logs import Format, logging_to
-from longpoll_broker.runtime import Event
-from longpoll_broker.runtime.collector import rare_collections
-from longpoll_broker.runtime.real import RealRuntime
-from longpoll_broker.runtime.tls import server_context
-from longpoll_broker.runtime.turns import short_turns
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.metrics import BrokerCollector
+from longpoll_runtime import Event
+from longpoll_runtime.collector import rare_collections
+from longpoll_runtime.logs import Format, logging_to
+from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.tls import server_context
+from longpoll_runtime.turns import short_turns
+from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import preset, with_knob
 
 
@@ -128,7 +128,7 @@ def serve(
                     record_directory=None if record is None else str(record.absolute()),
                 )
             except OSError as error:
-                raise BrokerUserError(f"cannot open the store {directory}: {error}; name another --store") from None
+                raise UserError(f"cannot open the store {directory}: {error}; name another --store") from None
             stack.enter_context(broker)
             stack.enter_context(rare_collections())
             stack.enter_context(short_turns())

@@ -16,7 +16,6 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 
 from longpoll.guard import printable
 from longpoll.output import Exit, emit_json, err, json_option, out, progress_bar, table, user_mistakes
-from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.store.inspect import (
     Blank,
     FoundQueue,
@@ -27,6 +26,7 @@ from longpoll_broker.store.inspect import (
 )
 from longpoll_broker.store.record import Damage, Record
 from longpoll_broker.store.verify import verify as verify_store
+from longpoll_runtime.files import RealFiles
 
 topic_option = click.option("--topic", help="Only this topic.")
 queue_option = click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue id.")

@@ -26,12 +26,12 @@ from longpoll.verification.declared import ECHOES, Declared, Limits, declared, l
 from longpoll.verification.echo import Echo
 from longpoll.verification.page import Page, Row
 from longpoll.verification.served import ServedBroker
-from longpoll_broker.errors import ConfigError
-from longpoll_broker.runtime import Runtime
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.observe.observer import Observer, name_of
 from longpoll_broker.testing.served.subject import EmbeddedSubject, RemoteSubject
 from longpoll_judge.result import Result
+from longpoll_runtime import Runtime
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import Policy, preset, with_knob
 
 REPORT: Final = "longpoll-report"

@@ -10,10 +10,10 @@ from typing import Final
 
 from longpoll.real_client import RealClientReport, run_real_client, why_missing
 from longpoll.verification.page import Outcome, Row, Stopwatch
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.testing.load import LoadPlan, LoadReport, drive
 from longpoll_broker.testing.served.subject import Subject
 from longpoll_broker.testing.served.suite import SuiteReport, run_suite
+from longpoll_runtime import Runtime
 
 Address = tuple[str, int]
 Progress = Callable[[int, int], None]

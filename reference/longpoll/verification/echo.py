@@ -10,11 +10,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, Self
 
-from longpoll_broker.errors import ClientError
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client import RemotingClient
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.headers import GetMaxOffsetRequestHeader
+from longpoll_client.errors import ClientError
+from longpoll_runtime import Runtime
 
 PERIOD_S: Final = 0.02
 TIMEOUT_S: Final = 10.0

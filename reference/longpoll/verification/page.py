@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from longpoll import guard
-from longpoll.output import USER_ERRORS, Exit, cell_of, err, out, styled
-from longpoll_broker.errors import BrokerError
+from longpoll.output import Exit, cell_of, err, out, styled
+from longpoll_spec.errors import LongpollError
 
 Outcome: TypeAlias = Literal["ok", "violated", "unknown", "skipped"]
 MARKS: Final[dict[Outcome, str]] = {"ok": "green", "violated": "bold red", "unknown": "yellow", "skipped": "dim"}
@@ -109,7 +109,7 @@ class Page:
 
 def _why(error: Exception) -> str:
     """Why a stage has no result: a broker that did not do its part says so itself, and anything else is our fault."""
-    expected = (*USER_ERRORS, BrokerError, OSError)
+    expected = (LongpollError, OSError)
     return f"it could not be done: {error}" if isinstance(error, expected) else guard.fault(error)
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-from longpoll_broker.errors import BrokerUserError
+from longpoll_spec.errors import UserError
 
 START_S: Final = 30.0
 STOP_S: Final = 30.0
 
 
-class ServeError(BrokerUserError):
+class ServeError(UserError):
     """The embedded broker did not start or did not stop as it should."""
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from longpoll.verification.page import Row, Stopwatch
-from longpoll_broker.runtime.files import RealFiles
 from longpoll_broker.store.verify import verify
+from longpoll_runtime.files import RealFiles
 
 JAVA_STORE: Final = "store-4.9.7-clean.tar.xz"
 """A store as a RocketMQ 4.9.7 broker left it after a clean stop; it ships with this package."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
-from longpoll_broker.errors import ConfigError
+from longpoll_spec.errors import ConfigError
 
 Match = Callable[[str], bool]
 EVERYBODY: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})

@@ -17,10 +17,10 @@ from typing import Final
 import msgspec
 from attrs import define, field
 
-from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.core.filter import SqlFilter
 from longpoll_broker.core.hold import HoldTable, Key, Pull
 from longpoll_broker.core.sql92 import Lookup
+from longpoll_runtime.faults import FAULTS
 from longpoll_spec.policy import Policy
 
 LONG_ROW: Final = 16

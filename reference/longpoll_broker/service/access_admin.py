@@ -19,8 +19,6 @@ from attrs import frozen
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.access import RIGHTS
-from longpoll_broker.errors import ConfigError
-from longpoll_broker.logs import event
 from longpoll_broker.service.access_control import KEY_SIZE_MIN, AccessControl
 from longpoll_broker.service.account_file import AccountFile, Value
 from longpoll_broker.service.channel import Channel, Outbox, Parts
@@ -34,6 +32,8 @@ from longpoll_broker.wire.headers import (
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
+from longpoll_runtime.logs import event
+from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,6 @@ from longpoll_broker.config import MIB
 from longpoll_broker.core.access import RIGHTS, Account, Claim, Right, Rules, Wanted, problem, read_rights
 from longpoll_broker.core.addresses import address_match
 from longpoll_broker.core.topics import RETRY_PREFIX
-from longpoll_broker.errors import ConfigError, HeaderError
-from longpoll_broker.logs import event
-from longpoll_broker.runtime import Lock, Runtime
 from longpoll_broker.service.account_file import AccountFile
 from longpoll_broker.service.channel import Channel, Parts
 from longpoll_broker.service.exchange import answer
@@ -31,6 +28,10 @@ from longpoll_broker.wire.bodies import ClusterAclConfig, HeartbeatData, LockBat
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.signature import ACCESS_KEY, SIGNATURE, sign
+from longpoll_protocol.errors import HeaderError
+from longpoll_runtime import Lock, Runtime
+from longpoll_runtime.logs import event
+from longpoll_spec.errors import ConfigError
 from longpoll_spec.tables import with_table
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import yaml
 from attrs import define
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from longpoll_broker.errors import ConfigError
+from longpoll_spec.errors import ConfigError
 
 WHITE: Final = "globalWhiteRemoteAddresses"
 ACCOUNTS: Final = "accounts"

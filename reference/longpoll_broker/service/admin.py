@@ -28,7 +28,6 @@ from longpoll_broker.core.topics import (
     name_problem,
 )
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
-from longpoll_broker.errors import HeaderError
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.store.message_store import MessageStore
@@ -47,6 +46,7 @@ from longpoll_broker.wire.headers import (
     UpdateConsumerOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
+from longpoll_protocol.errors import HeaderError
 
 CONFLICT: Final = "The topic[{}] is conflict with system topic."
 _BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"

@@ -24,11 +24,11 @@ from longpoll_broker.core.properties import (
     write_properties,
 )
 from longpoll_broker.record import HistoryRecorder
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
 from longpoll_broker.store.record import DELAY_LEVELS_MS, SCHEDULE_TOPIC, Record
 from longpoll_broker.wire.message import java_hash
+from longpoll_runtime import Runtime
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANSACTION_MASK: Final = 0xC

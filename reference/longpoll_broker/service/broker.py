@@ -23,7 +23,6 @@ import attrs
 from msgspec import structs
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.core.faults import FAULTS, KeepGoing
 from longpoll_broker.core.filter_data import FilterTable
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.pull import Desk
@@ -33,9 +32,7 @@ from longpoll_broker.core.statistics import Statistics
 from longpoll_broker.core.subscription import Clients
 from longpoll_broker.core.topics import PERM_READ, Groups, Topics
 from longpoll_broker.core.traits import traits_of
-from longpoll_broker.errors import ConfigError
 from longpoll_broker.record import HistoryRecorder
-from longpoll_broker.runtime import Listener, Runtime
 from longpoll_broker.service import exchange
 from longpoll_broker.service.access_admin import AccessAdmin
 from longpoll_broker.service.admin import AdminService
@@ -77,6 +74,9 @@ from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.connection import Connection
 from longpoll_broker.wire.frame import Serialisation
 from longpoll_broker.wire.send_request import SendCommand
+from longpoll_runtime import Listener, Runtime
+from longpoll_runtime.faults import FAULTS, KeepGoing
+from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import STRICT, Policy
 
 log = logging.getLogger(__name__)

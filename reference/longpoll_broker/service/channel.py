@@ -14,11 +14,11 @@ from typing import Final, Protocol
 
 from attrs import frozen
 
-from longpoll_broker.core.faults import FAULTS, KeepGoing
-from longpoll_broker.logs import event
-from longpoll_broker.runtime import PARTS_MAX, Buffer, Lock, Poller, Socket
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.connection import Connection
+from longpoll_runtime import PARTS_MAX, Buffer, Lock, Poller, Socket
+from longpoll_runtime.faults import FAULTS, KeepGoing
+from longpoll_runtime.logs import event
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from longpoll_broker.core.producers import Producers
 from longpoll_broker.core.subscription import Clients, subscription_of
 from longpoll_broker.core.topics import RETRY_PREFIX, Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
-from longpoll_broker.runtime import Lock
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.wire.bodies import CheckClientData, ConsumerData, ConsumerList, HeartbeatData
@@ -25,6 +24,7 @@ from longpoll_broker.wire.headers import (
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
+from longpoll_runtime import Lock
 
 
 @define(slots=True, eq=False)

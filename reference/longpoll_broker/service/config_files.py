@@ -17,10 +17,10 @@ from attrs import define, field
 
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.topics import GroupConfig, Groups, TopicConfig, Topics, name_problem
-from longpoll_broker.errors import ConfigError
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.schedule_service import DelayOffsets
 from longpoll_broker.wire.bodies import load_json
+from longpoll_runtime import Runtime
+from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

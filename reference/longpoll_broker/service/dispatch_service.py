@@ -14,13 +14,13 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.record import HistoryRecorder
-from longpoll_broker.runtime import Runtime, Thread
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
+from longpoll_runtime import Runtime, Thread
+from longpoll_runtime.faults import FAULTS
 
 log = logging.getLogger(__name__)
 

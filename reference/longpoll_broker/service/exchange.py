@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Self
 
-from longpoll_broker.core.faults import FAULTS
-from longpoll_broker.errors import HeaderError
-from longpoll_broker.logs import event
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.wire.codes import CommandFlag, ResponseCode
 from longpoll_broker.wire.command import Command, encode_reply_head
 from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.errors import HeaderError
+from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.logs import event
 
 log = logging.getLogger(__name__)
 

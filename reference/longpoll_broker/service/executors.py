@@ -12,10 +12,10 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.core.hold import QUEUED, Pull
-from longpoll_broker.runtime import Event, Queue, Runtime, Thread
 from longpoll_broker.service.channel import Outbox
+from longpoll_runtime import Event, Queue, Runtime, Thread
+from longpoll_runtime.faults import FAULTS
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.core.faults import FAULTS, KeepGoing
-from longpoll_broker.runtime import Event, Runtime, Thread
 from longpoll_broker.service.config_files import ConfigFiles
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_runtime import Event, Runtime, Thread
+from longpoll_runtime.faults import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.core.faults import FAULTS, KeepGoing
-from longpoll_broker.runtime import Condition, Runtime, Thread
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_runtime import Condition, Runtime, Thread
+from longpoll_runtime.faults import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from attrs import define
 
 from longpoll_broker.core.queue_locks import QueueLocks
-from longpoll_broker.runtime import Lock, Runtime
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.wire.bodies import LockBatchRequest, LockBatchResponse
 from longpoll_broker.wire.codes import ResponseCode
 from longpoll_broker.wire.command import Command
+from longpoll_runtime import Lock, Runtime
 
 
 @define(slots=True, eq=False)

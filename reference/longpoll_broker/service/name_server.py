@@ -20,7 +20,6 @@ from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.routes import RegisteredBroker, Routes, usable
 from longpoll_broker.core.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
-from longpoll_broker.errors import HeaderError
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import Processor, answer, serve
 from longpoll_broker.wire.bodies import (
@@ -43,6 +42,7 @@ from longpoll_broker.wire.headers import (
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
+from longpoll_protocol.errors import HeaderError
 
 
 @define(slots=True, eq=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from longpoll_broker.errors import HeaderError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import Processor
@@ -17,6 +16,7 @@ from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command, decode_frame
 from longpoll_broker.wire.frame import FrameReader
 from longpoll_broker.wire.headers import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
+from longpoll_protocol.errors import HeaderError
 
 OFFSET_CODES: Final = (int(RequestCode.QUERY_CONSUMER_OFFSET), int(RequestCode.UPDATE_CONSUMER_OFFSET))
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.core.filter import Filter, TagFilter
 from longpoll_broker.core.hold import ANSWERED, Pull
 from longpoll_broker.core.offsets import Offsets
@@ -40,7 +39,6 @@ from longpoll_broker.core.pull import (
 from longpoll_broker.core.statistics import Statistics
 from longpoll_broker.core.traits import Traits
 from longpoll_broker.record import HistoryRecorder
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import Refusal
 from longpoll_broker.service.hold_service import HoldService
@@ -51,6 +49,8 @@ from longpoll_broker.wire.command import Command, encode_head
 from longpoll_broker.wire.frame import Buffer, Serialisation
 from longpoll_broker.wire.headers import PullMessageRequestHeader
 from longpoll_broker.wire.pull_answer import encode_pull_head
+from longpoll_runtime import Runtime
+from longpoll_runtime.faults import FAULTS
 from longpoll_spec.policy import Policy
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_runtime import Runtime
 
 log = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from longpoll_broker.core.faults import FAULTS
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import Processor, answer
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.connection import Connection
+from longpoll_runtime.faults import FAULTS
 
 log = logging.getLogger(__name__)
 

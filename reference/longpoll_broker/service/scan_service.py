@@ -9,10 +9,10 @@ import logging
 
 from attrs import define, field
 
-from longpoll_broker.core.faults import FAULTS
-from longpoll_broker.runtime import Event, Runtime, Thread
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.service.hold_service import HoldService
+from longpoll_runtime import Event, Runtime, Thread
+from longpoll_runtime.faults import FAULTS
 
 log = logging.getLogger(__name__)
 

@@ -43,9 +43,7 @@ from longpoll_broker.core.topics import (
     name_problem,
 )
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
-from longpoll_broker.errors import HeaderError, MessageRefusedError
 from longpoll_broker.record import HistoryRecorder
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.append import HALF_TOPIC, TRANSACTION_MASK, Appender, delayed, moved
 from longpoll_broker.service.batches import BatchLimits, no_message
 from longpoll_broker.service.channel import Channel, Outbox, Parts
@@ -61,6 +59,8 @@ from longpoll_broker.wire.headers import SendMessageRequestHeader, SendMessageRe
 from longpoll_broker.wire.message import tags_code
 from longpoll_broker.wire.send_answer import encode_send_head
 from longpoll_broker.wire.send_request import SendCommand
+from longpoll_protocol.errors import HeaderError, MessageRefusedError
+from longpoll_runtime import Runtime
 
 REGION_FIELDS: Final = {TRACE: "true", REGION: "DefaultRegion"}
 """What every reply to a send carries, also a refusal."""

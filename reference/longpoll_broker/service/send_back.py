@@ -23,7 +23,6 @@ from longpoll_broker.core.properties import (
 from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.topics import DEAD_PREFIX, PERM_WRITE, RETRY_PREFIX, GroupConfig, Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
-from longpoll_broker.errors import MessageRefusedError
 from longpoll_broker.service.append import Appender, delayed
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
@@ -34,6 +33,7 @@ from longpoll_broker.wire.codes import ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import ConsumerSendMsgBackRequestHeader
 from longpoll_broker.wire.message import java_hash
+from longpoll_protocol.errors import MessageRefusedError
 
 LEVEL_OF_FIRST_RETRY: Final = 3
 """A consumer that names no level waits for level 3 the first time, and one level more each time."""

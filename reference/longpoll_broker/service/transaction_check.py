@@ -35,8 +35,6 @@ from longpoll_broker.core.properties import (
     read_properties,
     write_properties,
 )
-from longpoll_broker.errors import BrokerError
-from longpoll_broker.logs import event
 from longpoll_broker.service.append import HALF_TOPIC
 from longpoll_broker.service.channel import Channel, Outbox
 from longpoll_broker.service.transactions import OP_TOPIC, TransactionService
@@ -45,6 +43,8 @@ from longpoll_broker.store.record import HEAD, MAGIC_V1, Record
 from longpoll_broker.wire.codes import CommandFlag, RequestCode
 from longpoll_broker.wire.command import Command, encode
 from longpoll_broker.wire.headers import CheckTransactionStateRequestHeader
+from longpoll_runtime.logs import event
+from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class TransactionChecks:
         """
         try:
             return self._ask(offset, outbox)
-        except (BrokerError, ValueError) as error:
+        except (LongpollError, ValueError) as error:
             log.warning(
                 "the transaction at %d of the half topic cannot be asked about: %s",
                 offset,

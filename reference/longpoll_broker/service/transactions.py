@@ -16,8 +16,6 @@ from msgspec.structs import replace
 
 from longpoll_broker.core.properties import PRODUCER_GROUP, TAGS, WAIT, read_properties, write_properties
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
-from longpoll_broker.errors import HeaderError, MessageRefusedError
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.append import HALF_TOPIC, Appender, brought_back
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
@@ -28,6 +26,8 @@ from longpoll_broker.wire.codes import MessageSysFlag, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import EndTransactionRequestHeader
 from longpoll_broker.wire.message import java_hash
+from longpoll_protocol.errors import HeaderError, MessageRefusedError
+from longpoll_runtime import Runtime
 
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 REMOVE_TAG: Final = "d"

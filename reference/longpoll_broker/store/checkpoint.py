@@ -17,7 +17,7 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.runtime import Files
+from longpoll_runtime import Files
 
 CHECKPOINT_SIZE: Final = 4096
 SLACK_MS: Final = 3000

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
 
-from longpoll_broker.errors import MessageRefusedError
-from longpoll_broker.runtime import Files
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.record import (
     BLANK_SIZE_MIN,
@@ -28,6 +26,8 @@ from longpoll_broker.store.record import (
     decode,
 )
 from longpoll_broker.store.segment import Segment, SegmentList
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_runtime import Files
 
 HOST_V4_SIZE: Final = 8
 HOST_V6_SIZE: Final = 20

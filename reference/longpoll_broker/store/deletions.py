@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.runtime import Files
+from longpoll_runtime import Files
 
 NAME: Final = "deletedTopics.json"
 

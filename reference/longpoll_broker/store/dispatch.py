@@ -12,11 +12,11 @@ from collections.abc import Callable, Container, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from longpoll_broker.errors import StoreDamageError
-from longpoll_broker.runtime import Lock
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.record import Damage, Record
+from longpoll_runtime import Lock
 
 HANDED_COUNT_MAX: Final = 262_144
 """Most messages handed over and not yet dispatched; over this the dispatcher reads the log."""

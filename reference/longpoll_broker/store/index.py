@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.store.index_file import IndexFile, index_file_size, key_hash
 from longpoll_broker.store.record import (
     SYS_FLAG_TRANSACTION_MASK,
     SYS_FLAG_TRANSACTION_ROLLBACK,
     property_of,
 )
+from longpoll_runtime import Runtime
 
 NAME_DIGITS: Final = 17
 KEYS: Final = "KEYS"

@@ -26,8 +26,8 @@ from typing import Final
 
 import msgspec
 
-from longpoll_broker.runtime import Files
 from longpoll_broker.wire.message import java_hash
+from longpoll_runtime import Files
 from longpoll_spec.tables import with_table
 
 HEADER: Final = struct.Struct(">qqqqii")

@@ -17,7 +17,6 @@ from typing import Any, Final
 from attrs import frozen
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.runtime import Files
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
 from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from longpoll_broker.store.messages import QueueRange
@@ -34,6 +33,7 @@ from longpoll_broker.store.record import (
     host_text,
 )
 from longpoll_broker.store.segment import is_segment_name, segment_name
+from longpoll_runtime import Files
 
 _CHUNK_SIZE: Final = 1024 * 1024
 _ZEROS: Final = bytes(_CHUNK_SIZE)

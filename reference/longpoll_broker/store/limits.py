@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.errors import MessageRefusedError, StoreUserError
+from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.consume_queue import UNIT_SIZE
 from longpoll_broker.store.consume_queue_ext import END_SIZE, UNIT_SIZE_MIN
 from longpoll_broker.store.messages import MessageToStore
@@ -21,6 +21,7 @@ from longpoll_broker.store.record import (
     TOPIC_SIZE_MAX,
     with_zeros,
 )
+from longpoll_protocol.errors import MessageRefusedError
 
 EXTENDED_SIZE_MIN: Final = UNIT_SIZE_MIN + END_SIZE
 QUEUE_ID_MAX: Final = 2**31 - 1

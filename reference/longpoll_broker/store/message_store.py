@@ -16,8 +16,7 @@ from attrs import evolve
 from msgspec.structs import replace
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.errors import MessageRefusedError, StoreUserError
-from longpoll_broker.runtime import Runtime
+from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
 from longpoll_broker.store.commit_log import CommitLog, size_of
 from longpoll_broker.store.consume_queue import ConsumeQueue
@@ -44,6 +43,8 @@ from longpoll_broker.store.recovery import recover, safe_start
 from longpoll_broker.store.retention import count_expired
 from longpoll_broker.store.rows import append_row
 from longpoll_broker.store.selection import PropertiesMatch, TagsMatch, nothing, read_queue
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_runtime import Runtime
 
 _DISPATCH_COUNT: Final = 4096
 

@@ -8,10 +8,10 @@ Source: `DefaultMessageStore.consumeQueueTable`.
 from __future__ import annotations
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.runtime import Files
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.consume_queue_ext import ConsumeQueueExt
 from longpoll_broker.store.segment import SegmentList
+from longpoll_runtime import Files
 
 
 class Topic:

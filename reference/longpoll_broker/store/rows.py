@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longpoll_broker.errors import MessageRefusedError
 from longpoll_broker.store.commit_log import HOST_V4_SIZE, CommitLog, encode_record
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.dispatch import Handed
@@ -17,6 +16,7 @@ from longpoll_broker.store.limits import is_storable
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.queue_table import QueueTable
 from longpoll_broker.store.record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK
+from longpoll_protocol.errors import MessageRefusedError
 
 
 def append_row(

@@ -10,7 +10,7 @@ import errno
 from typing import Final
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.runtime import Files, MappedFile
+from longpoll_runtime import Files, MappedFile
 
 NAME_DIGITS: Final = 20
 RESERVE_SIZE: Final = 1024 * 1024

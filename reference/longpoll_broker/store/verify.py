@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 from attrs import Factory, define, frozen
 
-from longpoll_broker.runtime import Files
 from longpoll_broker.store.consume_queue import UNIT_SIZE
 from longpoll_broker.store.consume_queue_ext import is_address
 from longpoll_broker.store.inspect import (
@@ -28,6 +27,7 @@ from longpoll_broker.store.inspect import (
 )
 from longpoll_broker.store.messages import QueueRange
 from longpoll_broker.store.record import SCHEDULE_TOPIC, Damage, Record, property_of
+from longpoll_runtime import Files
 
 PROBLEM_COUNT_MAX: Final = 1000
 """Most problems that are listed; one ruined disk gives no more insight with a million of them."""

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.errors import ClientError, NoRouteError, RefusedError
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.service.client import (
     Admin,
     ConsumerConfig,
@@ -36,6 +34,8 @@ from longpoll_broker.service.client import (
 )
 from longpoll_broker.service.client.workers import Answer
 from longpoll_broker.wire.codes import ResponseCode
+from longpoll_client.errors import ClientError, NoRouteError, RefusedError
+from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()
 PATIENCE_S = 60.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from longpoll_broker.runtime.real import RealRuntime
+from longpoll_runtime.real import RealRuntime
 
 PATIENCE_S = 10.0
 

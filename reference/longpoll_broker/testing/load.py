@@ -19,8 +19,6 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.errors import ClientError, ProtocolError
-from longpoll_broker.runtime import Condition, Runtime
 from longpoll_broker.service.client import RemotingClient
 from longpoll_broker.service.client.messages import decode_messages
 from longpoll_broker.wire.codes import PullSysFlag, RequestCode, ResponseCode
@@ -32,6 +30,9 @@ from longpoll_broker.wire.headers import (
     SendMessageRequestHeaderV2,
 )
 from longpoll_broker.wire.message import encode_properties
+from longpoll_client.errors import ClientError
+from longpoll_protocol.errors import ProtocolError
+from longpoll_runtime import Condition, Runtime
 
 Address = tuple[str, int]
 TAGS: Final = ("red", "green", "blue")

@@ -11,12 +11,12 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from longpoll_broker.closeable import Closeable
 from longpoll_broker.store.record import Record, decode
 from longpoll_broker.wire.codes import CommandFlag, RequestCode
 from longpoll_broker.wire.command import Command, encode
 from longpoll_broker.wire.connection import Connection
 from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
+from longpoll_runtime.closeable import Closeable
 
 _PHYSICAL_OFFSET: Final = struct.Struct(">q")
 PATIENCE_S: Final = 10.0

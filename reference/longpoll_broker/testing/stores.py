@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.runtime.real import RealRuntime
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
 from longpoll_broker.store.record import TAGS, encode_properties, host_bytes
 from longpoll_broker.wire.message import tags_code
+from longpoll_runtime.real import RealRuntime
 
 SMALL: Final = StoreConfig(
     commit_log_file_size=2048,

@@ -19,8 +19,8 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from longpoll_broker.config import MIB
-from longpoll_broker.errors import HeaderError
 from longpoll_broker.wire.frame import Buffer
+from longpoll_protocol.errors import HeaderError
 from longpoll_spec.tables import with_table
 
 ITEM_COUNT_MAX: Final = 10_000

@@ -12,8 +12,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from longpoll_broker.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_broker.wire.codes import OPAQUE_MADE_UP
+from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_spec.tables import with_table
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]

@@ -17,8 +17,8 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_broker.wire.frame import Buffer
+from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
 
 PROPERTY_TAGS: Final = "TAGS"
 PROPERTY_KEYS: Final = "KEYS"

@@ -11,10 +11,7 @@ from collections.abc import Iterable
 
 from attrs import frozen
 
-from longpoll_broker.closeable import Closeable
 from longpoll_broker.core.topics import DEAD_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
-from longpoll_broker.errors import ConfigError, NoRouteError, RefusedError
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.instance import MASTER_ID, ClientInstance
 from longpoll_broker.service.client.offsets import ask, ask_offset, find_start
@@ -32,6 +29,10 @@ from longpoll_broker.wire.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from longpoll_broker.wire.headers.send import DEFAULT_TOPIC
+from longpoll_client.errors import NoRouteError, RefusedError
+from longpoll_runtime import Runtime
+from longpoll_runtime.closeable import Closeable
+from longpoll_spec.errors import ConfigError
 
 
 @frozen

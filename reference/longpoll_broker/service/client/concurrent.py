@@ -12,13 +12,13 @@ from typing import Final, Protocol
 
 from attrs import define, evolve
 
-from longpoll_broker.errors import BrokerError
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.consumer import GroupMember
 from longpoll_broker.service.client.messages import ReceivedMessage, as_first_sent
 from longpoll_broker.service.client.puller import Batch, Puller
 from longpoll_broker.service.client.settings import ConsumerConfig
 from longpoll_broker.service.client.workers import ConsumeStatus, Later, Listener, Workers, ask_listener
+from longpoll_runtime import Runtime
+from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class ConcurrentListening:
         for message in messages:
             try:
                 self._member.send_back(message, puller.queue, delay_level)
-            except BrokerError as error:
+            except LongpollError as error:
                 log.warning("sending back failed: %s; the message is given again in %g s", error, LOCAL_RETRY_S)
                 kept.append(message)
         return kept

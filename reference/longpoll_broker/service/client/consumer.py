@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from longpoll_broker.core.topics import RETRY_PREFIX
-from longpoll_broker.errors import BrokerError, ConfigError, NoRouteError
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.instance import ClientInstance, Route
 from longpoll_broker.service.client.locks import LOCK_LIVE_S, LOCK_RENEWAL_S, BrokerLocks
@@ -31,6 +29,9 @@ from longpoll_broker.wire.bodies import ConsumeType, MessageQueue
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import ConsumerSendMsgBackRequestHeader
+from longpoll_client.errors import NoRouteError
+from longpoll_runtime import Runtime
+from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +209,7 @@ class GroupMember:
     def _heartbeat_all(self) -> None:
         try:
             self._membership.heartbeat([self._instance.route(topic) for topic in self._own_topics()])
-        except BrokerError as error:
+        except LongpollError as error:
             log.warning("heartbeat of group %s: %s", self.config.group, error)
 
     def _own_topics(self) -> list[str]:
@@ -224,10 +225,10 @@ class GroupMember:
                 except NoRouteError as error:
                     if topic != self.retry_topic:
                         self._rebalance_failed(topic, error)
-                except BrokerError as error:
+                except LongpollError as error:
                     self._rebalance_failed(topic, error)
 
-    def _rebalance_failed(self, topic: str, error: BrokerError) -> None:
+    def _rebalance_failed(self, topic: str, error: LongpollError) -> None:
         log.warning("rebalance of %s for group %s: %s", topic, self.config.group, error)
         self._try_soon()
 
@@ -251,11 +252,11 @@ class GroupMember:
             self._give_up(queue, stores=True)
         if not route.readable and topic != self.retry_topic:
             raise NoRouteError(f"topic {topic!r} cannot be read: its permission has no R")
-        failure: BrokerError | None = None
+        failure: LongpollError | None = None
         for queue in sorted(self._lockable(share - own)):
             try:
                 self._begin(queue)
-            except BrokerError as error:
+            except LongpollError as error:
                 failure = error
         if failure is not None:
             # Told once for all queues of a broker that is down; the others have begun.
@@ -315,7 +316,7 @@ class GroupMember:
     def _store(self, queue: MessageQueue, offset: int) -> None:
         try:
             self._offsets.store(queue, offset)
-        except BrokerError as error:
+        except LongpollError as error:
             log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
 
     # ------------------------------------------------------------ locks, on the timer's thread
@@ -351,5 +352,5 @@ class GroupMember:
             self._give_up(queue, stores=False)
             self._try_soon()
 
-    def _lock_failed(self, broker_name: str, error: BrokerError) -> None:
+    def _lock_failed(self, broker_name: str, error: LongpollError) -> None:
         log.warning("locks of group %s at %s: %s", self.config.group, broker_name, error)

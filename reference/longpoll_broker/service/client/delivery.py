@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from longpoll_broker.runtime import Queue, Runtime
 from longpoll_broker.service.client.consumer import GroupMember, OnShare
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.member_consumer import MemberConsumer
 from longpoll_broker.service.client.messages import ReceivedMessage
 from longpoll_broker.service.client.puller import Batch, Puller
 from longpoll_broker.service.client.settings import ConsumerConfig
+from longpoll_runtime import Queue, Runtime
 
 DELIVERY_CAPACITY: Final = 2**20
 """Most batches that wait for the user. Flow control keeps it from ever being full: 1,000 messages a queue at most."""

@@ -13,16 +13,6 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.closeable import Closeable
-from longpoll_broker.errors import (
-    ClientError,
-    ConfigError,
-    HeaderError,
-    NoRouteError,
-    RefusedError,
-    UnreachableError,
-)
-from longpoll_broker.runtime import Lock, Runtime
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.remoting import RemotingClient
 from longpoll_broker.wire.bodies import MessageQueue, TopicRouteData
@@ -30,6 +20,11 @@ from longpoll_broker.wire.codes import Permission, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import GetRouteInfoRequestHeader
 from longpoll_broker.wire.headers.send import DEFAULT_TOPIC
+from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
+from longpoll_protocol.errors import HeaderError
+from longpoll_runtime import Lock, Runtime
+from longpoll_runtime.closeable import Closeable
+from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from longpoll_broker.errors import BrokerError
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.offsets import ask
 from longpoll_broker.wire.bodies import LockBatchRequest, LockBatchResponse, MessageQueue
 from longpoll_broker.wire.codes import RequestCode
+from longpoll_spec.errors import LongpollError
 
 LOCK_LIVE_S: Final = 30.0
 """`REBALANCE_LOCK_MAX_LIVE_TIME`: half of what the broker grants, so that a client gives up before the broker does."""
@@ -30,7 +30,7 @@ class BrokerLocks:
         self._group = group
 
     def lock(
-        self, queues: Iterable[MessageQueue], failed: Callable[[str, BrokerError], None]
+        self, queues: Iterable[MessageQueue], failed: Callable[[str, LongpollError], None]
     ) -> tuple[set[MessageQueue], set[MessageQueue]]:
         """The queues that this client has for itself now, and those that others have.
 
@@ -41,7 +41,7 @@ class BrokerLocks:
         for broker_name, wanted in by_broker(queues).items():
             try:
                 answer = self._ask(RequestCode.LOCK_BATCH_MQ, broker_name, wanted)
-            except BrokerError as error:
+            except LongpollError as error:
                 failed(broker_name, error)
                 continue
             locked = set(answer.lock_ok_mq_set)
@@ -49,12 +49,12 @@ class BrokerLocks:
             refused |= set(wanted) - locked
         return got, refused
 
-    def unlock(self, queues: Iterable[MessageQueue], failed: Callable[[str, BrokerError], None]) -> None:
+    def unlock(self, queues: Iterable[MessageQueue], failed: Callable[[str, LongpollError], None]) -> None:
         """Let others have the queues; what fails ends by itself after 60 s."""
         for broker_name, wanted in by_broker(queues).items():
             try:
                 self._ask(RequestCode.UNLOCK_BATCH_MQ, broker_name, wanted)
-            except BrokerError as error:
+            except LongpollError as error:
                 failed(broker_name, error)
 
     def _ask(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> LockBatchResponse:

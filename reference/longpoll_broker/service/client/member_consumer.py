@@ -8,10 +8,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 
-from longpoll_broker.closeable import Closeable
 from longpoll_broker.service.client.consumer import GroupMember
 from longpoll_broker.service.client.statistics import TopicStatistics
 from longpoll_broker.wire.bodies import MessageQueue
+from longpoll_runtime.closeable import Closeable
 
 
 class MemberConsumer(Closeable):

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from longpoll_broker.errors import BrokerError, ClientError, ConfigError, RefusedError
 from longpoll_broker.service.client.instance import ClientInstance, Route
 from longpoll_broker.service.client.offsets import ask
 from longpoll_broker.service.client.settings import ConsumerConfig
@@ -27,6 +26,8 @@ from longpoll_broker.wire.bodies import (
 from longpoll_broker.wire.codes import RequestCode, ResponseCode
 from longpoll_broker.wire.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
 from longpoll_broker.wire.message import java_hash
+from longpoll_client.errors import ClientError, RefusedError
+from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class Membership:
         for address in self._instance.broker_addresses():
             try:
                 ask(self._instance.client(address), RequestCode.UNREGISTER_CLIENT, header)
-            except BrokerError as error:
+            except LongpollError as error:
                 log.warning("leaving group %s: %s", self.config.group, error)
 
 

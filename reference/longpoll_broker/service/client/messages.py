@@ -13,11 +13,11 @@ from typing import Final
 from attrs import evolve, frozen
 
 from longpoll_broker.config import MIB
-from longpoll_broker.errors import RemoteProtocolError
 from longpoll_broker.store.record import HEAD, HEAD_SIZE, Damage, Record, decode, decode_properties, host_text
 from longpoll_broker.wire.codes import MessageSysFlag
 from longpoll_broker.wire.frame import Buffer
 from longpoll_broker.wire.message import PROPERTY_KEYS, PROPERTY_RETRY_TOPIC, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from longpoll_protocol.errors import RemoteProtocolError
 
 UNPACKED_SIZE_MAX: Final = 64 * MIB
 """Longest body that is unpacked; the broker takes 4 MiB packed, and zlib packs zeros a thousandfold."""

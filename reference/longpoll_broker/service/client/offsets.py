@@ -13,8 +13,6 @@ import msgspec
 from msgspec import Struct
 
 from longpoll_broker.core.topics import RETRY_PREFIX
-from longpoll_broker.errors import ConfigError, RefusedError
-from longpoll_broker.runtime import Files
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.remoting import RemotingClient
 from longpoll_broker.service.client.settings import StartAt
@@ -31,6 +29,9 @@ from longpoll_broker.wire.headers import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from longpoll_client.errors import RefusedError
+from longpoll_runtime import Files
+from longpoll_spec.errors import ConfigError
 from longpoll_spec.tables import with_table
 
 

@@ -14,13 +14,13 @@ from typing import Final
 
 from attrs import define, evolve, field
 
-from longpoll_broker.errors import BrokerError
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.consumer import GroupMember
 from longpoll_broker.service.client.messages import ReceivedMessage, as_first_sent
 from longpoll_broker.service.client.puller import Batch, Puller
 from longpoll_broker.service.client.settings import ConsumerConfig
 from longpoll_broker.service.client.workers import ConsumeStatus, Listener, Workers, ask_listener
+from longpoll_runtime import Runtime
+from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class OrderlyListening:
         try:
             for message in messages:
                 self._member.send_back(message, puller.queue, DEAD_LEVEL)
-        except BrokerError as error:
+        except LongpollError as error:
             log.warning("a dead letter of group %s could not be sent: %s; it is tried again", self._config.group, error)
             return False
         return True

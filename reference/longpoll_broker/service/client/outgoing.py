@@ -14,7 +14,6 @@ from typing import Final
 from attrs import evolve, field, frozen
 
 from longpoll_broker.config import MIB
-from longpoll_broker.errors import ConfigError, LocalProtocolError
 from longpoll_broker.service.client.instance import DEFAULT_QUEUE_COUNT
 from longpoll_broker.wire.codes import MessageSysFlag, RequestCode
 from longpoll_broker.wire.headers import SendMessageRequestHeaderV2
@@ -33,6 +32,8 @@ from longpoll_broker.wire.message import (
     encode_batch,
     encode_properties,
 )
+from longpoll_protocol.errors import LocalProtocolError
+from longpoll_spec.errors import ConfigError
 
 BODY_SIZE_MAX: Final = 4 * MIB
 """`maxMessageSize` of producers; a batch as a whole has no more either."""

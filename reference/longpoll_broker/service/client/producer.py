@@ -12,18 +12,6 @@ from typing import Final, TypeAlias
 
 from attrs import frozen
 
-from longpoll_broker.closeable import Closeable
-from longpoll_broker.errors import (
-    AnswerTimeoutError,
-    ClientError,
-    ConfigError,
-    ConnectionLostError,
-    HeaderError,
-    NoRouteError,
-    RefusedError,
-    UnreachableError,
-)
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.outgoing import (
@@ -38,6 +26,18 @@ from longpoll_broker.wire.bodies import MessageQueue
 from longpoll_broker.wire.codes import SEND_SUCCESS_CODES, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import SendMessageResponseHeader
+from longpoll_client.errors import (
+    AnswerTimeoutError,
+    ClientError,
+    ConnectionLostError,
+    NoRouteError,
+    RefusedError,
+    UnreachableError,
+)
+from longpoll_protocol.errors import HeaderError
+from longpoll_runtime import Runtime
+from longpoll_runtime.closeable import Closeable
+from longpoll_spec.errors import ConfigError
 
 ATTEMPT_COUNT: Final = 3
 """`retryTimesWhenSendFailed` 2, and the first try."""

@@ -14,7 +14,6 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.errors import BrokerError, RefusedError, RemoteProtocolError
 from longpoll_broker.service.client.calls import Answer
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.messages import ReceivedMessage, decode_messages, wanted_tags
@@ -25,6 +24,9 @@ from longpoll_broker.wire.bodies import MessageQueue, SubscriptionData
 from longpoll_broker.wire.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from longpoll_client.errors import RefusedError
+from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +156,7 @@ class Puller:
             client.call_async(
                 RequestCode.PULL_MESSAGE, header, callback=self._answered, timeout_s=self._settings.timeout_s
             )
-        except BrokerError as error:
+        except LongpollError as error:
             self._failed(error, RETRY_S)
 
     def _is_stopped(self) -> bool:
@@ -196,7 +198,7 @@ class Puller:
             header = PullMessageResponseHeader.decode(answer.ext_fields)
             found = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
             self._check_order(found)
-        except BrokerError as error:
+        except LongpollError as error:
             is_busy = isinstance(error, RefusedError) and error.code == ResponseCode.FLOW_CONTROL
             self._failed(error, FLOW_CONTROL_RETRY_S if is_busy else RETRY_S)
             return
@@ -235,7 +237,7 @@ class Puller:
             self._statistics.add(topic, found_count=1, message_count=len(messages), pull_ms=waited_ms)
             self._deliver(Batch(self, messages))
 
-    def _failed(self, error: BrokerError, retry_s: float) -> None:
+    def _failed(self, error: LongpollError, retry_s: float) -> None:
         """Ask again later; nothing is lost, for the offset stays where it is."""
         with self._lock:
             self._is_pulling = False

@@ -8,7 +8,6 @@ Source: `DefaultMQPushConsumer.java`.
 
 from __future__ import annotations
 
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.concurrent import ConcurrentListening, Listening
 from longpoll_broker.service.client.consumer import GroupMember, OnShare
 from longpoll_broker.service.client.credentials import Credentials
@@ -16,6 +15,7 @@ from longpoll_broker.service.client.member_consumer import MemberConsumer
 from longpoll_broker.service.client.orderly import OrderlyListening
 from longpoll_broker.service.client.settings import ConsumerConfig
 from longpoll_broker.service.client.workers import Listener
+from longpoll_runtime import Runtime
 
 
 class PushConsumer(MemberConsumer):

@@ -16,16 +16,6 @@ from collections.abc import Callable
 from typing import Final
 
 from longpoll_broker.config import MIB
-from longpoll_broker.core.faults import FAULTS, KeepGoing
-from longpoll_broker.errors import (
-    AnswerTimeoutError,
-    ClientError,
-    ConnectionLostError,
-    LocalProtocolError,
-    ProtocolError,
-    UnreachableError,
-)
-from longpoll_broker.runtime import PARTS_MAX, Runtime
 from longpoll_broker.service.client.calls import OPAQUE_MAX, Answer, Callback, Calls, PendingCall
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.wire.codes import VERSION, CommandFlag, RequestCode, ResponseCode
@@ -33,6 +23,10 @@ from longpoll_broker.wire.command import Command, encode_reply_head
 from longpoll_broker.wire.connection import Connection, Signal
 from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
 from longpoll_broker.wire.headers import Header
+from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
+from longpoll_protocol.errors import LocalProtocolError, ProtocolError
+from longpoll_runtime import PARTS_MAX, Runtime
+from longpoll_runtime.faults import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from attrs import evolve, frozen
 
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.process_queue import Stop
+from longpoll_runtime import Runtime
 
 
 @frozen

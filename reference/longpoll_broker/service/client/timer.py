@@ -9,8 +9,8 @@ import heapq
 import logging
 from collections.abc import Callable
 
-from longpoll_broker.core.faults import KeepGoing
-from longpoll_broker.runtime import Runtime
+from longpoll_runtime import Runtime
+from longpoll_runtime.faults import KeepGoing
 
 log = logging.getLogger(__name__)
 

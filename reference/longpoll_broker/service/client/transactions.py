@@ -19,9 +19,6 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.closeable import Closeable
-from longpoll_broker.errors import BrokerError, ClientError
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.messages import ReceivedMessage, decode_messages
@@ -40,6 +37,10 @@ from longpoll_broker.wire.headers import (
     UnregisterClientRequestHeader,
 )
 from longpoll_broker.wire.message import PROPERTY_PRODUCER_GROUP
+from longpoll_client.errors import ClientError
+from longpoll_runtime import Runtime
+from longpoll_runtime.closeable import Closeable
+from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class TransactionProducer(Closeable):
         for address in sorted(self._greeted):
             try:
                 ask(self._instance.client(address), RequestCode.UNREGISTER_CLIENT, header)
-            except BrokerError as error:
+            except LongpollError as error:
                 log.warning("leaving group %s: %s", self.group, error)
         self._producer.close()
 
@@ -170,7 +171,7 @@ class TransactionProducer(Closeable):
         try:
             header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
             (message,) = decode_messages(command.body)
-        except (BrokerError, ValueError) as error:
+        except (LongpollError, ValueError) as error:
             log.warning("a question of %s about a transaction cannot be read: %s", address, error)
             return
         if message.properties.get(PROPERTY_PRODUCER_GROUP) != self.group:

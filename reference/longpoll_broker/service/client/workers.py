@@ -15,10 +15,10 @@ from typing import Final, Self, TypeAlias
 
 from attrs import field, frozen
 
-from longpoll_broker.core.faults import KeepGoing
-from longpoll_broker.runtime import Queue, Runtime, Thread
 from longpoll_broker.service.client.delivery import DELIVERY_CAPACITY
 from longpoll_broker.service.client.messages import ReceivedMessage
+from longpoll_runtime import Queue, Runtime, Thread
+from longpoll_runtime.faults import KeepGoing
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 from attrs import define
 
-from longpoll_broker.errors import HeaderError
 from longpoll_broker.wire.bodies import HeartbeatData
 from longpoll_broker.wire.codes import SEND_SUCCESS_CODES, MessageSysFlag, PullSysFlag, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command
@@ -28,6 +27,7 @@ from longpoll_broker.wire.headers import (
     SendMessageResponseHeader,
 )
 from longpoll_broker.wire.message import PROPERTY_DELAY, PROPERTY_TAGS, decode_batch, decode_properties
+from longpoll_protocol.errors import HeaderError
 from longpoll_spec.tables import with_table
 
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})

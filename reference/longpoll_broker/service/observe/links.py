@@ -10,8 +10,8 @@ from typing import Literal, Protocol
 
 from attrs import define, field
 
-from longpoll_broker.runtime import Buffer, Listener, PlainSocket, Socket
 from longpoll_broker.service.observe.arrival import HELD_MAX, SETTLE_NS, Arrivals
+from longpoll_runtime import Buffer, Listener, PlainSocket, Socket
 
 Address = tuple[str, int]
 Direction = Literal["answers", "requests"]

@@ -20,11 +20,11 @@ import logging
 from functools import partial
 from typing import Final
 
-from longpoll_broker.runtime import Poller, Runtime, Thread
 from longpoll_broker.service.observe.arrival import FIRST_FLIGHT, Arrivals
 from longpoll_broker.service.observe.links import Direction, Door, Link, Side, Visitor
 from longpoll_broker.service.observe.names import Names, is_literal
 from longpoll_broker.service.observe.untold import Untold
+from longpoll_runtime import Poller, Runtime, Thread
 
 log = logging.getLogger(__name__)
 

@@ -22,15 +22,15 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
 
-from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.record import HistoryRecorder
-from longpoll_broker.runtime import Files, Queue, Runtime, Thread
 from longpoll_broker.service.observe.arrival import HELD_MAX, SETTLE_NS
 from longpoll_broker.service.observe.events import Subscriptions
 from longpoll_broker.service.observe.links import Address, Door, Rewrite, Tap
 from longpoll_broker.service.observe.loop import RelayLoop
 from longpoll_broker.service.observe.routes import RouteTap
 from longpoll_broker.service.observe.tap import ConnectionTap, TapTotals
+from longpoll_runtime import Files, Queue, Runtime, Thread
+from longpoll_spec.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ DOORS_MAX: Final = 1_000
 """Most brokers that routes may name."""
 
 
-class ObserveError(BrokerUserError):
+class ObserveError(UserError):
     """The proxy cannot listen, or has nothing to observe."""
 
 
@@ -183,7 +183,7 @@ class Observer:
                     uncertainty_ns=claimed_ns,
                     wait_s=0,
                 )
-        except BrokerUserError:
+        except UserError:
             listener.close()
             raise
         self._recorders.append(recorder)
@@ -229,7 +229,7 @@ class Observer:
                 return address
             try:
                 door = self._add_broker((host.strip("[]"), int(port)), (self._host, 0), None)
-            except BrokerUserError as error:
+            except UserError as error:
                 log.warning("%s is not observed: %s", address, error)
                 return address
             self._doors[address] = door

@@ -17,13 +17,13 @@ from typing import Final
 
 import msgspec
 
-from longpoll_broker.core.faults import FAULTS
-from longpoll_broker.errors import ProtocolError
 from longpoll_broker.service.observe.tap import CommandStream
 from longpoll_broker.wire.bodies import load_json
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import decode_frame
 from longpoll_broker.wire.frame import FRAME_SIZE_MAX, HEAD, HEAD_SIZE, LENGTH, LENGTH_SIZE, FrameReader
+from longpoll_protocol.errors import ProtocolError
+from longpoll_runtime.faults import FAULTS
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,6 @@ from typing import Final
 import msgspec
 from attrs import define
 
-from longpoll_broker.core.faults import FAULTS
-from longpoll_broker.errors import ProtocolError, RemoteProtocolError
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.service.observe.events import (
     PULLS,
@@ -47,6 +45,8 @@ from longpoll_broker.service.offset_records import (
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command, decode_frame
 from longpoll_broker.wire.frame import FrameReader
+from longpoll_protocol.errors import ProtocolError, RemoteProtocolError
+from longpoll_runtime.faults import FAULTS
 from longpoll_spec.tables import with_table
 
 log = logging.getLogger(__name__)

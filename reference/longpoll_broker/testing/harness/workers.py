@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from longpoll_broker.errors import ClientError
+from longpoll_client.errors import ClientError
 
 Result = TypeVar("Result")
 JOIN_S: Final = 60.0

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from attrs import define, field
 
-from longpoll_broker.errors import UnreachableError
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.testing.served.answers import header_of
 from longpoll_broker.testing.served.link import Link, Reply
 from longpoll_broker.testing.served.model import Expectations, Queue, ViolationError
@@ -16,6 +14,8 @@ from longpoll_broker.testing.served.subject import Subject
 from longpoll_broker.wire.codes import RequestCode
 from longpoll_broker.wire.command import Command
 from longpoll_broker.wire.headers import GetMaxOffsetRequestHeader, OffsetResponseHeader
+from longpoll_client.errors import UnreachableError
+from longpoll_runtime import Runtime
 
 
 class Links:

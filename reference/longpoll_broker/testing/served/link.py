@@ -16,13 +16,13 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.errors import RemoteProtocolError
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.testing.served.model import ViolationError
 from longpoll_broker.wire.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_broker.wire.command import Command, encode
 from longpoll_broker.wire.connection import Connection
 from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_runtime import Runtime
 
 Address = tuple[str, int]
 CONNECT_S: Final = 10.0

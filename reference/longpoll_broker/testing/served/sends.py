@@ -10,7 +10,6 @@ from typing import Final
 
 from attrs import define
 
-from longpoll_broker.errors import HeaderError
 from longpoll_broker.testing.served.answers import header_of
 from longpoll_broker.testing.served.example import Example
 from longpoll_broker.testing.served.link import Reply
@@ -20,6 +19,7 @@ from longpoll_broker.testing.served.requests import Form, send_request
 from longpoll_broker.wire.codes import SEND_SUCCESS_CODES, RequestCode, ResponseCode
 from longpoll_broker.wire.headers import SendMessageResponseHeader
 from longpoll_broker.wire.message import BatchMessage, encode_batch, encode_properties, message_id_position
+from longpoll_protocol.errors import HeaderError
 
 EMPTY_REFUSED: Final = "empty body refused"
 """What 5.x does with it; 4.9 takes it."""

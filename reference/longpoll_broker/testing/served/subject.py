@@ -13,10 +13,10 @@ import attrs
 from attrs import Factory, define, field, frozen
 
 from longpoll_broker.config import KIB, BrokerConfig, StoreConfig
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.served.link import Address
 from longpoll_broker.testing.served.model import ROCKETMQ, STRICT, Expectations
+from longpoll_runtime import Runtime
 from longpoll_spec.policy import STRICT as STRICT_POLICY
 from longpoll_spec.policy import Policy
 

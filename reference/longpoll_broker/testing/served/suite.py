@@ -14,12 +14,12 @@ from hypothesis import seed as with_seed
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
-from longpoll_broker.errors import UnreachableError
-from longpoll_broker.runtime import Runtime
 from longpoll_broker.testing.served.example import Links
 from longpoll_broker.testing.served.machine import RestartingMachine, Run, ServedMachine
 from longpoll_broker.testing.served.model import ViolationError
 from longpoll_broker.testing.served.subject import Subject
+from longpoll_client.errors import UnreachableError
+from longpoll_runtime import Runtime
 
 Progress = Callable[[int, int], None]
 """Called with the examples done and to do."""

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct, inspect
 from msgspec.structs import astuple
 
-from longpoll_broker.errors import HeaderError
+from longpoll_protocol.errors import HeaderError
 from longpoll_spec.tables import with_table
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]

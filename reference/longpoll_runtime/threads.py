@@ -3,7 +3,7 @@
 A thread whose work is gone leaves a process that lives and does nothing: clients wait, and whoever watches over the
 process sees nothing wrong. So every thread is started here (`spawn`), and one that ends by an exception ends the
 process: the traceback on stderr, exit code 70. What a single request raises is caught long before that
-(`core.faults`).
+(`longpoll_runtime.faults`).
 
 Leaves out thread pools: `service` builds them from threads and a queue, so that each has its own bound and refusal.
 """
@@ -22,7 +22,7 @@ from typing import Final, Generic, NoReturn, TypeVar
 
 from attrs import define, field
 
-from longpoll_broker.logs import event
+from longpoll_runtime.logs import event
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from longpoll_broker.runtime.interface import Buffer
+from longpoll_runtime.interface import Buffer
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

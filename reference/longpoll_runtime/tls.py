@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-from longpoll_broker.errors import ConfigError
-from longpoll_broker.runtime.interface import Buffer, Listener, Socket
-from longpoll_broker.runtime.sockets import RealListener, RealSocket
+from longpoll_runtime.interface import Buffer, Listener, Socket
+from longpoll_runtime.sockets import RealListener, RealSocket
+from longpoll_spec.errors import ConfigError
 
 HANDSHAKE: Final = 0x16
 """`HANDSHAKE_MAGIC_CODE`: the first byte of a TLS handshake record."""

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from longpoll_broker.runtime.interface import Buffer, Listener, Socket
+from longpoll_runtime.interface import Buffer, Listener, Socket
 
 ACCEPT_BACKLOG: Final = 1024
 """Connections the kernel may hold for us; Java's default for Netty here is 1024 as well."""

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from longpoll_broker.runtime import tls
-from longpoll_broker.runtime.files import RealFiles
-from longpoll_broker.runtime.interface import (
+from longpoll_runtime import tls
+from longpoll_runtime.files import RealFiles
+from longpoll_runtime.interface import (
     Condition,
     Event,
     Files,
@@ -26,8 +26,8 @@ from longpoll_broker.runtime.interface import (
     Socket,
     Thread,
 )
-from longpoll_broker.runtime.sockets import RealListener, RealPoller, begin_connect, connect, look_up
-from longpoll_broker.runtime.threads import Died, RealQueue, spawn
+from longpoll_runtime.sockets import RealListener, RealPoller, begin_connect, connect, look_up
+from longpoll_runtime.threads import Died, RealQueue, spawn
 
 
 class RealRuntime:

@@ -3,7 +3,7 @@
 Leaves out the simulated doors, which live in `longpoll_broker.testing`.
 """
 
-from longpoll_broker.runtime.interface import (
+from longpoll_runtime.interface import (
     PARTS_MAX,
     AppendFile,
     Buffer,
