@@ -27,8 +27,8 @@ from time import monotonic, perf_counter_ns
 import msgspec
 
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command, encode
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command, encode
 
 ADDED_MAX = 2.0
 """The most that the proxy may add, as a multiple of what the bare relay adds."""

@@ -35,9 +35,9 @@ from rich.table import Table
 from longpoll_broker.service.client import Admin, Producer, RemotingClient
 from longpoll_broker.service.client.calls import Answer
 from longpoll_broker.service.client.messages import decode_messages
-from longpoll_broker.wire.codes import PullSysFlag, RequestCode, ResponseCode
-from longpoll_broker.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from longpoll_client.errors import ClientError
+from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()

@@ -16,19 +16,19 @@ from time import perf_counter_ns
 
 import msgspec
 
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command, encode_reply_head
-from longpoll_broker.wire.connection import NEED_DATA, Connection
-from longpoll_broker.wire.frame import Serialisation
-from longpoll_broker.wire.headers import (
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command, encode_reply_head
+from longpoll_protocol.frames.connection import NEED_DATA, Connection
+from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.frames.send_answer import encode_send_head
+from longpoll_protocol.headers import (
     Header,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from longpoll_broker.wire.message import encode_properties
-from longpoll_broker.wire.send_answer import encode_send_head
+from longpoll_protocol.message import encode_properties
 
 BATCH = 64
 """Commands of one received chunk: what a client with 64 in flight sends."""

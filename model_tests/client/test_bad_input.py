@@ -20,7 +20,7 @@ from longpoll_broker.service.client.consumer import GroupMember
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient
-from longpoll_broker.wire.codes import Permission, RequestCode
+from longpoll_protocol.codes import Permission, RequestCode
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()

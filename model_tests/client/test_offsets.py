@@ -11,10 +11,10 @@ from longpoll_broker.service.client import StartAt
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.offsets import RemoteOffsets
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_broker.wire.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import OffsetResponseHeader, UpdateConsumerOffsetRequestHeader
+from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import OffsetResponseHeader, UpdateConsumerOffsetRequestHeader
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()

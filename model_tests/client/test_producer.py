@@ -26,11 +26,11 @@ from longpoll_broker.service.client import (
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_broker.wire.bodies import BrokerData, QueueData, TopicRouteData
-from longpoll_broker.wire.codes import Permission, RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import SendMessageResponseHeader
 from longpoll_client.errors import NoRouteError, RefusedError, UnreachableError
+from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
+from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 

@@ -21,8 +21,8 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, Policy
 

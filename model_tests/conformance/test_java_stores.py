@@ -24,12 +24,12 @@ from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.store.inspect import StoreDirectory
-from longpoll_broker.store.record import Record
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_broker.testing.stores import open_store
-from longpoll_broker.wire.bodies import load_json
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_protocol.bodies import load_json
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.log_record import Record
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9

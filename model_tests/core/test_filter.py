@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.core.filter import ExpressionError, SqlFilter, filter_of, java_hash, tag_filter
+from longpoll_broker.core.filter import ExpressionError, SqlFilter, filter_of, tag_filter
+from longpoll_protocol.tags import word_hash
 
 
 @pytest.mark.parametrize(
@@ -14,15 +15,15 @@ from longpoll_broker.core.filter import ExpressionError, SqlFilter, filter_of, j
 )
 def test_the_hash_is_javas(text: str, expected: int) -> None:
     """Values of `String.hashCode`; AaAa and BBBB are the well-known collision."""
-    assert java_hash(text) == expected
+    assert word_hash(text) == expected
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_the_hash_follows_javas_recurrence(head: str, tail: str) -> None:
     """hash(s + t) = hash(s) * 31^len(t) + hash(t), over UTF-16 units, in 32 bits."""
     units = len(tail.encode("utf-16-be", "surrogatepass")) // 2
-    expected = (java_hash(head) * pow(31, units, 1 << 32) + java_hash(tail)) % (1 << 32)
-    assert java_hash(head + tail) % (1 << 32) == expected
+    expected = (word_hash(head) * pow(31, units, 1 << 32) + word_hash(tail)) % (1 << 32)
+    assert word_hash(head + tail) % (1 << 32) == expected
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])
@@ -34,11 +35,11 @@ def test_no_expression_wants_everything(expression: str | None) -> None:
 def test_tags_are_trimmed_and_separated_by_two_bars() -> None:
     """`a || b` wants a and b; a star among tags is a tag."""
     wanted = tag_filter(" a || b ", "TAG")
-    assert wanted.matches(java_hash("a"))
-    assert wanted.matches(java_hash("b"))
-    assert not wanted.matches(java_hash("c"))
+    assert wanted.matches(word_hash("a"))
+    assert wanted.matches(word_hash("b"))
+    assert not wanted.matches(word_hash("c"))
     assert wanted.matches(None)
-    assert not tag_filter("*||a", "TAG").matches(java_hash("c"))
+    assert not tag_filter("*||a", "TAG").matches(word_hash("c"))
 
 
 def test_only_bars_are_an_error_but_blank_parts_match_nothing() -> None:
@@ -50,7 +51,7 @@ def test_only_bars_are_an_error_but_blank_parts_match_nothing() -> None:
 
 def test_the_empty_type_counts_as_a_tag_type_but_parses_no_tags() -> None:
     """So nothing matches; and an expression of another type must not be empty."""
-    assert not tag_filter("a", "").matches(java_hash("a"))
+    assert not tag_filter("a", "").matches(word_hash("a"))
     with pytest.raises(ExpressionError):
         filter_of("", "SQL92")
 

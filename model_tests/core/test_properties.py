@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.core.properties import (
+from longpoll_protocol.properties import (
     FORM_4_9,
     FORM_5,
     WAIT,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from longpoll_broker.core.filter import java_hash
 from longpoll_broker.core.subscription import Clients, Subscription, subscription_of
+from longpoll_protocol.tags import word_hash
 
 
 def beat(clients: Clients, channel: str, subscriptions: list[Subscription], client_id: str = "") -> bool:
@@ -73,7 +73,7 @@ def test_tags_are_parsed_or_believed() -> None:
     """The hashes that a heartbeat names count where they are given, with the two types that are read as tags."""
     for kind in ("TAG", ""):
         parsed = subscription_of("T", "a||b", kind, 1).tags
-        assert parsed.codes == {java_hash("a"), java_hash("b")}
+        assert parsed.codes == {word_hash("a"), word_hash("b")}
         assert subscription_of("T", "a", kind, 1, code_set=frozenset({7})).tags.codes == {7}
     assert subscription_of("T", "*", "TAG", 1, code_set=frozenset()).tags.all_tags
     assert subscription_of("T", "", "TAG", 1).tags.all_tags

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from longpoll_broker.core.topics import DEFAULT_TOPIC, Groups, TopicConfig, Topics, name_problem
+from longpoll_broker.core.topics import Groups, TopicConfig, Topics
+from longpoll_protocol.names import DEFAULT_TOPIC, name_problem
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "a.b", "a@b", "", " ", "a b", "主题", "x" * 128, "a\x00", "a\n"])

@@ -20,14 +20,14 @@ from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.load import LoadPlan, drive
 from longpoll_broker.testing.racing import RacePlan, race
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.headers import CreateTopicRequestHeader
 from longpoll_judge.job import judge, judge_on
 from longpoll_judge.local import LocalEngine
 from longpoll_judge.plant import plant
 from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_BY_DEADLINE, ANSWERED_ONCE, NO_LOST_WAKEUP, Result
 from longpoll_judge.source import find
 from longpoll_judge.spark import SparkEngine
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 

@@ -12,13 +12,13 @@ from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.observe.observer import Observer
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
-from longpoll_broker.wire.codes import CommandFlag, PullSysFlag, RequestCode
 from longpoll_judge import commits
 from longpoll_judge.convert import convert
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta, write
 from longpoll_judge.job import judge
 from longpoll_judge.recording import load
 from longpoll_judge.result import COMMIT_NEVER_REGRESSES, Result
+from longpoll_protocol.codes import CommandFlag, PullSysFlag, RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
 from longpoll_spec.policy import Policy, preset

@@ -10,7 +10,6 @@ import pytest
 from pyspark.errors import PySparkException
 
 from longpoll_broker.store.inspect import StoreDirectory
-from longpoll_broker.store.record import Record
 from longpoll_judge import rocketmq_store
 from longpoll_judge.data_sources import DAMAGE, register
 from longpoll_judge.errors import StoreNotFoundError
@@ -19,6 +18,7 @@ from longpoll_judge.recording import load
 from longpoll_judge.rocketmq_store import FileRange, ranges, read_records, read_units
 from longpoll_judge.session import unclosed_sockets_ignored
 from longpoll_judge.spark import SparkEngine
+from longpoll_protocol.log_record import Record
 from longpoll_runtime.real import RealRuntime
 
 GOLDEN = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.tar.xz"

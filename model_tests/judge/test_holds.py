@@ -14,10 +14,10 @@ from longpoll_broker.core.hold import Room
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields
-from longpoll_broker.wire.codes import RequestCode
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta, write
 from longpoll_judge.job import judge
 from longpoll_judge.result import HOLD_LIMIT_KEPT, Finding, Result
+from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event, Meta
 

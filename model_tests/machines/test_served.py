@@ -21,7 +21,6 @@ from longpoll_broker.service import pull_service
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.service.hold_service import HoldService
-from longpoll_broker.store.record import MAGIC_V1
 from longpoll_broker.testing.served import STRICT, EmbeddedSubject, RemoteSubject, SuiteReport, machine, run_suite
 from longpoll_broker.testing.served.driver import Driver
 from longpoll_broker.testing.served.example import Example, Links
@@ -32,6 +31,7 @@ from longpoll_broker.testing.served.requests import Form
 from longpoll_broker.testing.served.subject import SMALL_FILES, expectations_of
 from longpoll_client.errors import UnreachableError
 from longpoll_judge.job import judge
+from longpoll_protocol.log_record import MAGIC_V1
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT as STRICT_POLICY
 from longpoll_spec.policy import preset, with_knob

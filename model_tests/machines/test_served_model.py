@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.core.filter import java_hash
 from longpoll_broker.testing.served.model import (
     FOUND,
     NOT_FOUND,
@@ -25,7 +24,8 @@ from longpoll_broker.testing.served.model import (
     Wanted,
     tag_hash,
 )
-from longpoll_broker.wire.frame import Serialisation
+from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.tags import word_hash
 
 ALL = Wanted("*")
 SECOND = 10**9
@@ -61,7 +61,7 @@ def answer_of(queue: Queue, read: Read, end: int) -> Answer:
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
 def test_the_models_hash_is_javas(tag: str) -> None:
     """The plain hash of the model and the broker's agree on every text."""
-    assert tag_hash(tag) == java_hash(tag)
+    assert tag_hash(tag) == word_hash(tag)
 
 
 def test_tags_of_one_hash_are_not_told_apart() -> None:

@@ -36,7 +36,7 @@ from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_record
 from longpoll_broker.testing.stores import SMALL, message, open_store
-from longpoll_broker.wire.message import tags_code
+from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 pytestmark = pytest.mark.timeout(1800)

@@ -14,9 +14,9 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command, encode
-from longpoll_broker.wire.frame import Serialisation
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.frame import Serialisation
 
 TOPICS: Final = (
     "F0",

@@ -22,10 +22,10 @@ from attrs import define, field
 from longpoll_broker.service import access_admin, broker, name_server
 from longpoll_broker.testing.protocol_pages import served_by, shapes
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
-from longpoll_broker.wire.bodies import Body
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import Header
+from longpoll_protocol.bodies import Body
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import Header
 
 EDGES: Final = (
     0, 1, -1, 2, 15, 16, 18, 19, 31, 32, 127, 128, 255, 256, 1023, 1024, 32767, 32768, 65535, 65536,

@@ -25,7 +25,7 @@ from longpoll_broker.service.broker import Broker
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import PART_GLOB, Event
 

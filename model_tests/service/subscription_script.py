@@ -13,7 +13,7 @@ from attrs import frozen
 
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 
 A: Final = 97
 B: Final = 98

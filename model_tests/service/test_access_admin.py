@@ -21,8 +21,8 @@ from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import Credentials
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, send_fields
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 

@@ -23,10 +23,10 @@ from longpoll_broker.service.client import (
 )
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
-from longpoll_broker.wire import signature
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
 from longpoll_client.errors import RefusedError
+from longpoll_protocol import signature
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 

@@ -13,7 +13,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
-from longpoll_broker.wire.codes import CommandFlag, RequestCode
+from longpoll_protocol.codes import CommandFlag, RequestCode
 
 PULL = RequestCode.PULL_MESSAGE
 SEND = RequestCode.SEND_MESSAGE_V2

@@ -14,10 +14,10 @@ from longpoll_broker.service.batches import BatchLimits
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, send_fields
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.frame import HEADER_SIZE_MAX, Serialisation
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import HEADER_SIZE_MAX, Serialisation
 from longpoll_spec.policy import preset
 
 SYNC: Final = evolve(SMALL_STORE, flush_disk_sync=True)

@@ -15,7 +15,7 @@ from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.opening import ListenError
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy

@@ -10,7 +10,7 @@ import pytest
 
 from longpoll_broker.service import channel as subject
 from longpoll_broker.service.channel import CHANNEL_COUNT, FLUSH_COUNT, FLUSH_COUNT_MAX, Channel, Limits, Outbox, Parts
-from longpoll_broker.wire.frame import Buffer
+from longpoll_protocol.frames.frame import Buffer
 
 
 class Sink:

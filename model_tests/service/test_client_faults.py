@@ -12,10 +12,10 @@ import pytest
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.client import ConsumerConfig, Producer, PullConsumer, StartAt, consumer, puller
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_broker.wire.bodies import BrokerData, ConsumerList, HeartbeatData, QueueData, TopicRouteData
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import (
+from longpoll_protocol.bodies import BrokerData, ConsumerList, HeartbeatData, QueueData, TopicRouteData
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import (
     OffsetResponseHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from longpoll_broker.service.client import rebalance
 from longpoll_broker.service.client.rebalance import allocate_averagely
-from longpoll_broker.wire.bodies import MessageQueue
+from longpoll_protocol.bodies import MessageQueue
 
 clients = st.sets(st.text(min_size=1, max_size=5), min_size=1, max_size=12)
 queues = st.sets(

@@ -8,7 +8,7 @@ import pytest
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 

@@ -55,7 +55,7 @@ from longpoll_broker.config import StoreConfig
 from longpoll_runtime.real import RealRuntime
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
-from longpoll_broker.wire.frame import Serialisation
+from longpoll_protocol.frames.frame import Serialisation
 from longpoll_spec.policy import preset
 
 small = StoreConfig(commit_log_file_size=8 << 20, consume_queue_file_size=20_000)

@@ -22,8 +22,8 @@ from longpoll_broker.service.transport import IoLoop
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command, encode
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import LongpollError
 

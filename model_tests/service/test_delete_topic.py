@@ -11,7 +11,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
 
 DELETE = RequestCode.DELETE_TOPIC_IN_BROKER

@@ -17,7 +17,7 @@ from model_tests.service.fuzzing import SEEDS
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, send_message
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.testing.cases import quick_if

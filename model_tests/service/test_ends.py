@@ -13,7 +13,7 @@ from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import PRESETS, Policy
 
 LONG_MS: Final = 30_000

@@ -16,8 +16,8 @@ from longpoll_broker.service.executors import InlineExecutor, PoolExecutor
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_message
-from longpoll_broker.wire.codes import CommandFlag, RequestCode
-from longpoll_broker.wire.command import Command
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 

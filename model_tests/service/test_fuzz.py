@@ -25,7 +25,7 @@ from model_tests.service.fuzzing import Fuzzer
 from longpoll_broker.service.admin import AdminService
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
 
 Address = tuple[str, int]

@@ -16,7 +16,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, send_fields, send_message
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.real import RealRuntime
 
 SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True, flush_interval_ms=1_000_000)

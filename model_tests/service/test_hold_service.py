@@ -10,13 +10,14 @@ import attrs
 import pytest
 
 from longpoll_broker.core import notifier
-from longpoll_broker.core.filter import java_hash, tag_filter
+from longpoll_broker.core.filter import tag_filter
 from longpoll_broker.core.hold import HELD, Pull
 from longpoll_broker.core.notifier import LONG_ROW
 from longpoll_broker.service import hold_service
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.testing.memory_queues import MemoryQueues, Message
+from longpoll_protocol.tags import word_hash
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.policy import (
@@ -88,7 +89,7 @@ class Bench:
 
     def make_visible(self, tag: str = "") -> None:
         """A message becomes visible, and its notifier has not walked yet."""
-        self.queues.append(KEY, Message(java_hash(tag) if tag else 0))
+        self.queues.append(KEY, Message(word_hash(tag) if tag else 0))
         self.queues.make_visible(KEY)
 
     def arrive(self, tag: str = "") -> None:

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.core.properties import read_properties
 from longpoll_broker.service.send import SendService
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.properties import read_properties
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 

@@ -17,7 +17,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime import logs
 from longpoll_runtime.logs import LINES_PER_SECOND_MAX, Format, JsonFormatter, LimitedHandler, event, logging_to
 from longpoll_runtime.real import RealRuntime

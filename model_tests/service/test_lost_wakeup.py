@@ -19,8 +19,8 @@ from longpoll_broker.service.channel import Outbox
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.gates import GatedRuntime
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Notify, NotifyGrain, Policy
 
 LONG_MS = 30_000

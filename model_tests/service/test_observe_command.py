@@ -17,9 +17,9 @@ from model_tests.service.observed import events_of
 from longpoll_broker.service.observe.observer import HANDSHAKES
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_message
-from longpoll_broker.wire.codes import CommandFlag, RequestCode
-from longpoll_broker.wire.command import Command, encode
 from longpoll_judge.job import judge
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.frames.command import Command, encode
 
 Observe = Callable[..., "subprocess.Popen[str]"]
 ALLOWED_MS = 1_000.0

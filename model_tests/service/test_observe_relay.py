@@ -20,8 +20,8 @@ from longpoll_broker.service.observe import Observer, observer
 from longpoll_broker.service.observe.loop import CHUNK_SIZE
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import send_message
-from longpoll_broker.wire.codes import CommandFlag, RequestCode
-from longpoll_broker.wire.command import Command, encode
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
 

@@ -22,10 +22,10 @@ from longpoll_broker.service.observe.routes import RouteTap
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, send_message
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_broker.wire.bodies import TopicRouteData
-from longpoll_broker.wire.codes import CommandFlag, RequestCode
-from longpoll_broker.wire.command import Command, decode_frame, encode
-from longpoll_broker.wire.frame import HEAD, LENGTH_SIZE, FrameReader
+from longpoll_protocol.bodies import TopicRouteData
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.frames.command import Command, decode_frame, encode
+from longpoll_protocol.frames.frame import HEAD, LENGTH_SIZE, FrameReader
 from longpoll_runtime import Socket
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import META_FILE, Meta

@@ -13,11 +13,11 @@ from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.service.observe.events import Subscriptions
 from longpoll_broker.service.observe.tap import ConnectionTap, TapTotals
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
-from longpoll_broker.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
-from longpoll_broker.wire.codes import CommandFlag, MessageSysFlag, RequestCode
-from longpoll_broker.wire.command import Command, encode
-from longpoll_broker.wire.frame import Serialisation
-from longpoll_broker.wire.message import BatchMessage, encode_batch
+from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
 

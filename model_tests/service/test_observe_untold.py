@@ -15,8 +15,8 @@ from longpoll_broker.service.observe import Observer, loop, tap
 from longpoll_broker.service.observe.untold import PIECE_SIZE, Untold
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields
-from longpoll_broker.wire.codes import CommandFlag, RequestCode
-from longpoll_broker.wire.command import Command, encode
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime
 
 ANSWER = b"".join(encode(Command(0, 77, int(CommandFlag.RESPONSE), body=bytes(3_000))))

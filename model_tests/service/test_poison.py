@@ -24,7 +24,7 @@ from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import RawClient, send_fields
 from longpoll_broker.testing.stores import read_all
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT
 

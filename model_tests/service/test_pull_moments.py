@@ -16,9 +16,9 @@ from longpoll_broker.core.traits import traits_of
 from longpoll_broker.service.pull_service import PullService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.message import BatchMessage, encode_batch
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE
 

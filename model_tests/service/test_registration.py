@@ -18,7 +18,7 @@ from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 
 ADDRESS = "10.0.0.9:10911"

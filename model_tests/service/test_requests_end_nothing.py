@@ -14,12 +14,12 @@ from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.service.schedule_service import ScheduleService
 from longpoll_broker.store.commit_log import CommitLog
-from longpoll_broker.store.record import as_int32
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.connection import Connection
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.log_record import as_int32
 from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.policy import preset
 

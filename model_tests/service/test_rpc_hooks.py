@@ -8,8 +8,8 @@ from attrs import define, field
 from longpoll_broker.service.rpc_hooks import RequestAbortedError
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
 LONG_MS = 30_000

@@ -10,10 +10,10 @@ import pytest
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.schedule_service import ScheduleService
-from longpoll_broker.store.record import Record
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.log_record import Record
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 

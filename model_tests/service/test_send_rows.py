@@ -11,18 +11,18 @@ from attrs import define, evolve, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longpoll_broker.core.properties import DELAY, INNER_QUEUES, PREPARED
 from longpoll_broker.service import send, send_rows
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.channel import Channel, Limits, Outbox
 from longpoll_broker.store.messages import Arrival, MessageToStore
-from longpoll_broker.store.record import host_bytes
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields
 from longpoll_broker.testing.stores import StillRuntime
-from longpoll_broker.wire.codes import CommandFlag, RequestCode
-from longpoll_broker.wire.command import Command, encode
-from longpoll_broker.wire.send_answer import encode_send_head
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.send_answer import encode_send_head
+from longpoll_protocol.log_record import host_bytes
+from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED
 from longpoll_runtime import Buffer
 
 STORE = evolve(SMALL_STORE, commit_log_file_size=16_384, message_size_max=2_000, multi_dispatch=True)

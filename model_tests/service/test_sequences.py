@@ -26,8 +26,8 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_fields
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import PRESETS, preset
 

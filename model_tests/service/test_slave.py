@@ -14,8 +14,8 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 

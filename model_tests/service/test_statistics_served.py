@@ -8,7 +8,7 @@ import pytest
 
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_message
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 

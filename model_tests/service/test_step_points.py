@@ -7,7 +7,7 @@ from pathlib import Path
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy

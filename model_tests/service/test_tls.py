@@ -22,8 +22,8 @@ from longpoll_broker.service.client import (
     StartAt,
 )
 from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.wire.codes import RequestCode
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
+from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import tls
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.tls import client_context, server_context

@@ -22,8 +22,8 @@ from longpoll_broker.service.transaction_check import GIVEN_UP_TOPIC, GROUP, Tra
 from longpoll_broker.service.transactions import OP_TOPIC
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01{group}\x02TAGS\x01t\x02UNIQ_KEY\x01unique\x02"

@@ -15,8 +15,8 @@ from longpoll_broker.service.transport import RECEIVE_SIZE
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.harness.topics import make_topic
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command, encode
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime import Listener, Socket
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime

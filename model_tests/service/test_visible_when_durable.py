@@ -11,7 +11,7 @@ from longpoll_broker.service.broker import Broker
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 SYNC = attrs.evolve(SMALL_STORE, flush_disk_sync=True)

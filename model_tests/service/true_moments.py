@@ -32,8 +32,8 @@ import msgspec
 from attrs import define, field, frozen
 
 from longpoll_broker.testing.raw_client import pull_fields
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command, encode
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command, encode
 from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
 
 LARGE_SIZE = 3 * 1024 * 1024

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.consume_queue_ext import ADDRESS_MAX, ConsumeQueueExt, is_address
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.record import SCHEDULE_TOPIC
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
-from longpoll_broker.wire.message import tags_code
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
+from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles
 
 CONFIG = evolve(SMALL, extended_queues=True, extended_file_size=110)

@@ -22,7 +22,6 @@ from longpoll_broker.store import dispatch
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, GetStatus
-from longpoll_broker.store.record import Record
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_log, read_queues, read_record
 from longpoll_broker.testing.stores import (
@@ -33,8 +32,9 @@ from longpoll_broker.testing.stores import (
     put_and_dispatch,
     read_all,
 )
-from longpoll_broker.wire.message import tags_code
 from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import Record
+from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 

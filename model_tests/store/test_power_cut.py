@@ -144,7 +144,7 @@ def test_planted_faults_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     elif planted == "index believed":
         monkeypatch.setattr("longpoll_broker.store.index.Index.forget_unsure", lambda *_: None)
     else:
-        monkeypatch.setattr("longpoll_broker.store.record.Record.lacks_sector", lambda *_: False)
+        monkeypatch.setattr("longpoll_protocol.log_record.Record.lacks_sector", lambda *_: False)
     for seed in range(200):
         try:
             run_and_cut(tmp_path / str(seed), seed)

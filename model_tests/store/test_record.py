@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.store.commit_log import CommitLog
-from longpoll_broker.store.record import (
+from longpoll_broker.testing import plain_store
+from longpoll_broker.testing.stores import HOST_V6, message
+from longpoll_protocol.log_record import (
     FIXED_SIZE,
     SCHEDULE_TOPIC,
     Damage,
@@ -22,9 +24,7 @@ from longpoll_broker.store.record import (
     property_of,
     tags_code_of,
 )
-from longpoll_broker.testing import plain_store
-from longpoll_broker.testing.stores import HOST_V6, message
-from longpoll_broker.wire.message import tags_code
+from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles
 
 names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=8)

@@ -31,7 +31,7 @@ PLANTS = {
         "reference/longpoll_broker/config.py",
         "import longpoll_broker.service",
     ),
-    "wire and core are sans-IO": ("reference/longpoll_broker/wire/__init__.py", "import socket"),
+    "wire and core are sans-IO": ("reference/longpoll_protocol/__init__.py", "import socket"),
     "only the runtime touches threads, clock, sockets and files": (
         "reference/longpoll_broker/service/__init__.py",
         "import threading",

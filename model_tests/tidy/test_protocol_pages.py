@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longpoll_broker.testing import protocol_pages
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "protocol"
 

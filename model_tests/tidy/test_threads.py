@@ -1,4 +1,4 @@
-"""Every thread of the broker and of the commands is started where it is watched (`runtime.threads.spawn`)."""
+"""Every thread of the broker and of the commands is started where it is watched (`longpoll_runtime.threads.spawn`)."""
 
 from __future__ import annotations
 

@@ -30,13 +30,13 @@ from longpoll_broker.testing.served.driver import Driver
 from longpoll_broker.testing.served.example import Example, Links
 from longpoll_broker.testing.served.link import Link
 from longpoll_broker.testing.served.model import Message
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
 from longpoll_client.errors import ClientError
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.job import judge
 from longpoll_judge.plant import plant
 from longpoll_judge.result import Result
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, with_knob
 

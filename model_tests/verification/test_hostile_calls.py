@@ -26,8 +26,8 @@ from longpoll.guard import printable
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
-from longpoll_broker.wire.codes import RequestCode
 from longpoll_judge.schema import DEFAULTS
+from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.logs import JsonFormatter, TextFormatter
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.testing.cases import quick_if

@@ -17,16 +17,16 @@ from typing import Final
 # Not among the project's own dependencies: a machine may lack it, and then so do its types.
 atheris = importlib.import_module("atheris")
 
-with atheris.instrument_imports(include=["longpoll_broker.wire", "longpoll_broker.core"]):
+with atheris.instrument_imports(include=["longpoll_protocol", "longpoll_broker.core"]):
     from model_tests.service.fuzzing import Fuzzer
 
     from longpoll_broker.core.filter import ExpressionError, filter_of
-    from longpoll_broker.core.properties import FORM_5, read_properties, write_properties
-    from longpoll_broker.wire import bodies, headers
-    from longpoll_broker.wire.command import Command, encode
-    from longpoll_broker.wire.connection import Connection
-    from longpoll_broker.wire.message import decode_batch
+    from longpoll_protocol import bodies, headers
     from longpoll_protocol.errors import HeaderError, ProtocolError
+    from longpoll_protocol.frames.command import Command, encode
+    from longpoll_protocol.frames.connection import Connection
+    from longpoll_protocol.message import decode_batch
+    from longpoll_protocol.properties import FORM_5, read_properties, write_properties
 
 HEADERS: Final = [
     kind for kind in vars(headers).values() if isinstance(kind, type) and issubclass(kind, headers.Header)

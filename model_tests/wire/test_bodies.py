@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.wire import bodies
-from longpoll_broker.wire.bodies import (
+from longpoll_protocol import bodies
+from longpoll_protocol.bodies import (
     BODY_SIZE_MAX,
     ITEM_COUNT_MAX,
     ConsumeFromWhere,

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from longpoll_broker.testing import plain_codec
 from longpoll_broker.testing.wire_strategies import commands
-from longpoll_broker.wire import command as command_module
-from longpoll_broker.wire import json_header, rocketmq_header
-from longpoll_broker.wire.codes import OPAQUE_MADE_UP, VERSION
-from longpoll_broker.wire.command import (
+from longpoll_protocol.codes import OPAQUE_MADE_UP, VERSION
+from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.frames import command as command_module
+from longpoll_protocol.frames import json_header, rocketmq_header
+from longpoll_protocol.frames.command import (
     Command,
     CommandFlag,
     RequestCode,
@@ -26,8 +27,7 @@ from longpoll_broker.wire.command import (
     encode_reply_head,
     reply,
 )
-from longpoll_broker.wire.frame import Frame, FrameReader, Serialisation, frame_head
-from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.frames.frame import Frame, FrameReader, Serialisation, frame_head
 
 
 def read(stream: bytes) -> Command:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.testing.wire_strategies import chunkings, commands
-from longpoll_broker.wire.command import Command, ResponseCode, encode_reply_head
-from longpoll_broker.wire.connection import CLOSED, NEED_DATA, Connection
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.frames.command import Command, ResponseCode, encode_reply_head
+from longpoll_protocol.frames.connection import CLOSED, NEED_DATA, Connection
 
 GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden" / "frames.jsonl").read_text().splitlines()]
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.wire_strategies import chunkings
-from longpoll_broker.wire import frame as frame_module
-from longpoll_broker.wire.frame import (
+from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.frames import frame as frame_module
+from longpoll_protocol.frames.frame import (
     FRAME_SIZE_MAX,
     HEAD,
     HEADER_SIZE_MAX,
@@ -18,7 +19,6 @@ from longpoll_broker.wire.frame import (
     Serialisation,
     frame_head,
 )
-from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 
 
 def read_all(reader: FrameReader, chunks: list[bytes]) -> list[tuple[Serialisation, bytes, bytes]]:

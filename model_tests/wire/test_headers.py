@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.testing.wire_strategies import int32, int64, texts
-from longpoll_broker.wire import headers
-from longpoll_broker.wire.headers import (
+from longpoll_protocol import headers
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.headers import (
     EmptyHeader,
     GetConsumerListByGroupRequestHeader,
     Header,
@@ -21,7 +22,6 @@ from longpoll_broker.wire.headers import (
     SendMessageRequestHeaderV2,
     UnregisterClientRequestHeader,
 )
-from longpoll_protocol.errors import HeaderError
 
 ALL: list[type[Header]] = [getattr(headers, name) for name in headers.__all__ if name != "Header"]
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.testing.wire_strategies import filled_texts, int32, texts
-from longpoll_broker.wire import message as message_module
-from longpoll_broker.wire.message import (
+from longpoll_protocol import tags as tags_module
+from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
+from longpoll_protocol.message import (
     BATCH_COUNT_MAX,
     PROPERTIES_SIZE_MAX,
     BatchMessage,
@@ -18,12 +19,10 @@ from longpoll_broker.wire.message import (
     decode_properties,
     encode_batch,
     encode_properties,
-    java_hash,
     message_id,
     message_id_position,
-    tags_code,
 )
-from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
+from longpoll_protocol.tags import java_hash, tags_code
 
 plain_texts = filled_texts.map(lambda text: text.replace("\x01", "").replace("\x02", ""))
 
@@ -160,6 +159,6 @@ def test_planted_a_hash_over_bytes_is_noticed(monkeypatch: pytest.MonkeyPatch) -
             value = (31 * value + byte) & 0xFFFFFFFF
         return value - (1 << 32) if value >> 31 else value
 
-    monkeypatch.setattr(message_module, "java_hash", over_bytes)
-    assert message_module.java_hash("TagA") == 2598919
+    monkeypatch.setattr(tags_module, "java_hash", over_bytes)
+    assert tags_module.java_hash("TagA") == 2598919
     assert tags_code("\U0001f600") != 1772899

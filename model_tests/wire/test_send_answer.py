@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.service.send import REGION_FIELDS
-from longpoll_broker.store.record import host_bytes
-from longpoll_broker.wire import send_answer
-from longpoll_broker.wire.codes import CommandFlag
-from longpoll_broker.wire.command import Command, encode_reply_head
-from longpoll_broker.wire.message import message_id
-from longpoll_broker.wire.send_answer import encode_send_head
+from longpoll_protocol.codes import CommandFlag
+from longpoll_protocol.frames import send_answer
+from longpoll_protocol.frames.command import Command, encode_reply_head
+from longpoll_protocol.frames.send_answer import encode_send_head
+from longpoll_protocol.log_record import host_bytes
+from longpoll_protocol.message import message_id
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 OFFSET = st.integers(0, 2**63 - 1)

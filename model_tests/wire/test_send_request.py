@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from longpoll_broker.testing.raw_client import send_fields
 from longpoll_broker.testing.wire_strategies import commands
-from longpoll_broker.wire import send_request
-from longpoll_broker.wire.command import Command, encode
-from longpoll_broker.wire.connection import NEED_DATA, Connection
-from longpoll_broker.wire.frame import HEAD, FrameReader
-from longpoll_broker.wire.headers import SendMessageRequestHeaderV2
-from longpoll_broker.wire.send_request import SendCommand
 from longpoll_protocol.errors import HeaderError, RemoteProtocolError
+from longpoll_protocol.frames import send_request
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.connection import NEED_DATA, Connection
+from longpoll_protocol.frames.frame import HEAD, FrameReader
+from longpoll_protocol.frames.send_request import SendCommand
+from longpoll_protocol.headers import SendMessageRequestHeaderV2
 
 VALUES = (
     st.integers(-(2**70), 2**70)

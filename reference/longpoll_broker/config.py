@@ -9,8 +9,7 @@ from typing import Literal
 
 from attrs import field, frozen
 
-KIB = 1024
-MIB = 1024 * KIB
+from longpoll_protocol.sizes import KIB, MIB
 
 
 @frozen

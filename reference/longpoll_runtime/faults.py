@@ -5,7 +5,7 @@ memory that is full and a broken invariant of our own are caused by requests too
 nothing. It is answered with code 1, its connection closes at most, and the log has the traceback.
 
 Leaves out what is no `Exception`, such as SystemExit: that ends the thread, and with it the process
-(`runtime.threads`). Tests take an AssertionError in the log for a failure (`model_tests/conftest.py`).
+(`threads`). Tests take an AssertionError in the log for a failure (`model_tests/conftest.py`).
 """
 
 from __future__ import annotations

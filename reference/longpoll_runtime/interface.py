@@ -346,7 +346,7 @@ class Runtime(Protocol):
         ...
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
-        """Start a thread; one that ends by an exception must not do so unheard (`runtime.threads`)."""
+        """Start a thread; one that ends by an exception must not do so unheard (`threads`)."""
         ...
 
     def listen(self, host: str, port: int) -> Listener:

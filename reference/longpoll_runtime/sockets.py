@@ -1,6 +1,6 @@
 """Non-blocking stream sockets over the operating system, and an epoll poller that any thread can wake.
 
-Leaves out frames and connections (`service.transport`), and TLS (`runtime.tls`).
+Leaves out frames and connections (`service.transport`), and TLS (`tls`).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class RealListener:
         return RealSocket(connected), peer
 
     def accept_plain(self) -> tuple[socket.socket, tuple[str, int]]:
-        """The same for `runtime.tls`, which has its own kind of socket."""
+        """The same for `tls`, which has its own kind of socket."""
         connected, peer = self._socket.accept()
         return connected, (peer[0], peer[1])
 

@@ -17,8 +17,8 @@ from longpoll.output import cell_of, emit_json, fail, json_option, out, table, u
 from longpoll.server_options import Server, server_options
 from longpoll_broker.service.client import Admin, StartAt
 from longpoll_broker.service.client.admin import GroupInfo, OffsetInfo, TopicInfo
-from longpoll_broker.wire.codes import Permission
 from longpoll_client.errors import ClientError
+from longpoll_protocol.codes import Permission
 from longpoll_spec.errors import ConfigError
 
 QUEUE_COUNT_MAX: Final = 1024

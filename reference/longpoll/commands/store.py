@@ -24,8 +24,8 @@ from longpoll_broker.store.inspect import (
     is_pre_blank,
     record_fields,
 )
-from longpoll_broker.store.record import Damage, Record
 from longpoll_broker.store.verify import verify as verify_store
+from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime.files import RealFiles
 
 topic_option = click.option("--topic", help="Only this topic.")

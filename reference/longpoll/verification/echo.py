@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from longpoll_broker.service.client import RemotingClient
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.headers import GetMaxOffsetRequestHeader
 from longpoll_client.errors import ClientError
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.headers import GetMaxOffsetRequestHeader
 from longpoll_runtime import Runtime
 
 PERIOD_S: Final = 0.02

@@ -19,7 +19,7 @@ from typing import Final
 from attrs import define, field, frozen
 
 from longpoll_broker.core.addresses import Match
-from longpoll_broker.core.topics import RETRY_PREFIX
+from longpoll_protocol.names import RETRY_PREFIX
 
 
 class Right(enum.IntFlag):

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from longpoll_broker.core.sql92 import Expression, Lookup, Sql92Error, Sql92LimitError, compile_expression
+from longpoll_protocol.tags import word_hash
 from longpoll_spec.tables import with_table
 
 SUBSCRIBE_ALL: Final = "*"
@@ -63,16 +64,6 @@ class SqlFilter(msgspec.Struct, frozen=True):
         return self.condition is None or self.condition.matches(lookup)
 
 
-@lru_cache(maxsize=4096)
-def java_hash(text: str) -> int:
-    """`String.hashCode` over UTF-16 code units, as a signed 32-bit number."""
-    value = 0
-    encoded = text.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(encoded[::2], encoded[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
-
-
 Filter: TypeAlias = TagFilter | SqlFilter
 
 
@@ -105,7 +96,7 @@ def tag_filter(expression: str | None, expression_type: str | None) -> TagFilter
         # Java's split drops trailing empty strings, and here nothing else is left.
         raise ExpressionError("subString split error")
     tags = (part.strip() for part in parts)
-    return TagFilter(expression, kind, frozenset(java_hash(tag) for tag in tags if tag), all_tags=False)
+    return TagFilter(expression, kind, frozenset(word_hash(tag) for tag in tags if tag), all_tags=False)
 
 
 @lru_cache(maxsize=256)

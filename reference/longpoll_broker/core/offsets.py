@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from longpoll_broker.core.topics import LMQ_PREFIX
+from longpoll_protocol.names import LMQ_PREFIX
 
 SEPARATOR: Final = "@"
 OFFSET_COUNT_MAX: Final = 1_000_000

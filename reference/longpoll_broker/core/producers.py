@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.core.topics import GROUP_SIZE_MAX
+from longpoll_protocol.names import GROUP_SIZE_MAX
 
 PRODUCER_COUNT_MAX: Final = 100_000
 """Most pairs of a group and a connection; one more is not noted, and so never asked."""

@@ -12,7 +12,8 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.core.topics import TopicConfig, name_problem
+from longpoll_broker.core.topics import TopicConfig
+from longpoll_protocol.names import name_problem
 
 BROKER_COUNT_MAX: Final = 1000
 """Most brokers that may register: each may bring a table of topics of its own."""

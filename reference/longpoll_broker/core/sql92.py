@@ -1,7 +1,7 @@
 """SQL92 filters: an expression, compiled once to closures, and whether a message's properties match it.
 
 Logic has three values; a message matches only when the outcome is TRUE. `docs/sql92.md` tells the language and where it
-differs from the standard's. Leaves out where properties are found in a record (`store.record`).
+differs from the standard's. Leaves out where properties are found in a record (`longpoll_protocol.log_record`).
 
 Sources: the `evaluate` methods of `org.apache.rocketmq.filter.expression` 4.9, `ExpressionMessageFilter.java`.
 """

@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 from attrs import frozen
 
-from longpoll_broker.core.properties import FORM_4_9, FORM_5, PropertiesForm
+from longpoll_protocol.properties import FORM_4_9, FORM_5, PropertiesForm
 from longpoll_spec.policy import Policy
 
 _SYSTEM_ERROR: Final = 1

@@ -23,10 +23,10 @@ from longpoll_broker.service.access_control import KEY_SIZE_MIN, AccessControl
 from longpoll_broker.service.account_file import AccountFile, Value
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import Processor, answer
-from longpoll_broker.wire.bodies import DataVersion
-from longpoll_broker.wire.codes import AccountsResponseCode, RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import (
+from longpoll_protocol.bodies import DataVersion
+from longpoll_protocol.codes import AccountsResponseCode, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import (
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,

@@ -17,18 +17,18 @@ import msgspec
 from attrs import define, field
 from msgspec import Meta, Struct
 
-from longpoll_broker.config import MIB
 from longpoll_broker.core.access import RIGHTS, Account, Claim, Right, Rules, Wanted, problem, read_rights
 from longpoll_broker.core.addresses import address_match
-from longpoll_broker.core.topics import RETRY_PREFIX
 from longpoll_broker.service.account_file import AccountFile
 from longpoll_broker.service.channel import Channel, Parts
 from longpoll_broker.service.exchange import answer
-from longpoll_broker.wire.bodies import ClusterAclConfig, HeartbeatData, LockBatchRequest, PlainAccessConfig
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.signature import ACCESS_KEY, SIGNATURE, sign
+from longpoll_protocol.bodies import ClusterAclConfig, HeartbeatData, LockBatchRequest, PlainAccessConfig
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.names import RETRY_PREFIX
+from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
+from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.logs import event
 from longpoll_spec.errors import ConfigError

@@ -18,23 +18,16 @@ from attrs import define
 
 from longpoll_broker.core.offsets import Offsets
 from longpoll_broker.core.time_search import offset_at
-from longpoll_broker.core.topics import (
-    FILTER_TYPES,
-    QUEUE_COUNT_MAX,
-    GroupConfig,
-    Groups,
-    TopicConfig,
-    Topics,
-    name_problem,
-)
+from longpoll_broker.core.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.wire.bodies import GroupTable, load_json
-from longpoll_broker.wire.codes import ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import (
+from longpoll_protocol.bodies import GroupTable, load_json
+from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
@@ -46,7 +39,7 @@ from longpoll_broker.wire.headers import (
     UpdateConsumerOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
-from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.names import FILTER_TYPES, name_problem
 
 CONFLICT: Final = "The topic[{}] is conflict with system topic."
 _BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"

@@ -12,9 +12,9 @@ from typing import Final, Self
 from attrs import frozen
 
 from longpoll_broker.core.traits import Traits
-from longpoll_broker.wire.frame import HEADER_SIZE_MAX, Buffer
-from longpoll_broker.wire.message import BatchMessage, decode_batch
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
+from longpoll_protocol.frames.frame import HEADER_SIZE_MAX, Buffer
+from longpoll_protocol.message import BatchMessage, decode_batch
 
 ID_REST_SIZE: Final = 17
 """Characters of a message's id after the host's, and the comma between two."""

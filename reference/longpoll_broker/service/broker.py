@@ -30,7 +30,7 @@ from longpoll_broker.core.queue_locks import QueueLocks
 from longpoll_broker.core.standing import MASTER_ID, Standing
 from longpoll_broker.core.statistics import Statistics
 from longpoll_broker.core.subscription import Clients
-from longpoll_broker.core.topics import PERM_READ, Groups, Topics
+from longpoll_broker.core.topics import Groups, Topics
 from longpoll_broker.core.traits import traits_of
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.service import exchange
@@ -68,12 +68,13 @@ from longpoll_broker.service.transaction_check import TransactionChecks
 from longpoll_broker.service.transactions import TransactionService
 from longpoll_broker.service.transport import IoLoop
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.record import host_bytes
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.connection import Connection
-from longpoll_broker.wire.frame import Serialisation
-from longpoll_broker.wire.send_request import SendCommand
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.frames.send_request import SendCommand
+from longpoll_protocol.log_record import host_bytes
+from longpoll_protocol.names import PERM_READ
 from longpoll_runtime import Listener, Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import ConfigError

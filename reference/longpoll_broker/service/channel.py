@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 from attrs import frozen
 
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.connection import Connection
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime import PARTS_MAX, Buffer, Lock, Poller, Socket
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_runtime.logs import event

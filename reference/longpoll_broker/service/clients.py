@@ -12,18 +12,19 @@ from attrs import define, field
 from longpoll_broker.core.filter import is_tag_type, not_supported, sql_filter
 from longpoll_broker.core.producers import Producers
 from longpoll_broker.core.subscription import Clients, subscription_of
-from longpoll_broker.core.topics import RETRY_PREFIX, Groups, Topics
+from longpoll_broker.core.topics import Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
-from longpoll_broker.wire.bodies import CheckClientData, ConsumerData, ConsumerList, HeartbeatData
-from longpoll_broker.wire.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command, encode
-from longpoll_broker.wire.headers import (
+from longpoll_protocol.bodies import CheckClientData, ConsumerData, ConsumerList, HeartbeatData
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.headers import (
     GetConsumerListByGroupRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
+from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Lock
 
 

@@ -16,9 +16,10 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.core.offsets import Offsets
-from longpoll_broker.core.topics import GroupConfig, Groups, TopicConfig, Topics, name_problem
+from longpoll_broker.core.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.service.schedule_service import DelayOffsets
-from longpoll_broker.wire.bodies import load_json
+from longpoll_protocol.bodies import load_json
+from longpoll_protocol.names import name_problem
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError
 

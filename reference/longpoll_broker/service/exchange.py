@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Self
 
 from longpoll_broker.service.channel import Channel, Outbox, Parts
-from longpoll_broker.wire.codes import CommandFlag, ResponseCode
-from longpoll_broker.wire.command import Command, encode_reply_head
-from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.codes import CommandFlag, ResponseCode
 from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command, encode_reply_head
+from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
 from longpoll_runtime.faults import FAULTS
 from longpoll_runtime.logs import event
 

@@ -14,13 +14,13 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.core.properties import INNER_QUEUES
-from longpoll_broker.core.topics import LMQ_PREFIX, RETRY_PREFIX, name_problem
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.store.inner_queues import SEPARATOR, inner_queue_id
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.wire.codes import ResponseCode
+from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.names import LMQ_PREFIX, RETRY_PREFIX, name_problem
+from longpoll_protocol.properties import INNER_QUEUES
 
 NAME_COUNT_MAX: Final = 128
 """Most further queues of one message; Java has no limit but the properties' size."""

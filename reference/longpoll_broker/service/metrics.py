@@ -13,7 +13,7 @@ from attrs import define
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.codes import RequestCode
 
 if TYPE_CHECKING:
     from longpoll_broker.service.broker import Broker

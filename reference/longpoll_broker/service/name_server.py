@@ -22,7 +22,7 @@ from longpoll_broker.core.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import Processor, answer, serve
-from longpoll_broker.wire.bodies import (
+from longpoll_protocol.bodies import (
     BrokerData,
     DataVersion,
     QueueData,
@@ -31,10 +31,11 @@ from longpoll_broker.wire.bodies import (
     TopicRouteData,
     TopicTable,
 )
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.frame import Serialisation
-from longpoll_broker.wire.headers import (
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.headers import (
     GetRouteInfoRequestHeader,
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
@@ -42,7 +43,6 @@ from longpoll_broker.wire.headers import (
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
-from longpoll_protocol.errors import HeaderError
 
 
 @define(slots=True, eq=False)

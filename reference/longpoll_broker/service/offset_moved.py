@@ -13,11 +13,11 @@ import msgspec
 from attrs import define
 
 from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.properties import DELAY, KEYS, TAGS, write_properties
 from longpoll_broker.service.append import Appender
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.wire.message import java_hash
 from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.properties import DELAY, KEYS, TAGS, write_properties
+from longpoll_protocol.tags import java_hash
 from longpoll_runtime import Runtime
 
 log = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ from typing import Any, Final
 from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import Processor
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command, decode_frame
-from longpoll_broker.wire.frame import FrameReader
-from longpoll_broker.wire.headers import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command, decode_frame
+from longpoll_protocol.frames.frame import FrameReader
+from longpoll_protocol.headers import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader
 
 OFFSET_CODES: Final = (int(RequestCode.QUERY_CONSUMER_OFFSET), int(RequestCode.UPDATE_CONSUMER_OFFSET))
 

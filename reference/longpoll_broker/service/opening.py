@@ -10,11 +10,12 @@ from contextlib import ExitStack
 from typing import Final
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.topics import TopicConfig, Topics, name_problem
+from longpoll_broker.core.topics import TopicConfig, Topics
 from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.service.access_control import AccessControl
 from longpoll_broker.service.transactions import OP_TOPIC
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.names import name_problem
 from longpoll_runtime import Listener, Runtime
 from longpoll_spec.errors import ConfigError
 

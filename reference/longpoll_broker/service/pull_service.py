@@ -44,11 +44,11 @@ from longpoll_broker.service.exchange import Refusal
 from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.service.woken_row import CHANNEL, TERMS, RowAnswer, RowKey
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.wire.codes import CommandFlag, ResponseCode
-from longpoll_broker.wire.command import Command, encode_head
-from longpoll_broker.wire.frame import Buffer, Serialisation
-from longpoll_broker.wire.headers import PullMessageRequestHeader
-from longpoll_broker.wire.pull_answer import encode_pull_head
+from longpoll_protocol.codes import CommandFlag, ResponseCode
+from longpoll_protocol.frames.command import Command, encode_head
+from longpoll_protocol.frames.frame import Buffer, Serialisation
+from longpoll_protocol.frames.pull_answer import encode_pull_head
+from longpoll_protocol.headers import PullMessageRequestHeader
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.policy import Policy

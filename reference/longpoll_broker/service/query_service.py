@@ -15,10 +15,10 @@ from attrs import define
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.wire.codes import ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import QueryMessageRequestHeader
+from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import QueryMessageRequestHeader
 
 UNIQUE_KEY_FLAG: Final = "_UNIQUE_KEY_QUERY"
 """`MixAll.UNIQUE_MSG_QUERY_FLAG`: the key is a message's unique one, and the asked count does not hold."""

@@ -18,9 +18,9 @@ from longpoll_broker.core.traits import Traits
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.service.hold_service import HoldService
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import NotifyMinBrokerIdChangeRequestHeader
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import NotifyMinBrokerIdChangeRequestHeader
 
 _SENDS: Final = frozenset(
     {

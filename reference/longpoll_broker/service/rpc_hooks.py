@@ -18,8 +18,8 @@ from typing import Protocol
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import Processor, answer
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.connection import Connection
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime.faults import FAULTS
 
 log = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.core.properties import FORM_4_9, PropertiesForm
 from longpoll_broker.service.append import HALF_TOPIC, Appender, brought_back
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.record import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from longpoll_protocol.properties import FORM_4_9, PropertiesForm
 from longpoll_runtime import Event, Runtime, Thread
 from longpoll_runtime.faults import FAULTS
 

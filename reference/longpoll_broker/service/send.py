@@ -17,7 +17,27 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.properties import (
+from longpoll_broker.core.pull import FAQ
+from longpoll_broker.core.topics import Groups, TopicConfig, Topics
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
+from longpoll_broker.record import HistoryRecorder
+from longpoll_broker.service.append import HALF_TOPIC, TRANSACTION_MASK, Appender, delayed, moved
+from longpoll_broker.service.batches import BatchLimits, no_message
+from longpoll_broker.service.channel import Channel, Outbox, Parts
+from longpoll_broker.service.exchange import answer
+from longpoll_broker.service.group_commit import GroupCommit
+from longpoll_broker.service.inner_queues import InnerQueueService, SendRefusedError
+from longpoll_broker.store.messages import MessageToStore, PutResult
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError, MessageRefusedError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.frames.send_answer import encode_send_head
+from longpoll_protocol.frames.send_request import SendCommand
+from longpoll_protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from longpoll_protocol.log_record import host_bytes
+from longpoll_protocol.names import DEAD_PREFIX, NOT_FOR_SENDING, RETRY_PREFIX, name_problem
+from longpoll_protocol.properties import (
     CLUSTER,
     DELAY,
     INNER_OFFSETS,
@@ -32,34 +52,7 @@ from longpoll_broker.core.properties import (
     read_properties,
     write_properties,
 )
-from longpoll_broker.core.pull import FAQ
-from longpoll_broker.core.topics import (
-    DEAD_PREFIX,
-    NOT_FOR_SENDING,
-    RETRY_PREFIX,
-    Groups,
-    TopicConfig,
-    Topics,
-    name_problem,
-)
-from longpoll_broker.core.traits import STRICT_TRAITS, Traits
-from longpoll_broker.record import HistoryRecorder
-from longpoll_broker.service.append import HALF_TOPIC, TRANSACTION_MASK, Appender, delayed, moved
-from longpoll_broker.service.batches import BatchLimits, no_message
-from longpoll_broker.service.channel import Channel, Outbox, Parts
-from longpoll_broker.service.exchange import answer
-from longpoll_broker.service.group_commit import GroupCommit
-from longpoll_broker.service.inner_queues import InnerQueueService, SendRefusedError
-from longpoll_broker.store.messages import MessageToStore, PutResult
-from longpoll_broker.store.record import host_bytes
-from longpoll_broker.wire.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
-from longpoll_broker.wire.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from longpoll_broker.wire.message import tags_code
-from longpoll_broker.wire.send_answer import encode_send_head
-from longpoll_broker.wire.send_request import SendCommand
-from longpoll_protocol.errors import HeaderError, MessageRefusedError
+from longpoll_protocol.tags import tags_code
 from longpoll_runtime import Runtime
 
 REGION_FIELDS: Final = {TRACE: "true", REGION: "DefaultRegion"}

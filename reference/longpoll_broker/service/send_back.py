@@ -11,7 +11,21 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.properties import (
+from longpoll_broker.core.pull import FAQ
+from longpoll_broker.core.topics import GroupConfig, Groups, Topics
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
+from longpoll_broker.service.append import Appender, delayed
+from longpoll_broker.service.channel import Channel, Outbox, Parts
+from longpoll_broker.service.exchange import answer
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
+from longpoll_protocol.log_record import Record, as_int32
+from longpoll_protocol.names import DEAD_PREFIX, PERM_WRITE, RETRY_PREFIX
+from longpoll_protocol.properties import (
     DELAY,
     ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
@@ -20,20 +34,7 @@ from longpoll_broker.core.properties import (
     read_properties,
     write_properties,
 )
-from longpoll_broker.core.pull import FAQ
-from longpoll_broker.core.topics import DEAD_PREFIX, PERM_WRITE, RETRY_PREFIX, GroupConfig, Groups, Topics
-from longpoll_broker.core.traits import STRICT_TRAITS, Traits
-from longpoll_broker.service.append import Appender, delayed
-from longpoll_broker.service.channel import Channel, Outbox, Parts
-from longpoll_broker.service.exchange import answer
-from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.store.record import Record, as_int32
-from longpoll_broker.wire.codes import ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import ConsumerSendMsgBackRequestHeader
-from longpoll_broker.wire.message import java_hash
-from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.tags import java_hash
 
 LEVEL_OF_FIRST_RETRY: Final = 3
 """A consumer that names no level waits for level 3 the first time, and one level more each time."""

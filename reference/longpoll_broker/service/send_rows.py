@@ -17,10 +17,10 @@ from attrs import define
 from longpoll_broker.service.channel import Channel, Outbox
 from longpoll_broker.service.send import SendService
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.wire.codes import CommandFlag
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.send_answer import encode_send_head
-from longpoll_broker.wire.send_request import SendCommand
+from longpoll_protocol.codes import CommandFlag
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.send_answer import encode_send_head
+from longpoll_protocol.frames.send_request import SendCommand
 
 _RESPONSE: Final = CommandFlag.RESPONSE.value
 _ONE_WAY: Final = CommandFlag.ONE_WAY.value

@@ -11,9 +11,9 @@ from attrs import define
 from longpoll_broker.core.statistics import BROKER_GET_NUMS, Statistics
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
-from longpoll_broker.wire.codes import ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import ViewBrokerStatsDataRequestHeader
+from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import ViewBrokerStatsDataRequestHeader
 
 
 @define(slots=True, eq=False)

@@ -25,7 +25,15 @@ from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.offsets import Offsets
-from longpoll_broker.core.properties import (
+from longpoll_broker.service.append import HALF_TOPIC
+from longpoll_broker.service.channel import Channel, Outbox
+from longpoll_broker.service.transactions import OP_TOPIC, TransactionService
+from longpoll_broker.store.messages import MessageToStore, PutResult
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.headers import CheckTransactionStateRequestHeader
+from longpoll_protocol.log_record import HEAD, MAGIC_V1, Record
+from longpoll_protocol.properties import (
     CHECK_TIMES,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
@@ -35,14 +43,6 @@ from longpoll_broker.core.properties import (
     read_properties,
     write_properties,
 )
-from longpoll_broker.service.append import HALF_TOPIC
-from longpoll_broker.service.channel import Channel, Outbox
-from longpoll_broker.service.transactions import OP_TOPIC, TransactionService
-from longpoll_broker.store.messages import MessageToStore, PutResult
-from longpoll_broker.store.record import HEAD, MAGIC_V1, Record
-from longpoll_broker.wire.codes import CommandFlag, RequestCode
-from longpoll_broker.wire.command import Command, encode
-from longpoll_broker.wire.headers import CheckTransactionStateRequestHeader
 from longpoll_runtime.logs import event
 from longpoll_spec.errors import LongpollError
 

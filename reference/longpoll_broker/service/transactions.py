@@ -14,19 +14,19 @@ from typing import Final
 from attrs import define
 from msgspec.structs import replace
 
-from longpoll_broker.core.properties import PRODUCER_GROUP, TAGS, WAIT, read_properties, write_properties
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.append import HALF_TOPIC, Appender, brought_back
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.store.record import Record
-from longpoll_broker.wire.codes import MessageSysFlag, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import EndTransactionRequestHeader
-from longpoll_broker.wire.message import java_hash
+from longpoll_protocol.codes import MessageSysFlag, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import EndTransactionRequestHeader
+from longpoll_protocol.log_record import Record
+from longpoll_protocol.properties import PRODUCER_GROUP, TAGS, WAIT, read_properties, write_properties
+from longpoll_protocol.tags import java_hash
 from longpoll_runtime import Runtime
 
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

@@ -20,8 +20,8 @@ from typing import Final, Protocol
 from attrs import define
 
 from longpoll_broker.service.channel import Channel, Handler, Limits, Outbox
-from longpoll_broker.wire.command import Command
 from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Listener, Poller, Runtime, Socket, Thread
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_runtime.logs import event

@@ -17,7 +17,7 @@ from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import Found
 from longpoll_broker.core.topics import GroupConfig, TopicConfig
 from longpoll_broker.service.channel import Parts
-from longpoll_broker.wire.pull_answer import PullHeads, pull_heads
+from longpoll_protocol.frames.pull_answer import PullHeads, pull_heads
 
 COPIED_SIZE_MAX: Final = 2048
 """Bytes of records that a row's answers are given copies of: a further buffer costs a system call as much."""

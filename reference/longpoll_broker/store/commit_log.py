@@ -12,7 +12,9 @@ from typing import Final
 from zlib import crc32
 
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.store.record import (
+from longpoll_broker.store.segment import Segment, SegmentList
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import (
     BLANK_SIZE_MIN,
     CRC_MASK,
     FIXED_SIZE,
@@ -25,8 +27,6 @@ from longpoll_broker.store.record import (
     Record,
     decode,
 )
-from longpoll_broker.store.segment import Segment, SegmentList
-from longpoll_protocol.errors import MessageRefusedError
 from longpoll_runtime import Files
 
 HOST_V4_SIZE: Final = 8

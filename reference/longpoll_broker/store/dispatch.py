@@ -15,7 +15,7 @@ from longpoll_broker.errors import StoreDamageError
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.messages import Arrival
-from longpoll_broker.store.record import Damage, Record
+from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime import Lock
 
 HANDED_COUNT_MAX: Final = 262_144

@@ -19,7 +19,7 @@ from typing import Final
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.index_file import IndexFile, index_file_size, key_hash
-from longpoll_broker.store.record import (
+from longpoll_protocol.log_record import (
     SYS_FLAG_TRANSACTION_MASK,
     SYS_FLAG_TRANSACTION_ROLLBACK,
     property_of,

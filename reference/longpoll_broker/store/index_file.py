@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 
-from longpoll_broker.wire.message import java_hash
+from longpoll_protocol.tags import java_hash
 from longpoll_runtime import Files
 from longpoll_spec.tables import with_table
 

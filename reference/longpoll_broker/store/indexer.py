@@ -11,7 +11,7 @@ from typing import Final
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.index import Index, keys_of
 from longpoll_broker.store.messages import QueryResult
-from longpoll_broker.store.record import BLANK_SIZE_MIN, MAGIC_BLANK, SIZE_AND_MAGIC, Record, keyed_part
+from longpoll_protocol.log_record import BLANK_SIZE_MIN, MAGIC_BLANK, SIZE_AND_MAGIC, Record, keyed_part
 from longpoll_runtime import Lock
 
 QUERY_COUNT_MAX: Final = 64

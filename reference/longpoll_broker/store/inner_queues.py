@@ -14,7 +14,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from longpoll_broker.core.properties import (
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_protocol.log_record import Record
+from longpoll_protocol.names import LMQ_PREFIX, RETRY_PREFIX, name_problem
+from longpoll_protocol.properties import (
     FORM_4_9,
     FORM_5,
     INNER_OFFSETS,
@@ -22,9 +25,6 @@ from longpoll_broker.core.properties import (
     read_properties,
     write_properties,
 )
-from longpoll_broker.core.topics import LMQ_PREFIX, RETRY_PREFIX, name_problem
-from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.store.record import Record
 
 SEPARATOR: Final = ","
 _MARK: Final = INNER_OFFSETS.encode()

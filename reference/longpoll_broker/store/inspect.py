@@ -20,7 +20,8 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
 from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from longpoll_broker.store.messages import QueueRange
-from longpoll_broker.store.record import (
+from longpoll_broker.store.segment import is_segment_name, segment_name
+from longpoll_protocol.log_record import (
     BLANK_SIZE_MIN,
     MAGIC_BLANK,
     MAGIC_V1,
@@ -32,7 +33,6 @@ from longpoll_broker.store.record import (
     decode_properties,
     host_text,
 )
-from longpoll_broker.store.segment import is_segment_name, segment_name
 from longpoll_runtime import Files
 
 _CHUNK_SIZE: Final = 1024 * 1024

@@ -14,14 +14,14 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.consume_queue import UNIT_SIZE
 from longpoll_broker.store.consume_queue_ext import END_SIZE, UNIT_SIZE_MIN
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.store.record import (
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import (
     BLANK_SIZE_MIN,
     FIXED_SIZE,
     PROPERTIES_SIZE_MAX,
     TOPIC_SIZE_MAX,
     with_zeros,
 )
-from longpoll_protocol.errors import MessageRefusedError
 
 EXTENDED_SIZE_MIN: Final = UNIT_SIZE_MIN + END_SIZE
 QUEUE_ID_MAX: Final = 2**31 - 1

@@ -29,7 +29,12 @@ from longpoll_broker.store.limits import check_config, check_place, is_storable,
 from longpoll_broker.store.messages import Arrival, GetResult, GetStatus, MessageToStore, PutResult, QueryResult
 from longpoll_broker.store.nearest import nearest_offset
 from longpoll_broker.store.queue_table import QueueTable
-from longpoll_broker.store.record import (
+from longpoll_broker.store.recovery import recover, safe_start
+from longpoll_broker.store.retention import count_expired
+from longpoll_broker.store.rows import append_row
+from longpoll_broker.store.selection import PropertiesMatch, TagsMatch, nothing, read_queue
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import (
     PROPERTIES_SIZE_MAX,
     SCHEDULE_TOPIC,
     Lookup,
@@ -39,11 +44,6 @@ from longpoll_broker.store.record import (
     tags_code_of,
     with_zeros,
 )
-from longpoll_broker.store.recovery import recover, safe_start
-from longpoll_broker.store.retention import count_expired
-from longpoll_broker.store.rows import append_row
-from longpoll_broker.store.selection import PropertiesMatch, TagsMatch, nothing, read_queue
-from longpoll_protocol.errors import MessageRefusedError
 from longpoll_runtime import Runtime
 
 _DISPATCH_COUNT: Final = 4096

@@ -20,8 +20,8 @@ from attrs import frozen
 from longpoll_broker.store.checkpoint import Checkpoint
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
-from longpoll_broker.store.record import Damage, Record
 from longpoll_broker.store.segment import Segment
+from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime.logs import event
 
 _lines = logging.getLogger(__name__)

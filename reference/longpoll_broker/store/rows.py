@@ -15,8 +15,8 @@ from longpoll_broker.store.dispatch import Handed
 from longpoll_broker.store.limits import is_storable
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.queue_table import QueueTable
-from longpoll_broker.store.record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK
 from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK
 
 
 def append_row(

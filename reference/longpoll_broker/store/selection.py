@@ -12,8 +12,8 @@ from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.commit_log import CommitLog
 from longpoll_broker.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.messages import GetResult, GetStatus
-from longpoll_broker.store.record import Lookup, lookup_in
 from longpoll_broker.store.segment import Segment
+from longpoll_protocol.log_record import Lookup, lookup_in
 
 SCAN_BYTES_MIN: Final = 16_000
 """Bytes of units that one read looks at, at least: 800 units. More only when more messages were asked for."""

@@ -26,7 +26,7 @@ from longpoll_broker.store.inspect import (
     missing_files,
 )
 from longpoll_broker.store.messages import QueueRange
-from longpoll_broker.store.record import SCHEDULE_TOPIC, Damage, Record, property_of
+from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record, property_of
 from longpoll_runtime import Files
 
 PROBLEM_COUNT_MAX: Final = 1000

@@ -33,8 +33,8 @@ from longpoll_broker.service.client import (
     StartAt,
 )
 from longpoll_broker.service.client.workers import Answer
-from longpoll_broker.wire.codes import ResponseCode
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError
+from longpoll_protocol.codes import ResponseCode
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()

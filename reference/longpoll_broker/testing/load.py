@@ -21,17 +21,17 @@ from attrs import define, field, frozen
 
 from longpoll_broker.service.client import RemotingClient
 from longpoll_broker.service.client.messages import decode_messages
-from longpoll_broker.wire.codes import PullSysFlag, RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import (
+from longpoll_client.errors import ClientError
+from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.errors import ProtocolError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import (
     CreateTopicRequestHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     SendMessageRequestHeaderV2,
 )
-from longpoll_broker.wire.message import encode_properties
-from longpoll_client.errors import ClientError
-from longpoll_protocol.errors import ProtocolError
+from longpoll_protocol.message import encode_properties
 from longpoll_runtime import Condition, Runtime
 
 Address = tuple[str, int]

@@ -1,4 +1,4 @@
-"""A second codec of the remoting protocol, written apart from `longpoll_broker.wire`, to compare it with.
+"""A second codec of the remoting protocol, written apart from `longpoll_protocol`, to compare it with.
 
 As plain as can be: whole frames as bytes, commands as dicts, the standard library only. It was checked by talking to
 real brokers.

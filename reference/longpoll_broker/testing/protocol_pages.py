@@ -21,10 +21,10 @@ import msgspec
 from attrs import define, field, frozen
 
 from longpoll_broker.service import access_admin, broker, clients, name_server, transaction_check
-from longpoll_broker.wire import bodies, headers
-from longpoll_broker.wire.bodies import Body
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.headers import Header
+from longpoll_protocol import bodies, headers
+from longpoll_protocol.bodies import Body
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.headers import Header
 
 MADE: Final = "<!-- Made by `python -m longpoll_broker.testing.protocol_pages docs/protocol`: change the classes. -->\n"
 _OWN_CODE: Final = re.compile(r"(\d+) [A-Z][A-Z0-9_]+")
@@ -98,7 +98,7 @@ def field_texts(kind: type) -> dict[str, str]:
     """The text below each field of a class and of those that it is made from, by the field's name."""
     texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        if base.__module__.startswith("longpoll_broker.wire"):
+        if base.__module__.startswith("longpoll_protocol"):
             texts |= _own_field_texts(base)
     return texts
 

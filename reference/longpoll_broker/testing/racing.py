@@ -22,10 +22,10 @@ from attrs import define, field, frozen
 
 from longpoll_broker.testing.harness.stalls import StallWatch
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command, encode
-from longpoll_broker.wire.connection import Connection
 from longpoll_client.errors import ClientError
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.connection import Connection
 
 Address = tuple[str, int]
 Step = Literal["send", "pull"]

@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from longpoll_broker.store.record import Record, decode
-from longpoll_broker.wire.codes import CommandFlag, RequestCode
-from longpoll_broker.wire.command import Command, encode
-from longpoll_broker.wire.connection import Connection
-from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.log_record import Record, decode
 from longpoll_runtime.closeable import Closeable
 
 _PHYSICAL_OFFSET: Final = struct.Struct(">q")

@@ -13,8 +13,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from longpoll_broker.wire.command import Command, encode, reply
-from longpoll_broker.wire.connection import CLOSED, Connection
+from longpoll_protocol.frames.command import Command, encode, reply
+from longpoll_protocol.frames.connection import CLOSED, Connection
 
 PATIENCE_S: Final = 10.0
 Handler = Callable[["Peer", Command], None]

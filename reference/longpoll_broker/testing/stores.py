@@ -10,8 +10,8 @@ from typing import Final
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
-from longpoll_broker.store.record import TAGS, encode_properties, host_bytes
-from longpoll_broker.wire.message import tags_code
+from longpoll_protocol.log_record import TAGS, encode_properties, host_bytes
+from longpoll_protocol.tags import tags_code
 from longpoll_runtime.real import RealRuntime
 
 SMALL: Final = StoreConfig(

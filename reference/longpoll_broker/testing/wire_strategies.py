@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from longpoll_broker.wire.codes import LANGUAGES
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.frame import Serialisation
+from longpoll_protocol.codes import LANGUAGES
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Serialisation
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)

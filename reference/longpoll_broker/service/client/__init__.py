@@ -22,7 +22,7 @@ from longpoll_broker.service.client.settings import ConsumerConfig, StartAt
 from longpoll_broker.service.client.statistics import TopicStatistics
 from longpoll_broker.service.client.transactions import TransactionProducer, TransactionResult, TransactionState
 from longpoll_broker.service.client.workers import ConsumeStatus, Later, Listener
-from longpoll_broker.wire.bodies import MessageModel, MessageQueue
+from longpoll_protocol.bodies import MessageModel, MessageQueue
 
 __all__ = [
     "Admin",

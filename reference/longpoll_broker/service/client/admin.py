@@ -11,15 +11,15 @@ from collections.abc import Iterable
 
 from attrs import frozen
 
-from longpoll_broker.core.topics import DEAD_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.instance import MASTER_ID, ClientInstance
 from longpoll_broker.service.client.offsets import ask, ask_offset, find_start
 from longpoll_broker.service.client.remoting import RemotingClient
 from longpoll_broker.service.client.settings import StartAt
-from longpoll_broker.wire.bodies import ClusterInfo, ConsumerList, GroupTable, MessageQueue, TopicList
-from longpoll_broker.wire.codes import Permission, RequestCode, ResponseCode
-from longpoll_broker.wire.headers import (
+from longpoll_client.errors import NoRouteError, RefusedError
+from longpoll_protocol.bodies import ClusterInfo, ConsumerList, GroupTable, MessageQueue, TopicList
+from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
+from longpoll_protocol.headers import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
     GetConsumerListByGroupRequestHeader,
@@ -28,8 +28,8 @@ from longpoll_broker.wire.headers import (
     QueryConsumerOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from longpoll_broker.wire.headers.send import DEFAULT_TOPIC
-from longpoll_client.errors import NoRouteError, RefusedError
+from longpoll_protocol.headers.send import DEFAULT_TOPIC
+from longpoll_protocol.names import DEAD_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError

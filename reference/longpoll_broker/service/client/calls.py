@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 from attrs import define, field, frozen
 
-from longpoll_broker.wire.command import Command
 from longpoll_client.errors import ClientError
+from longpoll_protocol.frames.command import Command
 
 OPAQUE_MAX: Final = 2**31 - 1
 

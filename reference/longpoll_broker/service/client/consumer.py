@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from longpoll_broker.core.topics import RETRY_PREFIX
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.instance import ClientInstance, Route
 from longpoll_broker.service.client.locks import LOCK_LIVE_S, LOCK_RENEWAL_S, BrokerLocks
@@ -25,11 +24,12 @@ from longpoll_broker.service.client.puller import RETRY_S, Batch, Puller, PullSe
 from longpoll_broker.service.client.settings import RECONSUME_COUNT_MAX, ConsumerConfig
 from longpoll_broker.service.client.statistics import Statistics
 from longpoll_broker.service.client.timer import Timer
-from longpoll_broker.wire.bodies import ConsumeType, MessageQueue
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import ConsumerSendMsgBackRequestHeader
 from longpoll_client.errors import NoRouteError
+from longpoll_protocol.bodies import ConsumeType, MessageQueue
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
+from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError, LongpollError
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from attrs import field, frozen
 
-from longpoll_broker.wire.frame import Buffer
-from longpoll_broker.wire.signature import ACCESS_KEY, SIGNATURE, sign
+from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 
 
 @frozen

@@ -15,13 +15,13 @@ from attrs import frozen
 
 from longpoll_broker.service.client.credentials import Credentials
 from longpoll_broker.service.client.remoting import RemotingClient
-from longpoll_broker.wire.bodies import MessageQueue, TopicRouteData
-from longpoll_broker.wire.codes import Permission, RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import GetRouteInfoRequestHeader
-from longpoll_broker.wire.headers.send import DEFAULT_TOPIC
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
+from longpoll_protocol.bodies import MessageQueue, TopicRouteData
+from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import GetRouteInfoRequestHeader
+from longpoll_protocol.headers.send import DEFAULT_TOPIC
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError

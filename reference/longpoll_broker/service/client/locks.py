@@ -12,8 +12,8 @@ from typing import Final
 
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.offsets import ask
-from longpoll_broker.wire.bodies import LockBatchRequest, LockBatchResponse, MessageQueue
-from longpoll_broker.wire.codes import RequestCode
+from longpoll_protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueue
+from longpoll_protocol.codes import RequestCode
 from longpoll_spec.errors import LongpollError
 
 LOCK_LIVE_S: Final = 30.0

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from longpoll_broker.service.client.consumer import GroupMember
 from longpoll_broker.service.client.statistics import TopicStatistics
-from longpoll_broker.wire.bodies import MessageQueue
+from longpoll_protocol.bodies import MessageQueue
 from longpoll_runtime.closeable import Closeable
 
 

@@ -14,7 +14,8 @@ from typing import Final
 from longpoll_broker.service.client.instance import ClientInstance, Route
 from longpoll_broker.service.client.offsets import ask
 from longpoll_broker.service.client.settings import ConsumerConfig
-from longpoll_broker.wire.bodies import (
+from longpoll_client.errors import ClientError, RefusedError
+from longpoll_protocol.bodies import (
     CheckClientData,
     ConsumeFromWhere,
     ConsumerData,
@@ -23,10 +24,9 @@ from longpoll_broker.wire.bodies import (
     HeartbeatData,
     SubscriptionData,
 )
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
-from longpoll_broker.wire.message import java_hash
-from longpoll_client.errors import ClientError, RefusedError
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
+from longpoll_protocol.tags import java_hash
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)

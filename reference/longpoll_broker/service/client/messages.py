@@ -1,6 +1,6 @@
 """Messages as a consumer sees them: records of a pull's body, decoded, unpacked and filtered by their exact tags.
 
-Leaves out the record's bytes (`store.record`) and SQL92, which only the broker evaluates.
+Leaves out the record's bytes (`longpoll_protocol.log_record`) and SQL92, which only the broker evaluates.
 
 Source: `MessageDecoder.decode`, `PullAPIWrapper.processPullResult`.
 """
@@ -12,12 +12,12 @@ from typing import Final
 
 from attrs import evolve, frozen
 
-from longpoll_broker.config import MIB
-from longpoll_broker.store.record import HEAD, HEAD_SIZE, Damage, Record, decode, decode_properties, host_text
-from longpoll_broker.wire.codes import MessageSysFlag
-from longpoll_broker.wire.frame import Buffer
-from longpoll_broker.wire.message import PROPERTY_KEYS, PROPERTY_RETRY_TOPIC, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.log_record import HEAD, HEAD_SIZE, Damage, Record, decode, decode_properties, host_text
+from longpoll_protocol.message import PROPERTY_KEYS, PROPERTY_RETRY_TOPIC, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from longpoll_protocol.sizes import MIB
 
 UNPACKED_SIZE_MAX: Final = 64 * MIB
 """Longest body that is unpacked; the broker takes 4 MiB packed, and zlib packs zeros a thousandfold."""

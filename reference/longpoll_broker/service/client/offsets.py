@@ -12,15 +12,15 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import Struct
 
-from longpoll_broker.core.topics import RETRY_PREFIX
 from longpoll_broker.service.client.instance import ClientInstance
 from longpoll_broker.service.client.remoting import RemotingClient
 from longpoll_broker.service.client.settings import StartAt
-from longpoll_broker.wire.bodies import MessageQueue
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.frame import EMPTY, Buffer
-from longpoll_broker.wire.headers import (
+from longpoll_client.errors import RefusedError
+from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.headers import (
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
     Header,
@@ -29,7 +29,7 @@ from longpoll_broker.wire.headers import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from longpoll_client.errors import RefusedError
+from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Files
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.tables import with_table

@@ -13,12 +13,12 @@ from typing import Final
 
 from attrs import evolve, field, frozen
 
-from longpoll_broker.config import MIB
 from longpoll_broker.service.client.instance import DEFAULT_QUEUE_COUNT
-from longpoll_broker.wire.codes import MessageSysFlag, RequestCode
-from longpoll_broker.wire.headers import SendMessageRequestHeaderV2
-from longpoll_broker.wire.headers.send import DEFAULT_TOPIC
-from longpoll_broker.wire.message import (
+from longpoll_protocol.codes import MessageSysFlag, RequestCode
+from longpoll_protocol.errors import LocalProtocolError
+from longpoll_protocol.headers import SendMessageRequestHeaderV2
+from longpoll_protocol.headers.send import DEFAULT_TOPIC
+from longpoll_protocol.message import (
     BATCH_COUNT_MAX,
     PROPERTIES_SIZE_MAX,
     PROPERTY_DELAY,
@@ -32,7 +32,7 @@ from longpoll_broker.wire.message import (
     encode_batch,
     encode_properties,
 )
-from longpoll_protocol.errors import LocalProtocolError
+from longpoll_protocol.sizes import MIB
 from longpoll_spec.errors import ConfigError
 
 BODY_SIZE_MAX: Final = 4 * MIB

@@ -22,10 +22,6 @@ from longpoll_broker.service.client.outgoing import (
     single_parcel,
 )
 from longpoll_broker.service.client.remoting import CALL_TIMEOUT_S
-from longpoll_broker.wire.bodies import MessageQueue
-from longpoll_broker.wire.codes import SEND_SUCCESS_CODES, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import SendMessageResponseHeader
 from longpoll_client.errors import (
     AnswerTimeoutError,
     ClientError,
@@ -34,7 +30,11 @@ from longpoll_client.errors import (
     RefusedError,
     UnreachableError,
 )
+from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.codes import SEND_SUCCESS_CODES, ResponseCode
 from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError

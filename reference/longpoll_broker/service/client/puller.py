@@ -20,12 +20,12 @@ from longpoll_broker.service.client.messages import ReceivedMessage, decode_mess
 from longpoll_broker.service.client.process_queue import FlowLimits, ProcessQueue, Stop
 from longpoll_broker.service.client.statistics import Statistics
 from longpoll_broker.service.client.timer import Timer
-from longpoll_broker.wire.bodies import MessageQueue, SubscriptionData
-from longpoll_broker.wire.codes import PullSysFlag, RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from longpoll_client.errors import RefusedError
+from longpoll_protocol.bodies import MessageQueue, SubscriptionData
+from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)

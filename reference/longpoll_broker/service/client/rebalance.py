@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from longpoll_broker.wire.bodies import MessageQueue
+from longpoll_protocol.bodies import MessageQueue
 
 Allocate: TypeAlias = Callable[[str, Iterable[str], Iterable[MessageQueue]], tuple[MessageQueue, ...]]
 """A client's share by its id, the ids of all members and all queues; every member must use the same."""

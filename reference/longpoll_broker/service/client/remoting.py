@@ -15,16 +15,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from longpoll_broker.config import MIB
 from longpoll_broker.service.client.calls import OPAQUE_MAX, Answer, Callback, Calls, PendingCall
 from longpoll_broker.service.client.credentials import Credentials
-from longpoll_broker.wire.codes import VERSION, CommandFlag, RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command, encode_reply_head
-from longpoll_broker.wire.connection import Connection, Signal
-from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
-from longpoll_broker.wire.headers import Header
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
+from longpoll_protocol.codes import VERSION, CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError, ProtocolError
+from longpoll_protocol.frames.command import Command, encode_reply_head
+from longpoll_protocol.frames.connection import Connection, Signal
+from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.headers import Header
+from longpoll_protocol.sizes import MIB
 from longpoll_runtime import PARTS_MAX, Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from attrs import field, frozen
 
-from longpoll_broker.config import MIB
 from longpoll_broker.service.client.rebalance import Allocate, allocate_averagely
-from longpoll_broker.wire.bodies import MessageModel
+from longpoll_protocol.bodies import MessageModel
+from longpoll_protocol.sizes import MIB
 from longpoll_spec.errors import ConfigError
 
 GROUP_SIZE_MAX: Final = 255

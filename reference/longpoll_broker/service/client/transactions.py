@@ -28,16 +28,16 @@ from longpoll_broker.service.client.producer import Producer, Select, SendResult
 from longpoll_broker.service.client.remoting import CALL_TIMEOUT_S
 from longpoll_broker.service.client.timer import Timer
 from longpoll_broker.service.client.workers import Keeping
-from longpoll_broker.wire.bodies import HeartbeatData, ProducerData
-from longpoll_broker.wire.codes import MessageSysFlag, RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import (
+from longpoll_client.errors import ClientError
+from longpoll_protocol.bodies import HeartbeatData, ProducerData
+from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,
     UnregisterClientRequestHeader,
 )
-from longpoll_broker.wire.message import PROPERTY_PRODUCER_GROUP
-from longpoll_client.errors import ClientError
+from longpoll_protocol.message import PROPERTY_PRODUCER_GROUP
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import LongpollError

@@ -18,7 +18,7 @@ Where neither holds, the bound stays where it was: it gets wider, never wrong. A
 whose sender is always ahead of us, however long: a kernel holds no more than `held_max` bytes of a connection, so the
 bytes that far beyond what has come at a look were sent after it.
 
-Leaves out sockets (`loop`) and what a kernel tells of them (`runtime.sockets`).
+Leaves out sockets (`loop`) and what a kernel tells of them (`longpoll_runtime.sockets`).
 """
 
 from __future__ import annotations

@@ -15,19 +15,19 @@ from typing import Any, Final
 import msgspec
 from attrs import define
 
-from longpoll_broker.wire.bodies import HeartbeatData
-from longpoll_broker.wire.codes import SEND_SUCCESS_CODES, MessageSysFlag, PullSysFlag, RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.frame import Buffer
-from longpoll_broker.wire.headers import (
+from longpoll_protocol.bodies import HeartbeatData
+from longpoll_protocol.codes import SEND_SUCCESS_CODES, MessageSysFlag, PullSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from longpoll_broker.wire.message import PROPERTY_DELAY, PROPERTY_TAGS, decode_batch, decode_properties
-from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.message import PROPERTY_DELAY, PROPERTY_TAGS, decode_batch, decode_properties
 from longpoll_spec.tables import with_table
 
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})

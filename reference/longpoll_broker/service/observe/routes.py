@@ -18,11 +18,11 @@ from typing import Final
 import msgspec
 
 from longpoll_broker.service.observe.tap import CommandStream
-from longpoll_broker.wire.bodies import load_json
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import decode_frame
-from longpoll_broker.wire.frame import FRAME_SIZE_MAX, HEAD, HEAD_SIZE, LENGTH, LENGTH_SIZE, FrameReader
+from longpoll_protocol.bodies import load_json
+from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import ProtocolError
+from longpoll_protocol.frames.command import decode_frame
+from longpoll_protocol.frames.frame import FRAME_SIZE_MAX, HEAD, HEAD_SIZE, LENGTH, LENGTH_SIZE, FrameReader
 from longpoll_runtime.faults import FAULTS
 
 log = logging.getLogger(__name__)

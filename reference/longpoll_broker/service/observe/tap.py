@@ -42,10 +42,10 @@ from longpoll_broker.service.offset_records import (
     resetting_fields,
     told_offset,
 )
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command, decode_frame
-from longpoll_broker.wire.frame import FrameReader
+from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import ProtocolError, RemoteProtocolError
+from longpoll_protocol.frames.command import Command, decode_frame
+from longpoll_protocol.frames.frame import FrameReader
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.tables import with_table
 

@@ -13,9 +13,9 @@ from typing import Final
 from attrs import define, frozen
 
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command, encode
 from longpoll_client.errors import ClientError
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command, encode
 
 Address = tuple[str, int]
 GROUP: Final = "harness"

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from longpoll_broker.store.record import Damage, decode, decode_properties
 from longpoll_broker.testing.served.model import FOUND, NOT_FOUND, OFFSET_MOVED, RETRY_IMMEDIATELY, Answer, Stored
 from longpoll_broker.testing.served.model import ViolationError as Violation
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import Header, PullMessageResponseHeader
 from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import Header, PullMessageResponseHeader
+from longpoll_protocol.log_record import Damage, decode, decode_properties
 
 H = TypeVar("H", bound=Header)
 WITH_OFFSETS = frozenset({FOUND, NOT_FOUND, RETRY_IMMEDIATELY, OFFSET_MOVED})

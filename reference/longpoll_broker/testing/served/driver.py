@@ -15,8 +15,8 @@ from longpoll_broker.testing.served.model import Queue, ViolationError, Wanted
 from longpoll_broker.testing.served.pulls import Pulls
 from longpoll_broker.testing.served.requests import MALFORMED, Bad, Form, pull_fields, send_request, topic_fields
 from longpoll_broker.testing.served.sends import Sends
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.headers import (
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.headers import (
     OffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,

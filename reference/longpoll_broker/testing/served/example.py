@@ -11,10 +11,10 @@ from longpoll_broker.testing.served.answers import header_of
 from longpoll_broker.testing.served.link import Link, Reply
 from longpoll_broker.testing.served.model import Expectations, Queue, ViolationError
 from longpoll_broker.testing.served.subject import Subject
-from longpoll_broker.wire.codes import RequestCode
-from longpoll_broker.wire.command import Command
-from longpoll_broker.wire.headers import GetMaxOffsetRequestHeader, OffsetResponseHeader
 from longpoll_client.errors import UnreachableError
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import GetMaxOffsetRequestHeader, OffsetResponseHeader
 from longpoll_runtime import Runtime
 
 

@@ -17,11 +17,11 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_broker.testing.served.model import ViolationError
-from longpoll_broker.wire.codes import CommandFlag, RequestCode, ResponseCode
-from longpoll_broker.wire.command import Command, encode
-from longpoll_broker.wire.connection import Connection
-from longpoll_broker.wire.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
 from longpoll_runtime import Runtime
 
 Address = tuple[str, int]

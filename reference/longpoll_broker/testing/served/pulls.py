@@ -15,7 +15,7 @@ from longpoll_broker.testing.served.example import Example
 from longpoll_broker.testing.served.link import Reply
 from longpoll_broker.testing.served.model import Pull, Queue, ViolationError, Wanted
 from longpoll_broker.testing.served.requests import Form, pull_fields
-from longpoll_broker.wire.codes import RequestCode, ResponseCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
 
 IDLE_NS_MAX: Final = 100 * 10**9
 """A connection on which we were silent for longer may be closed by the broker (`serverChannelMaxIdleTimeSeconds`)."""

@@ -10,15 +10,15 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.wire.codes import PullSysFlag, RequestCode
-from longpoll_broker.wire.frame import Serialisation
-from longpoll_broker.wire.headers import (
+from longpoll_protocol.codes import PullSysFlag, RequestCode
+from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.headers import (
     CreateTopicRequestHeader,
     PullMessageRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
-from longpoll_broker.wire.message import encode_properties
+from longpoll_protocol.message import encode_properties
 
 DEFAULT_TOPIC: Final = "TBW102"
 BORN_MS: Final = 1_700_000_000_000

@@ -16,10 +16,10 @@ from longpoll_broker.testing.served.link import Reply
 from longpoll_broker.testing.served.model import Message, Queue, ViolationError, Wanted
 from longpoll_broker.testing.served.pulls import Pulls
 from longpoll_broker.testing.served.requests import Form, send_request
-from longpoll_broker.wire.codes import SEND_SUCCESS_CODES, RequestCode, ResponseCode
-from longpoll_broker.wire.headers import SendMessageResponseHeader
-from longpoll_broker.wire.message import BatchMessage, encode_batch, encode_properties, message_id_position
+from longpoll_protocol.codes import SEND_SUCCESS_CODES, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.headers import SendMessageResponseHeader
+from longpoll_protocol.message import BatchMessage, encode_batch, encode_properties, message_id_position
 
 EMPTY_REFUSED: Final = "empty body refused"
 """What 5.x does with it; 4.9 takes it."""

@@ -12,10 +12,11 @@ from typing import Final, Protocol, Self
 import attrs
 from attrs import Factory, define, field, frozen
 
-from longpoll_broker.config import KIB, BrokerConfig, StoreConfig
+from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.served.link import Address
 from longpoll_broker.testing.served.model import ROCKETMQ, STRICT, Expectations
+from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Runtime
 from longpoll_spec.policy import STRICT as STRICT_POLICY
 from longpoll_spec.policy import Policy

@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from longpoll_broker.wire.codes import LANGUAGE_OTHER, LANGUAGES
-from longpoll_broker.wire.json_header import HeaderValues
+from longpoll_protocol.codes import LANGUAGE_OTHER, LANGUAGES
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.frames.json_header import HeaderValues
 
 # | offset   | size | field                                            |
 # |----------|------|--------------------------------------------------|

@@ -6,8 +6,8 @@ Source: `GetRouteInfoRequestHeader.java`, `CreateTopicRequestHeader.java`, `Dele
 
 from __future__ import annotations
 
-from longpoll_broker.wire.codes import Permission
-from longpoll_broker.wire.headers.base import Header, Int32, Int64
+from longpoll_protocol.codes import Permission
+from longpoll_protocol.headers.base import Header, Int32, Int64
 from longpoll_spec.tables import with_table
 
 

@@ -4,7 +4,7 @@ Every class reads what Java, Go, C++ and Node clients write: unknown keys, nulls
 ordinals (C++), and integer map keys without quotes (fastjson). What we write has quoted keys and enum names, which all
 of them read.
 
-Leaves out bodies that are records (`store.record`) or batches (`message`).
+Leaves out bodies that are records (`log_record`) or batches (`message`).
 
 Source: `common/protocol/heartbeat/*.java`, `common/protocol/route/*.java`, `GetConsumerListByGroupResponseBody.java`.
 """
@@ -18,9 +18,9 @@ from typing import Annotated, Any, Final, Self, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from longpoll_broker.config import MIB
-from longpoll_broker.wire.frame import Buffer
 from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.sizes import MIB
 from longpoll_spec.tables import with_table
 
 ITEM_COUNT_MAX: Final = 10_000

@@ -10,10 +10,10 @@ from __future__ import annotations
 import enum
 from typing import Literal
 
-from longpoll_broker.wire.command import Command, decode_frame, encode
-from longpoll_broker.wire.frame import FRAME_SIZE_MAX, Buffer, FrameReader
-from longpoll_broker.wire.send_request import START, SendCommand, decode_frame_or_send, read_send
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.frames.command import Command, decode_frame, encode
+from longpoll_protocol.frames.frame import FRAME_SIZE_MAX, Buffer, FrameReader
+from longpoll_protocol.frames.send_request import START, SendCommand, decode_frame_or_send, read_send
 
 
 class Signal(enum.Enum):

@@ -6,7 +6,7 @@ Source: `CreateAccessConfigRequestHeader.java`, `DeleteAccessConfigRequestHeader
 
 from __future__ import annotations
 
-from longpoll_broker.wire.headers.base import Header
+from longpoll_protocol.headers.base import Header
 from longpoll_spec.tables import with_table
 
 

@@ -21,8 +21,8 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from longpoll_broker.config import MIB
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.sizes import MIB
 from longpoll_spec.tables import with_table
 
 # One frame, big endian. `length` counts everything after itself.

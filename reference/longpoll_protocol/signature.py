@@ -12,7 +12,7 @@ import hmac
 from collections.abc import Mapping
 from typing import Final
 
-from longpoll_broker.wire.frame import Buffer
+from longpoll_protocol.frames.frame import Buffer
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"

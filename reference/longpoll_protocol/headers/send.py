@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from longpoll_broker.wire.headers.base import Header, Int32, Int64
+from longpoll_protocol.headers.base import Header, Int32, Int64
 from longpoll_spec.tables import with_table
 
 DEFAULT_TOPIC = "TBW102"
@@ -35,7 +35,7 @@ class SendMessageRequestHeader(Header, frozen=True, kw_only=True):
     flag: Int32
     """The user's own number, kept with the message."""
     properties: str | None = None
-    """`wire.message` property text."""
+    """`message` property text."""
     reconsume_times: Int32 | None = None
     """How often a consumer has sent the message back."""
     unit_mode: bool = False

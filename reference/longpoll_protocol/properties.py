@@ -14,7 +14,7 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.core.filter import java_hash
+from longpoll_protocol.tags import word_hash
 
 CLUSTER: Final = "CLUSTER"
 DELAY: Final = "DELAY"
@@ -81,7 +81,7 @@ def hash_order(names: tuple[str, ...], table_size: int = FORM_4_9.table_size) ->
     size = table_size
     while len(names) * 4 > size * 3:
         size *= 2
-    return tuple(sorted(names, key=lambda name: _spread(java_hash(name)) & (size - 1)))
+    return tuple(sorted(names, key=lambda name: _spread(word_hash(name)) & (size - 1)))
 
 
 def _spread(code: int) -> int:

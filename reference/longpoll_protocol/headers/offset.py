@@ -7,7 +7,7 @@ Source: `QueryConsumerOffsetRequestHeader.java`, `UpdateConsumerOffsetRequestHea
 
 from __future__ import annotations
 
-from longpoll_broker.wire.headers.base import Header, Int32, Int64
+from longpoll_protocol.headers.base import Header, Int32, Int64
 from longpoll_spec.tables import with_table
 
 

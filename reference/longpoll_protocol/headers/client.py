@@ -1,4 +1,4 @@
-"""Headers of clients coming, going and sharing queues; 34 HEART_BEAT and 41 and 42 have bodies only (`wire.bodies`).
+"""Headers of clients coming, going and sharing queues; 34 HEART_BEAT and 41 and 42 have bodies only (`bodies`).
 
 Source: `UnregisterClientRequestHeader.java`, `GetConsumerListByGroupRequestHeader.java`,
 `NotifyConsumerIdsChangedRequestHeader.java`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import field
 
-from longpoll_broker.wire.headers.base import Header
+from longpoll_protocol.headers.base import Header
 from longpoll_spec.tables import with_table
 
 

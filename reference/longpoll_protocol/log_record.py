@@ -40,8 +40,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from longpoll_broker.wire.message import tags_code
 from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.tags import tags_code
 from longpoll_spec.tables import with_table
 
 MAGIC_V1: Final = 0xDAA320A7

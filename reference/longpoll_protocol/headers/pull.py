@@ -6,9 +6,9 @@ Source: `PullMessageRequestHeader.java`, `PullMessageResponseHeader.java`, `View
 
 from __future__ import annotations
 
-from longpoll_broker.wire.codes import PullSysFlag
-from longpoll_broker.wire.headers.base import Header, Int32, Int64
+from longpoll_protocol.codes import PullSysFlag
 from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.headers.base import Header, Int32, Int64
 from longpoll_spec.tables import with_table
 
 _COMMIT_OFFSET = PullSysFlag.COMMIT_OFFSET.value

@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 
-from longpoll_broker.wire.codes import VERSION, CommandFlag, RequestCode, ResponseCode
-from longpoll_broker.wire.frame import EMPTY, FRAME_SIZE_MAX, Buffer, Frame, Serialisation, frame_head
-from longpoll_broker.wire.json_header import read_json, write_json
-from longpoll_broker.wire.rocketmq_header import read_rocketmq, write_rocketmq
+from longpoll_protocol.codes import VERSION, CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.frames.frame import EMPTY, FRAME_SIZE_MAX, Buffer, Frame, Serialisation, frame_head
+from longpoll_protocol.frames.json_header import read_json, write_json
+from longpoll_protocol.frames.rocketmq_header import read_rocketmq, write_rocketmq
 
 __all__ = [
     "Command",

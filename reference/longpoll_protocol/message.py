@@ -1,6 +1,6 @@
 """What a message is made of on the wire: property text, tag hashes, message ids, batch bodies.
 
-Leaves out the log's record layout, which is the store's (`store.record`).
+Leaves out the log's record layout, which is the store's (`log_record`).
 
 Source: `common/message/MessageDecoder.java`, `MessageConst.java`, `MessageClientIDSetter.java`,
 `java.lang.String.hashCode`.
@@ -8,17 +8,16 @@ Source: `common/message/MessageDecoder.java`, `MessageConst.java`, `MessageClien
 
 from __future__ import annotations
 
-import operator
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from struct import Struct
 from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.wire.frame import Buffer
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
+from longpoll_protocol.frames.frame import Buffer
 
 PROPERTY_TAGS: Final = "TAGS"
 PROPERTY_KEYS: Final = "KEYS"
@@ -57,30 +56,6 @@ def decode_properties(text: str | None) -> dict[str, str]:
             if mark:
                 properties[name] = value
     return properties
-
-
-_HASH_POWERS: Final = tuple(31**exponent & 0xFFFFFFFF for exponent in range(255, -1, -1))
-
-
-def java_hash(text: str) -> int:
-    """`String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit number."""
-    if text.isascii():
-        units: Sequence[int] = text.encode()
-    else:
-        encoded = text.encode("utf-16-be", "surrogatepass")
-        units = struct.unpack(f">{len(encoded) // 2}H", encoded)
-    value = 0
-    # A sum of products instead of one step a unit: keys of messages are hashed one by one as they are indexed.
-    for start in range(0, len(units), len(_HASH_POWERS)):
-        piece = units[start : start + len(_HASH_POWERS)]
-        powers = _HASH_POWERS[len(_HASH_POWERS) - len(piece) :]
-        value = value * 31 * powers[0] + sum(map(operator.mul, piece, powers)) & 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
-
-
-def tags_code(tags: str | None) -> int:
-    """What the consume queue holds of a message's tags; 0 when it has none."""
-    return java_hash(tags) if tags else 0
 
 
 # Message id, upper-case hexadecimal of:

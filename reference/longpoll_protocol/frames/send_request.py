@@ -12,11 +12,11 @@ from typing import Final
 
 import msgspec
 
-from longpoll_broker.wire.codes import OPAQUE_MADE_UP
-from longpoll_broker.wire.command import Command, decode_frame
-from longpoll_broker.wire.frame import Frame, Serialisation
-from longpoll_broker.wire.headers.send import SendMessageRequestHeaderV2
-from longpoll_broker.wire.json_header import Int32
+from longpoll_protocol.codes import OPAQUE_MADE_UP
+from longpoll_protocol.frames.command import Command, decode_frame
+from longpoll_protocol.frames.frame import Frame, Serialisation
+from longpoll_protocol.frames.json_header import Int32
+from longpoll_protocol.headers.send import SendMessageRequestHeaderV2
 from longpoll_spec.tables import with_table
 
 START: Final = b'{"code":310,'

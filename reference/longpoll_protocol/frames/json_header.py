@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from longpoll_broker.wire.codes import OPAQUE_MADE_UP
+from longpoll_protocol.codes import OPAQUE_MADE_UP
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_spec.tables import with_table
 

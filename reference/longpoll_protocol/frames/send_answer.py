@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from longpoll_broker.wire.codes import VERSION
-from longpoll_broker.wire.frame import HEAD
+from longpoll_protocol.codes import VERSION
+from longpoll_protocol.frames.frame import HEAD
 
 _HEADER: Final = (
     b'{"code":0,"language":"JAVA","version":' + str(VERSION).encode() + b',"opaque":%d,"flag":%d,'

@@ -2,16 +2,16 @@
 
 `base` reads and writes any of them; `send`, `pull`, `offset`, `client`, `admin`, `access` and `name_server` list them
 by what they are for.
-Leaves out bodies (`wire.bodies`, `wire.message`).
+Leaves out bodies (`bodies`, `message`).
 """
 
-from longpoll_broker.wire.headers.access import (
+from longpoll_protocol.headers.access import (
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
-from longpoll_broker.wire.headers.admin import (
+from longpoll_protocol.headers.admin import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
@@ -19,20 +19,20 @@ from longpoll_broker.wire.headers.admin import (
     NotifyMinBrokerIdChangeRequestHeader,
     ViewBrokerStatsDataRequestHeader,
 )
-from longpoll_broker.wire.headers.base import EmptyHeader, Header
-from longpoll_broker.wire.headers.client import (
+from longpoll_protocol.headers.base import EmptyHeader, Header
+from longpoll_protocol.headers.client import (
     GetConsumerListByGroupRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
-from longpoll_broker.wire.headers.name_server import (
+from longpoll_protocol.headers.name_server import (
     QueryDataVersionRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
-from longpoll_broker.wire.headers.offset import (
+from longpoll_protocol.headers.offset import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
@@ -42,14 +42,14 @@ from longpoll_broker.wire.headers.offset import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from longpoll_broker.wire.headers.pull import (
+from longpoll_protocol.headers.pull import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     QueryMessageRequestHeader,
     QueryMessageResponseHeader,
     ViewMessageRequestHeader,
 )
-from longpoll_broker.wire.headers.send import (
+from longpoll_protocol.headers.send import (
     CheckTransactionStateRequestHeader,
     ConsumerSendMsgBackRequestHeader,
     EndTransactionRequestHeader,

@@ -11,9 +11,9 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.wire.codes import VERSION
-from longpoll_broker.wire.frame import FRAME_SIZE_MAX, HEAD
+from longpoll_protocol.codes import VERSION
 from longpoll_protocol.errors import LocalProtocolError
+from longpoll_protocol.frames.frame import FRAME_SIZE_MAX, HEAD
 
 _OPAQUE: Final = '"opaque":'
 _HEADER: Final = (

@@ -1,0 +1,58 @@
+"""Names and permissions of topics and groups: which are RocketMQ's own, and which nobody may give.
+
+Leaves out the tables of a broker (`longpoll_broker.core`).
+
+Source: `TopicValidator.java`, `PermName.java`, `MixAll.java`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+PERM_INHERIT: Final = 1
+PERM_WRITE: Final = 2
+PERM_READ: Final = 4
+PERM_READ_WRITE: Final = PERM_READ | PERM_WRITE
+
+NAME_SIZE_MAX: Final = 127
+"""`TopicValidator.TOPIC_MAX_LENGTH`; the commit log gives a topic's length one signed byte."""
+GROUP_SIZE_MAX: Final = 255
+"""`Validators.CHARACTER_MAX_LENGTH`, which Java checks in its clients only."""
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+DEFAULT_TOPIC: Final = "TBW102"
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"
+"""Begins the names of light topics and groups (`MixAll.LMQ_PREFIX`), which exist without being made."""
+SYSTEM_TOPICS: Final = (
+    "SELF_TEST_TOPIC",
+    "BenchmarkTest",
+    "OFFSET_MOVED_EVENT",
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+)
+NOT_FOR_SENDING: Final = frozenset(
+    {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
+     "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
+)  # fmt: skip
+"""`TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET`."""
+SYSTEM_NAMES: Final = frozenset({*SYSTEM_TOPICS, *NOT_FOR_SENDING, DEFAULT_TOPIC, "RMQ_SYS_TRACE_TOPIC"})
+"""`TopicValidator.SYSTEM_TOPIC_SET`, to which each broker adds those of its own and its cluster's name."""
+SYSTEM_PREFIX: Final = "rmq_sys_"
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+"""Ends the name of a cluster's topic for answers between clients."""
+FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
+"""`TopicFilterType`."""
+
+
+def name_problem(topic: str) -> str | None:
+    """Why a topic must not have this name, in RocketMQ's words; None when it may."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if not _ALLOWED.fullmatch(topic):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(topic) > NAME_SIZE_MAX:
+        return f"The specified topic is longer than topic max length {NAME_SIZE_MAX}."
+    return None
