@@ -32,10 +32,10 @@ from attrs import field, frozen
 from rich.console import Console
 from rich.table import Table
 
-from longpoll_broker.service.client import Admin, Producer, RemotingClient
-from longpoll_broker.service.client.calls import Answer
-from longpoll_broker.service.client.messages import decode_messages
+from longpoll_client import Admin, Producer, RemotingClient
+from longpoll_client.calls import Answer
 from longpoll_client.errors import ClientError
+from longpoll_client.messages import decode_messages
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from longpoll_runtime.real import RealRuntime

@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from longpoll.cli import main
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import ConsumerConfig, Producer, PullConsumer, StartAt
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.scripted_server import ScriptedServer
+from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import Admin, ConsumerConfig, OutgoingMessage, Producer, PullConsumer, StartAt
-from longpoll_broker.service.client import consumer as members
-from longpoll_broker.service.client.consumer import GroupMember
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient
+from longpoll_client import Admin, ConsumerConfig, OutgoingMessage, Producer, PullConsumer, StartAt
+from longpoll_client.consume import consumer as members
+from longpoll_client.consume.consumer import GroupMember
 from longpoll_protocol.codes import Permission, RequestCode
 from longpoll_runtime.real import RealRuntime
 

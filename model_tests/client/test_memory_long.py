@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import pytest
 
-from longpoll_broker.service.client import (
+from longpoll_broker.testing.client_scenarios import new_topic, wait_for
+from longpoll_broker.testing.harness.workers import private_bytes
+from longpoll_client import (
     ConsumerConfig,
     ConsumeStatus,
     OutgoingMessage,
@@ -23,9 +25,7 @@ from longpoll_broker.service.client import (
     ReceivedMessage,
     StartAt,
 )
-from longpoll_broker.service.client.process_queue import ProcessQueue
-from longpoll_broker.testing.client_scenarios import new_topic, wait_for
-from longpoll_broker.testing.harness.workers import private_bytes
+from longpoll_client.consume.process_queue import ProcessQueue
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()

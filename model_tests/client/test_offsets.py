@@ -7,10 +7,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from longpoll_broker.service.client import StartAt
-from longpoll_broker.service.client.instance import ClientInstance
-from longpoll_broker.service.client.offsets import RemoteOffsets
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_client import StartAt
+from longpoll_client.instance import ClientInstance
+from longpoll_client.offsets import RemoteOffsets
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command

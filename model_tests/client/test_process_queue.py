@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.service.client.messages import ReceivedMessage
-from longpoll_broker.service.client.process_queue import FlowLimits, ProcessQueue
+from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue
+from longpoll_client.messages import ReceivedMessage
 
 
 def message(offset: int, size: int = 1) -> ReceivedMessage:

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import (
+from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_client import (
     Admin,
     AsyncProducer,
     AsyncPullConsumer,
@@ -23,9 +26,6 @@ from longpoll_broker.service.client import (
     StartAt,
     instance,
 )
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.client_scenarios import new_topic
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client.errors import NoRouteError, RefusedError, UnreachableError
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode

@@ -11,7 +11,9 @@ from typing import Any, cast
 import pytest
 
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import (
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_client import (
     ConsumerConfig,
     ConsumeStatus,
     Later,
@@ -22,12 +24,10 @@ from longpoll_broker.service.client import (
     ReceivedMessage,
     StartAt,
     allocate_by_circle,
-    concurrent,
 )
-from longpoll_broker.service.client.consumer import GroupMember
-from longpoll_broker.service.client.workers import Answer, Listener
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_client.consume import concurrent
+from longpoll_client.consume.consumer import GroupMember
+from longpoll_client.consume.workers import Answer, Listener
 from longpoll_client.errors import RefusedError
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError

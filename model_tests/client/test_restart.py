@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import (
+from longpoll_broker.testing import client_scenarios as stories
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_client import (
     ConsumerConfig,
     ConsumeStatus,
     OutgoingMessage,
@@ -18,12 +20,9 @@ from longpoll_broker.service.client import (
     PushConsumer,
     ReceivedMessage,
     StartAt,
-    consumer,
     instance,
-    puller,
 )
-from longpoll_broker.testing import client_scenarios as stories
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_client.consume import consumer, puller
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()

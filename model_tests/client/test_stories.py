@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import ConsumeStatus, orderly, puller
-from longpoll_broker.service.client.consumer import GroupMember
-from longpoll_broker.service.client.messages import decode_messages
-from longpoll_broker.service.client.orderly import OrderlyListening
-from longpoll_broker.service.client.process_queue import ProcessQueue
-from longpoll_broker.service.client.puller import Batch, Puller
-from longpoll_broker.service.client.workers import ask_listener
 from longpoll_broker.testing import client_scenarios as stories
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.client_scenarios import Log, explain
+from longpoll_client import ConsumeStatus
+from longpoll_client.consume import orderly, puller
+from longpoll_client.consume.consumer import GroupMember
+from longpoll_client.consume.orderly import OrderlyListening
+from longpoll_client.consume.process_queue import ProcessQueue
+from longpoll_client.consume.puller import Batch, Puller
+from longpoll_client.consume.workers import ask_listener
+from longpoll_client.messages import decode_messages
 from longpoll_runtime.real import RealRuntime
 
 

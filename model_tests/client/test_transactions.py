@@ -12,7 +12,9 @@ from attrs import evolve
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.append import HALF_TOPIC
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import (
+from longpoll_broker.service.transaction_check import GROUP
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_client import (
     ConsumerConfig,
     Producer,
     PullConsumer,
@@ -21,8 +23,6 @@ from longpoll_broker.service.client import (
     TransactionProducer,
     TransactionState,
 )
-from longpoll_broker.service.transaction_check import GROUP
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 

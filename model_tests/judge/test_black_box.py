@@ -15,7 +15,6 @@ import pytest
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.observe import Observer, events, tap
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.load import LoadPlan, drive
 from longpoll_broker.testing.racing import RacePlan, race
@@ -26,6 +25,7 @@ from longpoll_judge.plant import plant
 from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_BY_DEADLINE, ANSWERED_ONCE, NO_LOST_WAKEUP, Result
 from longpoll_judge.source import find
 from longpoll_judge.spark import SparkEngine
+from longpoll_observe import Observer, events, tap
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime.real import RealRuntime
@@ -170,7 +170,7 @@ def shift_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
         fields = events.pull_answer_fields(answer)
         return fields | {"offset_next": fields["offset_next"] + 1} if answer.code == 0 else fields
 
-    monkeypatch.setattr("longpoll_broker.service.observe.tap.pull_answer_fields", wrong)
+    monkeypatch.setattr("longpoll_observe.tap.pull_answer_fields", wrong)
 
 
 def tell_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:

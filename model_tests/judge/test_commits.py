@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.observe.observer import Observer
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_judge import commits
@@ -18,6 +17,7 @@ from longpoll_judge.generate import BROKER, SOURCE, simulated_meta, write
 from longpoll_judge.job import judge
 from longpoll_judge.recording import load
 from longpoll_judge.result import COMMIT_NEVER_REGRESSES, Result
+from longpoll_observe.observer import Observer
 from longpoll_protocol.codes import CommandFlag, PullSysFlag, RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event

@@ -15,12 +15,12 @@ import msgspec
 import pytest
 from attrs import frozen
 
-from longpoll_broker.service.observe import Observer, tap
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_judge.job import judge
 from longpoll_judge.recording import load
 from longpoll_judge.result import ANSWERED_BY_DEADLINE
+from longpoll_observe import Observer, tap
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime

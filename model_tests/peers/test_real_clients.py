@@ -12,8 +12,8 @@ from model_tests.peers.real_clients import CLIENTS, Client, ClientUnavailableErr
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import Admin, ConsumerConfig, Credentials, PullConsumer, StartAt
 from longpoll_broker.testing.client_scenarios import new_topic
+from longpoll_client import Admin, ConsumerConfig, Credentials, PullConsumer, StartAt
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.tls import server_context
 

@@ -14,7 +14,8 @@ import pytest
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
 
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import (
+from longpoll_broker.testing import client_scenarios as stories
+from longpoll_client import (
     Admin,
     ConsumerConfig,
     ConsumeStatus,
@@ -27,7 +28,6 @@ from longpoll_broker.service.client import (
     TransactionProducer,
     TransactionState,
 )
-from longpoll_broker.testing import client_scenarios as stories
 from longpoll_client.errors import ClientError, UnreachableError
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]

@@ -17,7 +17,17 @@ THREADS: Final = 6
 SWITCH_S: Final = 1e-6
 NEVER_DECODED: Final = {"Pull", "Wake", "Miss", "RowKey", "MessageToStore", "Command", "SendCommand"}
 """Classes with fields that msgspec refuses to decode: each attempt makes, shows and drops half a table."""
-PACKAGES: Final = ("longpoll_spec", "longpoll_broker", "longpoll_judge", "longpoll")
+PACKAGES: Final = (
+    "longpoll_spec",
+    "longpoll_protocol",
+    "longpoll_runtime",
+    "longpoll_recorder",
+    "longpoll_client",
+    "longpoll_observe",
+    "longpoll_broker",
+    "longpoll_judge",
+    "longpoll",
+)
 
 
 def struct_classes() -> list[type[msgspec.Struct]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from longpoll_broker.service.observe import Observer
+from longpoll_observe import Observer
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import PART_GLOB, Event
 

@@ -18,9 +18,9 @@ from longpoll_broker.service import access_admin
 from longpoll_broker.service.access_control import AccessControl, read_rules
 from longpoll_broker.service.account_file import AccountFile
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import Credentials
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, send_fields
+from longpoll_client import Credentials
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime

@@ -12,7 +12,9 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service import access_control
 from longpoll_broker.service.access_control import read_rules
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import (
+from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
+from longpoll_client import (
     Admin,
     ConsumerConfig,
     Credentials,
@@ -21,8 +23,6 @@ from longpoll_broker.service.client import (
     PullConsumer,
     StartAt,
 )
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_client.errors import RefusedError
 from longpoll_protocol import signature
 from longpoll_protocol.codes import RequestCode

@@ -18,8 +18,8 @@ from longpoll.cli import main
 from longpoll.commands.client import read_start
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import PullConsumer, StartAt
 from longpoll_broker.testing.scripted_server import ScriptedServer
+from longpoll_client import PullConsumer, StartAt
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 

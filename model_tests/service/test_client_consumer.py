@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import (
+from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_client import (
     ConsumerConfig,
     Producer,
     PullConsumer,
     ReceivedMessage,
     StartAt,
 )
-from longpoll_broker.service.client.consumer import GroupMember
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
 from longpoll_protocol.bodies import BrokerData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import ConsumerConfig, Producer, PullConsumer, StartAt, consumer, puller
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
+from longpoll_client.consume import consumer, puller
 from longpoll_protocol.bodies import BrokerData, ConsumerList, HeartbeatData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command

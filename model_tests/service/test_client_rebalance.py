@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.service.client import rebalance
-from longpoll_broker.service.client.rebalance import allocate_averagely
+from longpoll_client import rebalance
+from longpoll_client.rebalance import allocate_averagely
 from longpoll_protocol.bodies import MessageQueue
 
 clients = st.sets(st.text(min_size=1, max_size=5), min_size=1, max_size=12)

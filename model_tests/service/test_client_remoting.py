@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from longpoll_broker.service.client import remoting
-from longpoll_broker.service.client.calls import Answer, Calls
-from longpoll_broker.service.client.remoting import RemotingClient
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_client import remoting
+from longpoll_client.calls import Answer, Calls
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
+from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.frames.command import Command, CommandFlag
 from longpoll_runtime.real import RealRuntime

@@ -16,12 +16,12 @@ from attrs import define, field
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.broker import Broker
 from longpoll_broker.service.channel import Channel, Parts
-from longpoll_broker.service.client import ConsumerConfig, Producer, PullConsumer, StartAt
 from longpoll_broker.service.exchange import answer
 from longpoll_broker.service.transport import IoLoop
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
+from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime

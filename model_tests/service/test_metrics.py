@@ -14,11 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from longpoll_broker.service import metrics
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import ConsumerConfig, OutgoingMessage, Producer, PullConsumer, StartAt
 from longpoll_broker.service.metrics import BrokerCollector
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient
+from longpoll_client import ConsumerConfig, OutgoingMessage, Producer, PullConsumer, StartAt
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()

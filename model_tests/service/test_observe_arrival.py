@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longpoll_broker.service.observe import arrival
-from longpoll_broker.service.observe.arrival import BURST, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, Arrivals
+from longpoll_observe import arrival
+from longpoll_observe.arrival import BURST, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, Arrivals
 
 SETTLE = 10
 HELD_MAX = 4 * STEP

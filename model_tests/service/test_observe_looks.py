@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from longpoll_broker.service.observe.loop import BLOCKED_NS, LOOK_NS, RelayLoop
+from longpoll_observe.loop import BLOCKED_NS, LOOK_NS, RelayLoop
 from longpoll_runtime.real import RealRuntime
 
 STEP_NS = 10

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from model_tests.service.true_moments import Comparison, Load, compare, run_load, truthful_broker
 
-from longpoll_broker.service.observe import Observer, tap
-from longpoll_broker.service.observe.arrival import Arrivals
-from longpoll_broker.service.observe.links import Link
-from longpoll_broker.service.observe.loop import RelayLoop
+from longpoll_observe import Observer, tap
+from longpoll_observe.arrival import Arrivals
+from longpoll_observe.links import Link
+from longpoll_observe.loop import RelayLoop
 from longpoll_runtime.real import RealRuntime
 
 STALLS_S = (0.003, 0.03, 0.2, 2.0)

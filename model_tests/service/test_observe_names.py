@@ -11,11 +11,11 @@ from typing import cast
 
 import pytest
 
-from longpoll_broker.service.observe import Observer, loop
-from longpoll_broker.service.observe.links import Door, Tap, Visitor
-from longpoll_broker.service.observe.names import Names, is_literal
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, send_message
+from longpoll_observe import Observer, loop
+from longpoll_observe.links import Door, Tap, Visitor
+from longpoll_observe.names import Names, is_literal
 from longpoll_runtime import Listener, Socket
 from longpoll_runtime.real import RealRuntime
 

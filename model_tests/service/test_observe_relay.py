@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.observed import events_of, observing
 
-from longpoll_broker.service.observe import Observer, observer
-from longpoll_broker.service.observe.loop import CHUNK_SIZE
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import send_message
+from longpoll_observe import Observer, observer
+from longpoll_observe.loop import CHUNK_SIZE
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.service.observed import events_of
 
-from longpoll_broker.service.observe import Observer
-from longpoll_broker.service.observe.observer import UNCERTAINTY_NS_MIN, UNCERTAINTY_NS_UNMEASURED
-from longpoll_broker.service.observe.routes import RouteTap
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, send_message
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll_observe import Observer
+from longpoll_observe.observer import UNCERTAINTY_NS_MIN, UNCERTAINTY_NS_UNMEASURED
+from longpoll_observe.routes import RouteTap
 from longpoll_protocol.bodies import TopicRouteData
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, decode_frame, encode

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from model_tests.service.observed import events_of
 
-from longpoll_broker.record import HistoryRecorder
-from longpoll_broker.service.observe.events import Subscriptions
-from longpoll_broker.service.observe.tap import ConnectionTap, TapTotals
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
+from longpoll_observe.events import Subscriptions
+from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation
 from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
 

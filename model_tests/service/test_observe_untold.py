@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.service.observe import Observer, loop, tap
-from longpoll_broker.service.observe.untold import PIECE_SIZE, Untold
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields
+from longpoll_observe import Observer, loop, tap
+from longpoll_observe.untold import PIECE_SIZE, Untold
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from longpoll_broker import record
-from longpoll_broker.record import HistoryRecorder, RecordError
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, send_fields, send_message
 from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_recorder import recorder as record
+from longpoll_recorder.recorder import HistoryRecorder, RecordError
 from longpoll_runtime.interface import AppendFile, Buffer
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta

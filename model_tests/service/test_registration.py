@@ -13,11 +13,11 @@ import pytest
 from longpoll_broker.core import routes
 from longpoll_broker.core.routes import RegisteredBroker, Routes
 from longpoll_broker.core.topics import TopicConfig
-from longpoll_broker.service.client import ConsumerConfig, Producer, PullConsumer, StartAt
 from longpoll_broker.service.name_server import NameServer
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient
+from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 

@@ -12,7 +12,8 @@ import pytest
 import trustme
 
 from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.client import (
+from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_client import (
     Admin,
     ConsumerConfig,
     OutgoingMessage,
@@ -21,7 +22,6 @@ from longpoll_broker.service.client import (
     RemotingClient,
     StartAt,
 )
-from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import tls

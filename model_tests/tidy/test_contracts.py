@@ -14,9 +14,14 @@ ROOT = Path(__file__).parents[2]
 LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
 
 PLANTS = {
-    "reference stands on spec; broker and judge never meet": (
+    "the house: broker, judge and proxy never meet, and all of them stand on the spec": (
         "reference/longpoll_judge/errors.py",
         "import longpoll_broker.errors",
+    ),
+    "the judge reads histories alone": ("reference/longpoll_judge/errors.py", "import longpoll_recorder.recorder"),
+    "the broker serves clients and is none": (
+        "reference/longpoll_broker/service/__init__.py",
+        "import longpoll_client.errors",
     ),
     "spec: engines give meaning to text, text to terms": (
         "spec/longpoll_spec/terms.py",
@@ -31,12 +36,24 @@ PLANTS = {
         "reference/longpoll_broker/config.py",
         "import longpoll_broker.service",
     ),
-    "wire and core are sans-IO": ("reference/longpoll_protocol/__init__.py", "import socket"),
+    "protocol: a frame knows no message, a header no body": (
+        "reference/longpoll_protocol/headers/base.py",
+        "import longpoll_protocol.frames",
+    ),
+    "client: sending and sharing queues stand on one connection": (
+        "reference/longpoll_client/remoting.py",
+        "import longpoll_client.admin",
+    ),
+    "proxy: the loop moves bytes and reads none": (
+        "reference/longpoll_observe/loop.py",
+        "import longpoll_observe.events\nimport longpoll_observe.tap",
+    ),
+    "protocol and core are sans-IO": ("reference/longpoll_protocol/__init__.py", "import socket"),
     "only the runtime touches threads, clock, sockets and files": (
         "reference/longpoll_broker/service/__init__.py",
         "import threading",
     ),
-    "broker sees only the history schema and the policies of the spec": (
+    "what runs sees only the history schema and the policies of the spec": (
         "reference/longpoll_broker/service/__init__.py",
         "import longpoll_spec.state",
     ),

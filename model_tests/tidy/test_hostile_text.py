@@ -22,7 +22,7 @@ from longpoll.output import emit_json, err, out, plain, progress_bar, say, style
 from longpoll.verification.page import Page, Row
 from longpoll_broker.service.access_control import read_rules
 from longpoll_broker.service.account_file import AccountFile
-from longpoll_broker.service.client.messages import ReceivedMessage
+from longpoll_client.messages import ReceivedMessage
 from longpoll_runtime.logs import TextFormatter
 from longpoll_spec.engines import ablate as ablate_engine
 from longpoll_spec.errors import ConfigError

@@ -56,7 +56,7 @@ def test_readme_gives_the_two_commands() -> None:
 
 
 def test_wheel_is_named_as_the_contents_check_expects() -> None:
-    """The packages of the wheel are the four that check-wheel-contents allows at top level."""
+    """The packages of the wheel are those that check-wheel-contents allows at top level."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         tool = tomllib.load(file)["tool"]
     packages = [Path(package).name for package in tool["hatch"]["build"]["targets"]["wheel"]["packages"]]

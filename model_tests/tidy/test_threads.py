@@ -61,9 +61,10 @@ def test_a_planted_thread_is_found(plant: str) -> None:
 
 def test_every_thread_of_the_broker_is_seen_to_end_its_process() -> None:
     """The names that are spawned outside the client are those that are tried."""
-    service = ROOT / "reference" / "longpoll_broker"
+    reference = ROOT / "reference"
+    paths = [path for name in ("longpoll_broker", "longpoll_observe") for path in (reference / name).rglob("*.py")]
     names = set()
-    for path in (*service.glob("*.py"), *service.glob("service/*.py"), *service.glob("service/observe/*.py")):
+    for path in (path for path in paths if "/testing/" not in path.as_posix()):
         names |= set(re.findall(r"""\.spawn\(\s*f?["']([a-z-]+)""", path.read_text("utf-8")))
     tried = {re.sub(r"\d+$", "", name) for name in THREADS}
     # An I/O loop is given its name.

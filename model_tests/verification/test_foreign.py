@@ -21,7 +21,6 @@ from longpoll.verification import broker, history
 from longpoll.verification.declared import Declared, Limits, declared, limits_of
 from longpoll.verification.echo import Echo
 from longpoll.verification.page import Outcome, Page, Row
-from longpoll_broker.service.client import RemotingClient
 from longpoll_broker.testing import load
 from longpoll_broker.testing.load import LoadPlan
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
@@ -30,6 +29,7 @@ from longpoll_broker.testing.served.driver import Driver
 from longpoll_broker.testing.served.example import Example, Links
 from longpoll_broker.testing.served.link import Link
 from longpoll_broker.testing.served.model import Message
+from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.job import judge

@@ -15,9 +15,9 @@ import pytest
 from longpoll.verification import broker, history, law, store
 from longpoll.verification.declared import limits_of
 from longpoll.verification.served import ServedBroker, ServeError
-from longpoll_broker.service.client.messages import decode_messages
 from longpoll_broker.testing import load
 from longpoll_broker.testing.load import LoadPlan
+from longpoll_client.messages import decode_messages
 from longpoll_judge import plant as planting
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_runtime.real import RealRuntime

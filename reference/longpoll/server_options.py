@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 from attrs import frozen
 
-from longpoll_broker.service.client import Credentials
+from longpoll_client import Credentials
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.tls import client_context
 from longpoll_spec.errors import ConfigError

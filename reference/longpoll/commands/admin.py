@@ -1,6 +1,6 @@
 """`longpoll topics`, `longpoll groups` and `longpoll offsets`: what any RocketMQ broker has, and changing it.
 
-Leaves out asking (`longpoll_broker.service.client.admin`).
+Leaves out asking (`longpoll_client.admin`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rich.text import Text
 from longpoll.commands.client import read_start
 from longpoll.output import cell_of, emit_json, fail, json_option, out, table, user_mistakes
 from longpoll.server_options import Server, server_options
-from longpoll_broker.service.client import Admin, StartAt
-from longpoll_broker.service.client.admin import GroupInfo, OffsetInfo, TopicInfo
+from longpoll_client import Admin, StartAt
+from longpoll_client.admin import GroupInfo, OffsetInfo, TopicInfo
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import Permission
 from longpoll_spec.errors import ConfigError

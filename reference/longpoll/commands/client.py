@@ -1,6 +1,6 @@
 """`longpoll send` and `longpoll consume`: a producer and a consumer for any broker that speaks RocketMQ's protocol.
 
-Leaves out the client itself (`longpoll_broker.service.client`).
+Leaves out the client itself (`longpoll_client`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from longpoll.amounts import Amount
 from longpoll.guard import printable
 from longpoll.output import Exit, emit_json, err, fail, json_option, out, say, user_mistakes
 from longpoll.server_options import Server, server_options
-from longpoll_broker.service.client import (
+from longpoll_client import (
     ConsumerConfig,
     Producer,
     PullConsumer,

@@ -1,6 +1,6 @@
 """`longpoll observe`: a proxy between RocketMQ clients and brokers that records what it sees, until a signal ends it.
 
-Leaves out what the proxy does (`longpoll_broker.service.observe`) and judging (`judge`).
+Leaves out what the proxy does (`longpoll_observe`) and judging (`judge`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 from longpoll.commands.serve import address
 from longpoll.guard import printable
 from longpoll.output import Exit, emit_json, fail, say, user_mistakes
-from longpoll_broker.service.observe import Observer
+from longpoll_observe import Observer
 from longpoll_runtime.logs import logging_to
 from longpoll_runtime.real import RealRuntime
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, Self
 
-from longpoll_broker.service.client import RemotingClient
+from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import GetMaxOffsetRequestHeader

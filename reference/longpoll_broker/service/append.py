@@ -14,7 +14,6 @@ from typing import Final
 from attrs import define
 from msgspec.structs import replace
 
-from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
 from longpoll_protocol.log_record import DELAY_LEVELS_MS, SCHEDULE_TOPIC, Record
@@ -28,6 +27,7 @@ from longpoll_protocol.properties import (
     write_properties,
 )
 from longpoll_protocol.tags import java_hash
+from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime import Runtime
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"

@@ -32,7 +32,6 @@ from longpoll_broker.core.statistics import Statistics
 from longpoll_broker.core.subscription import Clients
 from longpoll_broker.core.topics import Groups, Topics
 from longpoll_broker.core.traits import traits_of
-from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.service import exchange
 from longpoll_broker.service.access_admin import AccessAdmin
 from longpoll_broker.service.admin import AdminService
@@ -75,6 +74,7 @@ from longpoll_protocol.frames.frame import Serialisation
 from longpoll_protocol.frames.send_request import SendCommand
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.names import PERM_READ
+from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime import Listener, Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import ConfigError

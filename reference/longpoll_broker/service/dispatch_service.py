@@ -14,11 +14,11 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.service.channel import Outbox
 from longpoll_broker.service.hold_service import HoldService
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
+from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime import Runtime, Thread
 from longpoll_runtime.faults import FAULTS
 

@@ -18,8 +18,8 @@ from longpoll_broker.core.hold import HELD, MISSED, QUEUED, Bucket, HoldTable, K
 from longpoll_broker.core.notifier import Walk
 from longpoll_broker.core.pull import Store, wants_visible
 from longpoll_broker.core.sql92 import Lookup
-from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.service.channel import FLUSH_COUNT, Channel, Outbox
+from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.policy import Policy

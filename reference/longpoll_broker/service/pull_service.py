@@ -38,7 +38,6 @@ from longpoll_broker.core.pull import (
 )
 from longpoll_broker.core.statistics import Statistics
 from longpoll_broker.core.traits import Traits
-from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.service.channel import Channel, Outbox, Parts
 from longpoll_broker.service.exchange import Refusal
 from longpoll_broker.service.hold_service import HoldService
@@ -49,6 +48,7 @@ from longpoll_protocol.frames.command import Command, encode_head
 from longpoll_protocol.frames.frame import Buffer, Serialisation
 from longpoll_protocol.frames.pull_answer import encode_pull_head
 from longpoll_protocol.headers import PullMessageRequestHeader
+from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.policy import Policy

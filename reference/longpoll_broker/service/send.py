@@ -20,7 +20,6 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.topics import Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
-from longpoll_broker.record import HistoryRecorder
 from longpoll_broker.service.append import HALF_TOPIC, TRANSACTION_MASK, Appender, delayed, moved
 from longpoll_broker.service.batches import BatchLimits, no_message
 from longpoll_broker.service.channel import Channel, Outbox, Parts
@@ -53,6 +52,7 @@ from longpoll_protocol.properties import (
     write_properties,
 )
 from longpoll_protocol.tags import tags_code
+from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime import Runtime
 
 REGION_FIELDS: Final = {TRACE: "true", REGION: "DefaultRegion"}

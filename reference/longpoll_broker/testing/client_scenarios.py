@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.service.client import (
+from longpoll_client import (
     Admin,
     ConsumerConfig,
     ConsumeStatus,
@@ -32,7 +32,7 @@ from longpoll_broker.service.client import (
     SendResult,
     StartAt,
 )
-from longpoll_broker.service.client.workers import Answer
+from longpoll_client.consume.workers import Answer
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError
 from longpoll_protocol.codes import ResponseCode
 from longpoll_runtime.real import RealRuntime

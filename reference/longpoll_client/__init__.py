@@ -1,0 +1,54 @@
+"""A RocketMQ client: producer, push consumer and pull consumer, for our broker and the Java one alike.
+
+`remoting` is one connection, `instance` all of a client's connections and routes, `producer` sends, `consumer` shares
+queues and pulls them, `delivery` gives messages to whoever polls, `push` to a listener, `aio` to
+asyncio, `transactions` sends what is delivered only once it is committed, and `admin` asks and changes what there is.
+Leaves out pulling without a group. `docs/client.md` shows how it is used.
+"""
+
+from longpoll_client.admin import Admin
+from longpoll_client.aio import AsyncProducer, AsyncPullConsumer
+from longpoll_client.consume.consumer import OnShare
+from longpoll_client.consume.delivery import PullConsumer
+from longpoll_client.consume.push import PushConsumer
+from longpoll_client.consume.statistics import TopicStatistics
+from longpoll_client.consume.workers import ConsumeStatus, Later, Listener
+from longpoll_client.credentials import Credentials
+from longpoll_client.instance import ClientInstance
+from longpoll_client.messages import ReceivedMessage
+from longpoll_client.produce.outgoing import OutgoingMessage
+from longpoll_client.produce.producer import Producer, SendResult
+from longpoll_client.produce.transactions import TransactionProducer, TransactionResult, TransactionState
+from longpoll_client.rebalance import allocate_averagely, allocate_by_circle
+from longpoll_client.remoting import RemotingClient
+from longpoll_client.settings import ConsumerConfig, StartAt
+from longpoll_protocol.bodies import MessageModel, MessageQueue
+
+__all__ = [
+    "Admin",
+    "AsyncProducer",
+    "AsyncPullConsumer",
+    "ClientInstance",
+    "ConsumeStatus",
+    "ConsumerConfig",
+    "Credentials",
+    "Later",
+    "Listener",
+    "MessageModel",
+    "MessageQueue",
+    "OnShare",
+    "OutgoingMessage",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "ReceivedMessage",
+    "RemotingClient",
+    "SendResult",
+    "StartAt",
+    "TopicStatistics",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
+    "allocate_averagely",
+    "allocate_by_circle",
+]

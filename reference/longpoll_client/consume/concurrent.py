@@ -1,0 +1,180 @@
+"""Gives messages to a listener on several threads at once; what it puts off is sent back to its broker.
+
+Leaves out order: messages of one queue are given in order, and overtake each other on their threads.
+
+Source: `ConsumeMessageConcurrentlyService.java`, `ProcessQueue.cleanExpiredMsg`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Protocol
+
+from attrs import define, evolve
+
+from longpoll_client.consume.consumer import GroupMember
+from longpoll_client.consume.puller import Batch, Puller
+from longpoll_client.consume.workers import ConsumeStatus, Later, Listener, Workers, ask_listener
+from longpoll_client.messages import ReceivedMessage, as_first_sent
+from longpoll_client.settings import ConsumerConfig
+from longpoll_runtime import Runtime
+from longpoll_spec.errors import LongpollError
+
+log = logging.getLogger(__name__)
+
+LOCAL_RETRY_S: Final = 5.0
+"""How long until messages that could not even be sent back are given again (`submitConsumeRequestLater`)."""
+HANG_CHECKS: Final = 4
+"""How often within `consume_timeout_s` is looked for listeners that hang."""
+
+
+class Listening(Protocol):
+    """A way of giving messages to a listener: this one, or `orderly`."""
+
+    def deliver(self, batch: Batch, /) -> None:
+        """Take what a pull brought; on a reader thread."""
+        ...
+
+    def is_busy(self, puller: Puller, /) -> bool:
+        """Whether the listener has messages of the queue right now, in order."""
+        ...
+
+    def start(self, member: GroupMember) -> None:
+        """Start the threads."""
+        ...
+
+    def stop(self) -> None:
+        """End them; a listener that does not end is left behind."""
+        ...
+
+
+@define(slots=True, eq=False)
+class _Given:
+    """Messages that a listener has now."""
+
+    puller: Puller
+    messages: list[ReceivedMessage]
+    """As they were pulled."""
+    began_ns: int
+    is_told: bool = False
+    """Whether it was found to hang: its messages are sent back, and its answer is of no account."""
+
+
+class ConcurrentListening:
+    """The listener's threads. Invariant: `_given` has what listeners have now; it changes under `_lock`."""
+
+    def __init__(self, runtime: Runtime, config: ConsumerConfig, listener: Listener) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._listener = listener
+        self._lock = runtime.lock()
+        self._given: set[_Given] = set()
+        self._workers = Workers(runtime, config.group, config.thread_count)
+        self._member: GroupMember | None = None
+
+    def start(self, member: GroupMember) -> None:
+        """Start the threads; before the member."""
+        self._member = member
+        self._workers.start()
+        member.after(self._config.consume_timeout_s / HANG_CHECKS, self._look_for_hanging)
+
+    def stop(self) -> None:
+        """End them; a listener that does not end in time is left behind."""
+        self._workers.stop(self._config.close_timeout_s)
+
+    def is_busy(self, _puller: Puller) -> bool:
+        """Never: the order of messages is nobody's here."""
+        return False
+
+    def deliver(self, batch: Batch) -> None:
+        """Share a pull's messages out in small lots."""
+        size = self._config.consume_count_max
+        for at in range(0, len(batch.messages), size):
+            self._submit(batch.puller, list(batch.messages[at : at + size]), 0)
+
+    def _submit(self, puller: Puller, messages: list[ReceivedMessage], again_count: int) -> None:
+        self._workers.submit(lambda: self._consume(puller, messages, again_count))
+
+    def _consume(self, puller: Puller, messages: list[ReceivedMessage], again_count: int) -> None:
+        """Give messages to the listener; `again_count` times it had them already without the broker knowing."""
+        if puller.is_dropped:
+            return
+        assert self._member is not None
+        shown = [
+            evolve(
+                as_first_sent(message, self._member.retry_topic), reconsume_times=message.reconsume_times + again_count
+            )
+            for message in messages
+        ]
+        given = _Given(puller, messages, self._runtime.monotonic_ns())
+        with self._lock:
+            self._given.add(given)
+        answer = ask_listener(self._listener, shown, self._config.group)
+        with self._lock:
+            self._given.discard(given)
+            is_told = given.is_told
+        took_ms = (self._runtime.monotonic_ns() - given.began_ns) / 1e6
+        is_consumed = answer is ConsumeStatus.SUCCESS
+        self._member.statistics.add(
+            puller.queue.topic,
+            consume_ms=took_ms,
+            **{"consumed_count" if is_consumed else "later_count": len(messages)},
+        )
+        if is_told or puller.is_dropped:
+            return
+        if is_consumed:
+            puller.done(messages)
+        else:
+            self._put_off(puller, messages, answer.delay_level if isinstance(answer, Later) else 0, again_count)
+
+    def _put_off(self, puller: Puller, messages: list[ReceivedMessage], delay_level: int, again_count: int) -> None:
+        """Send messages back and be done with them here; what cannot be sent back is given again from here."""
+        kept = self._send_back(puller, messages, delay_level)
+        puller.done([message for message in messages if message not in kept])
+        if kept:
+            assert self._member is not None
+            self._member.after(LOCAL_RETRY_S, lambda: self._submit(puller, kept, again_count + 1))
+
+    def _send_back(self, puller: Puller, messages: list[ReceivedMessage], delay_level: int) -> list[ReceivedMessage]:
+        """Send messages back to their broker; those that it did not take."""
+        assert self._member is not None
+        if self._config.is_broadcasting:
+            for message in messages:
+                log.warning(
+                    "group %s is broadcast to, so %s queue %d offset %d does not come again",
+                    self._config.group,
+                    message.topic,
+                    message.queue_id,
+                    message.queue_offset,
+                )
+            return []
+        kept = []
+        for message in messages:
+            try:
+                self._member.send_back(message, puller.queue, delay_level)
+            except LongpollError as error:
+                log.warning("sending back failed: %s; the message is given again in %g s", error, LOCAL_RETRY_S)
+                kept.append(message)
+        return kept
+
+    def _look_for_hanging(self) -> None:
+        """Tell of listeners that take too long and send their messages back; on the timer's thread."""
+        assert self._member is not None
+        timeout_s = self._config.consume_timeout_s
+        due_ns = self._runtime.monotonic_ns() - int(timeout_s * 1e9)
+        with self._lock:
+            hanging = [given for given in self._given if given.began_ns < due_ns and not given.is_told]
+            for given in hanging:
+                given.is_told = True
+        for given in hanging:
+            queue = given.puller.queue
+            log.warning(
+                "the listener of group %s has not answered for %g s at %s queue %d offset %d: sent back",
+                self._config.group,
+                timeout_s,
+                queue.topic,
+                queue.queue_id,
+                given.messages[0].queue_offset,
+            )
+            self._put_off(given.puller, given.messages, 0, 0)
+        self._member.after(timeout_s / HANG_CHECKS, self._look_for_hanging)

@@ -1,0 +1,167 @@
+"""Gives each queue's messages to a listener one lot after the other, never two at once and never out of order.
+
+What the listener puts off holds its queue up until it is consumed, or is a dead letter. A queue is only consumed while
+its broker keeps it for this client.
+Leaves out committing by hand and rolling back. A consumer that dies while it holds a queue holds it up for 60 s.
+
+Source: `ConsumeMessageOrderlyService.java`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from attrs import define, evolve, field
+
+from longpoll_client.consume.consumer import GroupMember
+from longpoll_client.consume.puller import Batch, Puller
+from longpoll_client.consume.workers import ConsumeStatus, Listener, Workers, ask_listener
+from longpoll_client.messages import ReceivedMessage, as_first_sent
+from longpoll_client.settings import ConsumerConfig
+from longpoll_runtime import Runtime
+from longpoll_spec.errors import LongpollError
+
+log = logging.getLogger(__name__)
+
+LOCK_WAIT_S: Final = 0.1
+"""How long until a queue whose lock ran out is looked at again."""
+DEAD_LEVEL: Final = -1
+"""The delay level that sends a message to the dead letters at once."""
+
+
+@define(slots=True, eq=False)
+class _Active:
+    """A queue that has something to consume, or a task on its way that will look."""
+
+    attempts: dict[int, int] = field(factory=dict)
+    """By offset, how often the listener has put a message off."""
+    is_running: bool = False
+    began_ns: int = 0
+    is_told: bool = False
+
+
+class OrderlyListening:
+    """The listener's threads.
+
+    Invariant: `_active` has each queue with exactly one task, which is queued, running or waiting on the timer; it
+    changes under `_lock`. So two threads never have one queue's messages.
+    """
+
+    def __init__(self, runtime: Runtime, config: ConsumerConfig, listener: Listener) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._listener = listener
+        self._lock = runtime.lock()
+        self._active: dict[Puller, _Active] = {}
+        self._workers = Workers(runtime, config.group, config.thread_count)
+        self._member: GroupMember | None = None
+
+    def start(self, member: GroupMember) -> None:
+        """Start the threads; before the member."""
+        self._member = member
+        self._workers.start()
+        member.after(self._config.consume_timeout_s, self._look_for_hanging)
+
+    def stop(self) -> None:
+        """End them; a listener that does not end in time is left behind, and its queue with it."""
+        self._workers.stop(self._config.close_timeout_s)
+
+    def is_busy(self, puller: Puller) -> bool:
+        """Whether the listener has messages of the queue right now."""
+        with self._lock:
+            active = self._active.get(puller)
+            return active is not None and active.is_running
+
+    def deliver(self, batch: Batch) -> None:
+        """Have the queue looked at, unless it will be anyway."""
+        with self._lock:
+            if batch.puller in self._active:
+                return
+            self._active[batch.puller] = _Active()
+        self._submit(batch.puller)
+
+    def _submit(self, puller: Puller) -> None:
+        self._workers.submit(lambda: self._consume(puller))
+
+    def _consume(self, puller: Puller) -> None:
+        """Give the listener the queue's first messages, if the queue is still this client's."""
+        assert self._member is not None
+        if not self._member.is_locked(puller):
+            self._member.after(LOCK_WAIT_S, lambda: self._submit(puller))
+            return
+        with self._lock:
+            active = self._active[puller]
+            messages = puller.first(self._config.consume_count_max)
+            if not messages:
+                del self._active[puller]
+                return
+            active.is_running, active.began_ns, active.is_told = True, self._runtime.monotonic_ns(), False
+            shown = [self._shown(message, active) for message in messages]
+        answer = ask_listener(self._listener, shown, self._config.group)
+        with self._lock:
+            active.is_running = False
+        self._answered(puller, active, messages, is_consumed=answer is ConsumeStatus.SUCCESS)
+
+    def _shown(self, message: ReceivedMessage, active: _Active) -> ReceivedMessage:
+        assert self._member is not None
+        tried = message.reconsume_times + active.attempts.get(message.queue_offset, 0)
+        return evolve(as_first_sent(message, self._member.retry_topic), reconsume_times=tried)
+
+    def _answered(self, puller: Puller, active: _Active, messages: list[ReceivedMessage], *, is_consumed: bool) -> None:
+        assert self._member is not None
+        took_ms = (self._runtime.monotonic_ns() - active.began_ns) / 1e6
+        counted = {"consumed_count" if is_consumed else "later_count": len(messages)}
+        self._member.statistics.add(puller.queue.topic, consume_ms=took_ms, **counted)
+        if puller.is_dropped:
+            with self._lock:
+                del self._active[puller]
+            self._member.released(puller)
+        elif is_consumed or self._are_dead(puller, active, messages):
+            for message in messages:
+                active.attempts.pop(message.queue_offset, None)
+            puller.done(messages)
+            self._submit(puller)
+        else:
+            for message in messages:
+                active.attempts[message.queue_offset] = active.attempts.get(message.queue_offset, 0) + 1
+            self._member.after(self._config.suspend_s, lambda: self._submit(puller))
+
+    def _are_dead(self, puller: Puller, active: _Active, messages: list[ReceivedMessage]) -> bool:
+        """Whether all of them were put off often enough and are dead letters now (`checkReconsumeTimes`)."""
+        assert self._member is not None
+        most = self._config.reconsume_count_max
+        if most is None or self._config.is_broadcasting:
+            return False
+        if any(self._shown(message, active).reconsume_times < most for message in messages):
+            return False
+        try:
+            for message in messages:
+                self._member.send_back(message, puller.queue, DEAD_LEVEL)
+        except LongpollError as error:
+            log.warning("a dead letter of group %s could not be sent: %s; it is tried again", self._config.group, error)
+            return False
+        return True
+
+    def _look_for_hanging(self) -> None:
+        """Tell, once, of listeners that take too long; nothing else may be done, for order's sake."""
+        assert self._member is not None
+        timeout_s = self._config.consume_timeout_s
+        due_ns = self._runtime.monotonic_ns() - int(timeout_s * 1e9)
+        with self._lock:
+            hanging = [
+                (puller.queue, active)
+                for puller, active in self._active.items()
+                if active.is_running and active.began_ns < due_ns and not active.is_told
+            ]
+            for _queue, active in hanging:
+                active.is_told = True
+        for queue, _active in hanging:
+            log.warning(
+                "the listener of group %s has not answered for %g s at %s queue %d: the queue waits for it",
+                self._config.group,
+                timeout_s,
+                queue.topic,
+                queue.queue_id,
+            )
+        self._member.after(timeout_s, self._look_for_hanging)

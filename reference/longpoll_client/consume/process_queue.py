@@ -1,0 +1,96 @@
+"""The messages of one queue that are pulled and not yet consumed, and when they are too many to pull more.
+
+Pure: its puller's lock guards it. Leaves out pulling (`puller`) and consuming (`concurrent`, `orderly`, `delivery`).
+
+Source: `ProcessQueue.java`, the flow control of `DefaultMQPushConsumerImpl.pullMessage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Literal
+
+from attrs import define, field, frozen
+
+from longpoll_client.messages import ReceivedMessage
+
+Stop = Literal["count", "size", "span"]
+"""Which limit keeps a queue from being pulled."""
+
+
+@frozen
+class FlowLimits:
+    """How much of one queue may wait to be consumed before it is pulled no more."""
+
+    count_max: int
+    size_max: int
+    """Bytes of bodies."""
+    span_max: int | None
+    """Offsets from the first to the next pull; None: any, for a queue that is consumed in order."""
+
+
+@define(slots=True, eq=False)
+class ProcessQueue:
+    """What waits. Invariant: `_open` is in order of offset, all before `offset_next`; `size` adds up their bodies."""
+
+    offset_next: int
+    """Where the next pull begins."""
+    size: int = field(default=0, init=False)
+    _open: dict[int, ReceivedMessage] = field(factory=dict, init=False)
+
+    @property
+    def count(self) -> int:
+        """Messages that wait."""
+        return len(self._open)
+
+    @property
+    def span(self) -> int:
+        """Offsets from the first message that waits to the next pull: what may come again after a crash.
+
+        Java looks at the last message that waits instead, so that one that hangs alone is no reason to stop.
+        """
+        return self.offset_next - next(iter(self._open), self.offset_next)
+
+    @property
+    def offset_done(self) -> int:
+        """Every message before it is consumed: what is stored for the group.
+
+        With nothing waiting, messages of other tags before the next pull are done with too (`correctTagsOffset`).
+        """
+        return next(iter(self._open), self.offset_next)
+
+    def put(self, messages: Iterable[ReceivedMessage], offset_next: int) -> None:
+        """Add what a pull brought and stand at the next offset."""
+        for message in messages:
+            assert not self._open or message.queue_offset > next(reversed(self._open)), message.queue_offset
+            self._open[message.queue_offset] = message
+            self.size += len(message.body)
+        self.offset_next = offset_next
+
+    def move(self, offset_next: int) -> None:
+        """Go on elsewhere: what waits belongs to a queue that is no more, and its end is of no account."""
+        self._open.clear()
+        self.size = 0
+        self.offset_next = offset_next
+
+    def first(self, count: int) -> list[ReceivedMessage]:
+        """The first messages that wait; they go on waiting."""
+        return list(islice(self._open.values(), count))
+
+    def done(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Take out messages that are consumed; those not here any more are of no account."""
+        for message in messages:
+            if self._open.get(message.queue_offset) is message:
+                del self._open[message.queue_offset]
+                self.size -= len(message.body)
+
+    def stop(self, limits: FlowLimits) -> Stop | None:
+        """Which limit is reached; None: pull."""
+        if self.count >= limits.count_max:
+            return "count"
+        if self.size >= limits.size_max:
+            return "size"
+        if limits.span_max is not None and self.span >= limits.span_max:
+            return "span"
+        return None

@@ -1,0 +1,248 @@
+"""Pulls one queue for as long as it is this client's: ask, be held, take the answer, ask again.
+
+Runs on other threads: the connection's reader thread calls back with the answer, the timer retries.
+Leaves out which queues these are (`consumer`) and what is done with the messages (`delivery`).
+
+Source: `DefaultMQPushConsumerImpl.pullMessage`, `PullAPIWrapper.processPullResult`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_client.calls import Answer
+from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue, Stop
+from longpoll_client.consume.statistics import Statistics
+from longpoll_client.errors import RefusedError
+from longpoll_client.instance import ClientInstance
+from longpoll_client.messages import ReceivedMessage, decode_messages, wanted_tags
+from longpoll_client.timer import Timer
+from longpoll_protocol.bodies import MessageQueue, SubscriptionData
+from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from longpoll_spec.errors import LongpollError
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 3.0
+"""`pullTimeDelayMillsWhenException`."""
+FLOW_CONTROL_RETRY_S: Final = 0.02
+"""`PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL`."""
+_RESULTS: Final = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+@frozen
+class PullSettings:
+    """How every queue of a consumer is pulled."""
+
+    group: str
+    batch_count_max: int
+    hold_ms: int
+    timeout_s: float
+    limits: FlowLimits
+    commits: bool
+    """Whether a pull carries the group's offset along; not when broadcasting."""
+
+
+@frozen
+class Batch:
+    """What one pull brought, and the puller to tell when it is consumed."""
+
+    puller: Puller
+    messages: tuple[ReceivedMessage, ...]
+    """At least one."""
+
+
+class Puller:
+    """One queue's loop.
+
+    Invariant, under `_lock`: at most one pull is on its way (`_is_pulling`); once `_is_dropped`, nothing here changes.
+    """
+
+    def __init__(
+        self,
+        *,
+        instance: ClientInstance,
+        timer: Timer,
+        statistics: Statistics,
+        settings: PullSettings,
+        queue: MessageQueue,
+        subscription: SubscriptionData,
+        offset: int,
+        deliver: Callable[[Batch], None],
+    ) -> None:
+        self.queue = queue
+        self.locked_until_ns = 0
+        """When orderly: until when the broker keeps the queue for this client, by the monotonic clock."""
+        self._instance = instance
+        self._timer = timer
+        self._statistics = statistics
+        self._settings = settings
+        self._subscription = subscription
+        self._tags = wanted_tags(subscription.sub_string) if subscription.expression_type == "TAG" else None
+        self._deliver = deliver
+        self._lock = instance.runtime.lock()
+        self._cached = ProcessQueue(offset)
+        self._is_pulling = False
+        self._is_dropped = False
+        self._stopped_by: Stop | None = None
+        self._asked_ns = 0
+
+    @property
+    def offset_done(self) -> int:
+        """Every message before it is consumed: what is stored for the group."""
+        with self._lock:
+            return self._cached.offset_done
+
+    @property
+    def cached_count(self) -> int:
+        """Messages that wait to be consumed."""
+        with self._lock:
+            return self._cached.count
+
+    @property
+    def stopped_by(self) -> Stop | None:
+        """Which limit of flow control keeps the queue from being pulled now."""
+        with self._lock:
+            return self._stopped_by
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the queue was given up: its messages are another client's now."""
+        with self._lock:
+            return self._is_dropped
+
+    def drop(self) -> None:
+        """Pull no more and deliver nothing more; an answer on its way is thrown away."""
+        with self._lock:
+            self._is_dropped = True
+
+    def first(self, count: int) -> list[ReceivedMessage]:
+        """The first messages that wait to be consumed; none once the queue is given up."""
+        with self._lock:
+            return [] if self._is_dropped else self._cached.first(count)
+
+    def done(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Note that delivered messages are consumed."""
+        with self._lock:
+            if self._is_dropped:
+                return
+            self._cached.done(messages)
+        self.pull()
+
+    def pull(self) -> None:
+        """Ask for the next messages, unless a pull is on its way or enough are waiting to be consumed."""
+        with self._lock:
+            if self._is_pulling or self._is_dropped or self._is_stopped():
+                return
+            self._is_pulling = True
+            self._asked_ns = self._instance.runtime.monotonic_ns()
+            header = self._header()
+        try:
+            client = self._instance.client(self._instance.broker_address(self.queue.broker_name))
+            client.call_async(
+                RequestCode.PULL_MESSAGE, header, callback=self._answered, timeout_s=self._settings.timeout_s
+            )
+        except LongpollError as error:
+            self._failed(error, RETRY_S)
+
+    def _is_stopped(self) -> bool:
+        """Whether flow control says no; `done` asks again. Each stop is counted once."""
+        stop = self._cached.stop(self._settings.limits)
+        if stop is not None and stop != self._stopped_by:
+            self._statistics.stopped(self.queue.topic, stop)
+        self._stopped_by = stop
+        return stop is not None
+
+    def _header(self) -> PullMessageRequestHeader:
+        offset_done = self._cached.offset_done
+        flag = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
+        if self._settings.commits and offset_done > 0:
+            flag |= PullSysFlag.COMMIT_OFFSET
+        return PullMessageRequestHeader(
+            consumer_group=self._settings.group,
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            queue_offset=self._cached.offset_next,
+            max_msg_nums=self._settings.batch_count_max,
+            sys_flag=int(flag),
+            commit_offset=offset_done if self._settings.commits else 0,
+            suspend_timeout_millis=self._settings.hold_ms,
+            sub_version=self._subscription.sub_version,
+            subscription=self._subscription.sub_string,
+            expression_type=self._subscription.expression_type,
+        )
+
+    def _answered(self, answer: Answer) -> None:
+        """Take the answer of a pull, on the reader thread."""
+        try:
+            if not isinstance(answer, Command):
+                raise answer
+            if answer.code not in _RESULTS:
+                raise RefusedError(
+                    f"pull of {self.queue.topic} queue {self.queue.queue_id}", answer.code, answer.remark
+                )
+            header = PullMessageResponseHeader.decode(answer.ext_fields)
+            found = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
+            self._check_order(found)
+        except LongpollError as error:
+            is_busy = isinstance(error, RefusedError) and error.code == ResponseCode.FLOW_CONTROL
+            self._failed(error, FLOW_CONTROL_RETRY_S if is_busy else RETRY_S)
+            return
+        wanted = tuple(message for message in found if self._tags is None or message.tags in self._tags)
+        self._take(wanted, header.next_begin_offset, is_moved=answer.code == ResponseCode.PULL_OFFSET_MOVED)
+        self.pull()
+
+    def _check_order(self, messages: list[ReceivedMessage]) -> None:
+        """Raise RemoteProtocolError for messages that were not asked for, which would be consumed out of order."""
+        with self._lock:
+            expected = self._cached.offset_next
+        for message in messages:
+            if message.queue_offset < expected:
+                raise RemoteProtocolError(
+                    f"a pull of {self.queue.topic} queue {self.queue.queue_id} brought offset {message.queue_offset} "
+                    f"where {expected} or a later one was due"
+                )
+            expected = message.queue_offset + 1
+
+    def _take(self, messages: tuple[ReceivedMessage, ...], offset_next: int, *, is_moved: bool) -> None:
+        """Deliver the messages and stand at the next offset."""
+        with self._lock:
+            self._is_pulling = False
+            if self._is_dropped:
+                return
+            if is_moved:
+                self._cached.move(offset_next)
+            else:
+                self._cached.put(messages, offset_next)
+            waited_ms = (self._instance.runtime.monotonic_ns() - self._asked_ns) / 1e6
+        topic = self.queue.topic
+        self._statistics.add(topic, pull_count=1, moved_count=int(is_moved))
+        if is_moved:
+            log.warning("%s queue %d: the offset is moved to %d", topic, self.queue.queue_id, offset_next)
+        if messages:
+            self._statistics.add(topic, found_count=1, message_count=len(messages), pull_ms=waited_ms)
+            self._deliver(Batch(self, messages))
+
+    def _failed(self, error: LongpollError, retry_s: float) -> None:
+        """Ask again later; nothing is lost, for the offset stays where it is."""
+        with self._lock:
+            self._is_pulling = False
+            if self._is_dropped:
+                return
+        self._statistics.add(self.queue.topic, failed_pull_count=1)
+        log.warning("%s queue %d: %s; asking again in %g s", self.queue.topic, self.queue.queue_id, error, retry_s)
+        self._timer.after(retry_s, self.pull)

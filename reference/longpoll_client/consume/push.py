@@ -1,0 +1,64 @@
+"""A consumer whose messages come to a listener.
+
+At-least-once: messages come again after a crash, when a queue changes hands, and when the listener puts them off.
+Leaves out how a listener is given messages (`concurrent`, `orderly`).
+
+Source: `DefaultMQPushConsumer.java`.
+"""
+
+from __future__ import annotations
+
+from longpoll_client.consume.concurrent import ConcurrentListening, Listening
+from longpoll_client.consume.consumer import GroupMember, OnShare
+from longpoll_client.consume.member_consumer import MemberConsumer
+from longpoll_client.consume.orderly import OrderlyListening
+from longpoll_client.consume.workers import Listener
+from longpoll_client.credentials import Credentials
+from longpoll_client.settings import ConsumerConfig
+from longpoll_runtime import Runtime
+
+
+class PushConsumer(MemberConsumer):
+    """Gives messages to a listener on threads of its own.
+
+    A listener answers SUCCESS, LATER or `Later(level)`; one that raises has put its messages off. They come again from
+    the group's retry topic, until after `reconsume_count_max` times they are in its dead letter topic `%DLQ%group`.
+    With `is_orderly` each queue's messages come one lot after the other, and one that is put off holds its queue up.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name_server: str,
+        config: ConsumerConfig,
+        listener: Listener,
+        *,
+        is_orderly: bool = False,
+        on_share: OnShare | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self._listening: Listening
+        if is_orderly:
+            self._listening = OrderlyListening(runtime, config, listener)
+        else:
+            self._listening = ConcurrentListening(runtime, config, listener)
+        self._member = GroupMember(
+            runtime,
+            name_server,
+            config,
+            self._listening,
+            is_push=True,
+            is_orderly=is_orderly,
+            on_share=on_share,
+            credentials=credentials,
+        )
+
+    def start(self) -> None:
+        """Join the group and begin to listen; raises a ClientError when name server, route or broker are not there."""
+        self._listening.start(self._member)
+        self._member.start()
+
+    def close(self) -> None:
+        """Let running listeners end, store the offsets, and leave the group."""
+        self._listening.stop()
+        self._member.close()

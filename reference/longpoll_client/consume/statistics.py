@@ -1,0 +1,63 @@
+"""What a consumer has done, topic by topic: pulls, messages, time, failures and stops.
+
+Counts since the start; whoever wants a rate takes two snapshots. Leaves out windows of a minute, hour and day.
+
+Source: `ConsumerStatsManager.java`.
+"""
+
+from __future__ import annotations
+
+from attrs import evolve, frozen
+
+from longpoll_client.consume.process_queue import Stop
+from longpoll_runtime import Runtime
+
+
+@frozen
+class TopicStatistics:
+    """One topic's counts."""
+
+    pull_count: int = 0
+    """Pulls that were answered, with messages or without."""
+    pull_ms: float = 0.0
+    """Time from the asking of the pulls that found messages to their answers, all together; holds are in it."""
+    found_count: int = 0
+    """Pulls that found messages."""
+    message_count: int = 0
+    """Messages pulled, after the filter of exact tags."""
+    failed_pull_count: int = 0
+    moved_count: int = 0
+    """Pulls whose offset the broker did not have (OFFSET_ILLEGAL)."""
+    consumed_count: int = 0
+    later_count: int = 0
+    """Messages that a listener put off, or raised at."""
+    consume_ms: float = 0.0
+    """Time within listeners."""
+    sent_back_count: int = 0
+    stopped_by_count: int = 0
+    """How often flow control stopped a queue for its number of waiting messages."""
+    stopped_by_size: int = 0
+    stopped_by_span: int = 0
+
+
+class Statistics:
+    """The counts of one consumer. Invariant: `_topics` changes under `_lock`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._lock = runtime.lock()
+        self._topics: dict[str, TopicStatistics] = {}
+
+    def snapshot(self) -> dict[str, TopicStatistics]:
+        """Every topic's counts now."""
+        with self._lock:
+            return dict(self._topics)
+
+    def add(self, topic: str, **more: float) -> None:
+        """Add to some of a topic's counts, by their names."""
+        with self._lock:
+            known = self._topics.get(topic, TopicStatistics())
+            self._topics[topic] = evolve(known, **{name: getattr(known, name) + value for name, value in more.items()})
+
+    def stopped(self, topic: str, stop: Stop) -> None:
+        """Note that flow control stopped a queue."""
+        self.add(topic, **{f"stopped_by_{stop}": 1})

@@ -1,0 +1,129 @@
+"""Threads that run a listener, and what becomes of one that raises, hangs, or answers.
+
+Leaves out which messages a listener gets and when (`concurrent`, `orderly`).
+
+Source: `ConsumeMessageConcurrentlyService.java`, `ConsumeMessageOrderlyService.java`.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+from attrs import field, frozen
+
+from longpoll_client.consume.delivery import DELIVERY_CAPACITY
+from longpoll_client.messages import ReceivedMessage
+from longpoll_runtime import Queue, Runtime, Thread
+from longpoll_runtime.faults import KeepGoing
+
+log = logging.getLogger(__name__)
+
+TAKE_S: Final = 0.25
+"""How long a worker waits before it looks whether it is to end."""
+
+
+class ConsumeStatus(enum.Enum):
+    """What a listener says of the messages it was given."""
+
+    SUCCESS = "consumed"
+    LATER = "give them to me again later"
+
+
+@frozen
+class Later:
+    """Give them to me again later, after a delay of this level ("1s 5s 10s 30s 1m ... 2h", the first being 1).
+
+    0 lets the broker choose: 10 s the first time and longer each time. Negative: never, to the dead letters at once.
+    An orderly listener waits where it is, for no other message may overtake: its level is not looked at.
+    """
+
+    delay_level: int = field(default=0)
+
+
+Answer: TypeAlias = ConsumeStatus | Later
+Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Answer]
+"""Runs on several threads at once, unless the consumer is orderly: then on one at a time for each queue."""
+
+
+class Keeping:
+    """Keeps whatever the user's listener raises: it must cost neither the thread nor the message."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Exception):
+            self.error = error
+            return True
+        return False
+
+
+def ask_listener(listener: Listener, messages: Sequence[ReceivedMessage], group: str) -> Answer:
+    """The listener's answer; one that raises, or answers what is no answer, gets its messages again later."""
+    answer: Answer = ConsumeStatus.LATER
+    with Keeping() as kept:
+        answer = listener(messages)
+    first = messages[0]
+    place = f"{first.topic} queue {first.queue_id} offset {first.queue_offset}"
+    if kept.error is not None:
+        log.warning("the listener of group %s raised at %s: %r; it comes again later", group, place, kept.error)
+        return ConsumeStatus.LATER
+    if not isinstance(answer, ConsumeStatus | Later):
+        log.warning("the listener of group %s answered %r at %s: it comes again later", group, answer, place)
+        return ConsumeStatus.LATER
+    return answer
+
+
+class Workers:
+    """A number of threads that run tasks in turn."""
+
+    def __init__(self, runtime: Runtime, group: str, count: int) -> None:
+        self._runtime = runtime
+        self._group = group
+        self._count = count
+        self._tasks: Queue[Callable[[], None]] = runtime.queue(DELIVERY_CAPACITY)
+        self._stopping = runtime.event()
+        self._threads: list[Thread] = []
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._threads = [
+            self._runtime.spawn(f"listener-{self._group}-{number}", self._run) for number in range(self._count)
+        ]
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Have a thread run it; nothing happens once the workers stop."""
+        is_taken = self._tasks.offer(task)
+        assert is_taken, "flow control let more than the capacity through"
+
+    def stop(self, timeout_s: float) -> bool:
+        """Let running tasks end and drop the others; false when one still runs after so many seconds."""
+        self._stopping.set()
+        deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
+        for thread in self._threads:
+            thread.join(max(0.0, (deadline_ns - self._runtime.monotonic_ns()) / 1e9))
+        left = sum(thread.is_alive() for thread in self._threads)
+        if left:
+            log.warning(
+                "%d listeners of group %s still run after %g s and are left behind; their messages come again",
+                left,
+                self._group,
+                timeout_s,
+            )
+        return not left
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            task = self._tasks.take(TAKE_S)
+            if task is not None and not self._stopping.is_set():
+                with KeepGoing(log, f"a listener's thread of group {self._group} failed at its task"):
+                    task()

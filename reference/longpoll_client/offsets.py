@@ -1,0 +1,204 @@
+"""Where a group stands in each queue: kept by the brokers, or by the member itself when every member gets everything.
+
+Leaves out when an offset is stored (`consumer`).
+
+Source: `RemoteBrokerOffsetStore.java`, `LocalFileOffsetStore.java`, `RebalancePushImpl.computePullFromWhere`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from longpoll_client.errors import RefusedError
+from longpoll_client.instance import ClientInstance
+from longpoll_client.remoting import RemotingClient
+from longpoll_client.settings import StartAt
+from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.headers import (
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    Header,
+    OffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from longpoll_protocol.names import RETRY_PREFIX
+from longpoll_runtime import Files
+from longpoll_spec.errors import ConfigError
+from longpoll_spec.tables import with_table
+
+
+class OffsetStore(Protocol):
+    """Keeps a group's or a member's offsets; not safe for two threads at once on one queue."""
+
+    def begin(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
+        """Where to begin: as asked the first time, where it was left from then on. Raises a ClientError."""
+        ...
+
+    def store(self, queue: MessageQueue, offset: int) -> None:
+        """Keep where the queue stands; cheap when that is known already. Raises a ClientError."""
+        ...
+
+
+class RemoteOffsets:
+    """The offsets of one group, kept by the brokers.
+
+    Invariant: `_stored` has every queue that was begun, with the offset that the broker is known to have or to imply.
+
+    Where a group that has stored nothing begins is stored before the first pull, which Java's client leaves to the next
+    5 s: a queue that changes hands in between would be begun again at its end, and what came meanwhile left out.
+    """
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+        self._stored: dict[MessageQueue, int] = {}
+
+    def begin(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
+        """Where to begin: as asked the first time, where the group stopped from then on. Raises a ClientError."""
+        known = self._stored.get(queue)
+        if known is None and start_at is not StartAt.STORED and not _is_retry(queue):
+            offset = find_start(self._client(queue), queue, start_at, timestamp_ms)
+        else:
+            offset = self._continue(queue, known)
+        self._stored[queue] = offset
+        return offset
+
+    def store(self, queue: MessageQueue, offset: int) -> None:
+        """Store where the group stands, unless the broker has it already. Raises a ClientError."""
+        if self._stored.get(queue) != offset:
+            self._tell(queue, offset)
+            self._stored[queue] = offset
+
+    def _continue(self, queue: MessageQueue, known: int | None) -> int:
+        """Where the group stopped; if it has not begun, where this member did, or else the queue's end."""
+        stored = self._stored_offset(queue)
+        if stored is not None:
+            return stored
+        if known is not None:
+            return known
+        if _is_retry(queue):
+            # What was sent back must come again, wherever the group begins in the topics of its own choice.
+            return 0
+        offset = find_start(self._client(queue), queue, StartAt.LAST, 0)
+        self._tell(queue, offset)
+        return offset
+
+    def _tell(self, queue: MessageQueue, offset: int) -> None:
+        header = UpdateConsumerOffsetRequestHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        ask(self._client(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+    def _stored_offset(self, queue: MessageQueue) -> int | None:
+        """Where the group stopped, by its broker; None when it has not begun."""
+        header = QueryConsumerOffsetRequestHeader(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.queue_id
+        )
+        try:
+            return ask_offset(self._client(queue), RequestCode.QUERY_CONSUMER_OFFSET, header)
+        except RefusedError as error:
+            if error.code != ResponseCode.QUERY_NOT_FOUND:
+                raise
+            return None
+
+    def _client(self, queue: MessageQueue) -> RemotingClient:
+        return self._instance.client(self._instance.broker_address(queue.broker_name))
+
+
+@with_table
+class _Entry(Struct, frozen=True, rename="camel"):
+    """One queue in the file of a broadcasting member."""
+
+    broker_name: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+OFFSETS_FILE_SIZE_MAX: Final = 16 * 1024 * 1024
+"""A member has a few thousand queues at most, of 200 bytes each."""
+
+
+class LocalOffsets:
+    """The offsets of one broadcasting member, in a file of its own or, without one, for as long as it runs.
+
+    Invariant: `_offsets` has what the file has, if there is one. Raises ConfigError when the file cannot be used.
+    """
+
+    def __init__(self, instance: ClientInstance, files: Files, path: str | None) -> None:
+        self._instance = instance
+        self._files = files
+        self._path = path
+        self._offsets: dict[MessageQueue, int] = {}
+        if path is not None and files.exists(path):
+            self._offsets = self._read(path)
+
+    def begin(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
+        """Where this member stopped; the first time as asked. Raises a ClientError."""
+        if queue not in self._offsets:
+            client = self._instance.client(self._instance.broker_address(queue.broker_name))
+            self._offsets[queue] = find_start(client, queue, start_at, timestamp_ms)
+        return self._offsets[queue]
+
+    def store(self, queue: MessageQueue, offset: int) -> None:
+        """Write the file anew, unless it has this offset; raises ConfigError when it cannot be written."""
+        if self._offsets.get(queue) == offset:
+            return
+        self._offsets[queue] = offset
+        if self._path is None:
+            return
+        entries = [
+            _Entry(queue.broker_name, queue.topic, queue.queue_id, offset) for queue, offset in self._offsets.items()
+        ]
+        try:
+            self._files.write_atomic(self._path, msgspec.json.encode(entries))
+        except OSError as error:
+            raise ConfigError(f"offsets file {self._path} cannot be written: {error}; name another one") from None
+
+    def _read(self, path: str) -> dict[MessageQueue, int]:
+        try:
+            if self._files.size(path) > OFFSETS_FILE_SIZE_MAX:
+                raise ConfigError(f"offsets file {path} is over {OFFSETS_FILE_SIZE_MAX} bytes: it is none")
+            entries = msgspec.json.decode(self._files.read(path), type=list[_Entry])
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ConfigError(f"offsets file {path} cannot be read: {error}; mend it or name another one") from None
+        return {
+            MessageQueue(topic=entry.topic, broker_name=entry.broker_name, queue_id=entry.queue_id): entry.offset
+            for entry in entries
+        }
+
+
+def _is_retry(queue: MessageQueue) -> bool:
+    return queue.topic.startswith(RETRY_PREFIX)
+
+
+def find_start(client: RemotingClient, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
+    """The offset that a queue without history begins at: its first, by time, or else its end."""
+    topic, queue_id = queue.topic, queue.queue_id
+    if start_at is StartAt.FIRST:
+        return ask_offset(client, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id))
+    if start_at is StartAt.TIMESTAMP:
+        wanted = SearchOffsetRequestHeader(topic=topic, queue_id=queue_id, timestamp=timestamp_ms)
+        return ask_offset(client, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, wanted)
+    return ask_offset(client, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id))
+
+
+def ask_offset(client: RemotingClient, code: RequestCode, header: Header) -> int:
+    """Ask for one offset; raises a ClientError or HeaderError."""
+    return OffsetResponseHeader.decode(ask(client, code, header).ext_fields).offset
+
+
+def ask(client: RemotingClient, code: RequestCode, header: Header | None = None, body: Buffer = EMPTY) -> Command:
+    """Call, and take no answer but success; raises RefusedError or another ClientError."""
+    answer = client.call(code, header, body)
+    if answer.code != ResponseCode.SUCCESS:
+        raise RefusedError(f"{code.name} to {client.address}", answer.code, answer.remark)
+    return answer

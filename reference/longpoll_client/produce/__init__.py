@@ -1,0 +1,1 @@
+"""Sends: at once, and in transactions."""

@@ -1,0 +1,156 @@
+"""What a producer sends: a message or a batch, checked and written before anybody is asked.
+
+Leaves out to which queue (`producer`), and packing of bodies: they go as they are.
+
+Source: `Message.java`, `MessageBatch.java`, `Validators.checkMessage`, `DefaultMQProducerImpl.sendKernelImpl`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from attrs import evolve, field, frozen
+
+from longpoll_client.instance import DEFAULT_QUEUE_COUNT
+from longpoll_protocol.codes import MessageSysFlag, RequestCode
+from longpoll_protocol.errors import LocalProtocolError
+from longpoll_protocol.headers import SendMessageRequestHeaderV2
+from longpoll_protocol.headers.send import DEFAULT_TOPIC
+from longpoll_protocol.message import (
+    BATCH_COUNT_MAX,
+    PROPERTIES_SIZE_MAX,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_PREPARED,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    PROPERTY_WAIT,
+    BatchMessage,
+    encode_batch,
+    encode_properties,
+)
+from longpoll_protocol.sizes import MIB
+from longpoll_spec.errors import ConfigError
+
+BODY_SIZE_MAX: Final = 4 * MIB
+"""`maxMessageSize` of producers; a batch as a whole has no more either."""
+TOPIC_SIZE_MAX: Final = 127
+TOPIC_PATTERN: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{TOPIC_SIZE_MAX}}}")
+"""`TopicValidator.VALID_PATTERN_STR` and its longest name."""
+RESERVED_PROPERTIES: Final = frozenset(
+    {PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT, PROPERTY_DELAY, PROPERTY_PREPARED}
+)
+
+
+@frozen
+class OutgoingMessage:
+    """One message that is to be sent."""
+
+    body: bytes
+    tags: str | None = field(default=None)
+    keys: str | None = field(default=None)
+    """Several are separated by spaces."""
+    properties: Mapping[str, str] = field(factory=dict)
+    delay_level: int = field(default=0)
+    """1 to 18 of "1s 5s 10s 30s 1m ... 2h": consumers get it so much later; 0 at once. Not in a batch."""
+
+    def property_text(self, msg_id: str) -> str:
+        """All of its properties as they are sent; raises ConfigError."""
+        delay = str(self.delay_level) if self.delay_level else None
+        own = {
+            PROPERTY_TAGS: self.tags,
+            PROPERTY_KEYS: self.keys,
+            PROPERTY_UNIQ_KEY: msg_id,
+            PROPERTY_WAIT: "true",
+            PROPERTY_DELAY: delay,
+        }
+        try:
+            text = encode_properties(dict(self.properties) | {name: value for name, value in own.items() if value})
+        except LocalProtocolError as error:
+            raise ConfigError(str(error)) from None
+        if len(text.encode()) > PROPERTIES_SIZE_MAX:
+            raise ConfigError(f"properties of {len(text.encode())} bytes are over the limit of {PROPERTIES_SIZE_MAX}")
+        return text
+
+
+@frozen
+class Parcel:
+    """What is the same for every attempt to send a message or a batch."""
+
+    group: str
+    topic: str
+    code: RequestCode
+    properties: str
+    body: bytes
+    msg_ids: tuple[str, ...]
+    """One for each message."""
+    born_ms: int
+    sys_flag: int = field(default=0)
+    """`MessageSysFlag`."""
+
+    def header(self, queue_id: int) -> SendMessageRequestHeaderV2:
+        """The request for one queue."""
+        return SendMessageRequestHeaderV2(
+            producer_group=self.group,
+            topic=self.topic,
+            default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=DEFAULT_QUEUE_COUNT,
+            queue_id=queue_id,
+            sys_flag=self.sys_flag,
+            born_timestamp=self.born_ms,
+            flag=0,
+            properties=self.properties,
+            reconsume_times=0,
+            batch=self.code == RequestCode.SEND_BATCH_MESSAGE,
+        )
+
+
+def single_parcel(group: str, topic: str, message: OutgoingMessage, msg_id: str, born_ms: int) -> Parcel:
+    """One message; raises ConfigError."""
+    check_message(topic, message.body, message.properties)
+    text = message.property_text(msg_id)
+    return Parcel(group, topic, RequestCode.SEND_MESSAGE_V2, text, message.body, (msg_id,), born_ms)
+
+
+def prepared_parcel(group: str, topic: str, message: OutgoingMessage, msg_id: str, born_ms: int) -> Parcel:
+    """One message that waits for the end of its transaction; raises ConfigError."""
+    check_message(topic, message.body, message.properties)
+    marks = {PROPERTY_PREPARED: "true", PROPERTY_PRODUCER_GROUP: group}
+    text = evolve(message, properties=dict(message.properties) | marks).property_text(msg_id)
+    flag = MessageSysFlag.TRANSACTION_PREPARED.value
+    return Parcel(group, topic, RequestCode.SEND_MESSAGE_V2, text, message.body, (msg_id,), born_ms, flag)
+
+
+def batch_parcel(
+    group: str, topic: str, messages: Sequence[OutgoingMessage], msg_ids: Sequence[str], born_ms: int
+) -> Parcel:
+    """Several messages of one topic that are stored next to each other, or not at all; raises ConfigError."""
+    if not 0 < len(messages) <= BATCH_COUNT_MAX:
+        raise ConfigError(f"a batch of {len(messages)} messages is not allowed: 1 to {BATCH_COUNT_MAX}")
+    for message in messages:
+        check_message(topic, message.body, message.properties)
+        if message.delay_level:
+            raise ConfigError("a message of a batch cannot be delayed: send it by itself")
+    body = encode_batch(
+        BatchMessage(message.body, message.property_text(msg_id))
+        for message, msg_id in zip(messages, msg_ids, strict=True)
+    )
+    check_message(topic, body, {})
+    text = encode_properties({PROPERTY_WAIT: "true"})
+    return Parcel(group, topic, RequestCode.SEND_BATCH_MESSAGE, text, body, tuple(msg_ids), born_ms)
+
+
+def check_message(topic: str, body: bytes, properties: Mapping[str, str]) -> None:
+    """Check what every broker checks, before anything is sent; raises ConfigError."""
+    if not TOPIC_PATTERN.fullmatch(topic):
+        raise ConfigError(
+            f"topic {topic[:140]!r} is not allowed: 1 to {TOPIC_SIZE_MAX} letters, digits and _ - % | only"
+        )
+    if len(body) > BODY_SIZE_MAX:
+        raise ConfigError(f"body of {len(body)} bytes is over the limit of {BODY_SIZE_MAX}")
+    reserved = RESERVED_PROPERTIES & properties.keys()
+    if reserved:
+        raise ConfigError(f"property {min(reserved)} is set by the client itself: use the option for it")

@@ -1,0 +1,218 @@
+"""Sends messages that are delivered only if the sender's own work succeeds: prepared, then committed or rolled back.
+
+A prepared message waits at its broker. The sender does its work and says how it ended (37, one-way). When that gets
+lost the broker asks (39) any producer of the group, also one that another process has, and `check` answers.
+
+Threads: `transactions-GROUP` runs `check` and says who we are every 30 s. Leaves out batches and delays, which
+RocketMQ does not prepare either.
+
+Source: `DefaultMQProducerImpl.sendMessageInTransaction`, `checkTransactionState`, `endTransaction`,
+`ClientRemotingProcessor.checkTransactionState` 4.9.7.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from attrs import define, field, frozen
+
+from longpoll_client.consume.workers import Keeping
+from longpoll_client.credentials import Credentials
+from longpoll_client.errors import ClientError
+from longpoll_client.instance import ClientInstance
+from longpoll_client.messages import ReceivedMessage, decode_messages
+from longpoll_client.offsets import ask
+from longpoll_client.produce.outgoing import OutgoingMessage
+from longpoll_client.produce.producer import Producer, Select, SendResult
+from longpoll_client.remoting import CALL_TIMEOUT_S
+from longpoll_client.timer import Timer
+from longpoll_protocol.bodies import HeartbeatData, ProducerData
+from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import (
+    CheckTransactionStateRequestHeader,
+    EndTransactionRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from longpoll_protocol.message import PROPERTY_PRODUCER_GROUP
+from longpoll_runtime import Runtime
+from longpoll_runtime.closeable import Closeable
+from longpoll_spec.errors import LongpollError
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S: Final = 30.0
+"""`heartbeatBrokerInterval`."""
+
+
+class TransactionState(enum.IntEnum):
+    """How a transaction ended, as 37 says it."""
+
+    COMMIT = MessageSysFlag.TRANSACTION_COMMIT
+    ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
+    UNKNOWN = 0
+    """Not known yet: the broker asks later."""
+
+
+Check = Callable[[ReceivedMessage], TransactionState]
+"""Says how the transaction of a message ended, by what the sender's work left behind."""
+
+
+@frozen
+class TransactionResult:
+    """Where a prepared message went, and how its transaction ended."""
+
+    sent: SendResult
+    """Its place is that of the prepared message; the delivered one gets its own."""
+    state: TransactionState
+
+
+@define(eq=False)
+class TransactionProducer(Closeable):
+    """A producer of one group whose members can all answer for each other's transactions; for many threads.
+
+    Invariant: `_greeted` are addresses that were told who we are since the last heartbeat; each change is one step, and
+    telling one of them twice does no harm.
+    """
+
+    runtime: Runtime
+    name_server: str
+    group: str
+    check: Check
+    credentials: Credentials | None = field(default=None, kw_only=True)
+    _instance: ClientInstance = field(init=False)
+    _producer: Producer = field(init=False)
+    _timer: Timer = field(init=False)
+    _greeted: set[str] = field(factory=set, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._instance = ClientInstance(
+            self.runtime, self.name_server, on_request=self._requested, credentials=self.credentials
+        )
+        self._producer = Producer(self.runtime, self.name_server, self.group, instance=self._instance)
+        self._timer = Timer(self.runtime, f"transactions-{self.group}")
+        self._timer.after(HEARTBEAT_S, self._greet_again)
+
+    def close(self) -> None:
+        """Leave the group once a running check is done, and close; others are asked about what is left open."""
+        self._timer.close()
+        header = UnregisterClientRequestHeader(client_id=self._instance.client_id, producer_group=self.group)
+        for address in sorted(self._greeted):
+            try:
+                ask(self._instance.client(address), RequestCode.UNREGISTER_CLIENT, header)
+            except LongpollError as error:
+                log.warning("leaving group %s: %s", self.group, error)
+        self._producer.close()
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        work: Callable[[], TransactionState],
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        select: Select | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> TransactionResult:
+        """Prepare a message, do the work, and commit or roll back as it says.
+
+        When the broker cannot store the message safely the work is not done. When the work raises, what it raises is
+        raised here and the broker asks later. Nobody hears whether the end was taken: if it was lost the broker asks.
+        Otherwise as `Producer.send`.
+        """
+        message = OutgoingMessage(body, tags, keys, properties or {})
+        sent = self._producer.send_prepared(topic, message, select, timeout_s)
+        self._greet(self._instance.broker_address(sent.queue.broker_name))
+        state = TransactionState.UNKNOWN
+        try:
+            state = TransactionState(work()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
+        finally:
+            self._end(sent, state)
+        return TransactionResult(sent, state)
+
+    def _end(self, sent: SendResult, state: TransactionState) -> None:
+        try:
+            physical_offset = sent.physical_offset
+        except ValueError:
+            log.warning("transaction %s: its broker's id %r names no place", sent.msg_id, sent.broker_msg_id[:64])
+            return
+        header = EndTransactionRequestHeader(
+            producer_group=self.group,
+            tran_state_table_offset=sent.queue_offset,
+            commit_log_offset=physical_offset,
+            commit_or_rollback=int(state),
+            msg_id=sent.msg_id,
+            transaction_id=sent.msg_id,
+        )
+        self._tell(self._instance.broker_address(sent.queue.broker_name), header)
+
+    def _tell(self, address: str, header: EndTransactionRequestHeader) -> None:
+        try:
+            self._instance.client(address).one_way(RequestCode.END_TRANSACTION, header)
+        except ClientError as error:
+            log.warning("the end of transaction %s is not told: %s; the broker asks for it", header.msg_id, error)
+
+    # ------------------------------------------------------------ what brokers ask
+
+    def _requested(self, command: Command, address: str) -> bool:
+        """What a broker asks of us, on a reader thread."""
+        if command.code != RequestCode.CHECK_TRANSACTION_STATE:
+            return False
+        self._timer.after(0.0, lambda: self._answer(command, address))
+        return True
+
+    def _answer(self, command: Command, address: str) -> None:
+        """Look how a transaction ended and say so; a question that cannot be read is asked again by the broker."""
+        try:
+            header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
+            (message,) = decode_messages(command.body)
+        except (LongpollError, ValueError) as error:
+            log.warning("a question of %s about a transaction cannot be read: %s", address, error)
+            return
+        if message.properties.get(PROPERTY_PRODUCER_GROUP) != self.group:
+            return
+        end = EndTransactionRequestHeader(
+            producer_group=self.group,
+            tran_state_table_offset=header.tran_state_table_offset,
+            commit_log_offset=header.commit_log_offset,
+            commit_or_rollback=int(self._checked(message)),
+            from_transaction_check=True,
+            msg_id=message.msg_id,
+            transaction_id=header.transaction_id,
+        )
+        self._tell(address, end)
+
+    def _checked(self, message: ReceivedMessage) -> TransactionState:
+        state = TransactionState.UNKNOWN
+        with Keeping() as kept:
+            state = TransactionState(self.check(message))
+        if kept.error is not None:
+            log.warning("the check of transaction %s failed: %r; the broker asks again", message.msg_id, kept.error)
+        return state
+
+    # ------------------------------------------------------------ saying who we are
+
+    def _greet_again(self) -> None:
+        self._greeted.clear()
+        for address in self._instance.broker_addresses():
+            self._greet(address)
+        self._timer.after(HEARTBEAT_S, self._greet_again)
+
+    def _greet(self, address: str) -> None:
+        """Tell a broker once which group we are of, so that it can ask us; errors are logged and it is tried again."""
+        if address in self._greeted:
+            return
+        body = HeartbeatData(
+            client_id=self._instance.client_id, producer_data_set=[ProducerData(group_name=self.group)]
+        ).encode()
+        try:
+            ask(self._instance.client(address), RequestCode.HEART_BEAT, None, body)
+        except ClientError as error:
+            log.warning("heartbeat of producer group %s: %s", self.group, error)
+            return
+        self._greeted.add(address)

@@ -1,0 +1,92 @@
+"""How a consumer behaves: Java's options under names with units, with Java's defaults.
+
+Leaves out what they bring about (`puller`, `consumer`, `concurrent`, `orderly`).
+
+Source: `DefaultMQPushConsumer.java`, `DefaultMQPushConsumerImpl.java`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from attrs import field, frozen
+
+from longpoll_client.rebalance import Allocate, allocate_averagely
+from longpoll_protocol.bodies import MessageModel
+from longpoll_protocol.sizes import MIB
+from longpoll_spec.errors import ConfigError
+
+GROUP_SIZE_MAX: Final = 255
+RECONSUME_COUNT_MAX: Final = 16
+"""How often a message is given again before it is a dead letter, if the config does not say (`maxReconsumeTimes`)."""
+
+
+class StartAt(enum.Enum):
+    """Where a queue is begun the first time that this consumer gets it."""
+
+    STORED = "stored"
+    """Where the group stopped; a group without an offset begins at the end, as in Java."""
+    FIRST = "first"
+    """The first message. Like LAST and TIMESTAMP it is for a member alone: each that gets a queue begins it so."""
+    LAST = "last"
+    TIMESTAMP = "timestamp"
+
+
+@frozen
+class ConsumerConfig:
+    """How a consumer behaves; the defaults are those of Java's push consumer, but for the number of threads."""
+
+    group: str
+    start_at: StartAt = field(default=StartAt.STORED)
+    start_timestamp_ms: int = field(default=0)
+    """With `StartAt.TIMESTAMP`: the first message stored at or after it."""
+    message_model: MessageModel = field(default=MessageModel.CLUSTERING)
+    """CLUSTERING: members share the messages; BROADCASTING: every member gets each of them."""
+    allocate: Allocate = field(default=allocate_averagely)
+    """How members share the queues; every member of a group must have the same."""
+    offsets_file: str | None = field(default=None)
+    """With BROADCASTING: the absolute path of the file in which this member keeps its offsets; None forgets them."""
+    batch_count_max: int = field(default=32)
+    """`pullBatchSize`."""
+    hold_ms: int = field(default=15_000)
+    """`BROKER_SUSPEND_MAX_TIME_MILLIS`."""
+    pull_timeout_s: float = field(default=30.0)
+    """`CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND`."""
+    cached_count_max: int = field(default=1000)
+    """`pullThresholdForQueue`: with so many messages not consumed a queue is not pulled."""
+    cached_size_max: int = field(default=100 * MIB)
+    """`pullThresholdSizeForQueue`, bytes of bodies: likewise."""
+    cached_span_max: int = field(default=2000)
+    """`consumeConcurrentlyMaxSpan`: likewise with so many offsets from the first to the next pull; not when orderly."""
+    rebalance_s: float = field(default=20.0)
+    heartbeat_s: float = field(default=30.0)
+    persist_s: float = field(default=5.0)
+    """`persistConsumerOffsetInterval`."""
+    thread_count: int = field(default=4)
+    """Threads of a push consumer's listener (`consumeThreadMin` is 20, of which one interpreter could use few)."""
+    consume_count_max: int = field(default=1)
+    """`consumeMessageBatchMaxSize`: messages that a listener is given at once."""
+    reconsume_count_max: int | None = field(default=None)
+    """`maxReconsumeTimes`: then a message goes to the dead letters. None: 16; when orderly, without end."""
+    consume_timeout_s: float = field(default=900.0)
+    """`consumeTimeout`: a listener that takes longer is told of, and its messages are sent back."""
+    suspend_s: float = field(default=1.0)
+    """`suspendCurrentQueueTimeMillis`: when orderly, how long a queue waits after LATER."""
+    close_timeout_s: float = field(default=10.0)
+    """How long `close` waits for listeners that still run (`awaitTerminationMillisWhenShutdown`)."""
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what no broker takes and what could never deliver anything."""
+        if not 0 < len(self.group) <= GROUP_SIZE_MAX or self.group.isspace():
+            raise ConfigError(f"group {self.group[:40]!r} is not allowed: 1 to {GROUP_SIZE_MAX} characters")
+        for name in ("batch_count_max", "cached_count_max", "cached_size_max", "thread_count", "consume_count_max"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.offsets_file is not None and not self.offsets_file.startswith("/"):
+            raise ConfigError(f"offsets_file {self.offsets_file!r} is no absolute path")
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether every member gets every message."""
+        return self.message_model is MessageModel.BROADCASTING

@@ -1,0 +1,261 @@
+"""The recording proxy as a whole: a door for every broker, one for the name server, one history source a broker.
+
+    with Observer.start(runtime, brokers=[("127.0.0.1", 10911)], record_directory="/tmp/history") as observer:
+        observer.doors   # {"127.0.0.1:10911": ("127.0.0.1", 40001)}
+
+A broker that only a route names gets its door when the route passes, and is measured later, for it may not be there.
+Threads: `relay`, `measure`, `look-up` where a broker is named by host name, and a `history-writer` a broker.
+
+A source's `uncertainty_ns` is measured: twice the median of a few TCP handshakes with the broker, which kernels answer
+alone; so it holds the way there and back, and no time of the broker's own.
+
+Leaves out how bytes travel (`loop`) and what they mean (`tap`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, Self
+
+from longpoll_observe.arrival import HELD_MAX, SETTLE_NS
+from longpoll_observe.events import Subscriptions
+from longpoll_observe.links import Address, Door, Rewrite, Tap
+from longpoll_observe.loop import RelayLoop
+from longpoll_observe.routes import RouteTap
+from longpoll_observe.tap import ConnectionTap, TapTotals
+from longpoll_recorder.recorder import HistoryRecorder
+from longpoll_runtime import Files, Queue, Runtime, Thread
+from longpoll_spec.errors import UserError
+
+log = logging.getLogger(__name__)
+
+HANDSHAKES: Final = 5
+HANDSHAKE_S: Final = 1.0
+MEASURE_S: Final = 0.2
+"""How often the measuring thread looks whether the proxy ends."""
+UNCERTAINTY_NS_MIN: Final = 100_000
+"""Never less is claimed: what a kernel takes to hand a segment over on a busy machine."""
+UNCERTAINTY_NS_UNMEASURED: Final = 5_000_000
+"""Claimed of a broker that could not be reached at the start."""
+WRITE_MEMORY: Final = (("/proc/sys/net/ipv4/tcp_wmem", 1), ("/proc/sys/net/core/wmem_max", 2))
+"""Where Linux tells how many bytes a connection's sender may have: by itself, and on demand, and then twice that."""
+PIECE: Final = 1024 * 1024
+"""How far a sender's last piece may lead beyond that."""
+HOST_LENGTH_MAX: Final = 255
+HOST: Final = re.compile(r"[\w.:%\[\]-]{1,255}", re.ASCII)
+"""What a name or an address of a host may look like (RFC 1123, with the underscores that people use all the same)."""
+DOORS_MAX: Final = 1_000
+"""Most brokers that routes may name."""
+
+
+class ObserveError(UserError):
+    """The proxy cannot listen, or has nothing to observe."""
+
+
+def name_of(address: Address) -> str:
+    """HOST:PORT, as routes write it and as events name the broker."""
+    return f"{address[0]}:{address[1]}"
+
+
+def held_max(files: Files) -> int:
+    """Most bytes that a kernel holds of a connection, where it is as this one or as Linux is by default."""
+    sizes = [HELD_MAX]
+    for path, times in WRITE_MEMORY:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            sizes.append(times * int(files.read(path).split()[-1]) + PIECE)
+    return max(sizes)
+
+
+class Observer:
+    """A running proxy. `start` makes one, `stop` ends it.
+
+    Invariants: `_doors`, `_recorders` change on the relay thread only, once it runs; the meta file changes under
+    `_meta_lock` only.
+    """
+
+    def __init__(self, runtime: Runtime, record_directory: str, host: str, policy: str = "") -> None:
+        """Use `start`."""
+        self._runtime = runtime
+        self._directory = record_directory
+        self._host = host
+        self._policy = policy
+        self.loop = RelayLoop(runtime)
+        self._doors: dict[str, Door] = {}
+        self._recorders: list[HistoryRecorder] = []
+        self.totals: dict[str, TapTotals] = {}
+        """What was seen, by broker."""
+        self.name_server_address: Address | None = None
+        self._held_max = held_max(runtime.files)
+        self._meta_lock = runtime.lock()
+        self._unmeasured: Queue[tuple[Door, HistoryRecorder]] = runtime.queue(DOORS_MAX)
+        self._measuring: Thread | None = None
+        self._connections = 0
+        self._stopped = False
+
+    @classmethod
+    def start(
+        cls,
+        runtime: Runtime,
+        *,
+        brokers: Sequence[Address],
+        record_directory: str,
+        name_server: Address | None = None,
+        listen: Address = ("127.0.0.1", 0),
+        name_server_listen: Address | None = None,
+        policy: str = "",
+    ) -> Self:
+        """Listen and relay. The first broker's door is at `listen`, every other gets a port of its own on that host.
+
+        `policy` is what the brokers are said to keep to, and is told to the judge.
+
+        Raises ObserveError or RecordError with a text for the user; nothing is left running then.
+        """
+        if not brokers and name_server is None:
+            raise ObserveError("there is nothing to observe: name a --broker or a --name-server")
+        names = [name_of(broker) for broker in brokers]
+        if len(set(names)) < len(names):
+            raise ObserveError("a broker is named twice; name each --broker once")
+        with ExitStack() as undo:
+            observer = cls(runtime, record_directory, listen[0], policy)
+            undo.callback(observer.stop)
+            for number, broker in enumerate(brokers):
+                uncertainty_ns = observer._uncertainty_ns(broker)
+                observer._add_broker(broker, listen if number == 0 else (listen[0], 0), uncertainty_ns)
+            if name_server is not None:
+                observer._add_name_server(name_server, name_server_listen or (listen[0], 0))
+            undo.pop_all()
+        observer.loop.start()
+        if name_server is not None:
+            observer._measuring = runtime.spawn("measure", observer._measure)
+        return observer
+
+    @property
+    def doors(self) -> dict[str, Address]:
+        """Where the proxy listens, by the broker that each door leads to."""
+        return {name: door.address for name, door in self._doors.items()}
+
+    @property
+    def trouble(self) -> str:
+        """After `stop`: what the history lacks, as a sentence for the user; empty when it is whole."""
+        return "; ".join(recorder.trouble for recorder in self._recorders if recorder.trouble)
+
+    def stop(self) -> None:
+        """Close every connection and write the history to its end. A second stop does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self.loop.stop()
+        if self._measuring is not None:
+            self._measuring.join()
+        for recorder in self._recorders:
+            recorder.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- the parts ---------------------------------------------------------------------------------------------------
+
+    def _add_broker(self, broker: Address, listen: Address, uncertainty_ns: int | None) -> Door:
+        """Listen for a broker's clients; its `uncertainty_ns` is measured later if it is not given."""
+        name = name_of(broker)
+        try:
+            listener = self._runtime.listen(*listen)
+        except (OSError, OverflowError) as error:
+            raise ObserveError(f"cannot listen on {name_of(listen)}: {error}; give another address") from None
+        claimed_ns = UNCERTAINTY_NS_UNMEASURED if uncertainty_ns is None else uncertainty_ns
+        try:
+            with self._meta_lock:
+                recorder = HistoryRecorder(
+                    self._runtime,
+                    self._directory,
+                    broker=name,
+                    policy=self._policy,
+                    uncertainty_ns=claimed_ns,
+                    wait_s=0,
+                )
+        except UserError:
+            listener.close()
+            raise
+        self._recorders.append(recorder)
+        subscriptions, totals = Subscriptions.none(), TapTotals()
+        self.totals[name] = totals
+
+        def make_tap() -> tuple[Tap, Rewrite | None]:
+            self._connections += 1
+            return ConnectionTap(recorder, subscriptions, str(self._connections), totals), None
+
+        door = Door(listener, broker, make_tap, max(SETTLE_NS, claimed_ns), self._held_max)
+        if uncertainty_ns is None:
+            self._unmeasured.offer((door, recorder))
+        self._doors[name] = door
+        self.loop.add_door(door)
+        return door
+
+    def _add_name_server(self, name_server: Address, listen: Address) -> None:
+        try:
+            listener = self._runtime.listen(*listen)
+        except (OSError, OverflowError) as error:
+            raise ObserveError(f"cannot listen on {name_of(listen)}: {error}; give another address") from None
+
+        def make_tap() -> tuple[Tap, Rewrite | None]:
+            tap = RouteTap(self._door_of)
+            return tap, tap.rewrite
+
+        self.name_server_address = listener.address
+        self.loop.add_door(Door(listener, name_server, make_tap))
+
+    def _door_of(self, address: str) -> str:
+        """The proxy's address for a broker that a route names; an address that leads nowhere stays as it is."""
+        door = self._doors.get(address)
+        if door is None:
+            host, colon, port = address.rpartition(":")
+            if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 1 << 16):
+                return address
+            if not HOST.fullmatch(host):
+                log.warning("%r is not observed: that is no name of a host", address[:HOST_LENGTH_MAX])
+                return address
+            if len(self._doors) >= DOORS_MAX:
+                log.warning("over %d brokers are named by routes: %s is not observed", DOORS_MAX, address)
+                return address
+            try:
+                door = self._add_broker((host.strip("[]"), int(port)), (self._host, 0), None)
+            except UserError as error:
+                log.warning("%s is not observed: %s", address, error)
+                return address
+            self._doors[address] = door
+            log.warning("%s is observed at %s", address, name_of(door.address))
+        return name_of(door.address)
+
+    def _measure(self) -> None:
+        """Measure the ways to brokers that routes have named, for nobody's bytes may wait for that."""
+        while not self._stopped:
+            found = self._unmeasured.take(MEASURE_S)
+            if found is None:
+                continue
+            door, recorder = found
+            uncertainty_ns = self._uncertainty_ns(door.target)
+            door.settle_ns = max(SETTLE_NS, uncertainty_ns)
+            with self._meta_lock:
+                recorder.measured(uncertainty_ns)
+
+    def _uncertainty_ns(self, broker: Address) -> int:
+        """How far off the proxy's moments may be from the broker's kernel's."""
+        taken_ns = []
+        for _ in range(HANDSHAKES):
+            begun_ns = self._runtime.monotonic_ns()
+            try:
+                with contextlib.closing(self._runtime.connect(*broker, HANDSHAKE_S)):
+                    taken_ns.append(self._runtime.monotonic_ns() - begun_ns)
+            except OSError:
+                return UNCERTAINTY_NS_UNMEASURED
+        return max(2 * sorted(taken_ns)[HANDSHAKES // 2], UNCERTAINTY_NS_MIN)

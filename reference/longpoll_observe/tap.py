@@ -1,0 +1,339 @@
+"""Reads the commands of one observed connection beside their way and writes what they mean into the history.
+
+A request counts as received when the broker's kernel had its last byte, an answer as sent when its first bytes had come
+here; both are intervals of the proxy's clock, and `uncertainty_ns` of `meta.json` covers the way between the two
+machines' kernels. No event tells of one-way requests but those that commit an offset, of what a broker asks its clients
+(40 and others), or of codes other than pulls, sends, and what changes offsets or asks for them; heartbeats are read for
+their subscriptions.
+
+What cannot be read is relayed all the same: the connection then counts as closed for the history, and a `lost` event
+says that something was not seen. Two open requests with one opaque cannot be told apart by their answers: neither is
+judged, and both count as lost.
+
+Leaves out how bytes travel (`loop`) and what a command means (`events`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from attrs import define
+
+from longpoll_observe.events import (
+    PULLS,
+    SENDS,
+    Fields,
+    Sent,
+    Subscriptions,
+    pull_answer_fields,
+    pull_fields,
+    read_send,
+    stored_at,
+)
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.errors import ProtocolError, RemoteProtocolError
+from longpoll_protocol.frames.command import Command, decode_frame
+from longpoll_protocol.frames.frame import FrameReader
+from longpoll_recorder.offsets import OFFSET_CODES, RESETTING_CODES, offset_fields, resetting_fields, told_offset
+from longpoll_recorder.recorder import HistoryRecorder
+from longpoll_runtime.faults import FAULTS
+from longpoll_spec.tables import with_table
+
+log = logging.getLogger(__name__)
+
+UNREADABLE: Final = (ProtocolError, *FAULTS)
+HEART_BEAT: Final = RequestCode.HEART_BEAT.value
+ANSWERED_MAX: Final = 256
+"""How many answered requests a connection remembers, so that a second answer is known for one."""
+OPEN_MAX: Final = 100_000
+"""Most requests of one connection that may be open; more are not observed."""
+
+
+class CommandStream:
+    """Cuts one direction into commands, each with the moment after which its first byte came.
+
+    Invariant: `_begun_ns` belongs to the frame of which only the beginning is there.
+    """
+
+    __slots__ = ("_begun_ns", "_frames")
+
+    def __init__(self) -> None:
+        self._frames = FrameReader()
+        self._begun_ns = 0
+
+    def feed(self, content: bytes, after_ns: int) -> Iterator[tuple[Command, int]]:
+        """The commands that these bytes complete; raises RemoteProtocolError."""
+        begun_ns = after_ns if self._frames.is_between_frames else self._begun_ns
+        self._frames.feed(content)
+        while (frame := self._frames.next_frame()) is not None:
+            yield decode_frame(frame), begun_ns
+            begun_ns = after_ns
+        self._begun_ns = begun_ns
+
+
+@with_table
+class Open(msgspec.Struct, frozen=True):
+    """A request that waits for its answer; a Struct, for one is made for each request and attrs' take a tenth of it."""
+
+    request: str
+    place: Fields
+    """Topic and queue."""
+    code: int
+    sent: Sent | None = None
+    """Of a send, what it asked for."""
+    ambiguous: bool = False
+    """Another open request had the same opaque."""
+
+
+@define(slots=True)
+class TapTotals:
+    """What the taps of one broker saw."""
+
+    requests: int = 0
+    answers: int = 0
+    unreadable: int = 0
+
+
+class ConnectionTap:
+    """The tap of one client connection to a broker.
+
+    Invariants: `_open` are the requests told and not answered, by opaque; `_answered` the last ones that were;
+    `_others` are the opaques of requests that are not told and not answered.
+    """
+
+    def __init__(
+        self, recorder: HistoryRecorder, subscriptions: Subscriptions, connection: str, totals: TapTotals
+    ) -> None:
+        self._recorder = recorder
+        self._subscriptions = subscriptions
+        self._connection = connection
+        self._totals = totals
+        self._requests = CommandStream()
+        self._answers = CommandStream()
+        self._open: dict[int, Open] = {}
+        self._answered: OrderedDict[int, Open] = OrderedDict()
+        self._others: set[int] = set()
+        self._number = 0
+        self._unseen = 0
+        """Requests that were not remembered, for too many were open; their answers are not told."""
+        self._ended = False
+        self._unread_ns: int | None = None
+        """Since when nothing of the connection can be read."""
+
+    # -- what the loop tells -----------------------------------------------------------------------------------------
+
+    def opened(self, after_ns: int, before_ns: int) -> None:
+        """The client was connected."""
+        self._recorder.put("connection_opened", after_ns, before_ns=before_ns, connection=self._connection)
+
+    def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:
+        """The broker has the client's next bytes."""
+        if self._ended:
+            return
+        try:
+            for command, _begun_ns in self._requests.feed(content, after_ns):
+                if not command.is_response:
+                    self._request(command, after_ns, before_ns)
+        except RemoteProtocolError as error:
+            self._give_up("client", error, after_ns, before_ns)
+
+    def answered(self, content: bytes, after_ns: int, before_ns: int) -> None:
+        """The broker's next bytes came."""
+        if self._ended:
+            return
+        try:
+            for command, begun_ns in self._answers.feed(content, after_ns):
+                if command.is_response:
+                    self._answer(command, begun_ns, before_ns)
+        except RemoteProtocolError as error:
+            self._give_up("broker", error, after_ns, before_ns)
+
+    def blocked(self, direction: str, after_ns: int, before_ns: int) -> None:
+        """Bytes wait that their receiver does not take."""
+        self._tell_waiting("blocked", direction, after_ns, before_ns)
+
+    def unblocked(self, direction: str, after_ns: int, before_ns: int) -> None:
+        """They were taken."""
+        self._tell_waiting("unblocked", direction, after_ns, before_ns)
+
+    def closed(self, after_ns: int, before_ns: int) -> None:
+        """The connection ended."""
+        if self._unread_ns is not None:
+            # Nobody knows what passed since.
+            self._recorder.lose(1, self._unread_ns, before_ns)
+            self._unread_ns = None
+        if self._ended:
+            return
+        self._ended = True
+        self._recorder.put("connection_closed", after_ns, before_ns=before_ns, connection=self._connection)
+
+    # -- the parts ---------------------------------------------------------------------------------------------------
+
+    def _tell_waiting(self, event: str, direction: str, after_ns: int, before_ns: int) -> None:
+        if not self._ended:
+            self._recorder.put(event, after_ns, before_ns=before_ns, connection=self._connection, direction=direction)
+
+    def _request(self, command: Command, after_ns: int, before_ns: int) -> None:
+        code = command.code
+        if code == HEART_BEAT:
+            self._expect_other(command)
+            self._learn(command, after_ns, before_ns)
+        elif code in RESETTING_CODES:
+            self._expect_other(command)
+            self._unanswered(command, resetting_fields(command), after_ns, before_ns)
+        elif code in OFFSET_CODES and command.is_one_way:
+            self._one_way_commit(command, after_ns, before_ns)
+        elif (code in PULLS or code in SENDS or code in OFFSET_CODES) and not command.is_one_way:
+            self._number += 1
+            self._totals.requests += 1
+            opaque = command.opaque
+            try:
+                sent = read_send(command) if code in SENDS else None
+                fields = {"topic": sent.topic, "queue": sent.queue} if sent is not None else self._fields(command)
+            except UNREADABLE as error:
+                # A broker answers it with an error, if at all; it cannot be judged, but nor can it be forgotten.
+                self._expect_other(command)
+                self._miss(f"a request of code {code}", error, after_ns, before_ns)
+                return
+            place = {"topic": fields["topic"], "queue": fields["queue"]}
+            ambiguous = opaque in self._open or opaque in self._others
+            asked = Open(f"{self._connection}-{self._number}", place, code, sent, ambiguous)
+            if ambiguous or len(self._open) >= OPEN_MAX:
+                # Its answer cannot be told from the other's: neither is judged by it, and each is lost when it comes.
+                self._recorder.lose(1, after_ns, before_ns)
+                if ambiguous:
+                    self._open[opaque] = asked
+                else:
+                    self._unseen += 1
+                return
+            self._open[opaque] = asked
+            self._answered.pop(opaque, None)
+            self._recorder.put(
+                "request_received",
+                after_ns,
+                before_ns=before_ns,
+                request=asked.request,
+                connection=self._connection,
+                code=code,
+                **fields,
+            )
+        else:
+            self._expect_other(command)
+
+    def _expect_other(self, command: Command) -> None:
+        """A request that is not told may be answered: by an answer that is nobody else's, whatever its opaque was."""
+        if command.is_one_way:
+            return
+        opaque = command.opaque
+        self._answered.pop(opaque, None)
+        earlier = self._open.get(opaque)
+        if earlier is not None:
+            self._open[opaque] = msgspec.structs.replace(earlier, ambiguous=True)
+        elif len(self._others) < OPEN_MAX:
+            self._others.add(opaque)
+
+    def _fields(self, command: Command) -> Fields:
+        """The fields of a pull, or of a request about an offset; raises HeaderError."""
+        return offset_fields(command) if command.code in OFFSET_CODES else pull_fields(command, self._subscriptions)
+
+    def _one_way_commit(self, command: Command, after_ns: int, before_ns: int) -> None:
+        try:
+            fields = offset_fields(command)
+        except UNREADABLE as error:
+            self._miss(f"a request of code {command.code}", error, after_ns, before_ns)
+            return
+        self._unanswered(command, fields, after_ns, before_ns)
+
+    def _unanswered(self, command: Command, fields: Fields, after_ns: int, before_ns: int) -> None:
+        """Tell of a request without an identifier: its answer, if there is one, is not told."""
+        place = {"connection": self._connection, "code": command.code}
+        self._recorder.put("request_received", after_ns, before_ns=before_ns, **place, **fields)
+
+    def _learn(self, heartbeat: Command, after_ns: int, before_ns: int) -> None:
+        try:
+            self._subscriptions.learn(heartbeat)
+        except UNREADABLE as error:
+            self._miss("a heartbeat", error, after_ns, before_ns)
+
+    def _answer(self, command: Command, after_ns: int, before_ns: int) -> None:
+        asked = self._open.pop(command.opaque, None)
+        if asked is None:
+            if command.opaque in self._others:
+                self._others.discard(command.opaque)
+                return
+            asked = self._answered.get(command.opaque)
+            if asked is None:
+                if self._unseen:
+                    self._unseen -= 1
+                    self._recorder.lose(1, after_ns, before_ns)
+                return
+        self._answered[command.opaque] = asked
+        if len(self._answered) > ANSWERED_MAX:
+            self._answered.popitem(last=False)
+        self._totals.answers += 1
+        if asked.ambiguous:
+            self._recorder.lose(1, after_ns, before_ns)
+            return
+        try:
+            if asked.sent is None:
+                self._pull_answer(command, asked, after_ns, before_ns)
+            else:
+                self._send_answer(command, asked, asked.sent, after_ns, before_ns)
+        except UNREADABLE as error:
+            self._miss(f"an answer of code {command.code}", error, after_ns, before_ns)
+
+    def _pull_answer(self, command: Command, asked: Open, after_ns: int, before_ns: int) -> None:
+        about_offset = asked.code in OFFSET_CODES
+        fields = told_offset(asked.code, command) if about_offset else pull_answer_fields(command)
+        self._recorder.put(
+            "answer_sent",
+            after_ns,
+            before_ns=before_ns,
+            request=asked.request,
+            connection=self._connection,
+            code=command.code,
+            **asked.place,
+            **fields,
+        )
+
+    def _send_answer(self, command: Command, asked: Open, sent: Sent, after_ns: int, before_ns: int) -> None:
+        stored = stored_at(command)
+        if stored is None:
+            self._recorder.put(
+                "answer_sent",
+                after_ns,
+                before_ns=before_ns,
+                request=asked.request,
+                connection=self._connection,
+                code=command.code,
+                **asked.place,
+            )
+            return
+        queue, first = stored
+        for number, tag in enumerate(sent.tags):
+            self._recorder.put(
+                "message_acknowledged",
+                after_ns,
+                before_ns=before_ns,
+                request=asked.request,
+                connection=self._connection,
+                topic=sent.topic,
+                queue=queue,
+                queue_offset=first + number,
+                tag=tag,
+            )
+
+    def _miss(self, what: str, error: BaseException, after_ns: int, before_ns: int) -> None:
+        self._totals.unreadable += 1
+        self._recorder.lose(1, after_ns, before_ns)
+        log.warning("connection %s: %s was relayed and could not be read: %s", self._connection, what, error)
+
+    def _give_up(self, who: str, error: RemoteProtocolError, after_ns: int, before_ns: int) -> None:
+        """Nobody knows where the next command begins: for the history the connection ends here."""
+        self._miss(f"what the {who} sent, and all after it,", error, after_ns, before_ns)
+        self.closed(after_ns, before_ns)
+        self._unread_ns = after_ns
