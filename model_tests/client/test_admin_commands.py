@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from longpoll.cli import main
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.scripted_server import ScriptedServer
 from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt

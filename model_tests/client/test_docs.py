@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_runtime.real import RealRuntime
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer

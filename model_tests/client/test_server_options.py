@@ -10,8 +10,8 @@ import trustme
 from click.testing import CliRunner, Result
 
 from longpoll.cli import main
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.tls import server_context

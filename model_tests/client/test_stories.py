@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing import client_scenarios as stories
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.client_scenarios import Log, explain

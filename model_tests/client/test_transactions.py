@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.append import HALF_TOPIC
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.transaction_check import GROUP
+from longpoll_broker.service.send.append import HALF_TOPIC
+from longpoll_broker.service.send.transaction_check import GROUP
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_client import (
     ConsumerConfig,

@@ -17,8 +17,8 @@ import pytest
 from attrs import define, field
 from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode

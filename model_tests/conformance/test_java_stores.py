@@ -21,8 +21,8 @@ import pytest
 from attrs import define, evolve, field
 from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.service.broker import Broker
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields

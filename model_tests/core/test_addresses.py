@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longpoll_broker.core.addresses import address_match
+from longpoll_broker.core.tables.addresses import address_match
 from longpoll_spec.errors import ConfigError
 
 

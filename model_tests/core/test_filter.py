@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.core.filter import ExpressionError, SqlFilter, filter_of, tag_filter
+from longpoll_broker.core.filter.filters import ExpressionError, SqlFilter, filter_of, tag_filter
 from longpoll_protocol.tags import word_hash
 
 

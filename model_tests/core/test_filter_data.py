@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from longpoll_broker.core import filter_data as module
-from longpoll_broker.core.filter_data import FilterTable
+from longpoll_broker.core.filter import data as module
+from longpoll_broker.core.filter.data import FilterTable
 
 
 def known(table: FilterTable, topic: str = "T") -> tuple[str, int] | None:

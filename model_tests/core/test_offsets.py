@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from longpoll_broker.core import offsets as offsets_module
-from longpoll_broker.core.offsets import Offsets
+from longpoll_broker.core.tables import offsets as offsets_module
+from longpoll_broker.core.tables.offsets import Offsets
 
 
 def test_the_last_commit_counts_even_if_it_is_lower() -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from longpoll_broker.core.filter import SqlFilter
+from longpoll_broker.core.filter.filters import SqlFilter
+from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, code_of, decide
-from longpoll_broker.core.sql92 import Lookup
-from longpoll_broker.core.subscription import Clients, subscription_of
-from longpoll_broker.core.topics import GroupConfig, Groups, TopicConfig, Topics
+from longpoll_broker.core.tables.subscription import Clients, subscription_of
+from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import TRAITS_5
 from longpoll_broker.store.messages import GetResult, GetStatus
 

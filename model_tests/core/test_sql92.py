@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.core import sql92, sql92_grammar, sql92_tree, sql92_values
-from longpoll_broker.core.sql92 import Evaluate, Lookup, Sql92Error, compile_expression
-from longpoll_broker.core.sql92_values import Value
+from longpoll_broker.core.filter import sql92, sql92_grammar, sql92_tree, sql92_values
+from longpoll_broker.core.filter.sql92 import Evaluate, Lookup, Sql92Error, compile_expression
+from longpoll_broker.core.filter.sql92_values import Value
 from longpoll_broker.testing.sql92_cases import WORDS, Case, outcome
 
 RECORDED: Final = Path(__file__).parent / "golden" / "sql92-4.9.7.jsonl.xz"

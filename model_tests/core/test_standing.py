@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from longpoll_broker.core.standing import Standing
-from longpoll_broker.core.topics import GroupConfig
+from longpoll_broker.core.tables.topics import GroupConfig
 from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 
 GROUP = GroupConfig("G", broker_id=3, which_broker_when_consume_slowly=7)

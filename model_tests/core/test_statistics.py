@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from longpoll_broker.core import statistics as module
-from longpoll_broker.core.statistics import (
+from longpoll_broker.core.tables import statistics as module
+from longpoll_broker.core.tables.statistics import (
     BROKER_GET_NUMS,
     GROUP_GET_LATENCY,
     GROUP_GET_NUMS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longpoll_broker.core.subscription import Clients, Subscription, subscription_of
+from longpoll_broker.core.tables.subscription import Clients, Subscription, subscription_of
 from longpoll_protocol.tags import word_hash
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longpoll_broker.core.topics import Groups, TopicConfig, Topics
+from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
 from longpoll_protocol.names import DEFAULT_TOPIC, name_problem
 
 

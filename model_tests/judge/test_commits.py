@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_judge import commits

@@ -9,9 +9,9 @@ import attrs
 import msgspec
 import pytest
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import Room
-from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta, write

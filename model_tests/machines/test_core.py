@@ -21,7 +21,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from longpoll_broker.core.filter import TagFilter, tag_filter
+from longpoll_broker.core.filter.filters import TagFilter, tag_filter
 from longpoll_broker.core.hold import ANSWERED, HELD, MISSED, PULLING, QUEUED, TAKEN, HoldTable, Pull
 from longpoll_broker.core.notifier import Walk
 from longpoll_spec.bounds import Bounds

@@ -13,14 +13,14 @@ import attrs
 import msgspec
 import pytest
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core import pull as core_pull
-from longpoll_broker.core.filter import tag_filter
+from longpoll_broker.core.filter.filters import tag_filter
 from longpoll_broker.core.hold import Key, Pull
-from longpoll_broker.service import pull_service
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.channel import Outbox
-from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.pull import pull_service
+from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.testing.served import STRICT, EmbeddedSubject, RemoteSubject, SuiteReport, machine, run_suite
 from longpoll_broker.testing.served.driver import Driver
 from longpoll_broker.testing.served.example import Example, Links

@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
+from longpoll_broker.broker import Broker
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import Found, Miss
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.pull_service import PullService
+from longpoll_broker.service.pull.pull_service import PullService
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_judge.generate import write

@@ -28,11 +28,12 @@ from hypothesis.stateful import (
 from msgspec import structs
 
 from longpoll_broker.errors import StoreError
-from longpoll_broker.store import commit_log, rows, selection
-from longpoll_broker.store.commit_log import CommitLog
-from longpoll_broker.store.consume_queue import ConsumeQueue
+from longpoll_broker.store import rows, selection
 from longpoll_broker.store.dispatch import Dispatcher, Handed
+from longpoll_broker.store.log import commit_log
+from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import Arrival, MessageToStore
+from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_record
 from longpoll_broker.testing.stores import SMALL, message, open_store

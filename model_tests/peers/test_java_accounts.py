@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from model_tests.conformance.java_broker import JavaUnavailableError, resolve, running
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing import client_scenarios as stories
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]

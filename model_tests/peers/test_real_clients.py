@@ -10,8 +10,8 @@ import pytest
 import trustme
 from model_tests.peers.real_clients import CLIENTS, Client, ClientUnavailableError, Received, faults, play
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_client import Admin, ConsumerConfig, Credentials, PullConsumer, StartAt
 from longpoll_runtime.real import RealRuntime

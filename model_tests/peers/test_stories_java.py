@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
 
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing import client_scenarios as stories
 from longpoll_client import (
     Admin,

@@ -19,7 +19,8 @@ from typing import Any, Final
 import msgspec
 from attrs import define, field
 
-from longpoll_broker.service import access_admin, broker, name_server
+from longpoll_broker import broker, name_server
+from longpoll_broker.service.access import access_admin
 from longpoll_broker.testing.protocol_pages import served_by, shapes
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_protocol.bodies import Body

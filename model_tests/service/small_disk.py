@@ -20,8 +20,8 @@ from typing import Final
 
 import msgspec
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.service.broker import Broker
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields

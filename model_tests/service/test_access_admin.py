@@ -13,11 +13,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service import access_admin
-from longpoll_broker.service.access_control import AccessControl, read_rules
-from longpoll_broker.service.account_file import AccountFile
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.access import access_admin
+from longpoll_broker.service.access.access_control import AccessControl, read_rules
+from longpoll_broker.service.access.account_file import AccountFile
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, send_fields
 from longpoll_client import Credentials

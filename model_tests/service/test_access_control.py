@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service import access_control
-from longpoll_broker.service.access_control import read_rules
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.access import access_control
+from longpoll_broker.service.access.access_control import read_rules
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_client import (

@@ -8,10 +8,10 @@ from typing import Final
 import pytest
 from attrs import evolve
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5
-from longpoll_broker.service.batches import BatchLimits
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.service.send.batches import BatchLimits
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, send_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode

@@ -9,10 +9,10 @@ import attrs
 import msgspec
 import pytest
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.opening import ListenError
+from longpoll_broker.opening import ListenError
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
 from longpoll_protocol.codes import RequestCode

@@ -8,8 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from longpoll_broker.service import channel as subject
-from longpoll_broker.service.channel import CHANNEL_COUNT, FLUSH_COUNT, FLUSH_COUNT_MAX, Channel, Limits, Outbox, Parts
+from longpoll_broker.service.io import channel as subject
+from longpoll_broker.service.io.channel import (
+    CHANNEL_COUNT,
+    FLUSH_COUNT,
+    FLUSH_COUNT_MAX,
+    Channel,
+    Limits,
+    Outbox,
+    Parts,
+)
 from longpoll_protocol.frames.frame import Buffer
 
 

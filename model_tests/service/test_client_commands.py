@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 
 from longpoll.cli import main
 from longpoll.commands.client import read_start
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.scripted_server import ScriptedServer
 from longpoll_client import PullConsumer, StartAt
 from longpoll_runtime.real import RealRuntime

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
     ConsumerConfig,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
 from longpoll_client.consume import consumer, puller

@@ -53,7 +53,7 @@ COLD: Final = """
 import sys, tempfile, threading
 from longpoll_broker.config import StoreConfig
 from longpoll_runtime.real import RealRuntime
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_protocol.frames.frame import Serialisation
 from longpoll_spec.policy import preset

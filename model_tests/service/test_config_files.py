@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_broker.core.offsets import Offsets
-from longpoll_broker.core.topics import Groups, TopicConfig, Topics
-from longpoll_broker.service.config_files import GROUPS, OFFSETS, TOPICS, ConfigFiles
-from longpoll_broker.service.schedule_service import DelayOffsets
+from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
+from longpoll_broker.service.upkeep.config_files import GROUPS, OFFSETS, TOPICS, ConfigFiles
+from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from attrs import define, field
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.channel import Channel, Parts
-from longpoll_broker.service.exchange import answer
-from longpoll_broker.service.transport import IoLoop
+from longpoll_broker.service.io.channel import Channel, Parts
+from longpoll_broker.service.io.exchange import answer
+from longpoll_broker.service.io.transport import IoLoop
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
@@ -160,7 +160,7 @@ def test_everything_oversized_leaves_others_served(broker: Broker) -> None:
 
 def test_a_connection_that_says_nothing_is_closed_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After its idle time; one that speaks stays."""
-    monkeypatch.setattr("longpoll_broker.service.transport.IDLE_CHECK_S", 0.02)
+    monkeypatch.setattr("longpoll_broker.service.io.transport.IDLE_CHECK_S", 0.02)
     config = BrokerConfig(channel_idle_ms_max=200)
     with (
         Broker.start(RUNTIME, str(tmp_path / "store"), config=config, store_config=SMALL_STORE) as broker,

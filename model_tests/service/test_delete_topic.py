@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, send_message
 from longpoll_protocol.codes import RequestCode

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 from attrs import define, field
 
-from longpoll_broker.service.channel import Outbox
-from longpoll_broker.service.dispatch_service import ANNOUNCED_MAX, DispatchService
-from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.pull.dispatch_service import ANNOUNCED_MAX, DispatchService
+from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
 from longpoll_runtime.real import RealRuntime

@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.topics import TopicConfig
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.channel import Outbox
+from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields
 from longpoll_protocol.codes import RequestCode

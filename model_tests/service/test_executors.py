@@ -11,9 +11,9 @@ import pytest
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import ANSWERED, QUEUED, Pull
-from longpoll_broker.service.channel import Channel, Outbox, Parts
-from longpoll_broker.service.executors import InlineExecutor, PoolExecutor
-from longpoll_broker.service.pull_service import PullService
+from longpoll_broker.service.io.channel import Channel, Outbox, Parts
+from longpoll_broker.service.io.executors import InlineExecutor, PoolExecutor
+from longpoll_broker.service.pull.pull_service import PullService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_message
 from longpoll_protocol.codes import CommandFlag, RequestCode

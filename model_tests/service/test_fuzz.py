@@ -22,7 +22,7 @@ import pytest
 from attrs import define, field
 from model_tests.service.fuzzing import Fuzzer
 
-from longpoll_broker.service.admin import AdminService
+from longpoll_broker.service.admin.admin import AdminService
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode

@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.service.channel import Outbox
-from longpoll_broker.service.group_commit import GroupCommit
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.send.group_commit import GroupCommit
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker

@@ -10,12 +10,12 @@ import attrs
 import pytest
 
 from longpoll_broker.core import notifier
-from longpoll_broker.core.filter import tag_filter
+from longpoll_broker.core.filter.filters import tag_filter
 from longpoll_broker.core.hold import HELD, Pull
 from longpoll_broker.core.notifier import LONG_ROW
-from longpoll_broker.service import hold_service
-from longpoll_broker.service.channel import Outbox
-from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.pull import hold_service
+from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.testing.memory_queues import MemoryQueues, Message
 from longpoll_protocol.tags import word_hash
 from longpoll_runtime.real import RealRuntime

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.service.send import SendService
-from longpoll_broker.store.consume_queue import ConsumeQueue
+from longpoll_broker.service.send.send import SendService
 from longpoll_broker.store.messages import Arrival
+from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message

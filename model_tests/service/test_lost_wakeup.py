@@ -13,9 +13,9 @@ import threading
 import attrs
 import pytest
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.channel import Outbox
+from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.gates import GatedRuntime
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message

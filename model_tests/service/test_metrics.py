@@ -12,9 +12,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from longpoll_broker.service import metrics
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.metrics import BrokerCollector
+from longpoll_broker import metrics
+from longpoll_broker.broker import Broker
+from longpoll_broker.metrics import BrokerCollector
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient

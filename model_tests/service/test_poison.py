@@ -17,8 +17,8 @@ from typing import Final
 import attrs
 import pytest
 
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.store import commit_log
+from longpoll_broker.broker import Broker
+from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.statistics import Statistics
+from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.core.traits import traits_of
-from longpoll_broker.service.pull_service import PullService
+from longpoll_broker.service.pull.pull_service import PullService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode

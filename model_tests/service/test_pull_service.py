@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.statistics import GROUP_GET_NUMS
-from longpoll_broker.core.topics import GroupConfig
-from longpoll_broker.service import hold_service, pull_service
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.pull_service import PullService
-from longpoll_broker.service.woken_row import COPIED_SIZE_MAX, RowKey
+from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS
+from longpoll_broker.core.tables.topics import GroupConfig
+from longpoll_broker.service.pull import hold_service, pull_service
+from longpoll_broker.service.pull.pull_service import PullService
+from longpoll_broker.service.pull.woken_row import COPIED_SIZE_MAX, RowKey
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from longpoll_broker.core import routes
-from longpoll_broker.core.routes import RegisteredBroker, Routes
-from longpoll_broker.core.topics import TopicConfig
-from longpoll_broker.service.name_server import NameServer
+from longpoll_broker.core.tables import routes
+from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
+from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_broker.name_server import NameServer
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_broker.testing.raw_client import RawClient

@@ -10,10 +10,10 @@ from typing import Any, Final
 import pytest
 from attrs import frozen
 
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.name_server import NameServer
-from longpoll_broker.service.schedule_service import ScheduleService
-from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.broker import Broker
+from longpoll_broker.name_server import NameServer
+from longpoll_broker.service.upkeep.schedule_service import ScheduleService
+from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
@@ -87,7 +87,7 @@ def test_a_number_that_fits_no_field_is_refused_before_a_byte_is_written(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: a count that is not wrapped. The answer says so, and what lies behind the log's end is as it was."""
-    monkeypatch.setattr("longpoll_broker.service.send_back.as_int32", lambda value: value)
+    monkeypatch.setattr("longpoll_broker.service.send.send_back.as_int32", lambda value: value)
     broker = start_broker()
     log: CommitLog = broker.store._log
     client = connect(broker.address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from attrs import define, field
 
-from longpoll_broker.service.rpc_hooks import RequestAbortedError
+from longpoll_broker.service.io.rpc_hooks import RequestAbortedError
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode

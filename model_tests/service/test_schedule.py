@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.schedule_service import ScheduleService
+from longpoll_broker.service.upkeep.schedule_service import ScheduleService
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode

@@ -11,9 +11,9 @@ from attrs import define, evolve, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longpoll_broker.service import send, send_rows
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.channel import Channel, Limits, Outbox
+from longpoll_broker.broker import Broker
+from longpoll_broker.service.io.channel import Channel, Limits, Outbox
+from longpoll_broker.service.send import send, send_rows
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields

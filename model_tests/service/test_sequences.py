@@ -22,8 +22,8 @@ from attrs import define, field
 from model_tests.service.sequences import BROKER_CODES, KINDS, NAME_SERVER_CODES, Script
 from model_tests.service.test_edges import watching
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode

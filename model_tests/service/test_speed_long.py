@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from model_tests.bench.broker_sides import Side, ours
 
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing.harness.held import HeldPlan, HeldReport, hold
 from longpoll_broker.testing.harness.stalls import StallWatch
 from longpoll_broker.testing.harness.throughput import fill, pulls

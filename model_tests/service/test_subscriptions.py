@@ -8,7 +8,7 @@ import pytest
 from model_tests.service.subscription_script import play, play_strict
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.filter_data import FilterTable
+from longpoll_broker.core.filter.data import FilterTable
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_client import (
     Admin,

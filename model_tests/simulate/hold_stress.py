@@ -21,10 +21,10 @@ from attrs import define, field
 from model_tests.simulate.preempted import Preemption
 
 from longpoll_broker.core import deadlines, hold, notifier
-from longpoll_broker.core.filter import tag_filter
+from longpoll_broker.core.filter.filters import tag_filter
 from longpoll_broker.core.hold import ANSWERED, HELD, Pull
-from longpoll_broker.service import hold_service
-from longpoll_broker.service.channel import Outbox
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.pull import hold_service
 from longpoll_broker.testing.memory_queues import MemoryQueues
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 

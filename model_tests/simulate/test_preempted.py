@@ -19,14 +19,14 @@ from model_tests.simulate.hold_stress import (
 )
 from model_tests.simulate.preempted import Preemption, StuckError
 
-from longpoll_broker.core import offsets, statistics
-from longpoll_broker.core.offsets import Offsets
-from longpoll_broker.core.statistics import GROUP_GET_NUMS, Statistics
-from longpoll_broker.service import hold_service
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.store import consume_queue
-from longpoll_broker.store.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
+from longpoll_broker.broker import Broker
+from longpoll_broker.core.tables import offsets, statistics
+from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS, Statistics
+from longpoll_broker.service.pull import hold_service
 from longpoll_broker.store.messages import Arrival
+from longpoll_broker.store.queues import consume_queue
+from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_runtime.files import RealFiles

@@ -16,7 +16,7 @@ from model_tests.simulate.world import explore, run, wander
 from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import QUEUED, HoldTable, Pull
 from longpoll_broker.core.notifier import Walk
-from longpoll_broker.service import hold_service
+from longpoll_broker.service.pull import hold_service
 from longpoll_broker.testing.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import successors

@@ -19,12 +19,12 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from longpoll_broker.core.filter import tag_filter
+from longpoll_broker.core.filter.filters import tag_filter
 from longpoll_broker.core.hold import ANSWERED, HELD, MISSED, PULLING, QUEUED, TAKEN, Pull
 from longpoll_broker.core.notifier import Walk
 from longpoll_broker.core.pull import Found, look
-from longpoll_broker.service.channel import Outbox
-from longpoll_broker.service.hold_service import HoldService
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.testing.memory_queues import MemoryQueues
 from longpoll_broker.testing.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds

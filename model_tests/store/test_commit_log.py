@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 from msgspec import structs
 
-from longpoll_broker.store import commit_log
+from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import HOST, HOST_V6, SMALL, message, open_store, put_and_dispatch

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store.consume_queue_ext import ADDRESS_MAX, ConsumeQueueExt, is_address
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.queues.consume_queue_ext import ADDRESS_MAX, ConsumeQueueExt, is_address
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all

@@ -139,9 +139,9 @@ def test_a_deletion_that_a_crash_undoes_is_seen(
 ) -> None:
     """A deletion that is not on the disk, or that recovery does not ask, brings the topic back."""
     if planted == "not noted":
-        monkeypatch.setattr("longpoll_broker.store.deletions.Deletions._write", lambda *_: None)
+        monkeypatch.setattr("longpoll_broker.store.log.deletions.Deletions._write", lambda *_: None)
     else:
-        monkeypatch.setattr("longpoll_broker.store.deletions.Deletions.covers", lambda *_: False)
+        monkeypatch.setattr("longpoll_broker.store.log.deletions.Deletions.covers", lambda *_: False)
     with pytest.raises(AssertionError):
         test_after_a_crash_it_stays_gone(tmp_path)
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store import index, index_file, indexer
-from longpoll_broker.store.index import keys_of
+from longpoll_broker.store.index import index, index_file, indexer
+from longpoll_broker.store.index.index import keys_of
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch
 from longpoll_protocol.log_record import Record, decode

@@ -283,7 +283,7 @@ def test_a_refused_batch_leaves_nothing(tmp_path: pathlib.Path, monkeypatch: pyt
 
 def test_a_batch_without_room_made_is_seen(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without making room first a batch would end up in two files."""
-    monkeypatch.setattr("longpoll_broker.store.commit_log.CommitLog.make_room", lambda *_: None)
+    monkeypatch.setattr("longpoll_broker.store.log.commit_log.CommitLog.make_room", lambda *_: None)
     with pytest.raises(AssertionError):
         test_a_batch_stands_in_one_file(tmp_path)
 

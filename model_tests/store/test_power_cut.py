@@ -142,7 +142,7 @@ def test_planted_faults_are_seen(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
             "longpoll_broker.store.recovery.safe_start", lambda log, _checkpoint: log.segments.segments[-1].start
         )
     elif planted == "index believed":
-        monkeypatch.setattr("longpoll_broker.store.index.Index.forget_unsure", lambda *_: None)
+        monkeypatch.setattr("longpoll_broker.store.index.index.Index.forget_unsure", lambda *_: None)
     else:
         monkeypatch.setattr("longpoll_protocol.log_record.Record.lacks_sector", lambda *_: False)
     for seed in range(200):

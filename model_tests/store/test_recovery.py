@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from longpoll_broker.store import recovery
 from longpoll_broker.store.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint, load_checkpoint
-from longpoll_broker.store.commit_log import CommitLog
-from longpoll_broker.store.consume_queue import UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain_store import read_log, read_queues
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all

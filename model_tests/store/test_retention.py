@@ -11,10 +11,10 @@ import pytest
 from attrs import evolve
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.service.retention_service import DELAY_MS, RetentionService
+from longpoll_broker.service.upkeep.retention_service import DELAY_MS, RetentionService
+from longpoll_broker.store.log.retention import HOUR_MS, REMOVED_COUNT_MAX, count_expired, is_hour
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import GetStatus
-from longpoll_broker.store.retention import HOUR_MS, REMOVED_COUNT_MAX, count_expired, is_hour
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
@@ -186,6 +186,6 @@ def test_a_minimum_that_stays_is_seen(
     tmp_path: pathlib.Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A removal that forgets the queues leaves units without records behind."""
-    monkeypatch.setattr("longpoll_broker.store.consume_queue.ConsumeQueue.remove_before", lambda *_: None)
+    monkeypatch.setattr("longpoll_broker.store.queues.consume_queue.ConsumeQueue.remove_before", lambda *_: None)
     with pytest.raises(AssertionError):
         test_queues_and_index_follow_the_log(tmp_path, any_hour)

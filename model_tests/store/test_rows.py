@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.store import commit_log, rows
-from longpoll_broker.store.commit_log import CommitLog
+from longpoll_broker.store import rows
+from longpoll_broker.store.log import commit_log
+from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.testing.stores import HOST_V6, SMALL, StillRuntime, message, open_store

@@ -48,6 +48,18 @@ PLANTS = {
         "reference/longpoll_observe/loop.py",
         "import longpoll_observe.events\nimport longpoll_observe.tap",
     ),
+    "core: a table decides nothing of pulls, a filter nothing of tables": (
+        "reference/longpoll_broker/core/filter/__init__.py",
+        "import longpoll_broker.core.tables.topics",
+    ),
+    "store: bytes below, one store above": (
+        "reference/longpoll_broker/store/queues/__init__.py",
+        "import longpoll_broker.store.log.commit_log",
+    ),
+    "service: sends know no pulls, and connections neither": (
+        "reference/longpoll_broker/service/send/__init__.py",
+        "import longpoll_broker.service.pull.scan_service",
+    ),
     "protocol and core are sans-IO": ("reference/longpoll_protocol/__init__.py", "import socket"),
     "only the runtime touches threads, clock, sockets and files": (
         "reference/longpoll_broker/service/__init__.py",

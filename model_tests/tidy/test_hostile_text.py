@@ -20,8 +20,8 @@ from longpoll.commands import ablate, client, store
 from longpoll.commands import admin as admin_commands
 from longpoll.output import emit_json, err, out, plain, progress_bar, say, styled, table
 from longpoll.verification.page import Page, Row
-from longpoll_broker.service.access_control import read_rules
-from longpoll_broker.service.account_file import AccountFile
+from longpoll_broker.service.access.access_control import read_rules
+from longpoll_broker.service.access.account_file import AccountFile
 from longpoll_client.messages import ReceivedMessage
 from longpoll_runtime.logs import TextFormatter
 from longpoll_spec.engines import ablate as ablate_engine

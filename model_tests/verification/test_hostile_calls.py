@@ -23,7 +23,7 @@ from click.testing import CliRunner, Result
 from longpoll import output
 from longpoll.cli import main
 from longpoll.guard import printable
-from longpoll_broker.service.broker import Broker
+from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_judge.schema import DEFAULTS

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.service.send import REGION_FIELDS
+from longpoll_broker.service.send.send import REGION_FIELDS
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.frames import send_answer
 from longpoll_protocol.frames.command import Command, encode_reply_head

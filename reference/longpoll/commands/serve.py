@@ -1,6 +1,6 @@
 """`longpoll serve`: the broker and its name server in one process, until a signal ends it.
 
-Leaves out what a broker does (`longpoll_broker.service.broker`) and the keys of `broker.conf` (`.broker_conf`).
+Leaves out what a broker does (`longpoll_broker.broker`) and the keys of `broker.conf` (`.broker_conf`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from longpoll.commands.broker_conf import read_broker_conf
 from longpoll.guard import printable
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.service.broker import Broker
-from longpoll_broker.service.metrics import BrokerCollector
+from longpoll_broker.metrics import BrokerCollector
 from longpoll_runtime import Event
 from longpoll_runtime.collector import rare_collections
 from longpoll_runtime.logs import Format, logging_to

@@ -21,7 +21,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.core.deadlines import Deadlines
-from longpoll_broker.core.filter import Filter
+from longpoll_broker.core.filter.filters import Filter
 
 Key = tuple[str, int]
 """Topic and queue id: what a bucket is for."""

@@ -17,9 +17,9 @@ from typing import Final
 import msgspec
 from attrs import define, field
 
-from longpoll_broker.core.filter import SqlFilter
+from longpoll_broker.core.filter.filters import SqlFilter
+from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import HoldTable, Key, Pull
-from longpoll_broker.core.sql92 import Lookup
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.policy import Policy
 

@@ -17,12 +17,19 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 from attrs import field, frozen
 
-from longpoll_broker.core.filter import ExpressionError, Filter, SqlFilter, filter_of, is_tag_type, not_supported
+from longpoll_broker.core.filter.filters import (
+    ExpressionError,
+    Filter,
+    SqlFilter,
+    filter_of,
+    is_tag_type,
+    not_supported,
+)
+from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.sql92 import Lookup
 from longpoll_broker.core.standing import Standing
-from longpoll_broker.core.subscription import BROADCASTING, Clients
-from longpoll_broker.core.topics import Groups, Topics
+from longpoll_broker.core.tables.subscription import BROADCASTING, Clients
+from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_spec.tables import with_table
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from attrs import define, field
 
-from longpoll_broker.core.topics import GroupConfig
+from longpoll_broker.core.tables.topics import GroupConfig
 from longpoll_broker.core.traits import Traits
 
 Role = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]

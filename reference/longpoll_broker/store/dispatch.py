@@ -12,9 +12,9 @@ from collections.abc import Callable, Container, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from longpoll_broker.errors import StoreDamageError
-from longpoll_broker.store.commit_log import CommitLog
-from longpoll_broker.store.consume_queue import ConsumeQueue
+from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import Arrival
+from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime import Lock
 

@@ -18,8 +18,8 @@ from attrs import frozen
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
-from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from longpoll_broker.store.messages import QueueRange
+from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from longpoll_broker.store.segment import is_segment_name, segment_name
 from longpoll_protocol.log_record import (
     BLANK_SIZE_MIN,

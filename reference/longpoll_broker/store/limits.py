@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store.consume_queue import UNIT_SIZE
-from longpoll_broker.store.consume_queue_ext import END_SIZE, UNIT_SIZE_MIN
 from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.queues.consume_queue import UNIT_SIZE
+from longpoll_broker.store.queues.consume_queue_ext import END_SIZE, UNIT_SIZE_MIN
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
     BLANK_SIZE_MIN,

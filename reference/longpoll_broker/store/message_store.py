@@ -18,19 +18,19 @@ from msgspec.structs import replace
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
-from longpoll_broker.store.commit_log import CommitLog, size_of
-from longpoll_broker.store.consume_queue import ConsumeQueue
-from longpoll_broker.store.deletions import Deletions
 from longpoll_broker.store.dispatch import Dispatcher
-from longpoll_broker.store.index import Index
-from longpoll_broker.store.indexer import Indexer
-from longpoll_broker.store.inner_queues import inner_places, with_offsets
+from longpoll_broker.store.index.index import Index
+from longpoll_broker.store.index.indexer import Indexer
 from longpoll_broker.store.limits import check_config, check_place, is_storable, storable
+from longpoll_broker.store.log.commit_log import CommitLog, size_of
+from longpoll_broker.store.log.deletions import Deletions
+from longpoll_broker.store.log.retention import count_expired
 from longpoll_broker.store.messages import Arrival, GetResult, GetStatus, MessageToStore, PutResult, QueryResult
-from longpoll_broker.store.nearest import nearest_offset
-from longpoll_broker.store.queue_table import QueueTable
+from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
+from longpoll_broker.store.queues.nearest import nearest_offset
+from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.recovery import recover, safe_start
-from longpoll_broker.store.retention import count_expired
 from longpoll_broker.store.rows import append_row
 from longpoll_broker.store.selection import PropertiesMatch, TagsMatch, nothing, read_queue
 from longpoll_protocol.errors import MessageRefusedError

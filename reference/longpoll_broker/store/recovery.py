@@ -18,8 +18,8 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_broker.store.checkpoint import Checkpoint
-from longpoll_broker.store.commit_log import CommitLog
-from longpoll_broker.store.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.segment import Segment
 from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime.logs import event

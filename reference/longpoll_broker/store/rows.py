@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from longpoll_broker.store.commit_log import HOST_V4_SIZE, CommitLog, encode_record
-from longpoll_broker.store.consume_queue import ConsumeQueue
 from longpoll_broker.store.dispatch import Handed
 from longpoll_broker.store.limits import is_storable
+from longpoll_broker.store.log.commit_log import HOST_V4_SIZE, CommitLog, encode_record
 from longpoll_broker.store.messages import Arrival, MessageToStore
-from longpoll_broker.store.queue_table import QueueTable
+from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK
 

@@ -14,8 +14,6 @@ from typing import Final, Literal
 
 from attrs import Factory, define, frozen
 
-from longpoll_broker.store.consume_queue import UNIT_SIZE
-from longpoll_broker.store.consume_queue_ext import is_address
 from longpoll_broker.store.inspect import (
     FoundFile,
     FoundQueue,
@@ -26,6 +24,8 @@ from longpoll_broker.store.inspect import (
     missing_files,
 )
 from longpoll_broker.store.messages import QueueRange
+from longpoll_broker.store.queues.consume_queue import UNIT_SIZE
+from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record, property_of
 from longpoll_runtime import Files
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient
 
 SMALL_STORE: Final = StoreConfig(commit_log_file_size=8 * 1024 * 1024, consume_queue_file_size=20_000)

@@ -20,7 +20,10 @@ from typing import Final
 import msgspec
 from attrs import define, field, frozen
 
-from longpoll_broker.service import access_admin, broker, clients, name_server, transaction_check
+from longpoll_broker import broker, name_server
+from longpoll_broker.service.access import access_admin
+from longpoll_broker.service.admin import clients
+from longpoll_broker.service.send import transaction_check
 from longpoll_protocol import bodies, headers
 from longpoll_protocol.bodies import Body
 from longpoll_protocol.codes import RequestCode, ResponseCode

@@ -12,8 +12,8 @@ from typing import Final, Protocol, Self
 import attrs
 from attrs import Factory, define, field, frozen
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.service.broker import Broker
 from longpoll_broker.testing.served.link import Address
 from longpoll_broker.testing.served.model import ROCKETMQ, STRICT, Expectations
 from longpoll_protocol.sizes import KIB

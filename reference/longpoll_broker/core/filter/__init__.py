@@ -1,0 +1,1 @@
+"""Which messages a subscription takes: tags by their hash, SQL92 on properties."""

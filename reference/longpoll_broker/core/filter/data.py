@@ -1,0 +1,87 @@
+"""The SQL92 filters that groups have registered by their heartbeats, each with the version of its subscription.
+
+They are kept beside the subscriptions, not in them: a subscription is replaced whatever it says, a filter only by an
+expression that compiles, and RocketMQ keeps a group's filters when its last member leaves. So a pull may find that
+there is none for its subscription (27), or one that is older than the subscription (28), or, in RocketMQ, one of
+members long gone that had a later version.
+
+Leaves out the bit maps of `enableCalcFilterBitMap` and with them `consumerFilter.json`, which is kept for their sake.
+RocketMQ forgets a filter a day after its group; here the oldest of too many goes.
+
+Source: `ConsumerFilterManager.java`, the same in 4.9.7 and 5.5.0, where each rule was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from attrs import define, field, frozen
+
+from longpoll_broker.core.filter.filters import SqlFilter, sql_filter
+
+ORPHAN_COUNT_MAX: Final = 10_000
+"""Most filters of groups without members; the oldest goes for one more."""
+
+Place = tuple[str, str]
+"""Topic and group."""
+
+
+@frozen
+class FilterData:
+    """One group's filter of one topic."""
+
+    filter: SqlFilter
+    """It has a condition."""
+    version: int
+    """The `subVersion` that it was last registered with."""
+
+
+@define(slots=True, eq=False)
+class FilterTable:
+    """Every registered filter. Invariant: `_orphans` are those whose group has no members, the oldest first."""
+
+    outlive_groups: bool = False
+    """Whether a group's filters stay when its last member leaves."""
+    _by_place: dict[Place, FilterData] = field(factory=dict, init=False)
+    _orphans: dict[Place, None] = field(factory=dict, init=False)
+
+    def get(self, topic: str, group: str) -> FilterData | None:
+        """The filter of a group for a topic."""
+        return self._by_place.get((topic, group))
+
+    def register(self, topic: str, group: str, expression: str, expression_type: str, version: int) -> None:
+        """Take over a heartbeat's expression, which is not of type TAG, if its version is later than the known one.
+
+        One that does not compile takes the known one away, so that pulls are told; an empty one does nothing at all.
+        """
+        if not expression:
+            return
+        place = (topic, group)
+        self._orphans.pop(place, None)
+        known = self._by_place.get(place)
+        if known is not None and version <= known.version:
+            return
+        wanted = sql_filter(expression, expression_type)
+        if wanted.condition is not None:
+            self._by_place[place] = FilterData(wanted, version)
+        elif known is not None:
+            del self._by_place[place]
+
+    def group_gone(self, group: str, topics: Iterable[str]) -> None:
+        """A group has lost its last member; these are the topics that it had subscribed to."""
+        for topic in topics:
+            self.unsubscribed(topic, group)
+
+    def unsubscribed(self, topic: str, group: str) -> None:
+        """A group no longer subscribes to a topic."""
+        place = (topic, group)
+        if place not in self._by_place:
+            return
+        if not self.outlive_groups:
+            del self._by_place[place]
+            return
+        self._orphans[place] = None
+        if len(self._orphans) > ORPHAN_COUNT_MAX:
+            oldest = next(iter(self._orphans))
+            del self._orphans[oldest], self._by_place[oldest]

@@ -1,0 +1,224 @@
+"""The grammar of SQL92 filters: RocketMQ's, for `lark`'s LALR parser, which needs no recursion.
+
+As in RocketMQ, NOT binds tighter than any comparison, there is no arithmetic but the sign, no LIKE and no `!=`, and
+parsing ends at the first token that cannot go on: what comes after it is not looked at (`a = 1 b ! c` is `a = 1`).
+
+Leaves out what 5.x added (CONTAINS, STARTSWITH, ENDSWITH). Source: `SelectorParser.jj` 4.9, seen with its own jar.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Final
+
+import lark
+from lark.exceptions import UnexpectedCharacters, UnexpectedToken
+
+from longpoll_broker.core.filter.sql92_tree import (
+    NULL,
+    Equal,
+    In,
+    Literal,
+    Logic,
+    Negate,
+    Node,
+    Not,
+    Property,
+    Relation,
+    Sql92Error,
+    Sql92LimitError,
+    as_boolean,
+    make_between,
+    make_decimal,
+    make_equal,
+    make_float,
+    make_in,
+    make_is_null,
+    make_logic,
+    make_negate,
+    make_not,
+    make_not_between,
+    make_relation,
+)
+
+SIZE_MAX: Final = 4 * 1024
+"""Longest expression, characters: at worst a tenth of a second of parsing, once. Java has no limit but the frame's."""
+
+# JavaCC takes the longest match and among equals the first. Here priorities say the same: a comment before a minus, a
+# float before a whole number (which never matches longer), a word of the language before an identifier.
+GRAMMAR: Final = r"""
+start: or_
+
+?or_: and_ (_OR and_)*
+
+?and_: equality (_AND equality)*
+
+?equality: comparison
+    | equality "=" comparison               -> equal
+    | equality "<>" comparison              -> not_equal
+    | equality _IS _NULL                    -> is_null
+    | equality _IS _NOT _NULL               -> is_not_null
+
+?comparison: unary
+    | comparison ">" unary                  -> above
+    | comparison ">=" unary                 -> at_least
+    | comparison "<" unary                  -> below
+    | comparison "<=" unary                 -> at_most
+    | comparison _BETWEEN unary _AND unary          -> between
+    | comparison _NOT _BETWEEN unary _AND unary     -> not_between
+    | comparison _IN "(" texts ")"                  -> in_
+    | comparison _NOT _IN "(" texts ")"             -> not_in
+
+?unary: primary
+    | "+" unary                             -> plus
+    | "-" unary                             -> negate
+    | _NOT unary                            -> not_
+
+?primary: "(" or_ ")"
+    | text
+    | DECIMAL                               -> decimal
+    | FLOAT                                 -> floating
+    | _TRUE                                 -> true
+    | _FALSE                                -> false
+    | _NULL                                 -> null
+    | ID                                    -> property
+
+text: STRING
+
+texts: STRING ("," STRING)*
+
+_NOT.2: /(?ai:NOT)(?![A-Za-z0-9_$])/
+_AND.2: /(?ai:AND)(?![A-Za-z0-9_$])/
+_OR.2: /(?ai:OR)(?![A-Za-z0-9_$])/
+_BETWEEN.2: /(?ai:BETWEEN)(?![A-Za-z0-9_$])/
+_IN.2: /(?ai:IN)(?![A-Za-z0-9_$])/
+_TRUE.2: /(?ai:TRUE)(?![A-Za-z0-9_$])/
+_FALSE.2: /(?ai:FALSE)(?![A-Za-z0-9_$])/
+_NULL.2: /(?ai:NULL)(?![A-Za-z0-9_$])/
+_IS.2: /(?ai:IS)(?![A-Za-z0-9_$])/
+
+FLOAT.2: /[0-9]+\.[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+/
+DECIMAL: /0|[1-9][0-9]*[lL]?/
+STRING: /'(''|[^'])*'/
+ID: /[A-Za-z_$][A-Za-z0-9_$]*/
+
+LINE_COMMENT.3: /--[^\n\r]*(\r\n|\n|\r)/
+BLOCK_COMMENT.3: /\/\*[^*]*\*(\*|[^*\/][^*]*\*)*\//
+BLANK: /[ \t\n\r\f]+/
+%ignore LINE_COMMENT
+%ignore BLOCK_COMMENT
+%ignore BLANK
+"""
+
+
+class _Builder(lark.Transformer[lark.Token, Node]):
+    """Builds the tree while the parser reduces; one method a rule or alias of the grammar."""
+
+    def start(self, nodes: list[Node]) -> Node:
+        return as_boolean(nodes[0])
+
+    def or_(self, nodes: list[Node]) -> Logic:
+        return make_logic("OR", nodes)
+
+    def and_(self, nodes: list[Node]) -> Logic:
+        return make_logic("AND", nodes)
+
+    def equal(self, nodes: list[Node]) -> Equal:
+        return make_equal(*nodes)
+
+    def not_equal(self, nodes: list[Node]) -> Not:
+        return make_not(make_equal(*nodes))
+
+    def is_null(self, nodes: list[Node]) -> Equal:
+        return make_is_null(nodes[0])
+
+    def is_not_null(self, nodes: list[Node]) -> Not:
+        return make_not(make_is_null(nodes[0]))
+
+    def above(self, nodes: list[Node]) -> Relation:
+        return make_relation(">", *nodes)
+
+    def at_least(self, nodes: list[Node]) -> Relation:
+        return make_relation(">=", *nodes)
+
+    def below(self, nodes: list[Node]) -> Relation:
+        return make_relation("<", *nodes)
+
+    def at_most(self, nodes: list[Node]) -> Relation:
+        return make_relation("<=", *nodes)
+
+    def between(self, nodes: list[Node]) -> Logic:
+        return make_between(*nodes)
+
+    def not_between(self, nodes: list[Node]) -> Logic:
+        return make_not_between(*nodes)
+
+    def in_(self, parts: tuple[Node, list[str]]) -> In:
+        return make_in(parts[0], parts[1], negated=False)
+
+    def not_in(self, parts: tuple[Node, list[str]]) -> In:
+        return make_in(parts[0], parts[1], negated=True)
+
+    def plus(self, nodes: list[Node]) -> Node:
+        return nodes[0]
+
+    def negate(self, nodes: list[Node]) -> Negate:
+        return make_negate(nodes[0])
+
+    def not_(self, nodes: list[Node]) -> Not:
+        return make_not(nodes[0])
+
+    def decimal(self, tokens: list[str]) -> Literal:
+        return make_decimal(tokens[0])
+
+    def floating(self, tokens: list[str]) -> Literal:
+        return make_float(tokens[0])
+
+    def true(self, _tokens: list[str]) -> Literal:
+        return Literal(value=True)
+
+    def false(self, _tokens: list[str]) -> Literal:
+        return Literal(value=False)
+
+    def null(self, _tokens: list[str]) -> Literal:
+        return NULL
+
+    def property(self, tokens: list[str]) -> Property:
+        return Property(str(tokens[0]))
+
+    def text(self, tokens: list[str]) -> Literal:
+        return Literal(_unquote(tokens[0]))
+
+    def texts(self, tokens: list[str]) -> list[str]:
+        return [_unquote(token) for token in tokens]
+
+
+def _unquote(token: str) -> str:
+    return token[1:-1].replace("''", "'")
+
+
+@functools.cache
+def _parser() -> lark.Lark:
+    # The basic lexer: the contextual one would take a word of the language for a property's name.
+    return lark.Lark(GRAMMAR, parser="lalr", lexer="basic", transformer=_Builder())
+
+
+def parse(expression: str) -> Node:
+    """The tree of an expression, a condition at its top. Raises Sql92Error and nothing else."""
+    if len(expression) > SIZE_MAX:
+        raise Sql92LimitError(f"the expression is over {SIZE_MAX} characters")
+    running = _parser().parse_interactive(expression)
+    place = "its end"
+    try:
+        for _token in running.iter_parse():
+            pass
+    except UnexpectedCharacters as error:
+        raise Sql92Error(f"no word begins at line {error.line}, column {error.column}") from None
+    except UnexpectedToken as error:
+        # A token that cannot go on: as in RocketMQ it ends the expression, if it may end there.
+        place = f"line {error.line}, column {error.column}"
+    try:
+        tree: Node = running.feed_token(lark.Token("$END", ""))
+    except UnexpectedToken:
+        raise Sql92Error(f"the expression cannot go on at {place}") from None
+    return tree

@@ -1,0 +1,1 @@
+"""What a broker knows by name: topics, groups, offsets, subscriptions, producers, accounts, locks."""

@@ -1,0 +1,95 @@
+"""The brokers that have registered at a name server, their topics, and when they were last heard of.
+
+Leaves out the name server's own broker, which needs no registration, and orderly topics' configuration.
+
+Source: `RouteInfoManager.java` 4.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_protocol.names import name_problem
+
+BROKER_COUNT_MAX: Final = 1000
+"""Most brokers that may register: each may bring a table of topics of its own."""
+LIVE_MS_MAX: Final = 120_000
+"""`BROKER_CHANNEL_EXPIRED_TIME`: a broker that has not been heard of for so long is forgotten."""
+
+Version = tuple[int, int]
+"""Counter and timestamp of a broker's table of topics (`DataVersion`)."""
+
+
+@define(slots=True, eq=False)
+class RegisteredBroker:
+    """One broker at one address."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    """0 is the master."""
+    address: str
+    channel: object
+    """The connection that it registered by: when it closes, the broker is forgotten."""
+    version: Version
+    heard_ms: int
+    topics: Mapping[str, TopicConfig]
+    """A master's; a slave's are its master's."""
+
+
+@define(slots=True, eq=False)
+class Routes:
+    """Every registered broker. Invariant: at most one for each address, and for each name and id."""
+
+    _by_address: dict[str, RegisteredBroker] = field(factory=dict, init=False)
+
+    def __iter__(self) -> Iterator[RegisteredBroker]:
+        return iter(list(self._by_address.values()))
+
+    def get(self, address: str) -> RegisteredBroker | None:
+        """The broker at an address."""
+        return self._by_address.get(address)
+
+    def register(self, broker: RegisteredBroker) -> bool:
+        """Add a broker or replace what is known of it; false when there are too many."""
+        for other in self:
+            is_same_place = (other.name, other.broker_id) == (broker.name, broker.broker_id)
+            if is_same_place and other.address != broker.address:
+                del self._by_address[other.address]
+        if broker.address not in self._by_address and len(self._by_address) >= BROKER_COUNT_MAX:
+            return False
+        self._by_address[broker.address] = broker
+        return True
+
+    def remove(self, address: str) -> None:
+        """Forget the broker at an address."""
+        self._by_address.pop(address, None)
+
+    def closed(self, channel: object) -> None:
+        """Forget whoever registered by this connection."""
+        for broker in self:
+            if broker.channel is channel:
+                del self._by_address[broker.address]
+
+    def expire(self, now_ms: int) -> None:
+        """Forget who has not been heard of for too long."""
+        for broker in self:
+            if now_ms - broker.heard_ms > LIVE_MS_MAX:
+                del self._by_address[broker.address]
+
+    def with_topic(self, topic: str) -> list[tuple[RegisteredBroker, TopicConfig]]:
+        """The masters that have a topic, and how they have it."""
+        return [(broker, broker.topics[topic]) for broker in self if broker.broker_id == 0 and topic in broker.topics]
+
+    def addresses(self, name: str) -> dict[int, str]:
+        """The addresses of all brokers of one name, by their ids."""
+        return {broker.broker_id: broker.address for broker in self if broker.name == name}
+
+
+def usable(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
+    """The topics that have a name a client may ask for."""
+    return {name: topic for name, topic in topics.items() if name_problem(name) is None}

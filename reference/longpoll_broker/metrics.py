@@ -1,0 +1,63 @@
+"""What a broker tells Prometheus: connections, requests, held pulls, how far the log is, and groups that lag.
+
+Everything is read when it is asked for; serving costs one count a request. Leaves out HTTP, which belongs to whoever
+starts the broker (`longpoll serve --metrics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from attrs import define
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.service.io.request_counts import NAMES
+
+LAG_COUNT_MAX: Final = 10_000
+"""Most pairs of a group and a topic that are told of: each is a time series, and clients make groups."""
+
+
+@define(eq=False)
+class BrokerCollector(Collector):
+    """Reads one broker whenever Prometheus asks."""
+
+    broker: Broker
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric with its value now."""
+        broker = self.broker
+        yield GaugeMetricFamily("longpoll_connections", "Open connections.", broker.connection_count)
+        yield GaugeMetricFamily("longpoll_held_pulls", "Pulls that are held.", len(broker.hold_service))
+        yield GaugeMetricFamily("longpoll_topics", "Topics.", len(broker.topics.by_name))
+        yield GaugeMetricFamily("longpoll_groups", "Consumer groups.", len(broker.groups.by_name))
+        yield self._requests()
+        yield self._log()
+        yield self._lag()
+
+    def _requests(self) -> Metric:
+        found = CounterMetricFamily("longpoll_requests", "Requests received, by code.", labels=["code"])
+        for code, count in sorted(self.broker.request_counts.copy().items()):
+            found.add_metric([NAMES.get(code, "unknown")], count)
+        return found
+
+    def _log(self) -> Metric:
+        store = self.broker.store
+        found = GaugeMetricFamily("longpoll_log_end_bytes", "How far the log is, by stage.", labels=["stage"])
+        found.add_metric(["appended"], store.log_end)
+        found.add_metric(["flushed"], store.flushed_end)
+        found.add_metric(["visible"], store.dispatched_end)
+        return found
+
+    def _lag(self) -> Metric:
+        found = GaugeMetricFamily(
+            "longpoll_group_lag_messages", "Messages that a group has still to consume.", labels=["group", "topic"]
+        )
+        store = self.broker.store
+        for pair, offsets in list(self.broker.offsets.by_pair.items())[:LAG_COUNT_MAX]:
+            topic, _at, group = pair.partition("@")
+            lag = sum(max(store.visible_end(topic, queue_id) - at, 0) for queue_id, at in offsets.copy().items())
+            found.add_metric([group, topic], lag)
+        return found

@@ -1,0 +1,215 @@
+"""A name server that knows its own broker, and every other one that registers.
+
+Serves 103 to 106, 206 and 322; a code that it does not know is answered 3 as by 5.x, or, under a policy of 4.9, not at
+all. Leaves out settings by key (`KVConfigManager`) and other name servers, which know nothing of each other.
+
+Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import msgspec
+from attrs import define, field
+from msgspec import UNSET, structs
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.pull import FAQ
+from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, usable
+from longpoll_broker.core.tables.topics import TopicConfig, Topics
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
+from longpoll_broker.service.io.channel import Channel, Outbox, Parts
+from longpoll_broker.service.io.exchange import Processor, answer, serve
+from longpoll_protocol.bodies import (
+    BrokerData,
+    DataVersion,
+    QueueData,
+    RegisterBody,
+    TopicList,
+    TopicRouteData,
+    TopicTable,
+)
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.headers import (
+    GetRouteInfoRequestHeader,
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerRequestHeader,
+)
+
+
+@define(slots=True, eq=False)
+class NameServer:
+    """The handler of the name server's listener."""
+
+    config: BrokerConfig
+    topics: Topics
+    broker_address: str
+    """HOST:PORT that clients are told to go to."""
+    traits: Traits = STRICT_TRAITS
+    now_ms: Callable[[], int] = field(kw_only=True)
+    """The wall clock."""
+    routes: Routes = field(factory=Routes, init=False)
+
+    def opened(self, channel: Channel) -> None:
+        """Nothing to do."""
+
+    def closed(self, channel: Channel) -> None:
+        """A broker's connection is gone, and with it the broker, until it registers again."""
+        self.routes.closed(channel)
+
+    def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
+        """Serve one request."""
+        processors: dict[int, Processor] = {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topic_list,
+            RequestCode.REGISTER_BROKER: self.register,
+            RequestCode.UNREGISTER_BROKER: self.unregister,
+            RequestCode.QUERY_DATA_VERSION: self.data_version,
+        }
+        if self.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
+            command = structs.replace(command, serialisation=Serialisation.JSON)
+        if command.code in processors or not self.traits.name_server_is_silent:
+            serve(processors, channel, command, outbox)
+
+    def route(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """105: the queues of a topic and where they are; 17 when nobody has it."""
+        name = GetRouteInfoRequestHeader.decode(command.ext_fields).topic
+        self.routes.expire(self.now_ms())
+        brokers: list[BrokerData] = []
+        queues: list[QueueData] = []
+        own = self.topics.get(name)
+        if own is not None:
+            brokers.append(self._broker())
+            queues.append(_queue_data(self.config.broker_name, own))
+        for broker, topic in self.routes.with_topic(name):
+            brokers.append(self._registered(broker))
+            queues.append(_queue_data(broker.name, topic))
+        if not brokers:
+            return answer(
+                command,
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {name[:128]}\n{FAQ}",
+            )
+        data = TopicRouteData(broker_datas=brokers, queue_datas=queues)
+        return answer(command, ResponseCode.SUCCESS, None, None, data.encode())
+
+    def cluster(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """106: every cluster and its brokers."""
+        config = self.config
+        self.routes.expire(self.now_ms())
+        brokers = {config.broker_name: self._broker()}
+        clusters = {config.cluster_name: [config.broker_name]}
+        for broker in self.routes:
+            brokers[broker.name] = self._registered(broker)
+            members = clusters.setdefault(broker.cluster, [])
+            if broker.name not in members:
+                members.append(broker.name)
+        info = {"brokerAddrTable": brokers, "clusterAddrTable": clusters}
+        return answer(command, ResponseCode.SUCCESS, None, None, msgspec.json.encode(info))
+
+    def topic_list(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """206: the names of all topics."""
+        self.routes.expire(self.now_ms())
+        names = {topic.topic_name for topic in self.topics}
+        for broker in self.routes:
+            names.update(broker.topics)
+        return answer(command, ResponseCode.SUCCESS, body=TopicList(topic_list=sorted(names)).encode())
+
+    # -- what other brokers tell ---------------------------------------------------------------------------------------
+
+    def register(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """103: another broker says where it is and which topics it has; 1 when it cannot be taken in."""
+        header = RegisterBrokerRequestHeader.decode(command.ext_fields)
+        problem = self._register_problem(header, command)
+        if problem is not None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, problem)
+        table = RegisterBody.decode(command.body).topic_config_serialize_wrapper if command.body else TopicTable()
+        broker = RegisteredBroker(
+            cluster=header.cluster_name,
+            name=header.broker_name,
+            broker_id=header.broker_id,
+            address=header.broker_addr,
+            channel=channel,
+            version=table.data_version.as_pair(),
+            heard_ms=self.now_ms(),
+            topics=usable(_topics(table)) if header.broker_id == 0 else {},
+        )
+        if not self.routes.register(broker):
+            return answer(command, ResponseCode.SYSTEM_ERROR, "too many brokers have registered here")
+        masters = self.routes.addresses(header.broker_name)
+        told = RegisterBrokerResponseHeader(master_addr=masters.get(0) if header.broker_id else None)
+        return answer(command, ResponseCode.SUCCESS, None, told.encode())
+
+    def unregister(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """104: a broker leaves."""
+        self.routes.remove(UnRegisterBrokerRequestHeader.decode(command.ext_fields).broker_addr)
+        return answer(command, ResponseCode.SUCCESS)
+
+    def data_version(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """322: whether a broker has to register anew because its topics have changed; counts as being heard of."""
+        header = QueryDataVersionRequestHeader.decode(command.ext_fields)
+        told = DataVersion.decode(command.body) if command.body else DataVersion()
+        known = self.routes.get(header.broker_addr)
+        if known is None:
+            return answer(command, ResponseCode.SUCCESS, None, QueryDataVersionResponseHeader(changed=True).encode())
+        changed = known.version != told.as_pair()
+        if not changed:
+            known.heard_ms = self.now_ms()
+        counter, timestamp = known.version
+        body = DataVersion(counter=counter, timestamp=timestamp).encode()
+        return answer(
+            command, ResponseCode.SUCCESS, None, QueryDataVersionResponseHeader(changed=changed).encode(), body
+        )
+
+    def _register_problem(self, header: RegisterBrokerRequestHeader, command: Command) -> str | None:
+        """Why a broker cannot be taken in; None when it can."""
+        if header.body_crc32 and zlib.crc32(command.body) & 0x7FFFFFFF != header.body_crc32:
+            return "crc32 not match"
+        if header.compressed:
+            return "a compressed registration is not read here: set compressedRegister=false"
+        if header.broker_name == self.config.broker_name:
+            return f"the broker name {header.broker_name[:60]!r} is this name server's own: give the broker another one"
+        return None
+
+    def _registered(self, broker: RegisteredBroker) -> BrokerData:
+        return BrokerData(
+            cluster=broker.cluster,
+            broker_name=broker.name,
+            broker_addrs=self.routes.addresses(broker.name),
+            enable_acting_master=False if self.traits.acting_master_fields else UNSET,
+        )
+
+    def _broker(self) -> BrokerData:
+        return BrokerData(
+            cluster=self.config.cluster_name,
+            broker_name=self.config.broker_name,
+            broker_addrs={self.config.broker_id: self.broker_address},
+            enable_acting_master=False if self.traits.acting_master_fields else UNSET,
+        )
+
+
+def _queue_data(broker_name: str, topic: TopicConfig) -> QueueData:
+    return QueueData(
+        broker_name=broker_name,
+        read_queue_nums=topic.read_queue_nums,
+        write_queue_nums=topic.write_queue_nums,
+        perm=topic.perm,
+        topic_sys_flag=topic.topic_sys_flag,
+    )
+
+
+def _topics(table: TopicTable) -> dict[str, TopicConfig]:
+    """The topics of a registration; raises HeaderError when one cannot be read."""
+    try:
+        return msgspec.convert(table.topic_config_table, dict[str, TopicConfig], strict=False)
+    except msgspec.ValidationError as error:
+        raise HeaderError("RegisterBrokerBody", "topicConfigTable", f"cannot be read: {error}") from None

@@ -1,0 +1,60 @@
+"""What a broker does before it serves: it opens its listeners and accounts, and knows what its store has queues of.
+
+Leaves out opening the store (`store.message_store`) and what listens (`service.broker`).
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from typing import Final
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.tables.topics import TopicConfig, Topics
+from longpoll_broker.errors import BrokerUserError
+from longpoll_broker.service.access.access_control import AccessControl
+from longpoll_broker.service.send.transactions import OP_TOPIC
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.names import name_problem
+from longpoll_runtime import Listener, Runtime
+from longpoll_spec.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+ANY_PORT: Final[Address] = ("127.0.0.1", 0)
+
+
+class ListenError(BrokerUserError):
+    """An address cannot be listened on."""
+
+
+def open_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listener:
+    """Listen until `undo` is unwound; raises ListenError with a text for the user."""
+    try:
+        listener = runtime.listen(*address)
+    except (OSError, OverflowError) as error:
+        host, port = address
+        raise ListenError(f"cannot listen on {host}:{port}: {error}; give another address") from None
+    undo.callback(listener.close)
+    return listener
+
+
+def adopt_topics(topics: Topics, store: MessageStore) -> None:
+    """A topic that has queues but no entry in `topics.json` (a crash came between) becomes known again."""
+    counts: dict[str, int] = {}
+    for topic, queue_id in store.queues():
+        counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+    for topic, count in counts.items():
+        if topics.get(topic) is None and name_problem(topic) is None and topic != OP_TOPIC:
+            log.warning("topic %s has queues but no configuration; it gets %d queues", topic, count)
+            topics.put(TopicConfig(topic, count, count))
+
+
+def open_access_control(runtime: Runtime, config: BrokerConfig) -> AccessControl | None:
+    """The accounts, if there are any to ask; raises ConfigError."""
+    if config.acl_file is None:
+        if config.acl_enable:
+            raise ConfigError("aclEnable is true and no accounts are named: give their file, longpoll serve --acl FILE")
+        return None
+    return AccessControl(runtime, config.acl_file)

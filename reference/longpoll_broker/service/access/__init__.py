@@ -1,0 +1,1 @@
+"""Who may do what: keys, white addresses, and changing both."""

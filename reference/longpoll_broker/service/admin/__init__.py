@@ -1,0 +1,1 @@
+"""What clients and operators ask and change beside messages."""

@@ -1,0 +1,159 @@
+"""Serves clients that come, go and ask for each other: 34, 35, 38, 46, and the notice 40.
+
+Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultConsumerIdsChangeListener.java` 4.9.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from attrs import define, field
+
+from longpoll_broker.core.filter.filters import is_tag_type, not_supported, sql_filter
+from longpoll_broker.core.tables.producers import Producers
+from longpoll_broker.core.tables.subscription import Clients, subscription_of
+from longpoll_broker.core.tables.topics import Groups, Topics
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
+from longpoll_broker.service.io.channel import Channel, Outbox, Parts
+from longpoll_broker.service.io.exchange import answer
+from longpoll_protocol.bodies import CheckClientData, ConsumerData, ConsumerList, HeartbeatData
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.headers import (
+    GetConsumerListByGroupRequestHeader,
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from longpoll_protocol.names import RETRY_PREFIX
+from longpoll_runtime import Lock
+
+
+@define(slots=True, eq=False)
+class ClientService:
+    """The processors of clients' comings and goings."""
+
+    topics: Topics
+    groups: Groups
+    clients: Clients
+    lock: Lock
+    """Guards `clients`: its two maps change together."""
+    property_filter: bool = False
+    """`enablePropertyFilter`."""
+    traits: Traits = STRICT_TRAITS
+    producers: Producers = field(factory=Producers, init=False)
+    _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
+
+    def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
+        """34: register the client in its groups; members are told when a group changed."""
+        data = HeartbeatData.decode(command.body)
+        with self.lock:
+            for producer in data.producer_data_set:
+                self.producers.register(channel, producer.group_name)
+        wants_subscriptions = False
+        for consumer in data.consumer_data_set:
+            group = self.groups.find(consumer.group_name)
+            if group is None and not self.traits.registers_unknown_groups:
+                continue
+            if group is not None:
+                self.topics.make_retry(RETRY_PREFIX + consumer.group_name, group.retry_queue_nums)
+            with self.lock:
+                if data.heartbeat_fingerprint:
+                    wants_subscriptions |= self.clients.note_fingerprint(
+                        consumer.group_name, data.heartbeat_fingerprint, without_subscriptions=data.without_sub
+                    )
+                changed = self._register(channel, data, consumer)
+            if changed and (group is None or group.notify_consumer_ids_changed_enable):
+                self._tell_members(consumer.group_name, outbox)
+        return answer(command, ResponseCode.SUCCESS, None, self._heartbeat_fields(data, wants_subscriptions))
+
+    def _heartbeat_fields(self, data: HeartbeatData, wants_subscriptions: bool) -> dict[str, str] | None:
+        """What 5.x says: that a heartbeat without subscriptions would do, and whether the next one must have them."""
+        if not self.traits.heartbeat_fields:
+            return None
+        changed = wants_subscriptions or not data.heartbeat_fingerprint
+        return {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(changed).lower()}
+
+    def unregister(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
+        """35: the client leaves a group."""
+        header = UnregisterClientRequestHeader.decode(command.ext_fields)
+        if header.producer_group:
+            with self.lock:
+                self.producers.unregister(channel, header.producer_group)
+        if header.consumer_group:
+            with self.lock:
+                changed = self.clients.unregister(channel, header.consumer_group)
+            if changed:
+                self._tell_members(header.consumer_group, outbox)
+        return answer(command, ResponseCode.SUCCESS)
+
+    def members(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """38: the client ids of a group; code 1 when it has no members."""
+        name = GetConsumerListByGroupRequestHeader.decode(command.ext_fields).consumer_group
+        with self.lock:
+            ids = self.clients.client_ids(name)
+        if not ids:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+        return answer(command, ResponseCode.SUCCESS, body=ConsumerList(consumer_id_list=ids).encode())
+
+    def check_config(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """46: a Java client asks before it starts if its filter will do; 1 when none will, 23 when this will not."""
+        wanted = CheckClientData.decode(command.body).subscription_data if command.body else None
+        if wanted is None or is_tag_type(wanted.expression_type):
+            return answer(command, ResponseCode.SUCCESS)
+        if not self.property_filter:
+            return answer(command, ResponseCode.SYSTEM_ERROR, not_supported(wanted.expression_type))
+        problem = sql_filter(wanted.sub_string, wanted.expression_type).problem
+        if problem:
+            return answer(command, ResponseCode.SUBSCRIPTION_PARSE_FAILED, problem)
+        return answer(command, ResponseCode.SUCCESS)
+
+    def closed(self, channel: Channel, outbox: Outbox) -> None:
+        """A channel is gone, and with it a member of its groups."""
+        with self.lock:
+            self.producers.close(channel)
+            groups = self.clients.close(channel)
+        for group in groups:
+            self._tell_members(group, outbox)
+
+    def producer_of(self, group: str) -> Channel | None:
+        """A connection of a producer group, another one each time; None when nobody is there."""
+        with self.lock:
+            channel = self.producers.pick(group)
+        assert channel is None or isinstance(channel, Channel)
+        return channel
+
+    def _register(self, channel: Channel, data: HeartbeatData, consumer: ConsumerData) -> bool:
+        return self.clients.heartbeat(
+            channel,
+            data.client_id,
+            consumer.group_name,
+            message_model=consumer.message_model.value,
+            consume_type=consumer.consume_type.value,
+            subscriptions=None
+            if data.without_sub
+            else [
+                subscription_of(
+                    item.topic,
+                    item.sub_string,
+                    item.expression_type,
+                    item.sub_version,
+                    code_set=item.code_set if self.traits.believes_tag_hashes else None,
+                    class_filter=item.class_filter_mode,
+                )
+                for item in consumer.subscription_data_set
+            ],
+        )
+
+    def _tell_members(self, group: str, outbox: Outbox) -> None:
+        """40, one-way, to every member, also to the one that caused it: rebalance now."""
+        with self.lock:
+            channels = self.clients.channels(group)
+        for channel in channels:
+            assert isinstance(channel, Channel)
+            notice = Command(
+                code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                opaque=next(self._opaques) & 0x7FFFFFFF,
+                flag=CommandFlag.ONE_WAY.value,
+                ext_fields=NotifyConsumerIdsChangedRequestHeader(consumer_group=group).encode(),
+            )
+            outbox.write(channel, encode(notice))

@@ -1,0 +1,335 @@
+"""The loop that serves many connections on one thread.
+
+One pass of a loop reads every ready connection, hands each whole command to its listener's handler, calls
+`pass_ended`, and only then writes: all that one connection is told in a pass leaves in one system call, and a send, the
+pulls it wakes and their answers need no hand-over between threads. A connection whose command takes long gives way: the
+rest of what came from it is served in the next pass.
+
+Whatever serving a connection raises costs that connection, and nobody else anything: the loop goes on.
+
+Leaves out a connection's own state and writing (`service.channel`) and what commands mean.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from attrs import define
+
+from longpoll_broker.service.io.channel import Channel, Handler, Limits, Outbox
+from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_protocol.frames.command import Command
+from longpoll_runtime import Listener, Poller, Runtime, Socket, Thread
+from longpoll_runtime.faults import FAULTS, KeepGoing
+from longpoll_runtime.logs import event
+
+log = logging.getLogger(__name__)
+
+RECEIVE_SIZE: Final = 256 * 1024
+"""Bytes asked of one connection before the next has its turn."""
+ACCEPTS_MAX: Final = 256
+"""Connections accepted before the open ones have their turn."""
+LINGER_S: Final = 2.0
+"""How long a stopping loop waits for peers to read what was written to them."""
+ACCEPT_PAUSE_S: Final = 1.0
+"""How long nothing is accepted after the operating system refused a connection."""
+IDLE_CHECK_S: Final = 10.0
+"""How often a loop looks for channels that have said nothing for too long, and the longest that it sleeps."""
+STOPPING: Final = "the broker stops"
+CANNOT_BE_SERVED: Final = "the broker failed at it"
+
+
+class Clock(Protocol):
+    """What has to be done at a time rather than at an arrival; asked by the loop that it is given to."""
+
+    def wait_s(self) -> float | None:
+        """Seconds until `run` is needed; None when nothing is due ever. The loop may come earlier."""
+        ...
+
+    def run(self, outbox: Outbox) -> None:
+        """Do what is due."""
+        ...
+
+
+@define(slots=True, eq=False)
+class _Door:
+    listener: Listener
+    handler: Handler
+
+
+class IoLoop:
+    """One thread, one poller, any number of listeners and channels.
+
+    Invariant: `_channels` are exactly the registered, open channels of this loop; only its thread changes the set.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name: str,
+        limits: Limits,
+        *,
+        pass_ended: Callable[[Outbox], None],
+        clock: Clock | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._name = name
+        self._limits = limits
+        self._pass_ended = pass_ended
+        self._clock = clock
+        self.poller: Poller = runtime.poller()
+        self.outbox = Outbox()
+        self._doors: list[_Door] = []
+        self._channels: dict[Channel, None] = {}
+        self._to_close: deque[Channel] = deque()
+        self._to_adopt: deque[Callable[[], None]] = deque()
+        self._unfinished: dict[Channel, None] = {}
+        """Channels that gave way: nothing more is read from them before what came is served."""
+        self._stopping = False
+        self._numbers = 0
+        self._idle_check_ns = 0
+        self._paused: list[_Door] = []
+        self._resume_ns = 0
+        self._buffer = bytearray(RECEIVE_SIZE)
+        self._view = memoryview(self._buffer)
+        self._peers: list[IoLoop] = [self]
+        self._thread: Thread | None = None
+
+    @property
+    def channel_count(self) -> int:
+        """Open connections of this loop; about right on other threads."""
+        return len(self._channels)
+
+    # -- before the start, and from other threads --------------------------------------------------------------------
+
+    def add_listener(self, listener: Listener, handler: Handler) -> None:
+        """Serve a listener; before `start`."""
+        door = _Door(listener, handler)
+        self._doors.append(door)
+        self.poller.register(listener, read=True, write=False, data=door)
+
+    def share_with(self, loops: Sequence[IoLoop]) -> None:
+        """Deal accepted connections out to these loops in turn; before `start`."""
+        self._peers = list(loops)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = self._runtime.spawn(self._name, self._run)
+
+    def wake(self) -> None:
+        """Make the loop look around now."""
+        self.poller.wake()
+
+    def close_soon(self, channel: Channel) -> None:
+        """Have the loop close a channel; callable from any thread."""
+        self._to_close.append(channel)
+        self.poller.wake()
+
+    def stop(self) -> None:
+        """Stop listening, send what is written, close every channel, end the thread and wait for that."""
+        if self._thread is None:
+            self._close_all()
+        else:
+            self._stopping = True
+            self.poller.wake()
+            self._thread.join()
+            self._thread = None
+        self.poller.close()
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        clock = self._clock
+        while not self._stopping:
+            wait_s = clock.wait_s() if clock is not None else None
+            wait_s_max = 0.0 if self._unfinished else ACCEPT_PAUSE_S if self._paused else IDLE_CHECK_S
+            ready = self.poller.poll(wait_s_max if wait_s is None or wait_s > wait_s_max else wait_s)
+            self._run_pass(ready)
+            if clock is not None:
+                with KeepGoing(log, "what was due could not be done"):
+                    clock.run(self.outbox)
+            self.outbox.flush()
+            while self._to_close:
+                self._close(self._to_close.popleft(), "it could not be written to")
+        self._linger()
+        self._close_all()
+
+    def _run_pass(self, ready: list[tuple[object, bool, bool]]) -> None:
+        """Read every ready connection and let the handlers finish; nothing is written before the end."""
+        now_ns = self._runtime.monotonic_ns()
+        self._look_after_connections(now_ns)
+        unfinished, self._unfinished = self._unfinished, {}
+        for data, readable, writable in ready:
+            if type(data) is Channel:
+                if writable:
+                    data.flush()
+                if readable and not data.closed and data not in unfinished:
+                    data.received_ns = now_ns
+                    self._receive(data)
+            elif type(data) is _Door:
+                with KeepGoing(log, "a connection could not be accepted"):
+                    self._accept(data)
+        for channel in unfinished:
+            if not channel.closed:
+                self._serve(channel)
+        with KeepGoing(log, "a pass could not be ended"):
+            self._pass_ended(self.outbox)
+
+    def _look_after_connections(self, now_ns: int) -> None:
+        """Close those that are idle, go on accepting, and take over what another loop accepted."""
+        if now_ns >= self._idle_check_ns:
+            self._idle_check_ns = now_ns + int(IDLE_CHECK_S * 1e9)
+            self._close_idle(now_ns)
+        if self._paused and now_ns >= self._resume_ns:
+            self._resume_accepting()
+        while self._to_adopt:
+            with KeepGoing(log, "a connection could not be taken over"):
+                self._to_adopt.popleft()()
+
+    def _receive(self, channel: Channel) -> None:
+        try:
+            size = channel.receive_into(self._buffer)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._close(channel, f"the connection failed: {error.strerror or error}")
+            return
+        if size == 0:
+            self._close(channel, "the peer closed it")
+            return
+        try:
+            channel.connection.receive_data(bytes(self._view[:size]))
+        except FAULTS:
+            log.exception("what %s sent cannot be taken", channel)
+            self._close(channel, CANNOT_BE_SERVED)
+            return
+        self._serve(channel)
+
+    def _serve(self, channel: Channel) -> None:
+        """Have what came served, up to where the channel gives way."""
+        connection, received = channel.connection, channel.handler.received
+        try:
+            while isinstance(command := connection.next_event(), Command):
+                received(channel, command, self.outbox)
+                if channel.gives_way:
+                    channel.gives_way = False
+                    self._unfinished[channel] = None
+                    return
+        except RemoteProtocolError as error:
+            # What came before the bad frame was answered in this pass; the bad frame costs its sender the connection.
+            channel.flush()
+            self._close(channel, f"it sent what cannot be read: {error}")
+        except FAULTS:
+            # Requests are answered for what they raise (`service.exchange`): this came beside one.
+            log.exception("what %s sent cannot be served", channel)
+            channel.flush()
+            self._close(channel, CANNOT_BE_SERVED)
+
+    def _accept(self, door: _Door) -> None:
+        for _ in range(ACCEPTS_MAX):
+            try:
+                sock, peer = door.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Out of descriptors, mostly: asking again at once would only turn in circles.
+                log.warning(
+                    "a connection could not be accepted: %s; trying again in %.0f s",
+                    error,
+                    ACCEPT_PAUSE_S,
+                    extra=event("connection_refused", reason=str(error)),
+                )
+                self._paused.append(door)
+                self._resume_ns = self._runtime.monotonic_ns() + int(ACCEPT_PAUSE_S * 1e9)
+                self.poller.modify(door.listener, read=False, write=False, data=door)
+                return
+            self._numbers += 1
+            loop = self._peers[self._numbers % len(self._peers)]
+            if loop is self:
+                self._adopt(sock, peer, door.handler, self._numbers)
+            else:
+                loop.adopt_soon(sock, peer, door.handler, self._numbers)
+
+    def _resume_accepting(self) -> None:
+        for door in self._paused:
+            self.poller.modify(door.listener, read=True, write=False, data=door)
+        self._paused.clear()
+
+    def adopt_soon(self, sock: Socket, peer: tuple[str, int], handler: Handler, number: int) -> None:
+        """Have the loop serve a connection that another one accepted."""
+        self._to_adopt.append(lambda: self._adopt(sock, peer, handler, number))
+        self.poller.wake()
+
+    def _adopt(self, sock: Socket, peer: tuple[str, int], handler: Handler, number: int) -> None:
+        if len(self._channels) >= self._limits.connection_count_max:
+            limit = self._limits.connection_count_max
+            log.warning(
+                "over %d connections: closing %s:%d",
+                limit,
+                *peer,
+                extra=event("connection_refused", peer=f"{peer[0]}:{peer[1]}", reason=f"over {limit} connections"),
+            )
+            sock.close()
+            return
+        channel = Channel(self, sock, peer, number, handler, self._limits, self._runtime.lock())
+        channel.received_ns = self._runtime.monotonic_ns()
+        try:
+            self.poller.register(sock, read=True, write=False, data=channel)
+        except FAULTS:
+            sock.close()
+            raise
+        self._channels[channel] = None
+        log.info("%s is connected", channel, extra=event("connection_opened", peer=channel.peer, connection=number))
+        try:
+            handler.opened(channel)
+        except FAULTS:
+            log.exception("%s cannot be served", channel)
+            self._close(channel, CANNOT_BE_SERVED)
+
+    def _close(self, channel: Channel, reason: str) -> None:
+        if channel.closed:
+            return
+        channel.close()
+        self._channels.pop(channel, None)
+        log.info(
+            "%s is closed: %s",
+            channel,
+            reason,
+            extra=event("connection_closed", peer=channel.peer, connection=channel.number, reason=reason),
+        )
+        with KeepGoing(log, "a closed connection could not be forgotten"):
+            channel.handler.closed(channel)
+
+    def _close_idle(self, now_ns: int) -> None:
+        """Close the channels that have said nothing for too long (`serverChannelMaxIdleTimeSeconds`)."""
+        limit_ns = self._limits.idle_ms_max * 1_000_000
+        for channel in [channel for channel in self._channels if now_ns - channel.received_ns > limit_ns]:
+            self._close(channel, f"nothing came for {self._limits.idle_ms_max / 1000:g} s")
+
+    def _linger(self) -> None:
+        """Give peers a moment to take what was written to them before the end."""
+        self.outbox.flush()
+        for channel in list(self._channels):
+            channel.flush()
+            if channel.unsent():
+                channel.stop_reading()
+            else:
+                self._close(channel, STOPPING)
+        deadline_ns = self._runtime.monotonic_ns() + int(LINGER_S * 1e9)
+        while any(channel.unsent() for channel in self._channels):
+            left_s = (deadline_ns - self._runtime.monotonic_ns()) / 1e9
+            if left_s <= 0:
+                return
+            for data, _readable, writable in self.poller.poll(min(left_s, 0.1)):
+                if type(data) is Channel and writable:
+                    data.flush()
+
+    def _close_all(self) -> None:
+        for door in self._doors:
+            self.poller.unregister(door.listener)
+            door.listener.close()
+        for channel in list(self._channels):
+            self._close(channel, STOPPING)

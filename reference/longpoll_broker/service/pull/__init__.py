@@ -1,0 +1,1 @@
+"""Pulls, held or answered, and who wakes them."""

@@ -1,0 +1,1 @@
+"""Sends of every form, up to the acknowledgement."""

@@ -1,0 +1,86 @@
+"""Which further queues a message may name in its property `INNER_MULTI_DISPATCH`.
+
+Leaves out listing the message there (`store.inner_queues`). Messages of retry topics, delayed and prepared ones name no
+further queue.
+
+Source: `MultiDispatch.java`, `LmqConsumeQueue` limits of `DefaultMessageStore.java` 4.9.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Self
+
+from attrs import define, field
+from msgspec.structs import replace
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.errors import BrokerError
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.queues.inner_queues import SEPARATOR, inner_queue_id
+from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.names import LMQ_PREFIX, RETRY_PREFIX, name_problem
+from longpoll_protocol.properties import INNER_QUEUES
+
+NAME_COUNT_MAX: Final = 128
+"""Most further queues of one message; Java has no limit but the properties' size."""
+
+
+class SendRefusedError(BrokerError):
+    """A check before the store refuses a send; `code` is the answer's."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+@define(slots=True, eq=False)
+class InnerQueueService:
+    """Checks the names; callable from any thread. Invariant: `_light` are the light topics ever written to."""
+
+    store: MessageStore
+    light: bool
+    """`enableLmq`: a topic whose name begins with `%LMQ%` has one queue."""
+    light_count_max: int
+    _light: set[str] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._light = {topic for topic, _queue_id in self.store.queues() if topic.startswith(LMQ_PREFIX)}
+
+    @classmethod
+    def of(cls, store: MessageStore, config: StoreConfig) -> Self | None:
+        """The service of a broker with these settings; None when multi-dispatch is off."""
+        return cls(store, config.light_queues, config.light_queue_count_max) if config.multi_dispatch else None
+
+    def named(self, message: MessageToStore, properties: dict[str, str]) -> MessageToStore:
+        """The message with the queues that it names; raises SendRefusedError when one must not be."""
+        if message.topic.startswith(RETRY_PREFIX):
+            return message
+        names = properties[INNER_QUEUES].split(SEPARATOR)
+        if len(names) > NAME_COUNT_MAX or len(set(names)) < len(names):
+            raise SendRefusedError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{len(names)} inner queues: up to {NAME_COUNT_MAX} different ones are allowed",
+            )
+        for name in names:
+            problem = name_problem(name)
+            if problem is not None:
+                raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"inner queue {name[:128]!r}: {problem}")
+        places = tuple((name, inner_queue_id(name, message.queue_id, light=self.light)) for name in names)
+        if (message.topic, message.queue_id) in places:
+            # It would stand there twice at one offset, and the next offset would be empty; so it does in RocketMQ.
+            raise SendRefusedError(
+                ResponseCode.MESSAGE_ILLEGAL, f"inner queue {message.topic} is the message's own; name others only"
+            )
+        self._count({name for name in names if name.startswith(LMQ_PREFIX)})
+        return replace(message, inner_queues=places)
+
+    def _count(self, light: set[str]) -> None:
+        new = light - self._light
+        if self.light and new and len(self._light) + len(new) > self.light_count_max:
+            raise SendRefusedError(
+                ResponseCode.SYSTEM_ERROR,
+                "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED] there are too many light queues; maxLmqConsumeQueueNum is "
+                f"{self.light_count_max}",
+            )
+        self._light |= new

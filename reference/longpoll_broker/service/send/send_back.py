@@ -1,0 +1,132 @@
+"""Serves 36: a consumer could not use a message and wants its group to get it again later, or among the dead letters.
+
+Leaves out the waiting (`service.schedule_service`). Source: `AbstractSendMessageProcessor.consumerSendMsgBack` 4.9.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.pull import FAQ
+from longpoll_broker.core.tables.topics import GroupConfig, Groups, Topics
+from longpoll_broker.core.traits import STRICT_TRAITS, Traits
+from longpoll_broker.service.io.channel import Channel, Outbox, Parts
+from longpoll_broker.service.io.exchange import answer
+from longpoll_broker.service.send.append import Appender, delayed
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
+from longpoll_protocol.log_record import Record, as_int32
+from longpoll_protocol.names import DEAD_PREFIX, PERM_WRITE, RETRY_PREFIX
+from longpoll_protocol.properties import (
+    DELAY,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    TAGS,
+    WAIT,
+    read_properties,
+    write_properties,
+)
+from longpoll_protocol.tags import java_hash
+
+LEVEL_OF_FIRST_RETRY: Final = 3
+"""A consumer that names no level waits for level 3 the first time, and one level more each time."""
+
+
+@define(slots=True, eq=False)
+class SendBackService:
+    """The processor of code 36."""
+
+    config: BrokerConfig
+    topics: Topics
+    groups: Groups
+    store: MessageStore
+    appender: Appender
+    store_host: bytes
+    traits: Traits = STRICT_TRAITS
+    _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
+
+    def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:  # noqa: PLR0911 - one return a check
+        """36: store the message again for the group."""
+        header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
+        group = self.groups.find(header.group)
+        if group is None:
+            return answer(
+                command,
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {header.group} {FAQ}",
+            )
+        if not self.config.permission & PERM_WRITE:
+            return answer(
+                command,
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self.config.broker_name}] sending message is forbidden",
+            )
+        if group.retry_queue_nums <= 0:
+            return answer(command, ResponseCode.SUCCESS)
+        retry_topic = RETRY_PREFIX + header.group
+        topic = self.topics.make_retry(retry_topic, group.retry_queue_nums)
+        if topic is None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"topic[{retry_topic[:128]}] not exist")
+        if not topic.perm & PERM_WRITE:
+            return answer(command, ResponseCode.NO_PERMISSION, f"the topic[{retry_topic}] sending message is forbidden")
+        record = self.store.read_record(header.offset)
+        if record is None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        try:
+            return self._put(command, header, group, record)
+        except (MessageRefusedError, OSError) as error:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"the message could not be stored: {error}")
+
+    def _put(
+        self, command: Command, header: ConsumerSendMsgBackRequestHeader, group: GroupConfig, record: Record
+    ) -> Parts:
+        retries_max = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
+        level = header.delay_level
+        if record.reconsume_times >= retries_max or level < 0:
+            level = 0
+            topic_name, queue_id = DEAD_PREFIX + header.group, 0
+            if self.topics.make_retry(topic_name, 1) is None:
+                return answer(command, ResponseCode.SYSTEM_ERROR, f"topic[{topic_name[:128]}] not exist")
+        else:
+            level = level or as_int32(LEVEL_OF_FIRST_RETRY + record.reconsume_times)
+            topic_name, queue_id = RETRY_PREFIX + header.group, next(self._next_queue) % group.retry_queue_nums
+        properties = _properties(record, level)
+        message = self._message(record, topic_name, queue_id, properties)
+        if level > 0:
+            message = delayed(message, properties, level, self.traits.properties_form)
+        self.appender.append(message, properties.get(TAGS, ""))
+        return answer(command, ResponseCode.SUCCESS)
+
+    def _message(self, record: Record, topic: str, queue_id: int, properties: dict[str, str]) -> MessageToStore:
+        tag = properties.get(TAGS, "")
+        return MessageToStore(
+            topic=topic,
+            queue_id=queue_id,
+            body=bytes(record.body),
+            properties=write_properties(properties, self.traits.properties_form),
+            tags_code=java_hash(tag) if tag else 0,
+            born_ms=record.born_ms,
+            born_host=record.born_host,
+            store_host=self.store_host,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            reconsume_times=as_int32(record.reconsume_times + 1),
+        )
+
+
+def _properties(record: Record, level: int) -> dict[str, str]:
+    """The record's properties and what a retry adds to them, in the order in which Java puts them into its map."""
+    properties = read_properties(record.properties.decode("utf-8", "surrogatepass"))
+    properties.setdefault(RETRY_TOPIC, record.topic)
+    properties[WAIT] = "false"
+    properties[DELAY] = str(level)
+    properties.setdefault(ORIGIN_MESSAGE_ID, f"{record.store_host.hex().upper()}{record.physical_offset:016X}")
+    return properties

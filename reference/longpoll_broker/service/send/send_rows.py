@@ -1,0 +1,94 @@
+"""Serves sends that came side by side on one connection, as a producer that does not wait for each answer sends them.
+
+Neighbours that go the shortest way (`SendService.plain_message`) are stored together and their answers leave as one
+piece; any other is served by itself, in its turn. What is stored and what is answered is the same, to the byte.
+
+Leaves out what a send means (`service.send`), and brokers where more belongs to each send: a history, a disk to wait
+for, a transaction's id in the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from attrs import define
+
+from longpoll_broker.service.io.channel import Channel, Outbox
+from longpoll_broker.service.send.send import SendService
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_protocol.codes import CommandFlag
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.send_answer import encode_send_head
+from longpoll_protocol.frames.send_request import SendCommand
+
+_RESPONSE: Final = CommandFlag.RESPONSE.value
+_ONE_WAY: Final = CommandFlag.ONE_WAY.value
+
+
+@define(slots=True, eq=False)
+class SendRows:
+    """The processor of rows; callable from any loop's thread. Each row follows a send that was served by itself."""
+
+    send: SendService
+    serve_one: Callable[[Channel, Command, Outbox], None]
+    """The common way of a request."""
+
+    @staticmethod
+    def suits(send: SendService) -> bool:
+        """Whether this broker's sends are stored and answered, and nothing else."""
+        return send.recorder is None and send.commits is None and not send.traits.returns_transaction_id
+
+    def serve_following(self, channel: Channel, outbox: Outbox) -> int:
+        """Serve the sends that came right behind one that was served, until one gives way; how many were served."""
+        if channel.gives_way:
+            return 0
+        following = channel.connection.next_sends()
+        served = 0
+        while served < len(following) and not channel.gives_way:
+            served += self._put(channel, following[served:], outbox)
+            if served < len(following) and not channel.gives_way:
+                self.serve_one(channel, following[served], outbox)
+                served += 1
+        if served < len(following):
+            channel.connection.keep_sends(served)
+        return served
+
+    def _plain_ones(self, channel: Channel, following: Sequence[SendCommand]) -> list[MessageToStore]:
+        """The messages of the first sends, up to one that does not go the shortest way."""
+        messages: list[MessageToStore] = []
+        for command in following:
+            message = None if command.flag & _RESPONSE else self.send.plain_message(channel, command)
+            if message is None:
+                break
+            messages.append(message)
+        return messages
+
+    def _put(self, channel: Channel, commands: Sequence[SendCommand], outbox: Outbox) -> int:
+        """Store and answer the first sends, those of the shortest way; how many they are, or were until one gave way.
+
+        Where the store stops, the next one is served by itself.
+        """
+        host_digits = self.send.host_digits
+        messages = self._plain_ones(channel, commands)
+        served = 0
+        while messages and not channel.gives_way:
+            arrivals = self.send.appender.append_row(messages)
+            count = len(arrivals)
+            channel.request_count += count
+            heads = [
+                encode_send_head(
+                    command.opaque, command.flag | _RESPONSE, arrival.queue_id, host_digits,
+                    arrival.physical_offset, arrival.offset_end - 1,
+                )
+                for command, arrival in zip(commands, arrivals, strict=False)
+                if not command.flag & _ONE_WAY
+            ]  # fmt: skip
+            if heads:
+                outbox.write(channel, (b"".join(heads),))
+            if count < len(messages):
+                self.serve_one(channel, commands[count], outbox)
+                count += 1
+            served += count
+            commands, messages = commands[count:], messages[count:]
+        return served

@@ -1,0 +1,1 @@
+"""What a broker does of itself, again and again: flush, delete, deliver what was delayed."""

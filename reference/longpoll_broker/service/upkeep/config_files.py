@@ -1,0 +1,141 @@
+"""Topics, groups and offsets on disk: `config/*.json` in RocketMQ's shape, each with a `.bak` of the one before.
+
+With light queues all offsets are in `lmqConsumerOffset.json`, those of light groups as one number each, and
+`consumerOffset.json` is only looked at as long as there is no such file; RocketMQ begins without any offset then.
+
+Leaves out when they are saved (`service.flush_service`). Source: `ConfigManager.java`, `TopicConfigManager.java`,
+`SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`, `LmqConsumerOffsetManager.java`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import msgspec
+from attrs import define, field
+
+from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
+from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
+from longpoll_protocol.bodies import load_json
+from longpoll_protocol.names import name_problem
+from longpoll_runtime import Runtime
+from longpoll_spec.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+TOPICS: Final = "topics.json"
+GROUPS: Final = "subscriptionGroup.json"
+OFFSETS: Final = "consumerOffset.json"
+LIGHT_OFFSETS: Final = "lmqConsumerOffset.json"
+DELAYS: Final = "delayOffset.json"
+
+
+@define(slots=True, eq=False)
+class ConfigFiles:
+    """The tables of one broker and the directory they are kept in; one thread saves."""
+
+    runtime: Runtime
+    directory: str
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    delays: DelayOffsets
+    _counter: int = field(default=0, init=False)
+    _damaged: set[str] = field(factory=set, init=False)
+    """Files that could not be read, so that only their `.bak` has the table until they are written anew."""
+
+    def load(self) -> None:
+        """Read what is there; raises ConfigError for a file of which neither it nor its `.bak` can be read."""
+        for name, row in self._table(TOPICS, "topicConfigTable"):
+            topic = _convert(row, TopicConfig, TOPICS)
+            if name_problem(topic.topic_name) is None and name == topic.topic_name:
+                self.topics.put(topic)
+        for _name, row in self._table(GROUPS, "subscriptionGroupTable"):
+            self.groups.put(_convert(row, GroupConfig, GROUPS))
+        self._load_offsets()
+        for level, offset in self._table(DELAYS, "offsetTable"):
+            self.delays.by_level[_convert(level, int, DELAYS)] = _convert(offset, int, DELAYS)
+        # What only a `.bak` had is written anew with the first save, changed or not.
+        self.topics.changed = TOPICS in self._damaged
+        self.groups.changed = GROUPS in self._damaged
+        self.offsets.changed = bool(self._damaged & {OFFSETS, LIGHT_OFFSETS})
+        self.delays.changed = DELAYS in self._damaged
+
+    def save(self) -> None:
+        """Write every table that has changed; raises OSError."""
+        # Each flag is lowered before the copy is made, so a change meanwhile is saved the next time.
+        if self.topics.changed:
+            self.topics.changed = False
+            self._write(TOPICS, {"topicConfigTable": self.topics.by_name.copy(), "dataVersion": self._version()})
+        if self.groups.changed:
+            self.groups.changed = False
+            self._write(GROUPS, {"subscriptionGroupTable": self.groups.by_name.copy(), "dataVersion": self._version()})
+        if self.offsets.changed:
+            self.offsets.changed = False
+            self._save_offsets()
+        if self.delays.changed:
+            self.delays.changed = False
+            levels = {str(level): offset for level, offset in self.delays.by_level.copy().items()}
+            self._write(DELAYS, {"offsetTable": levels})
+
+    def _load_offsets(self) -> None:
+        light = self.offsets.light and self._is_there(LIGHT_OFFSETS)
+        name = LIGHT_OFFSETS if light else OFFSETS
+        for pair, row in self._table(name, "offsetTable"):
+            self.offsets.by_pair[pair] = _convert(row, dict[int, int], name)
+        if light:
+            for pair, row in self._table(name, "lmqOffsetTable"):
+                self.offsets.by_pair[pair] = {0: _convert(row, int, name)}
+
+    def _save_offsets(self) -> None:
+        offsets = self.offsets
+        table = {pair: queues.copy() for pair, queues in offsets.by_pair.copy().items()}
+        if not offsets.light:
+            self._write(OFFSETS, {"offsetTable": table})
+            return
+        light = {pair: queues[0] for pair, queues in table.items() if offsets.is_light(pair) and 0 in queues}
+        rest = {pair: queues for pair, queues in table.items() if pair not in light}
+        self._write(LIGHT_OFFSETS, {"lmqOffsetTable": light, "offsetTable": rest})
+
+    def _version(self) -> dict[str, int]:
+        self._counter += 1
+        return {"counter": self._counter, "timestamp": self.runtime.unix_ms()}
+
+    def _is_there(self, name: str) -> bool:
+        return any(self.runtime.files.exists(f"{self.directory}/{each}") for each in (name, f"{name}.bak"))
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        files = self.runtime.files
+        path = f"{self.directory}/{name}"
+        files.make_directory(self.directory)
+        if name not in self._damaged and files.exists(path):
+            files.write_atomic(f"{path}.bak", files.read(path))
+        files.write_atomic(path, msgspec.json.format(msgspec.json.encode(content), indent=1))
+        self._damaged.discard(name)
+
+    def _table(self, name: str, key: str) -> list[tuple[str, Any]]:
+        problem = ""
+        for path in (f"{self.directory}/{name}", f"{self.directory}/{name}.bak"):
+            if not self.runtime.files.exists(path):
+                continue
+            try:
+                content = msgspec.convert(load_json(self.runtime.files.read(path)), dict[str, Any])
+                table = msgspec.convert(content.get(key), dict[str, Any] | None) or {}
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                problem = f"{path} cannot be read ({error})"
+                log.warning("%s; trying the one before", problem)
+                self._damaged.add(name)
+                continue
+            return list(table.items())
+        if problem:
+            raise ConfigError(f"{problem}; repair it, or move it and its .bak away to start without")
+        return []
+
+
+def _convert(row: Any, kind: Any, name: str) -> Any:
+    try:
+        return msgspec.convert(row, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name} holds {repr(row)[:200]}, which cannot be used ({error}); repair it") from None

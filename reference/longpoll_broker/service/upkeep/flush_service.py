@@ -1,0 +1,87 @@
+"""The flush thread: makes the log durable, saves the tables, indexes keys, and tries what failed before again.
+
+One thread that wakes twice a second; idle, it does next to nothing. Leaves out synchronous flushing, which happens
+before a send is answered (`service.group_commit`). Source: `FlushRealTimeService`, `FlushConsumeQueueService`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.service.upkeep.config_files import ConfigFiles
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_runtime import Event, Runtime, Thread
+from longpoll_runtime.faults import FAULTS, KeepGoing
+
+log = logging.getLogger(__name__)
+
+QUEUES_EVERY: Final = 20
+"""Consume queues and checkpoint are made durable once in this many rounds (10 s, as Java's thorough flush)."""
+
+INDEX_COUNT: Final = 256
+"""Messages indexed before it is asked whether the broker stops."""
+
+
+@define(slots=True, eq=False)
+class FlushService:
+    """One thread; every `period_ms` a round."""
+
+    runtime: Runtime
+    store: MessageStore
+    config_files: ConfigFiles
+    period_ms: int
+    each_round: Mapping[str, Callable[[], None]]
+    """More to do in a round, by what it is about; one that raises costs the others nothing."""
+    _stop: Event = field(init=False)
+    _thread: Thread | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._stop = self.runtime.event()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = self.runtime.spawn("flusher", self._run)
+
+    def stop(self) -> None:
+        """End the thread and save once more."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._save()
+
+    def _run(self) -> None:
+        rounds = 0
+        flushed_queues_end = self.store.log_end
+        while not self._stop.wait(self.period_ms / 1000):
+            rounds += 1
+            for what, do in self.each_round.items():
+                with KeepGoing(log, f"{what}: this round was cut short; trying again"):
+                    do()
+            self._save()
+            with KeepGoing(log, "the store could not be made durable; trying again"):
+                if self.store.flushed_end < self.store.log_end:
+                    self.store.flush()
+                if rounds % QUEUES_EVERY == 0 and flushed_queues_end != self.store.log_end:
+                    flushed_queues_end = self.store.log_end
+                    self.store.flush_queues()
+            self._index()
+
+    def _index(self) -> None:
+        """Index what has become visible; queries by key find it from now on without waiting."""
+        with KeepGoing(log, "messages could not be indexed; trying again"):
+            while not self.store.index(INDEX_COUNT) and not self._stop.is_set():
+                pass
+
+    def _save(self) -> None:
+        try:
+            self.config_files.save()
+        except FAULTS:
+            log.exception("config files could not be saved; trying again")
+            self.config_files.topics.changed = True
+            self.config_files.groups.changed = True
+            self.config_files.offsets.changed = True
+            self.config_files.delays.changed = True

@@ -1,0 +1,130 @@
+"""Delivers delayed messages when they are due: one thread over the queues of the schedule topic, one queue a level.
+
+A unit of such a queue carries in place of its tags code when the message is due. How far each level has been delivered
+stands in `config/delayOffset.json`, saved twice a second: what was delivered after the last save is delivered again
+after a crash, as in RocketMQ. Leaves out where a delayed message is put (`service.append`).
+
+Source: `ScheduleMessageService.java` 4.9.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.service.send.append import HALF_TOPIC, Appender, brought_back
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import DELAY_LEVELS_MS, SCHEDULE_TOPIC
+from longpoll_protocol.properties import FORM_4_9, PropertiesForm
+from longpoll_runtime import Event, Runtime, Thread
+from longpoll_runtime.faults import FAULTS
+
+log = logging.getLogger(__name__)
+
+POLL_MS: Final = 100
+"""`DELAY_FOR_A_WHILE`: how often the levels are looked at; no level is shorter than ten of these."""
+BATCH: Final = 256
+"""Messages of one level delivered before the others have their turn and all become visible."""
+
+
+@define(slots=True, eq=False)
+class DelayOffsets:
+    """The queue offset that each level delivers next; one thread writes. `changed` as in `core.topics`."""
+
+    by_level: dict[int, int] = field(factory=dict)
+    changed: bool = field(default=False, init=False)
+
+    def put(self, level: int, offset: int) -> None:
+        """Note how far a level has come."""
+        self.by_level[level] = offset
+        self.changed = True
+
+
+@define(slots=True, eq=False)
+class ScheduleService:
+    """The schedule; `start` runs it on a thread of its own, and `run` is one round of it."""
+
+    runtime: Runtime
+    store: MessageStore
+    appender: Appender
+    offsets: DelayOffsets
+    appended: Callable[[], None]
+    """Called after a round that appended something: it must become visible."""
+    form: PropertiesForm = FORM_4_9
+    _stop: Event = field(init=False)
+    _thread: Thread | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._stop = self.runtime.event()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = self.runtime.spawn("schedule", self._poll)
+
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _poll(self) -> None:
+        wait_ms = 0
+        while not self._stop.wait(wait_ms / 1000):
+            try:
+                wait_ms = self.run()
+            except FAULTS:
+                log.exception("delayed messages could not be delivered; trying again")
+                wait_ms = POLL_MS
+
+    def run(self) -> int:
+        """Deliver what is due; milliseconds until there may be more to do. Raises OSError."""
+        wait_ms = POLL_MS
+        try:
+            for level in range(1, len(DELAY_LEVELS_MS) + 1):
+                wait_ms = min(wait_ms, self._run_level(level))
+        finally:
+            self.appended()
+        return wait_ms
+
+    def _run_level(self, level: int) -> int:
+        """Deliver what one level has due; milliseconds until its next message is, or the poll's."""
+        store, queue_id = self.store, level - 1
+        end = store.visible_end(SCHEDULE_TOPIC, queue_id)
+        known = self.offsets.by_level.get(level, 0)
+        # A store that lost its oldest files, or its newest ones in a crash.
+        offset = min(max(known, store.visible_start(SCHEDULE_TOPIC, queue_id)), end)
+        for _ in range(BATCH):
+            unit = store.unit(SCHEDULE_TOPIC, queue_id, offset) if offset < end else None
+            if unit is None:
+                return POLL_MS
+            physical_offset, _size, due_ms = unit
+            now_ms = self.runtime.unix_ms()
+            # A clock that was set back must not make anybody wait longer than the level says.
+            left_ms = due_ms - now_ms
+            if 0 < left_ms <= DELAY_LEVELS_MS[queue_id]:
+                return min(left_ms, POLL_MS)
+            self._deliver(physical_offset)
+            offset += 1
+            self.offsets.put(level, offset)
+        return 0
+
+    def _deliver(self, physical_offset: int) -> None:
+        try:
+            record = self.store.read_record(physical_offset)
+            found = brought_back(record, self.form) if record is not None else None
+            if found is None or found[0].topic == HALF_TOPIC:
+                log.error("the delayed message at %d of the log has no topic to go to and is dropped", physical_offset)
+                return
+            self.appender.append(*found)
+        except MessageRefusedError as error:
+            log.error("the delayed message at %d of the log cannot be delivered: %s", physical_offset, error)  # noqa: TRY400 - no fault of ours
+        except (OSError, MemoryError):
+            # It may go well the next time.
+            raise
+        except FAULTS:
+            # It would go wrong every time, and keep back all that its level has behind it.
+            log.exception("the delayed message at %d of the log cannot be delivered and is dropped", physical_offset)

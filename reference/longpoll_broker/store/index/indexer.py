@@ -1,0 +1,172 @@
+"""Keeps the index up to the log, and answers queries by key (`DefaultMessageStore.queryMessage` 4.9).
+
+Leaves out when the cursor moves: the flush thread calls `build`, and every query does so first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from longpoll_broker.store.index.index import Index, keys_of
+from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.messages import QueryResult
+from longpoll_protocol.log_record import BLANK_SIZE_MIN, MAGIC_BLANK, SIZE_AND_MAGIC, Record, keyed_part
+from longpoll_runtime import Lock
+
+QUERY_COUNT_MAX: Final = 64
+"""`maxMsgsNumBatch`: most messages that one query finds."""
+CATCH_UP_COUNT_MAX: Final = 20_000
+"""Most records that a query indexes before it looks: 0.2 s at worst; the flush thread does the rest."""
+STRETCH_SIZE: Final = 16 * 1024
+"""Bytes of the log looked at for keys at once: some microseconds."""
+PASS_SIZE: Final = 64 * 1024 * 1024
+"""Most bytes passed over, or not, before the caller hears of it: some milliseconds."""
+RECORD_WORTH: Final = 4 * 1024
+"""Bytes that are looked at in the time of one record."""
+_KEY: Final = b"KEY"
+"""In the name of both properties that hold keys, so a record without it need not be decoded."""
+
+
+class Indexer:
+    """The index and its cursor. Invariant: every record before `cursor` is indexed, or no longer in the log."""
+
+    __slots__ = ("_index", "_lock", "_log", "cursor")
+
+    def __init__(self, log: CommitLog, index: Index, lock: Lock) -> None:
+        self._log = log
+        self._index = index
+        self._lock = lock
+        self.cursor = 0
+
+    def recover(self, *, crashed: bool, durable_ms: int) -> None:
+        """Keep of the index what is sure and go on after it; the log stands at its end already. Raises OSError."""
+        index, log = self._index, self._log
+        if crashed or index.end_offset >= log.end:
+            index.forget_unsure(durable_ms, log.end)
+        # The last message is looked at again: some of its keys may be missing.
+        self.cursor = max(index.go_on(), log.start)
+
+    def build(self, end: int, count_max: int) -> bool:
+        """Index about `count_max` records before `end`; whether that was all. Raises OSError, and can be repeated.
+
+        `end` is behind a whole record, or a blank.
+        """
+        with self._lock:
+            count = 0
+            while count < count_max and self.cursor < end:
+                self.cursor = max(self.cursor, self._log.start)
+                count += self._pass_keyless(end) or self._pass_one()
+            return self.cursor >= end
+
+    def _pass_keyless(self, end: int) -> int:
+        """Pass over records in which nothing looks like a key, with a few looks at all their bytes.
+
+        Returns how many records that counts for; 0, and nothing is passed, when the first record has to be looked at.
+        """
+        segment = self._log.segments.find(self.cursor)
+        if segment is None:
+            return 0
+        position = self.cursor - segment.start
+        size: int
+        size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, position)
+        if magic == MAGIC_BLANK or _KEY in bytes(segment.view[position : position + size]):
+            return 0
+        border = min(end - segment.start, segment.size)
+        stop = min(border, position + PASS_SIZE)
+        key_at = _find_key(segment.view, position + size, stop)
+        if key_at < 0 and stop == border:
+            # A record or a file ends here, so nobody needs to know where the others did.
+            self.cursor = segment.start + border
+            return 1 + (border - position) // RECORD_WORTH
+        passed, count = _whole_records(segment.view, position, stop if key_at < 0 else key_at)
+        self.cursor = segment.start + passed
+        return count
+
+    def _pass_one(self) -> int:
+        """Index the record at the cursor, and pass it; 1, for it counts for one."""
+        cursor = self.cursor
+        segment = self._log.segments.find(cursor)
+        if segment is None:
+            # Removed since we looked where the log starts.
+            self.cursor = self._log.start
+            return 1
+        size: int
+        size, magic = SIZE_AND_MAGIC.unpack_from(segment.view, cursor - segment.start)
+        if magic == MAGIC_BLANK:
+            self.cursor = segment.stop
+            return 1
+        assert size > 0
+        position = cursor - segment.start
+        part = keyed_part(bytes(segment.view[position : position + size]))
+        if part is None:
+            record = self._log.read(cursor)
+            if isinstance(record, Record):
+                part = record.sys_flag, record.store_ms, record.topic, record.properties
+        if part is not None:
+            sys_flag, store_ms, topic, properties = part
+            self._index.put(cursor, topic, keys_of(sys_flag, properties), store_ms)
+        self.cursor = cursor + size
+        return 1
+
+    def query(self, topic: str, key: str, count_max: int, stored_ms: tuple[int, int], log_end: int) -> QueryResult:
+        """The newest messages with a key of that topic, stored from the first to the second time."""
+        # Without room for the index what it has is still an answer; the flush thread tells and tries again.
+        with contextlib.suppress(OSError):
+            self.build(log_end, CATCH_UP_COUNT_MAX)
+        index, log = self._index, self._log
+        offsets = index.find(topic, key, min(count_max, QUERY_COUNT_MAX), *stored_ms)
+        if not offsets:
+            return QueryResult([], 0, 0)
+        # As in Java an answer says how far the index is once something was found there, be it gone from the log. That
+        # Java then asks twice more for older ones changes nothing: what it asks with is the time of a message it lacks.
+        records: list[memoryview] = []
+        for physical_offset in offsets:
+            found = log.read(physical_offset)
+            view = log.slice(physical_offset, found.size) if isinstance(found, Record) else None
+            if view is not None:
+                records.append(view)
+        return QueryResult(records, index.end_ms, index.end_offset)
+
+    def remove_before(self, log_start: int) -> None:
+        """Remove files that speak only of records that are gone; raises OSError."""
+        with self._lock:
+            self._index.remove_before(log_start)
+
+    @property
+    def flushed_ms(self) -> int:
+        """Store timestamp of the last entry of the newest full file that is durable (`indexMsgTimestamp`)."""
+        return self._index.flushed_ms
+
+    def flush(self) -> None:
+        """Make the index durable; raises OSError."""
+        with self._lock:
+            self._index.flush()
+
+    def close(self) -> None:
+        """Unmap the files."""
+        self._index.close()
+
+
+def _find_key(view: memoryview, start: int, stop: int) -> int:
+    """Where in `view[start:stop]` the first thing like a key begins; -1 when there is none."""
+    for at in range(start, stop, STRETCH_SIZE):
+        # A little of the next stretch too, for what lies across the border.
+        found = bytes(view[at : min(at + STRETCH_SIZE + len(_KEY) - 1, stop)]).find(_KEY)
+        if found >= 0:
+            return at + found
+    return -1
+
+
+def _whole_records(view: memoryview, start: int, stop: int) -> tuple[int, int]:
+    """(where the last record of `view[start:stop]` ends that lies there whole, how many they are)."""
+    at = start
+    count = 0
+    while at + BLANK_SIZE_MIN <= stop:
+        size, magic = SIZE_AND_MAGIC.unpack_from(view, at)
+        if magic == MAGIC_BLANK or at + size > stop:
+            break
+        assert size > 0
+        at += size
+        count += 1
+    return at, count

@@ -1,0 +1,222 @@
+"""One queue of a topic: a row of 20-byte units that point into the commit log (`ConsumeQueue.java` 4.9).
+
+    Offset  Size  What (big-endian, signed)
+    0       8     physical offset of the record in the commit log
+    8       4     size of the record, bytes; above 0 in every unit that is written
+    12      8     tags code: the hash of the TAGS property, or when a delayed message is due; or an address in the
+                  extended queue, where there is one
+
+Unit n of the queue stands at byte 20 n of its files, so the message at a queue offset is found without a search. A
+queue whose first message does not have offset 0 (its older ones were deleted with the log) begins with pre-blank
+units {0, 7FFFFFFF, 0}. Leaves out what the extended units hold (`consume_queue_ext`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from longpoll_broker.store.messages import Arrival
+from longpoll_broker.store.queues.consume_queue_ext import ConsumeQueueExt, is_address
+from longpoll_broker.store.segment import Segment, SegmentList
+
+UNIT: Final = struct.Struct(">qiq")
+UNIT_SIZE: Final = 20
+PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
+
+
+class ConsumeQueue:
+    """One mapped queue. Invariant: units [0, offset_end) that are still on disk are written; `offset_end` moves after.
+
+    `offset_end` is the visible end (`getMaxOffsetInQueue`), `offset_min` the least offset whose record the log may
+    still hold. One dispatcher writes; any thread reads. `offset_next` is what the next appended message gets; it runs
+    ahead of `offset_end` and changes under the append lock.
+    """
+
+    __slots__ = (
+        "_segment",
+        "_segment_offset",
+        "extended",
+        "flushed_offset",
+        "offset_end",
+        "offset_min",
+        "offset_next",
+        "physical_end",
+        "queue_id",
+        "segments",
+        "topic",
+    )
+
+    def __init__(
+        self, segments: SegmentList, topic: str, queue_id: int, extended: ConsumeQueueExt | None = None
+    ) -> None:
+        """Over the files that are there; `offset_end` is the last one's end until `recovery` has found the true one."""
+        assert segments.size % UNIT_SIZE == 0
+        self.topic = topic
+        self.queue_id = queue_id
+        self.segments = segments
+        self.extended = extended
+        loaded = self.segments.segments
+        self.offset_end = loaded[-1].stop // UNIT_SIZE if loaded else 0
+        self.offset_min = 0
+        self.offset_next = self.offset_end
+        self.physical_end = -1
+        self.flushed_offset = self.offset_end
+        self._segment: Segment | None = None
+        self._segment_offset = 0
+
+    def put(self, arrival: Arrival) -> bool:
+        """Write the unit of a message and show it; false when it is there already.
+
+        A gap before it is filled with pre-blank units. Raises OSError when the disk is full; nothing is then shown.
+        """
+        offset = arrival.offset_end - 1
+        if offset != self.offset_end:
+            if offset < self.offset_end:
+                return False
+            self._fill_gap(offset)
+        segment = self._segment
+        position = (offset - self._segment_offset) * UNIT_SIZE
+        if segment is None or position >= segment.size:
+            segment = self._segment_for(offset)
+            position = (offset - self._segment_offset) * UNIT_SIZE
+        if position + UNIT_SIZE > segment.reserved_end:
+            segment.reserve(position, position + UNIT_SIZE)
+        physical_offset, size, tags_code = arrival.physical_offset, arrival.size, arrival.tags_code
+        if self.extended is not None:
+            tags_code = self.extended.put(tags_code, arrival.store_ms)
+        UNIT.pack_into(segment.view, position, physical_offset, size, tags_code)
+        self.physical_end = physical_offset + size
+        # Last: from here on readers see the unit.
+        self.offset_end = offset + 1
+        return True
+
+    def _segment_for(self, offset: int) -> Segment:
+        byte = offset * UNIT_SIZE
+        segment = self.segments.find(byte)
+        if segment is None:
+            segment = self.segments.append(byte - byte % self.segments.size)
+        self._segment = segment
+        self._segment_offset = segment.start // UNIT_SIZE
+        return segment
+
+    def _fill_gap(self, offset: int) -> None:
+        """Write pre-blank units up to `offset` (`ConsumeQueue.fillPreBlank`)."""
+        first = not self.segments.segments
+        start = self.offset_end
+        if first:
+            # The file that holds the offset is the queue's first; what lies before that file is not there at all.
+            start = self._segment_for(offset).start // UNIT_SIZE
+        while start < offset:
+            segment = self._segment_for(start)
+            position = start * UNIT_SIZE - segment.start
+            count = min(offset - start, (segment.size - position) // UNIT_SIZE)
+            segment.reserve(position, position + count * UNIT_SIZE)
+            segment.view[position : position + count * UNIT_SIZE] = PRE_BLANK * count
+            start += count
+        if first:
+            self.offset_min = offset
+        self.offset_end = offset
+
+    def units_from(self, offset: int) -> memoryview | None:
+        """The written units from `offset` to the end of its file (`getIndexBuffer`); None when its file is gone."""
+        end = self.offset_end
+        segment = self.segments.find(offset * UNIT_SIZE)
+        if segment is None or not self.offset_min <= offset < end:
+            return None
+        stop = min(segment.stop, end * UNIT_SIZE)
+        return segment.view[offset * UNIT_SIZE - segment.start : stop - segment.start]
+
+    def unit(self, offset: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code) at a queue offset; None when there is none."""
+        units = self.units_from(offset)
+        return UNIT.unpack_from(units, 0) if units is not None else None
+
+    def first_unit(self) -> tuple[int, int, int] | None:
+        """The first unit of the oldest file that points to a record, written or not yet looked at; None without one."""
+        for segment in self.segments.segments:
+            for unit in UNIT.iter_unpack(segment.view):
+                if unit[1] <= 0:
+                    return None
+                if unit[1] != PRE_BLANK_SIZE:
+                    return unit
+        return None
+
+    def next_file_offset(self, offset: int) -> int:
+        """The first queue offset of the file after the one that holds, or would hold, `offset` (`rollNextFile`)."""
+        count = self.segments.size // UNIT_SIZE
+        return offset + count - offset % count
+
+    def correct_min(self, log_start: int) -> None:
+        """Move `offset_min` to the first unit whose record the log still has (`correctMinOffset`).
+
+        As in Java only the oldest file is searched, and the minimum stays where it is when nothing is found there.
+        """
+        segments = self.segments.segments
+        if not segments:
+            return
+        first = segments[0]
+        count = min(first.size, self.offset_end * UNIT_SIZE - first.start) // UNIT_SIZE
+        for index in range(count):
+            if UNIT.unpack_from(first.view, index * UNIT_SIZE)[0] >= log_start:
+                self.offset_min = first.start // UNIT_SIZE + index
+                return
+
+    def remove_before(self, log_start: int) -> None:
+        """Remove the oldest files whose records the log lost, never the newest, and move the minimum. Raises OSError.
+
+        As `ConsumeQueue.deleteExpiredFile`, which looks at each file's last unit.
+        """
+        gone = 0
+        for segment in self.segments.segments[:-1]:
+            if UNIT.unpack_from(segment.view, segment.size - UNIT_SIZE)[0] >= log_start:
+                break
+            gone += 1
+        if gone:
+            self.segments.remove(gone)
+        self.correct_min(log_start)
+        unit = self.unit(self.offset_min)
+        if self.extended is not None and unit is not None and is_address(unit[2]):
+            self.extended.remove_before(unit[2])
+
+    def tags_code(self, unit: tuple[int, int, int]) -> int | None:
+        """The tags code that a unit says or leads to; None when it leads nowhere."""
+        if not is_address(unit[2]):
+            return unit[2]
+        return self.extended.tags_code(unit[2]) if self.extended is not None else None
+
+    def stand_at(self, offset: int, physical_end: int) -> None:
+        """Go on writing at `offset`: recovery found that the units before it are good; the rest is forgotten."""
+        self.segments.truncate(offset * UNIT_SIZE)
+        self.offset_end = self.offset_next = offset
+        self.physical_end = physical_end
+        self.flushed_offset = min(self.flushed_offset, offset)
+        self._segment = None
+        if self.extended is not None:
+            self.extended.stand_after(self._last_address())
+
+    def _last_address(self) -> int | None:
+        """The newest unit's address in the extended queue; older ones are asked when that has none."""
+        for segment in reversed(self.segments.segments):
+            for offset in range(min(segment.stop, self.offset_end * UNIT_SIZE) // UNIT_SIZE - 1, -1, -1):
+                position = offset * UNIT_SIZE - segment.start
+                if position < 0:
+                    break
+                tags_code: int = UNIT.unpack_from(segment.view, position)[2]
+                if is_address(tags_code):
+                    return tags_code
+        return None
+
+    def segment_lists(self) -> list[SegmentList]:
+        """Its files, and those of the extended queue if there is one."""
+        return [self.segments] if self.extended is None else [self.segments, self.extended.segments]
+
+    def flush(self) -> None:
+        """Make every unit written so far durable."""
+        end = self.offset_end
+        if self.extended is not None:
+            self.extended.flush()
+        if self.flushed_offset < end:
+            self.segments.flush(self.flushed_offset * UNIT_SIZE, end * UNIT_SIZE)
+            self.flushed_offset = end

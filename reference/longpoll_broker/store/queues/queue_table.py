@@ -1,0 +1,94 @@
+"""The consume queues of a store by topic and id: found in the directory on opening, made with their first message.
+
+Leaves out locks (the facade's) and what a queue holds (`consume_queue`).
+
+Source: `DefaultMessageStore.consumeQueueTable`.
+"""
+
+from __future__ import annotations
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+from longpoll_broker.store.queues.consume_queue_ext import ConsumeQueueExt
+from longpoll_broker.store.segment import SegmentList
+from longpoll_runtime import Files
+
+
+class Topic:
+    """A topic that has been written or found: its bytes as a record carries them, and its queues."""
+
+    __slots__ = ("part", "queues")
+
+    def __init__(self, name: str) -> None:
+        encoded = name.encode()
+        self.part = bytes((len(encoded),)) + encoded
+        self.queues: dict[int, ConsumeQueue] = {}
+
+
+class QueueTable:
+    """Invariant: a queue stands here once, and its directory is `consumequeue/TOPIC/QUEUE`.
+
+    Writers hold the owner's lock; readers need none.
+    """
+
+    __slots__ = ("_config", "_extended_root", "_files", "_lengthen", "_root", "topics")
+
+    def __init__(self, files: Files, directory: str, config: StoreConfig, *, lengthen: bool) -> None:
+        """An empty table; with `lengthen`, after a crash, a newest file that is too short is filled up."""
+        self._files = files
+        self._root = f"{directory}/consumequeue"
+        self._extended_root = f"{directory}/consumequeue_ext"
+        self._config = config
+        self._lengthen = lengthen
+        self.topics: dict[str, Topic] = {}
+
+    def load(self) -> None:
+        """Map every queue that has files; raises StoreUserError and OSError."""
+        for name in self._files.list(self._root):
+            for queue_name in self._files.list(f"{self._root}/{name}"):
+                if (
+                    queue_name.isascii()
+                    and queue_name.isdigit()
+                    and self._files.list(f"{self._root}/{name}/{queue_name}")
+                ):
+                    self.make(name, int(queue_name))
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, if it is known."""
+        known = self.topics.get(topic)
+        return known.queues.get(queue_id) if known is not None else None
+
+    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made if need be; its files come with its first unit."""
+        known = self.topics.get(topic)
+        if known is None:
+            known = self.topics[topic] = Topic(topic)
+        queue = known.queues.get(queue_id)
+        if queue is None:
+            name, config = f"{topic}/{queue_id}", self._config
+            extended = None
+            if config.extended_queues:
+                extended = ConsumeQueueExt(self._segments(f"{self._extended_root}/{name}", config.extended_file_size))
+            segments = self._segments(f"{self._root}/{name}", config.consume_queue_file_size)
+            queue = known.queues[queue_id] = ConsumeQueue(segments, topic, queue_id, extended)
+        return queue
+
+    def _segments(self, directory: str, file_size: int) -> SegmentList:
+        return SegmentList(self._files, directory, file_size, lengthen=self._lengthen)
+
+    def all(self) -> list[ConsumeQueue]:
+        """Every queue."""
+        return [queue for topic in list(self.topics.values()) for queue in list(topic.queues.values())]
+
+    def forget(self, topic: str) -> list[ConsumeQueue]:
+        """Take a topic out; its queues, whose files are still there."""
+        known = self.topics.pop(topic, None)
+        return list(known.queues.values()) if known is not None else []
+
+    def remove_files(self, queues: list[ConsumeQueue]) -> None:
+        """Remove the files of queues for good: no power cut brings their names back. Raises OSError."""
+        for queue in queues:
+            for segments in queue.segment_lists():
+                if segments.segments:
+                    segments.remove()
+                    self._files.sync_directory(segments.directory)
