@@ -1,6 +1,6 @@
 """What a broker does before it serves: it opens its listeners and accounts, and knows what its store has queues of.
 
-Leaves out opening the store (`store.message_store`) and what listens (`service.broker`).
+Leaves out opening the store (`store.message_store`) and what listens (`broker`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who a client is, for a broker with access control: every request is signed with a secret that both know.
 
-Leaves out the broker's side, which checks the same bytes (`core.access`).
+Leaves out the broker's side, which checks the same bytes (`core.tables.access`).
 
 Source: `AclClientRPCHook.java`, `AclUtils.combineRequestContent`, `AclSigner.java`.
 """

@@ -1,6 +1,6 @@
 """What a signed request carries: the values of its fields in the order of their names, and its body, under HMAC-SHA1.
 
-Leaves out accounts and permissions (`core.access`) and where the secret comes from.
+Leaves out accounts and permissions (`core.tables.access`) and where the secret comes from.
 
 Source: `AclUtils.combineRequestContent`, `AclSigner.calSignature`, `SessionCredentials.java` of 4.9.7.
 """

@@ -4,7 +4,8 @@ A `Walk` is made for every arrival (or bucket of a scan) that may concern somebo
 the shard's lock held; `each` without it. What a policy changes is here and nowhere else: taking by clone-and-clear or
 in place, and what becomes of the list when a filter raises. A passed deadline wakes as well as an arrival.
 
-Leaves out threads and the executor (`service.hold_service`). Source: `PullRequestHoldService.notifyMessageArriving`.
+Leaves out threads and the executor (`service.pull.hold_service`). Source:
+`PullRequestHoldService.notifyMessageArriving`.
 """
 
 from __future__ import annotations

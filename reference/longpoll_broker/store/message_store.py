@@ -409,7 +409,7 @@ class MessageStore:
     def remove_expired(self) -> int:
         """Remove the log's oldest files that have expired, and what queues and index say of them; how many files went.
 
-        What that is `store.retention` says. Raises OSError.
+        What that is `store.log.retention` says. Raises OSError.
         """
         files, log = self._runtime.files, self._log
         needed_from = min(self._dispatcher.cursor, log.flushed_end)

@@ -3,7 +3,7 @@
 Any offset is stored, also a lower one or one of an unknown queue, as RocketMQ 4.9 does; limits bound the memory. With
 light queues a group named `%LMQ%...` has one offset a topic, whatever queue it names (`LmqConsumerOffsetManager.java`).
 May be shared between threads with a lock as `guard`; reading needs none. Leaves out persistence
-(`service.config_files`). Source: `ConsumerOffsetManager.java`.
+(`service.upkeep.config_files`). Source: `ConsumerOffsetManager.java`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUEUE_COUNT_MAX: Final = 4096
 
 @define(slots=True, eq=False)
 class Offsets:
-    """Committed offsets by topic and group, then by queue; `changed` is set after every change, as in `core.topics`."""
+    """Committed offsets by topic and group, then by queue; `changed` is set after every change, as in `topics`."""
 
     by_pair: dict[str, dict[int, int]] = field(factory=dict)
     guard: AbstractContextManager[Any] = field(factory=nullcontext)

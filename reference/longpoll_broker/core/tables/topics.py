@@ -1,7 +1,7 @@
 """Topics and consumer groups as a broker knows them: names, permissions, queue counts, and making them on demand.
 
-Leaves out persistence (`service.config_files`). A table may be shared between threads: every change is one assignment
-to a dict, and two threads that make the same topic make equal ones.
+Leaves out persistence (`service.upkeep.config_files`). A table may be shared between threads: every change is one
+assignment to a dict, and two threads that make the same topic make equal ones.
 
 Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `SubscriptionGroupManager.java`.
 """

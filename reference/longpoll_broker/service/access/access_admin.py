@@ -2,7 +2,7 @@
 
 Answers are 4.9.7's, with its codes for what cannot be done (`AccountsResponseCode`); nothing is changed then. Stricter
 than 4.9.7, which takes accounts that its own permissions then cannot be read from, and lets every right signature do
-this: here it needs an administrator's (`core.access.ADMIN_CODES`), for 54 tells all secrets.
+this: here it needs an administrator's (`core.tables.access.ADMIN_CODES`), for 54 tells all secrets.
 Leaves out changing several files: there is one.
 
 Source: `AdminBrokerProcessor.updateAndCreateAccessConfig` and its neighbours, `Permission.checkResourcePerms` of 4.9.7.

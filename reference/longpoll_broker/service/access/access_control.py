@@ -1,7 +1,7 @@
 """Lets requests in or refuses them by the accounts in a `plain_acl.yml`, which is read again when it changes.
 
 A new file that cannot be used is told of once and the accounts before it stay. Leaves out the decision itself
-(`core.access`).
+(`core.tables.access`).
 
 Source: `PlainAccessValidator.parse`, `PlainPermissionManager.load` and `watch` of 4.9.7.
 """

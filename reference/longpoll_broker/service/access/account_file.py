@@ -2,7 +2,7 @@
 
 What is not changed keeps its value to the letter: 0123 stays 0123, where Java would make 83 of it. As in Java comments
 and blank lines go, a changed account moves to the end, and `dataVersion` counts the changes. Text in, text out; leaves
-out the file on disk, and whether its accounts can be used (`service.access_control`).
+out the file on disk, and whether its accounts can be used (`service.access.access_control`).
 
 Source: `PlainPermissionManager.updateAccessConfig`, `createAclAccessConfigMap`, `deleteAccessConfig`,
 `updateGlobalWhiteAddrsConfig`, `updateAclConfigFileVersion` and `AclUtils.writeDataObject` of 4.9.7.

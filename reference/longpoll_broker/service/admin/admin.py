@@ -2,7 +2,7 @@
 
 Codes 14, 15, 17, 29 to 33, 200, 201, 207, 215.
 Deleting a topic makes it unknown and removes its queues; its messages stay in the log as in RocketMQ. Leaves out
-queries by key (`service.query_service`).
+queries by key (`service.admin.query_service`).
 
 Source: `ConsumerManageProcessor.java`, `AdminBrokerProcessor.java`, `QueryMessageProcessor.java` 4.9; answers as seen
 on 4.9.7.

@@ -1,6 +1,6 @@
 """Serves 41 and 42: a consumer of an orderly group asks for queues to itself.
 
-Leaves out the locks themselves (`core.queue_locks`). Neither topic nor queue is checked, as on 4.9.7.
+Leaves out the locks themselves (`core.tables.queue_locks`). Neither topic nor queue is checked, as on 4.9.7.
 Source: `AdminBrokerProcessor.lockBatchMQ`, `unlockBatchMQ`.
 """
 

@@ -1,7 +1,7 @@
 """Serves 12: messages by their key.
 
 A key of equal hash finds the same messages, and whoever asks compares, as in RocketMQ. Leaves out the index itself
-(`store.index`) and 33, the message at a physical offset (`service.admin`).
+(`store.index.index`) and 33, the message at a physical offset (`service.admin.admin`).
 
 Source: `QueryMessageProcessor.java` 4.9.
 """

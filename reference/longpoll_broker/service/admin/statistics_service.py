@@ -1,6 +1,6 @@
 """Serves 315: what a statistic says of the last minute, hour and day.
 
-Leaves out counting (`core.statistics`). Source: `AdminBrokerProcessor.viewBrokerStatsData`.
+Leaves out counting (`core.tables.statistics`). Source: `AdminBrokerProcessor.viewBrokerStatsData`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One connection's two ends, and the outbox by which any thread writes to it.
 
 Rules: only the loop that owns a channel reads and closes it; whoever holds the channel's lock writes; nothing blocks.
-Leaves out the loop (`service.transport`) and what commands mean.
+Leaves out the loop (`service.io.transport`) and what commands mean.
 """
 
 from __future__ import annotations

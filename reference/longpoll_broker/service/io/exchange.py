@@ -1,7 +1,7 @@
 """How a processor is called and how it answers.
 
 A processor takes (channel, command, outbox) and returns the buffers of its reply, or None when it has none yet (a held
-pull). Leaves out which processor serves which code (`service.broker`).
+pull). Leaves out which processor serves which code (`broker`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ rest of what came from it is served in the next pass.
 
 Whatever serving a connection raises costs that connection, and nobody else anything: the loop goes on.
 
-Leaves out a connection's own state and writing (`service.channel`) and what commands mean.
+Leaves out a connection's own state and writing (`service.io.channel`) and what commands mean.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class IoLoop:
             channel.flush()
             self._close(channel, f"it sent what cannot be read: {error}")
         except FAULTS:
-            # Requests are answered for what they raise (`service.exchange`): this came beside one.
+            # Requests are answered for what they raise (`service.io.exchange`): this came beside one.
             log.exception("what %s sent cannot be served", channel)
             channel.flush()
             self._close(channel, CANNOT_BE_SERVED)

@@ -3,7 +3,7 @@
 Under `notify=at_append` whoever appended calls `run` before its answers leave. Under `notify=dispatcher_poll` one
 thread polls every millisecond, as `ReputMessageService` does: a wake waits half of that on average.
 
-Leaves out the cursor (`store.dispatch`) and the walk through a bucket (`service.hold_service`).
+Leaves out the cursor (`store.dispatch`) and the walk through a bucket (`service.pull.hold_service`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Serves pulls: decodes one, decides it, and answers or holds it; runs it again when it was woken or is late.
 
-Leaves out the decision itself (`core.pull`), the hold table (`service.hold_service`) and threads.
+Leaves out the decision itself (`core.pull`), the hold table (`service.pull.hold_service`) and threads.
 
 Source: `PullMessageProcessor.java`, `PullRequestHoldService.java` 4.9.
 """

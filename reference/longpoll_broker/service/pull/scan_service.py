@@ -1,6 +1,6 @@
 """The scanner: goes through the whole hold table once a period (`PullRequestHoldService.run`).
 
-Only policies with `expiry=scan` have one. Leaves out the walk itself (`service.hold_service`).
+Only policies with `expiry=scan` have one. Leaves out the walk itself (`service.pull.hold_service`).
 """
 
 from __future__ import annotations

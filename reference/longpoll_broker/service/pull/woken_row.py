@@ -1,6 +1,6 @@
 """What the pulls of one queue that a message wakes have in common: one answer, but for their opaques.
 
-Leaves out who finds out whether they still have it, and who writes it (`service.pull_service`).
+Leaves out who finds out whether they still have it, and who writes it (`service.pull.pull_service`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Puts messages into the store for everybody who has some: producers, the schedule, send-backs, ended transactions.
 
 Also turns a delayed message into one of the schedule topic, and back. Leaves out making messages visible
-(`service.dispatch_service`) and when a delayed one is due (`service.schedule_service`).
+(`service.pull.dispatch_service`) and when a delayed one is due (`service.upkeep.schedule_service`).
 
 Sources: `CommitLog.asyncPutMessage`, `ScheduleMessageService.messageTimeup` 4.9.
 """

@@ -1,7 +1,7 @@
 """Which further queues a message may name in its property `INNER_MULTI_DISPATCH`.
 
-Leaves out listing the message there (`store.inner_queues`). Messages of retry topics, delayed and prepared ones name no
-further queue.
+Leaves out listing the message there (`store.queues.inner_queues`). Messages of retry topics, delayed and prepared ones
+name no further queue.
 
 Source: `MultiDispatch.java`, `LmqConsumeQueue` limits of `DefaultMessageStore.java` 4.9.
 """

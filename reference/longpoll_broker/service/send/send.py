@@ -1,7 +1,7 @@
 """Serves sends: 10, 310 and 320, one pass from received bytes to the log.
 
 A delayed message goes to the schedule topic, a prepared one to the half topic, one tried too often to the dead letters.
-Leaves out making messages visible (`service.dispatch_service`).
+Leaves out making messages visible (`service.pull.dispatch_service`).
 
 Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order.
 """

@@ -1,6 +1,7 @@
 """Serves 36: a consumer could not use a message and wants its group to get it again later, or among the dead letters.
 
-Leaves out the waiting (`service.schedule_service`). Source: `AbstractSendMessageProcessor.consumerSendMsgBack` 4.9.
+Leaves out the waiting (`service.upkeep.schedule_service`). Source: `AbstractSendMessageProcessor.consumerSendMsgBack`
+4.9.
 """
 
 from __future__ import annotations

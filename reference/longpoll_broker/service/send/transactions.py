@@ -2,7 +2,7 @@
 
 A prepared message waits in the half topic. Its end is written to the op topic, whose body names the half message's
 queue offset, so that a Java broker that opens the store knows which are ended. Leaves out asking producers about
-transactions that they never ended (`service.transaction_check`).
+transactions that they never ended (`service.send.transaction_check`).
 
 Source: `EndTransactionProcessor.java`, `TransactionalMessageBridge.java` 4.9.
 """

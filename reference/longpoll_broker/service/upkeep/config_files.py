@@ -3,8 +3,9 @@
 With light queues all offsets are in `lmqConsumerOffset.json`, those of light groups as one number each, and
 `consumerOffset.json` is only looked at as long as there is no such file; RocketMQ begins without any offset then.
 
-Leaves out when they are saved (`service.flush_service`). Source: `ConfigManager.java`, `TopicConfigManager.java`,
-`SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`, `LmqConsumerOffsetManager.java`.
+Leaves out when they are saved (`service.upkeep.flush_service`). Source: `ConfigManager.java`,
+`TopicConfigManager.java`, `SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`,
+`LmqConsumerOffsetManager.java`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Has expired files removed, every ten seconds from a minute after the start on (`cleanFilesPeriodically`).
 
-The flush thread calls it. Leaves out which files these are (`store.retention`).
+The flush thread calls it. Leaves out which files these are (`store.log.retention`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A unit of such a queue carries in place of its tags code when the message is due. How far each level has been delivered
 stands in `config/delayOffset.json`, saved twice a second: what was delivered after the last save is delivered again
-after a crash, as in RocketMQ. Leaves out where a delayed message is put (`service.append`).
+after a crash, as in RocketMQ. Leaves out where a delayed message is put (`service.send.append`).
 
 Source: `ScheduleMessageService.java` 4.9.
 """
@@ -33,7 +33,7 @@ BATCH: Final = 256
 
 @define(slots=True, eq=False)
 class DelayOffsets:
-    """The queue offset that each level delivers next; one thread writes. `changed` as in `core.topics`."""
+    """The queue offset that each level delivers next; one thread writes. `changed` as in `core.tables.topics`."""
 
     by_level: dict[int, int] = field(factory=dict)
     changed: bool = field(default=False, init=False)
