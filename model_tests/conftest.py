@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from longpoll_runtime import threads
 
 if TYPE_CHECKING:
-    from longpoll_judge.spark import SparkEngine
+    from longpoll_judge.run.spark.engine import SparkEngine
 
 settings.register_profile(
     "quick",
@@ -106,7 +106,7 @@ def _threads_that_die_fail_their_test() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark_engine() -> Iterator[SparkEngine]:
     """The one Spark session; tests that use it belong to the xdist group `spark`."""
-    from longpoll_judge.spark import open_engine  # noqa: PLC0415 - a run without Spark does not pay for it
+    from longpoll_judge.run.spark.engine import open_engine  # noqa: PLC0415 - a run without Spark does not pay for it
 
     if settings.get_current_profile_name() == "quick":
         # A minute of small jobs ends before the second compiler pays: a third of the processor time less.

@@ -28,7 +28,7 @@ import attrs
 import msgspec
 from attrs import frozen
 
-from longpoll_judge.session import open_session
+from longpoll_judge.run.spark.session import open_session
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.errors import SpecUserError

@@ -21,13 +21,13 @@ from pathlib import Path
 
 from attrs import frozen
 
-from longpoll_judge.convert import convert
-from longpoll_judge.generate import Load
-from longpoll_judge.job import Engine, judge_on
-from longpoll_judge.local import LocalEngine
-from longpoll_judge.source import find
-from longpoll_judge.spark import open_engine
-from longpoll_judge.tiles import write_large
+from longpoll_judge.read.convert import convert
+from longpoll_judge.read.source import find
+from longpoll_judge.run.job import Engine, judge_on
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.spark.engine import open_engine
+from longpoll_judge.testing.generate import Load
+from longpoll_judge.testing.tiles import write_large
 
 WARM_EVENTS = 600_000
 """Enough for a task on each core: a worker of Spark takes a second to start with its first one."""

@@ -9,7 +9,7 @@ import pytest
 from longpoll.real_client import run_real_client, why_missing
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_judge.job import judge
+from longpoll_judge.run.job import judge
 from longpoll_observe import Observer
 from longpoll_runtime.real import RealRuntime
 

@@ -18,8 +18,8 @@ from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavai
 from longpoll_broker.testing.load import LoadPlan, drive
 from longpoll_broker.testing.racing import RacePlan, RaceReport, race
 from longpoll_broker.testing.raw_client import RawClient
-from longpoll_judge.job import judge
-from longpoll_judge.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
+from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
+from longpoll_judge.run.job import judge
 from longpoll_observe import Observer
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import CreateTopicRequestHeader

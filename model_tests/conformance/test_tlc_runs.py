@@ -15,9 +15,9 @@ import attrs
 import msgspec
 import pytest
 
-from longpoll_judge.generate_steps import FAULTS, Fault, StepLoad, run_of
-from longpoll_judge.law_steps import model_of, reader_of
-from longpoll_judge.schema import DEFAULTS
+from longpoll_judge.read.schema import DEFAULTS
+from longpoll_judge.rules.law_steps import model_of, reader_of
+from longpoll_judge.testing.generate_steps import FAULTS, Fault, StepLoad, run_of
 from longpoll_spec.engines import conform
 from longpoll_spec.engines.conform import Checker, Conformance
 from longpoll_spec.history import Law

@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from longpoll_judge.generate import write
-from longpoll_judge.recording import Recording, change, load
+from longpoll_judge.testing.generate import write
+from longpoll_judge.testing.recording import Recording, change, load
 from longpoll_spec.history import Event
 
 

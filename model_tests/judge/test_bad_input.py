@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
 
 HUGE_BYTES: Final = 1 << 30
 MEMORY_KIB_MAX: Final = 600 * 1024

@@ -10,10 +10,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_judge.batch import make_batch
-from longpoll_judge.exchange import decode, encode, joined, taken
-from longpoll_judge.schema import EVENT_SCHEMA, event_dict, event_dicts, fill
-from longpoll_judge.verdict import LOG_EVENTS, REQUEST_EVENTS
+from longpoll_judge.columns.batch import make_batch
+from longpoll_judge.columns.exchange import decode, encode, joined, taken
+from longpoll_judge.read.schema import EVENT_SCHEMA, event_dict, event_dicts, fill
+from longpoll_judge.run.verdict import LOG_EVENTS, REQUEST_EVENTS
 
 NAMES = st.sampled_from(["", "a", "b", "r\u00e9", "x" * 80])
 EVENTS = st.fixed_dictionaries(

@@ -19,12 +19,12 @@ from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.load import LoadPlan, drive
 from longpoll_broker.testing.racing import RacePlan, race
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, send_message
-from longpoll_judge.job import judge, judge_on
-from longpoll_judge.local import LocalEngine
-from longpoll_judge.plant import plant
-from longpoll_judge.result import ANSWER_IS_RIGHT, ANSWERED_BY_DEADLINE, ANSWERED_ONCE, NO_LOST_WAKEUP, Result
-from longpoll_judge.source import find
-from longpoll_judge.spark import SparkEngine
+from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_BY_DEADLINE, ANSWERED_ONCE, NO_LOST_WAKEUP, Result
+from longpoll_judge.read.source import find
+from longpoll_judge.run.job import judge, judge_on
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.testing.plant import plant
 from longpoll_observe import Observer, events, tap
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import CreateTopicRequestHeader

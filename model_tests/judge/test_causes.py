@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from longpoll_judge.causes import Cause, alone, finding_order, keys_of, told_once
-from longpoll_judge.contract import CLAUSE
-from longpoll_judge.result import Finding, FindingVerdict
+from longpoll_judge.contract.causes import Cause, alone, finding_order, keys_of, told_once
+from longpoll_judge.contract.clauses import CLAUSE
+from longpoll_judge.contract.result import Finding, FindingVerdict
 
 PLACE: Final = ("b", "T", 0)
 

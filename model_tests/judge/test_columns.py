@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_judge.expression import java_hash, parse
-from longpoll_judge.latency import bucket_counts, percentiles
-from longpoll_judge.queue_log import NEVER, Growth, QueueLog
-from longpoll_judge.schema import fill
-from longpoll_judge.source_survey import Run, sequence_faults
-from longpoll_judge.survey import merge, survey_slice
+from longpoll_judge.columns.expression import java_hash, parse
+from longpoll_judge.columns.queue_log import NEVER, Growth, QueueLog
+from longpoll_judge.evidence.source_survey import Run, sequence_faults
+from longpoll_judge.evidence.survey import merge, survey_slice
+from longpoll_judge.read.schema import fill
+from longpoll_judge.rules.latency import bucket_counts, percentiles
 
 MOMENTS = st.integers(0, 50)
 GROWTHS = st.lists(st.tuples(st.integers(0, 12), MOMENTS, st.integers(0, 9)), max_size=8)

@@ -11,12 +11,12 @@ import pytest
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
-from longpoll_judge import commits
-from longpoll_judge.convert import convert
-from longpoll_judge.generate import BROKER, SOURCE, simulated_meta, write
-from longpoll_judge.job import judge
-from longpoll_judge.recording import load
-from longpoll_judge.result import COMMIT_NEVER_REGRESSES, Result
+from longpoll_judge.contract.result import COMMIT_NEVER_REGRESSES, Result
+from longpoll_judge.read.convert import convert
+from longpoll_judge.rules import commits
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.generate import BROKER, SOURCE, simulated_meta, write
+from longpoll_judge.testing.recording import load
 from longpoll_observe.observer import Observer
 from longpoll_protocol.codes import CommandFlag, PullSysFlag, RequestCode
 from longpoll_runtime.real import RealRuntime

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_judge.contract import CLAUSES, clause_tables
-from longpoll_judge.job import judge
-from longpoll_judge.plant import FAULTS, plant
-from longpoll_judge.result import EVIDENCE, PROPERTIES
+from longpoll_judge.contract.clauses import CLAUSES, clause_tables
+from longpoll_judge.contract.result import EVIDENCE, PROPERTIES
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.plant import FAULTS, plant
 
 PAGE = Path(__file__).parents[2] / "docs" / "contract.md"
-BEGIN, END = "<!-- clauses: printed from longpoll_judge.contract -->", "<!-- end of clauses -->"
+BEGIN, END = "<!-- clauses: printed from longpoll_judge.contract.clauses -->", "<!-- end of clauses -->"
 
 
 def test_the_page_prints_the_clauses() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from longpoll_judge.generate import write
-from longpoll_judge.job import judge
-from longpoll_judge.recording import MS, PULLS, Recording, change, load
-from longpoll_judge.result import Result
+from longpoll_judge.contract.result import Result
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.generate import write
+from longpoll_judge.testing.recording import MS, PULLS, Recording, change, load
 from longpoll_spec.history import Event
 
 QUERY, UPDATE = 14, 15

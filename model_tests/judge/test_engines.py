@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.job import judge_on
-from longpoll_judge.local import LocalEngine
-from longpoll_judge.plant import FAULTS, plant
-from longpoll_judge.recording import load
-from longpoll_judge.result import Result
-from longpoll_judge.source import find
-from longpoll_judge.spark import SparkEngine
+from longpoll_judge.contract.result import Result
+from longpoll_judge.read.source import find
+from longpoll_judge.run.job import judge_on
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.testing.plant import FAULTS, plant
+from longpoll_judge.testing.recording import load
 from longpoll_spec.history import Event
 
 FAULTS_ON_SPARK = ("answer_deleted", "answer_delayed", "wake_delayed", "answer_duplicated", "next_wrong", "half_line")

@@ -18,16 +18,16 @@ from model_tests.judge.second.observer import write as write_observed
 from model_tests.judge.second.parts import Plan
 
 from longpoll.cli import main
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.generate_steps import FAULTS as STEP_FAULTS
-from longpoll_judge.generate_steps import StepLoad, meta_of, observed
-from longpoll_judge.job import judge
-from longpoll_judge.plant import FAULTS, plant
-from longpoll_judge.recording import Recording, change, load
-from longpoll_judge.report import render_html
-from longpoll_judge.report_text import render_markdown
-from longpoll_judge.result import Finding, Result
-from longpoll_judge.window import write_evidence
+from longpoll_judge.contract.result import Finding, Result
+from longpoll_judge.run.job import judge
+from longpoll_judge.show.report import render_html
+from longpoll_judge.show.report_text import render_markdown
+from longpoll_judge.show.window import write_evidence
+from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.testing.generate_steps import FAULTS as STEP_FAULTS
+from longpoll_judge.testing.generate_steps import StepLoad, meta_of, observed
+from longpoll_judge.testing.plant import FAULTS, plant
+from longpoll_judge.testing.recording import Recording, change, load
 from longpoll_spec.history import Law
 from longpoll_spec.testing.cases import quick_if
 

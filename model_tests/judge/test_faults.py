@@ -10,21 +10,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from longpoll_judge import case, logs, promptness, queue_log, rightness, steps, verdict
-from longpoll_judge.fault import Fault
-from longpoll_judge.generate import write
-from longpoll_judge.job import judge
-from longpoll_judge.plant import FAULTS, plant
-from longpoll_judge.plant_contract import CONTRACT_FAULTS
-from longpoll_judge.plant_exchanges import EXCHANGE_FAULTS
-from longpoll_judge.recording import NoVictimError, change, load
-from longpoll_judge.result import (
+from longpoll_judge.columns import queue_log
+from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
     NO_LOST_WAKEUP,
     OFFSETS_IN_ORDER,
     VISIBLE_IS_MONOTONE,
     Result,
 )
+from longpoll_judge.rules import case, logs, steps
+from longpoll_judge.rules.pulls import promptness, rightness
+from longpoll_judge.run import verdict
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.fault import Fault
+from longpoll_judge.testing.generate import write
+from longpoll_judge.testing.plant import FAULTS, plant
+from longpoll_judge.testing.plant_contract import CONTRACT_FAULTS
+from longpoll_judge.testing.plant_exchanges import EXCHANGE_FAULTS
+from longpoll_judge.testing.recording import NoVictimError, change, load
 from longpoll_spec.history import PART_GLOB, Event
 
 PlantOnce = Callable[[str], tuple[Path, Fault]]

@@ -19,20 +19,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from longpoll_judge import growth as growth_module
-from longpoll_judge import local, spill
-from longpoll_judge.damage import Damage
-from longpoll_judge.follow import follow
-from longpoll_judge.generate import Load, simulate, simulated_meta
-from longpoll_judge.growth import Growth, whole_end
-from longpoll_judge.job import judge
-from longpoll_judge.ndjson import read_range
-from longpoll_judge.result import ANSWER_IS_RIGHT, Result
-from longpoll_judge.source import SLICE_BYTES, Slice, read_slice
+from longpoll_judge.contract.result import ANSWER_IS_RIGHT, Result
+from longpoll_judge.read import growth as growth_module
+from longpoll_judge.read.damage import Damage
+from longpoll_judge.read.growth import Growth, whole_end
+from longpoll_judge.read.ndjson import read_range
+from longpoll_judge.read.source import SLICE_BYTES, Slice, read_slice
+from longpoll_judge.run import local, spill
+from longpoll_judge.run.follow import follow
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.generate import Load, simulate, simulated_meta
 from longpoll_spec.history import META_FILE, Event
 
 if TYPE_CHECKING:
-    from longpoll_judge.spark import SparkEngine
+    from longpoll_judge.run.spark.engine import SparkEngine
 
 PATIENCE_S = 60.0
 ENCODE = msgspec.json.Encoder().encode
@@ -198,8 +198,8 @@ def test_a_stream_of_spark_hears_of_what_is_new(
     growing: tuple[Path, Grow], tmp_path: Path, spark_engine: SparkEngine
 ) -> None:
     """Each event comes once, after its line is whole, and who waits for new ones is told."""
-    from longpoll_judge.follow_spark import new_events  # noqa: PLC0415 - a run without Spark does not pay for it
-    from longpoll_judge.session import unclosed_sockets_ignored  # noqa: PLC0415 - the same
+    from longpoll_judge.run.spark.news import new_events  # noqa: PLC0415 - a run without Spark does not pay for it
+    from longpoll_judge.run.spark.session import unclosed_sockets_ignored  # noqa: PLC0415 - the same
 
     directory, grow = growing
     lines = lines_of(faulty_events()[:40]).splitlines(keepends=True)
@@ -229,7 +229,7 @@ def test_a_stream_of_spark_hears_of_what_is_new(
 def test_slices_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a part with many slices the one that is being written ends early, and those before it are as ever."""
     directory, grow = growing
-    monkeypatch.setattr("longpoll_judge.source.SLICE_BYTES", 1_000)
+    monkeypatch.setattr("longpoll_judge.read.source.SLICE_BYTES", 1_000)
     content = lines_of(faulty_events()[:30])
     grow(content[:-5])
     slices = Growth([directory]).look().slices
@@ -243,7 +243,7 @@ def test_slices_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypat
 def reads_of(directory: Path, grow: Grow, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, Counter[tuple[int, int]]]:
     """Follow a history that grows eight times; the last result, and how often each slice was read."""
     content = lines_of(faulty_events())
-    monkeypatch.setattr("longpoll_judge.source.SLICE_BYTES", len(content) // 20)
+    monkeypatch.setattr("longpoll_judge.read.source.SLICE_BYTES", len(content) // 20)
     reads: Counter[tuple[int, int]] = Counter()
 
     def counted(part: Slice, columns: Sequence[str] | None = None) -> tuple[pa.Table, list[Damage]]:

@@ -11,17 +11,17 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll_judge.arrow import compute, parquet
-from longpoll_judge.convert import DamagedHistoryError, TargetExistsError, convert
-from longpoll_judge.generate import simulated_meta, write
-from longpoll_judge.job import judge, judge_on
-from longpoll_judge.local import LocalEngine
-from longpoll_judge.overview import overview_of, overview_of_table
-from longpoll_judge.plant import FAULTS, plant
-from longpoll_judge.recording import load
-from longpoll_judge.schema import event_dict
-from longpoll_judge.source import find, read_slice
-from longpoll_judge.spark import SparkEngine
+from longpoll_judge.read.arrow import compute, parquet
+from longpoll_judge.read.convert import DamagedHistoryError, TargetExistsError, convert
+from longpoll_judge.read.schema import event_dict
+from longpoll_judge.read.source import find, read_slice
+from longpoll_judge.run.job import judge, judge_on
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.overview import overview_of, overview_of_table
+from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.testing.generate import simulated_meta, write
+from longpoll_judge.testing.plant import FAULTS, plant
+from longpoll_judge.testing.recording import load
 from longpoll_spec.history import Event
 from longpoll_spec.testing.cases import quick_if
 

@@ -14,9 +14,9 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import Room
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_broker.testing.raw_client import RawClient, pull_fields
-from longpoll_judge.generate import BROKER, SOURCE, simulated_meta, write
-from longpoll_judge.job import judge
-from longpoll_judge.result import HOLD_LIMIT_KEPT, Finding, Result
+from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Finding, Result
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.generate import BROKER, SOURCE, simulated_meta, write
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event, Meta

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from longpoll_judge.generate import SOURCE, simulated_meta, write
-from longpoll_judge.holes import HOLES_MAX, holes_of
-from longpoll_judge.job import judge
-from longpoll_judge.plant import FAULTS
-from longpoll_judge.recording import MS, PULLS, Recording, change, load, moved
-from longpoll_judge.result import ANSWERED_BY_DEADLINE, ANSWERED_ONCE, Result
+from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, ANSWERED_ONCE, Result
+from longpoll_judge.evidence.holes import HOLES_MAX, holes_of
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.generate import SOURCE, simulated_meta, write
+from longpoll_judge.testing.plant import FAULTS
+from longpoll_judge.testing.recording import MS, PULLS, Recording, change, load, moved
 from longpoll_spec.history import Event
 from longpoll_spec.testing.cases import quick_if
 

@@ -17,9 +17,9 @@ from attrs import frozen
 
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_judge.job import judge
-from longpoll_judge.recording import load
-from longpoll_judge.result import ANSWERED_BY_DEADLINE
+from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.recording import load
 from longpoll_observe import Observer, tap
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command

@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from longpoll_judge import across
-from longpoll_judge.anew import DELETION_NS
-from longpoll_judge.attendance import DELETE_TOPIC
-from longpoll_judge.generate import BROKER, SOURCE, START_NS, TOPIC, Load, simulate, simulated_meta, write
-from longpoll_judge.job import judge
-from longpoll_judge.plant import FAULTS
-from longpoll_judge.recording import MS, Recording, change, moved
-from longpoll_judge.result import Result
+from longpoll_judge.contract.result import Result
+from longpoll_judge.evidence.anew import DELETION_NS
+from longpoll_judge.evidence.attendance import DELETE_TOPIC
+from longpoll_judge.rules import across
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.generate import BROKER, SOURCE, START_NS, TOPIC, Load, simulate, simulated_meta, write
+from longpoll_judge.testing.plant import FAULTS
+from longpoll_judge.testing.recording import MS, Recording, change, moved
 from longpoll_spec.history import Event, Meta
 
 PAUSE_NS = DELETION_NS + 1_000 * MS

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_judge.lookup import Ascending, is_one_of, order_by
-from longpoll_judge.queue_log import BEGINNING, NEVER
+from longpoll_judge.columns.lookup import Ascending, is_one_of, order_by
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 
 CLOSE = st.integers(-5, 12)
 FAR = st.sampled_from([BEGINNING, -(1 << 40), 1 << 40, NEVER])

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from model_tests.judge.cut_recording import cut
 
-from longpoll_judge.job import judge
-from longpoll_judge.recording import load
-from longpoll_judge.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP
+from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.recording import load
 
 RECORDINGS = Path(__file__).with_name("recordings")
 WAKE_MS = 500.0

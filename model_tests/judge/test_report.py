@@ -15,12 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll_judge.charts import histogram, sequence_chart
-from longpoll_judge.job import judge
-from longpoll_judge.plant import plant
-from longpoll_judge.report import render_html
-from longpoll_judge.report_text import render_junit, render_markdown
-from longpoll_judge.result import (
+from longpoll_judge.contract.result import (
     COMMIT_IS_TOLD,
     COMMIT_NEVER_REGRESSES,
     FOLLOWS_THE_LAW,
@@ -29,7 +24,12 @@ from longpoll_judge.result import (
     SEND_IS_KEPT,
     Result,
 )
-from longpoll_judge.window import host, itf, shiviz
+from longpoll_judge.run.job import judge
+from longpoll_judge.show.charts import histogram, sequence_chart
+from longpoll_judge.show.report import render_html
+from longpoll_judge.show.report_text import render_junit, render_markdown
+from longpoll_judge.show.window import host, itf, shiviz
+from longpoll_judge.testing.plant import plant
 
 HOSTILE = "<script>alert(1)</script>|\x01`*"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_judge.generate import Load
-from longpoll_judge.job import judge_on
-from longpoll_judge.local import LocalEngine
-from longpoll_judge.source import find
-from longpoll_judge.tiles import write_large
+from longpoll_judge.read.source import find
+from longpoll_judge.run.job import judge_on
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.testing.generate import Load
+from longpoll_judge.testing.tiles import write_large
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 KIB = 1024

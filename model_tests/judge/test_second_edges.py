@@ -19,8 +19,8 @@ from model_tests.judge.second.edges_queues import QUEUES
 from model_tests.judge.second.judge import weigh
 from model_tests.judge.second.observer import History, write
 
-from longpoll_judge.job import judge
-from longpoll_judge.result import Finding
+from longpoll_judge.contract.result import Finding
+from longpoll_judge.run.job import judge
 
 EDGES: Final[dict[str, Edge]] = {**OFFSETS, **QUEUES}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_judge import session
+from longpoll_judge.run.spark import session
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 WAIT_S = 100

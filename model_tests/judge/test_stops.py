@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from longpoll_judge.generate import SOURCE, simulated_meta, write
-from longpoll_judge.job import judge
-from longpoll_judge.recording import MS, change
-from longpoll_judge.result import Result
+from longpoll_judge.contract.result import Result
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.generate import SOURCE, simulated_meta, write
+from longpoll_judge.testing.recording import MS, change
 from longpoll_spec.history import Event
 
 BROKER = "broker-a"

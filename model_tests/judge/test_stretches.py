@@ -13,22 +13,23 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longpoll_judge import home, keys
-from longpoll_judge.generate import Load, simulate, simulated_meta
-from longpoll_judge.holes import holes_of
-from longpoll_judge.keys import Keys, open_keys, repeated, text_hashes
-from longpoll_judge.local import judge_stretches
-from longpoll_judge.overview import overview_of_table
-from longpoll_judge.plan import Plan
-from longpoll_judge.plant import FAULTS
-from longpoll_judge.recording import NoVictimError, Recording
-from longpoll_judge.rest import judge_rest
-from longpoll_judge.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
-from longpoll_judge.survey import Context, SourceFacts
-from longpoll_judge.sweep import Stretches, sweep
-from longpoll_judge.tally import Tally
-from longpoll_judge.tiles import table_of as table_of_events
-from longpoll_judge.verdict import LOG_EVENTS, REQUEST_EVENTS, judge_table
+from longpoll_judge.columns import keys
+from longpoll_judge.columns.keys import Keys, open_keys, repeated, text_hashes
+from longpoll_judge.evidence.holes import holes_of
+from longpoll_judge.evidence.survey import Context, SourceFacts
+from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
+from longpoll_judge.run import home
+from longpoll_judge.run.local import judge_stretches
+from longpoll_judge.run.overview import overview_of_table
+from longpoll_judge.run.plan import Plan
+from longpoll_judge.run.rest import judge_rest
+from longpoll_judge.run.sweep import Stretches, sweep
+from longpoll_judge.run.tally import Tally
+from longpoll_judge.run.verdict import LOG_EVENTS, REQUEST_EVENTS, judge_table
+from longpoll_judge.testing.generate import Load, simulate, simulated_meta
+from longpoll_judge.testing.plant import FAULTS
+from longpoll_judge.testing.recording import NoVictimError, Recording
+from longpoll_judge.testing.tiles import table_of as table_of_events
 
 MS = 1_000_000
 CONTEXT = Context(
@@ -237,7 +238,7 @@ def test_logs_that_contradict_themselves_from_afar_are_looked_at_whole(monkeypat
     in_stretches, whole = both(table, 100)
     assert in_stretches == whole
     assert any("offsets_in_order" in row[3] for row in whole)
-    monkeypatch.setattr("longpoll_judge.plan._is_even", lambda *_numbers: True)
+    monkeypatch.setattr("longpoll_judge.run.plan._is_even", lambda *_numbers: True)
     in_stretches, whole = both(table, 100)
 
     assert in_stretches != whole
@@ -250,7 +251,7 @@ def test_what_is_near_is_judged_by_neighbours(monkeypatch: pytest.MonkeyPatch) -
     assert in_stretches == whole
     assert any("offsets_in_order" in row[3] for row in whole)
     monkeypatch.setattr(home.Home, "faulty_logs", lambda _self, _names: set())
-    monkeypatch.setattr("longpoll_judge.plan._is_even", lambda _spans, _count, apart: apart > 1)
+    monkeypatch.setattr("longpoll_judge.run.plan._is_even", lambda _spans, _count, apart: apart > 1)
     in_stretches, whole = both(table, 100)
 
     assert in_stretches != whole
@@ -308,7 +309,7 @@ def test_observers_that_write_side_by_side_are_judged_at_home(monkeypatch: pytes
     longer = left_by(stretches_of(slices, 100))
     whole = pa.concat_tables(slices)
     assert told(judge_stretches(stretches_of(slices, 100), CONTEXT)) == told(judge_table(whole, CONTEXT))
-    monkeypatch.setattr("longpoll_judge.plan._depth", lambda _overviews: 1)
+    monkeypatch.setattr("longpoll_judge.run.plan._depth", lambda _overviews: 1)
 
     assert longer < 80 < left_by(stretches_of(slices, 100))
 

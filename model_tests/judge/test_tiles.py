@@ -8,17 +8,17 @@ import msgspec
 import pytest
 from attrs import evolve
 
-from longpoll_judge.generate import Load, simulate, simulated_meta
-from longpoll_judge.generate_spark import write_large as write_on_spark
-from longpoll_judge.job import judge, judge_on
-from longpoll_judge.local import LocalEngine
-from longpoll_judge.plant import FAULTS
-from longpoll_judge.recording import Recording
-from longpoll_judge.result import Result
-from longpoll_judge.schema import event_dict
-from longpoll_judge.source import find, read_slice
-from longpoll_judge.spark import SparkEngine
-from longpoll_judge.tiles import Tile, make_tile, plan, write_large, write_meta, write_place
+from longpoll_judge.contract.result import Result
+from longpoll_judge.read.schema import event_dict
+from longpoll_judge.read.source import find, read_slice
+from longpoll_judge.run.job import judge, judge_on
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.testing.generate import Load, simulate, simulated_meta
+from longpoll_judge.testing.generate_spark import write_large as write_on_spark
+from longpoll_judge.testing.plant import FAULTS
+from longpoll_judge.testing.recording import Recording
+from longpoll_judge.testing.tiles import Tile, make_tile, plan, write_large, write_meta, write_place
 from longpoll_spec.history import Event
 from longpoll_spec.testing.cases import quick_if
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from longpoll_judge.generate import SOURCE, simulated_meta, write
-from longpoll_judge.job import judge
-from longpoll_judge.recording import MS, change
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.generate import SOURCE, simulated_meta, write
+from longpoll_judge.testing.recording import MS, change
 from longpoll_spec.history import Event
 
 PLACE = {"broker": "broker-a", "topic": "orders", "queue": 0, "connection": "1"}

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from longpoll_judge.generate import BROKER, SOURCE, START_NS, UNIX_OFFSET_NS, simulated_meta, write
-from longpoll_judge.job import judge
-from longpoll_judge.plant import plant
-from longpoll_judge.result import Finding
+from longpoll_judge.contract.result import Finding
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.generate import BROKER, SOURCE, START_NS, UNIX_OFFSET_NS, simulated_meta, write
+from longpoll_judge.testing.plant import plant
 from longpoll_spec.history import Event
 
 LONG_AFTER_NS: Final = START_NS + 3_600 * 10**9

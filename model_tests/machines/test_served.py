@@ -30,7 +30,7 @@ from longpoll_broker.testing.served.model import ViolationError
 from longpoll_broker.testing.served.requests import Form
 from longpoll_broker.testing.served.subject import SMALL_FILES, expectations_of
 from longpoll_client.errors import UnreachableError
-from longpoll_judge.job import judge
+from longpoll_judge.run.job import judge
 from longpoll_protocol.log_record import MAGIC_V1
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT as STRICT_POLICY

@@ -16,7 +16,7 @@ from model_tests.service.observed import events_of
 
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_message
-from longpoll_judge.job import judge
+from longpoll_judge.run.job import judge
 from longpoll_observe.observer import HANDSHAKES
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
-from longpoll_judge.spark import SparkEngine
+from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.python.compile import Packed, successors

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from longpoll_judge.spark import SparkEngine
+from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration, Progress

@@ -48,6 +48,18 @@ PLANTS = {
         "reference/longpoll_observe/loop.py",
         "import longpoll_observe.events\nimport longpoll_observe.tap",
     ),
+    "judge: what is read, what is right, how it is run, what is shown": (
+        "reference/longpoll_judge/read/source.py",
+        "import longpoll_judge.evidence.survey",
+    ),
+    "rules: each stands beside the others, on one queue's case": (
+        "reference/longpoll_judge/rules/falls.py",
+        "import longpoll_judge.rules.sends",
+    ),
+    "runs: in pieces, put together, and either engine beside the other": (
+        "reference/longpoll_judge/run/local.py",
+        "import longpoll_judge.run.spark",
+    ),
     "core: a table decides nothing of pulls, a filter nothing of tables": (
         "reference/longpoll_broker/core/filter/__init__.py",
         "import longpoll_broker.core.tables.topics",

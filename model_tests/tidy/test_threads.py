@@ -14,8 +14,8 @@ STARTERS = {"Thread", "Timer", "start_new_thread", "ThreadPoolExecutor", "Thread
 HOMES = {"threading", "_thread", "concurrent.futures", "http.server", "prometheus_client"}
 ALLOWED = {
     "longpoll_runtime/threads.py": "the one place",
-    "longpoll_judge/sweep.py": "a pool hands what is raised to whoever asks for the result",
-    "longpoll_judge/local.py": "the same",
+    "longpoll_judge/run/sweep.py": "a pool hands what is raised to whoever asks for the result",
+    "longpoll_judge/run/local.py": "the same",
     "longpoll/real_client.py": "ends a child process that hangs, and nothing else",
     "longpoll/real_client_child.py": "ends its process when its parent has ended",
     "longpoll/commands/serve.py": "metrics: a library's server, whose end costs no client anything",

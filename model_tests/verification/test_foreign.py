@@ -31,10 +31,10 @@ from longpoll_broker.testing.served.link import Link
 from longpoll_broker.testing.served.model import Message
 from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.job import judge
-from longpoll_judge.plant import plant
-from longpoll_judge.result import Result
+from longpoll_judge.contract.result import Result
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.testing.plant import plant
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime

@@ -26,7 +26,7 @@ from longpoll.guard import printable
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
-from longpoll_judge.schema import DEFAULTS
+from longpoll_judge.read.schema import DEFAULTS
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.logs import JsonFormatter, TextFormatter
 from longpoll_runtime.real import RealRuntime

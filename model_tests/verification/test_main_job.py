@@ -12,11 +12,11 @@ import pytest
 from longpoll.verification.history import PLANTED
 from longpoll.verification.served import ServedBroker
 from longpoll_broker.testing.load import LoadPlan, drive
-from longpoll_judge.job import LATE_MS, WAKE_MS, judge_on
-from longpoll_judge.plant import plant
-from longpoll_judge.result import Result
-from longpoll_judge.source import find
-from longpoll_judge.spark import SparkEngine
+from longpoll_judge.contract.result import Result
+from longpoll_judge.read.source import find
+from longpoll_judge.run.job import LATE_MS, WAKE_MS, judge_on
+from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.testing.plant import plant
 from longpoll_runtime.real import RealRuntime
 
 LONGPOLL = Path(sys.executable).with_name("longpoll")

@@ -10,8 +10,8 @@ import pytest
 from longpoll.output import Exit
 from longpoll.verification import html
 from longpoll.verification.page import Outcome, Page, Row
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.job import judge
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
 
 
 def row(outcome: Outcome, detail: str = "seen", token: str | None = None) -> Row:

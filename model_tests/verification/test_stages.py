@@ -18,8 +18,8 @@ from longpoll.verification.served import ServedBroker, ServeError
 from longpoll_broker.testing import load
 from longpoll_broker.testing.load import LoadPlan
 from longpoll_client.messages import decode_messages
-from longpoll_judge import plant as planting
-from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.testing import plant as planting
+from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.packed import search as packed_engine

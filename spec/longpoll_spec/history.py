@@ -22,7 +22,7 @@ An excerpt holds the events that one finding rests on. What it leaves out was re
 `lost_count` events, numbered from its own `sequence` on, and its `cause` is the clause that the excerpt shows to be
 broken. It is asked nothing but that clause, so an excerpt can convict and never acquit.
 
-Leaves out file handling (`longpoll_recorder.recorder` writes, `longpoll_judge.source` reads).
+Leaves out file handling (`longpoll_recorder.recorder` writes, `longpoll_judge.read.source` reads).
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def opened(engine: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield options
         return
     # Spark takes its time, and only this engine needs it.
-    from longpoll_judge.session import open_session  # noqa: PLC0415
+    from longpoll_judge.run.spark.session import open_session  # noqa: PLC0415
 
     with open_session(given["master"]) as session:
         yield options | {"session": session}

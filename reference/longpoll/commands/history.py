@@ -1,6 +1,6 @@
 """`longpoll history`: what can be done with a recorded history besides judging it.
 
-Leaves out the formats (`longpoll_judge.convert`).
+Leaves out the formats (`longpoll_judge.read.convert`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.output import emit_json, json_option, out, progress_bar, user_mistakes
-from longpoll_judge.convert import FormatName, TargetExistsError
-from longpoll_judge.convert import convert as convert_history
-from longpoll_judge.generate import write
-from longpoll_judge.law_projection import project
-from longpoll_judge.recording import load
+from longpoll_judge.read.convert import FormatName, TargetExistsError
+from longpoll_judge.read.convert import convert as convert_history
+from longpoll_judge.testing.generate import write
+from longpoll_judge.testing.law_projection import project
+from longpoll_judge.testing.recording import load
 
 
 @click.group()

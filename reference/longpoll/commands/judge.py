@@ -1,6 +1,6 @@
 """`longpoll judge`: weigh recorded histories and say what is wrong with the broker that they show.
 
-Leaves out the judging (`longpoll_judge.job`).
+Leaves out the judging (`longpoll_judge.run.job`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from longpoll.output import (
     table,
     user_mistakes,
 )
+from longpoll_judge.contract.result import PROPERTIES, Finding, Result
 from longpoll_judge.errors import ReportNotWrittenError
-from longpoll_judge.follow import follow
-from longpoll_judge.job import LATE_MS, WAKE_MS, EngineName
-from longpoll_judge.job import judge as judge_paths
-from longpoll_judge.report import render_html
-from longpoll_judge.report_text import render_junit, render_markdown, told_of
-from longpoll_judge.result import PROPERTIES, Finding, Result
-from longpoll_judge.window import write_evidence, write_windows
+from longpoll_judge.run.follow import follow
+from longpoll_judge.run.job import LATE_MS, WAKE_MS, EngineName
+from longpoll_judge.run.job import judge as judge_paths
+from longpoll_judge.show.report import render_html
+from longpoll_judge.show.report_text import render_junit, render_markdown, told_of
+from longpoll_judge.show.window import write_evidence, write_windows
 from longpoll_spec.history import META_FILE, PART_FILES
 
 EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit.UNKNOWN}

@@ -27,7 +27,7 @@ from longpoll.verification.echo import Echo
 from longpoll.verification.page import Page, Row
 from longpoll.verification.served import ServedBroker
 from longpoll_broker.testing.served.subject import EmbeddedSubject, RemoteSubject
-from longpoll_judge.result import Result
+from longpoll_judge.contract.result import Result
 from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Runtime
 from longpoll_runtime.real import RealRuntime

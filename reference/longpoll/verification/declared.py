@@ -17,8 +17,13 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.testing.served.model import Expectations
 from longpoll_broker.testing.served.sends import LONG_MS
 from longpoll_broker.testing.served.subject import expectations_of
-from longpoll_judge.job import LATE_MS, WAKE_MS
-from longpoll_judge.result import ANSWERED_BY_DEADLINE, ANSWERED_ON_STOP, COMMIT_NEVER_REGRESSES, NO_LOST_WAKEUP
+from longpoll_judge.contract.result import (
+    ANSWERED_BY_DEADLINE,
+    ANSWERED_ON_STOP,
+    COMMIT_NEVER_REGRESSES,
+    NO_LOST_WAKEUP,
+)
+from longpoll_judge.run.job import LATE_MS, WAKE_MS
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.survey import survey

@@ -1,7 +1,7 @@
 """`longpoll-report/index.html`: the rows, the race of RocketMQ 4.9 as a sequence chart, and the judge's section.
 
 One self-contained file: no network, no script, everything escaped. Leaves out how the parts are drawn
-(`longpoll_spec.render`, `longpoll_judge.report`).
+(`longpoll_spec.render`, `longpoll_judge.show.report`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 
 from longpoll.output import check_directory, check_file
 from longpoll.verification.page import Row
-from longpoll_judge.report import STYLE as JUDGE_STYLE
-from longpoll_judge.report import render_section
-from longpoll_judge.result import Result
+from longpoll_judge.contract.result import Result
+from longpoll_judge.show.report import STYLE as JUDGE_STYLE
+from longpoll_judge.show.report import render_section
 
 PAGE: Final = "index.html"
 STYLE: Final = """

@@ -1,0 +1,250 @@
+"""The events of some queues put in one canonical order, as numpy columns that are made when they are first asked for.
+
+The order is: queue by queue, in each by time, then by source and sequence; so nothing depends on the order in which
+events arrive. The Arrow table stays as it was read, only numbers are moved; rows of it are looked at again as evidence.
+Leaves out what the events mean (`steps`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import define, field
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.lookup import order_by
+from longpoll_judge.read.schema import DEFAULTS, are_named, coded, coded_texts, event_dict
+
+Integers = NDArray[np.int64]
+GROUP_KEY: Final = ("broker", "topic", "queue")
+QueueName = tuple[str, str, int]
+"""What makes a queue: its broker, topic and number."""
+_SPARSE: Final = 8
+"""Request keys are numbered anew when there are more than this many for each event."""
+
+
+@define(eq=False, slots=False)
+class Batch:
+    """Events in canonical order. A place is a position in this order, a row one in `table`."""
+
+    table: pa.Table = field()
+    order: Integers = field()
+    """The row at each place."""
+    bounds: Integers = field()
+    """Queue number q has the places [bounds[q], bounds[q + 1])."""
+    _columns: dict[str, Any] = field(factory=dict)
+    _first: Integers = field(init=False)
+    """By request key; -1 everywhere but during `first_by_request`."""
+
+    def __attrs_post_init__(self) -> None:
+        """Make the scratch space."""
+        self._first = np.full(int(self.request_key.max(initial=-1)) + 1, -1, dtype=np.int64)
+
+    def column(self, name: str) -> Any:
+        """A column of numbers or flags, by row of the table."""
+        if name not in self._columns:
+            is_there = name in self.table.column_names
+            self._columns[name] = (
+                self.table[name].to_numpy() if is_there else np.broadcast_to(DEFAULTS[name], len(self.table))
+            )
+        return self._columns[name]
+
+    def codes(self, name: str) -> tuple[NDArray[np.int32], list[str]]:
+        """A column of names as numbers, by row of the table, and the names."""
+        if name not in self._columns:
+            self._columns[name] = coded(self.table, name)
+        found: tuple[NDArray[np.int32], list[str]] = self._columns[name]
+        return found
+
+    @cached_property
+    def bodies(self) -> tuple[Integers, Integers]:
+        """Bounds and values of the messages of every answer, by row: row r has values [bounds[r], bounds[r + 1])."""
+        if "offsets" not in self.table.column_names:
+            return np.zeros(len(self.table) + 1, dtype=np.int64), np.empty(0, dtype=np.int64)
+        lists = self.table["offsets"].combine_chunks()
+        return lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
+
+    @cached_property
+    def request_key(self) -> Integers:
+        """Equal for equal (source, request), -1 where there is no request; by place."""
+        sources, source_names = self.codes("source")
+        requests, request_names = coded_texts(self.table, "request")
+        key = requests[self.order].astype(np.int64)
+        has_request = are_named(request_names)[key]
+        if len(source_names) > 1:
+            key = key * len(source_names) + sources[self.order]
+        if len(request_names) * len(source_names) > _SPARSE * len(key):
+            key = np.unique(key, return_inverse=True)[1]
+        return np.where(has_request, key, -1)
+
+    def first_by_request(self, key: Integers, value: Integers) -> Integers:
+        """For every place of `key` (none is -1) the first of the values that has the same key."""
+        return self.look_up(key, key, value)
+
+    def look_up(self, wanted: Integers, key: Integers, value: Integers) -> Integers:
+        """For every wanted request key the first of the values whose key it is, -1 where there is none."""
+        self._first[key[::-1]] = value[::-1]
+        found = np.where(wanted >= 0, self._first[wanted], -1) if len(self._first) else np.full(len(wanted), -1)
+        self._first[key] = -1
+        return found
+
+    def queues(self) -> Iterator[tuple[QueueName, Events]]:
+        """The events of each queue."""
+        for start, end in zip(self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True):
+            row = int(self.order[start])
+            broker, topic = (names[codes[row]] for codes, names in map(self.codes, ("broker", "topic")))
+            yield (broker, topic, int(self.column("queue")[row])), Events(self, start, end)
+
+    def nothing(self) -> Events:
+        """The events of a queue that has none here."""
+        return Events(self, 0, 0)
+
+
+@define(eq=False, slots=False)
+class Events:
+    """One queue's events in canonical order: the places [start, end) of a batch. A row is counted from `start`."""
+
+    batch: Batch = field()
+    start: int = field()
+    end: int = field()
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    @cached_property
+    def _event_rows(self) -> dict[str, Integers]:
+        codes, names = self.batch.codes("event")
+        codes = codes[self._places]
+        return {name: np.flatnonzero(codes == code) for code, name in enumerate(names)}
+
+    def rows(self, event: str) -> Integers:
+        """The rows of this event, ascending in time."""
+        return self._event_rows.get(event, np.empty(0, dtype=np.int64))
+
+    @cached_property
+    def _places(self) -> Integers:
+        return self.batch.order[self.start : self.end]
+
+    def table_rows(self, rows: Integers) -> Integers:
+        """Where these rows stand in the batch's table."""
+        return self._places[rows]
+
+    def integers(self, name: str, rows: Integers) -> Integers:
+        """A column of integers, of these rows."""
+        values: Integers = self.batch.column(name)[self._places[rows]]
+        return values
+
+    def flags(self, name: str, rows: Integers) -> NDArray[np.bool_]:
+        """A column of flags, of these rows."""
+        values: NDArray[np.bool_] = self.batch.column(name)[self._places[rows]]
+        return values
+
+    def codes(self, name: str, rows: Integers) -> tuple[NDArray[np.int32], list[str]]:
+        """A column of names as numbers, of these rows, and the names."""
+        codes, names = self.batch.codes(name)
+        return codes[self._places[rows]], names
+
+    def text(self, name: str, row: int) -> str:
+        """A name of one row."""
+        codes, names = self.batch.codes(name)
+        text: str = names[codes[self._places[row]]]
+        return text
+
+    @property
+    def request_key(self) -> Integers:
+        """Equal for equal (source, request), -1 where there is no request."""
+        return self.batch.request_key[self.start : self.end]
+
+    def bodies(self, rows: Integers) -> tuple[Integers, Integers, Integers]:
+        """Of each answer the place of its first message among the values, how many it has, and the values."""
+        bounds, values = self.batch.bodies
+        placed = self._places[rows]
+        return bounds[placed], bounds[placed + 1] - bounds[placed], values
+
+    def answer_to(self, keys: Integers, event: str) -> Integers:
+        """For each request key the first row of this event that has it, -1 where none has."""
+        rows = self.rows(event)
+        rows = rows[self.request_key[rows] >= 0]
+        return self.batch.look_up(keys, self.request_key[rows], rows)
+
+    def firsts(self, rows: Integers) -> Integers:
+        """For each of the rows, all with a request, the first of them that has the same request."""
+        keys = self.request_key[rows]
+        return self.batch.first_by_request(keys, rows)
+
+    def only(self, rows: Integers) -> Events:
+        """The events of some rows by themselves."""
+        if len(rows) == len(self):
+            return self
+        one_queue = np.zeros(len(self.batch.table), dtype=np.uint16)
+        part = make_batch(self.batch.table, self.table_rows(rows), one_queue)
+        return Events(part, 0, len(part.order))
+
+    def is_told_anywhere(self, rows: Integers, event: str) -> NDArray[np.bool_]:
+        """Whether the request of each of these rows has such an event in any of the queues that are here."""
+        if not len(rows):
+            return np.zeros(0, dtype=np.bool_)
+        sources, source_names = self.batch.codes("source")
+        requests, request_names = coded_texts(self.batch.table, "request")
+        kinds, names = self.batch.codes("event")
+        key = requests.astype(np.int64) * len(source_names) + sources
+        mine = self.table_rows(rows)
+        told = kinds == (names.index(event) if event in names else -1)
+        found: NDArray[np.bool_] = np.isin(key[mine], key[told]) & are_named(request_names)[requests[mine]]
+        return found
+
+    def evidence(self, rows: Iterable[int]) -> list[dict[str, Any]]:
+        """The events of these rows as the history tells them (times on the common clock)."""
+        places = self._places[np.array(sorted(set(rows)), dtype=np.int64)]
+        return [event_dict(row) for row in self.batch.table.take(pa.array(places)).to_pylist()]
+
+
+def make_batch(table: pa.Table, rows: Integers | None = None, queue: NDArray[Any] | None = None) -> Batch:
+    """Sort the events of some queues; of these rows if any are named, all of whose queue numbers may be known."""
+    table = table.unify_dictionaries().combine_chunks()
+    queue = queue_numbers(table)[0] if queue is None else queue
+    after_ns = table["after_ns"].to_numpy()
+    order = order_by(queue, after_ns) if rows is None else rows[order_by(queue[rows], after_ns[rows])]
+    queue_sorted, after_sorted = queue[order], after_ns[order]
+    is_same = (queue_sorted[1:] == queue_sorted[:-1]) & (after_sorted[1:] == after_sorted[:-1])
+    if is_same.any():
+        tied = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
+        order[tied] = _break_ties(table, queue, order[tied])
+    starts = np.flatnonzero(np.append(True, queue_sorted[1:] != queue_sorted[:-1])[: len(order)])
+    return Batch(table, order, np.append(starts, len(order)))
+
+
+def _break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integers:
+    """Rows that share queue and `after_ns` with another one, in canonical order."""
+    codes, names = coded(table, "source")
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+    keys = [table[name].to_numpy()[rows] for name in ("sequence", "before_ns", "after_ns")]
+    return rows[np.lexsort((keys[0], rank[codes[rows]], keys[1], keys[2], queue[rows]))]
+
+
+def queue_numbers(table: pa.Table) -> tuple[NDArray[Any], Integers]:
+    """Each row's (broker, topic, queue) as a small number, and some row of each.
+
+    The numbers have 16 bits where they suffice: these are sorted fastest.
+    """
+    brokers, broker_names = coded(table, "broker")
+    topics, topic_names = coded(table, "topic")
+    has_queue = "queue" in table.column_names
+    queue = table["queue"].to_numpy() if has_queue else np.full(len(table), DEFAULTS["queue"], dtype=np.int64)
+    least, most = int(queue.min(initial=0)), int(queue.max(initial=0))
+    if len(broker_names) * len(topic_names) * (most - least + 1) > max(_SPARSE * len(queue), 1 << 20):
+        _distinct, queue = np.unique(queue, return_inverse=True)
+        least, most = 0, int(queue.max(initial=0))
+    combined = (brokers.astype(np.int64) * len(topic_names) + topics) * (most - least + 1) + (queue - least)
+    if combined.max(initial=0) >= max(_SPARSE * len(queue), 1 << 20):
+        combined = np.unique(combined, return_inverse=True)[1].astype(np.int64)
+    used = np.bincount(combined) > 0
+    numbers = (np.cumsum(used) - 1)[combined]
+    rows = np.empty(int(used.sum()), dtype=np.int64)
+    rows[numbers] = np.arange(len(numbers))
+    return (numbers.astype(np.uint16) if len(rows) < 1 << 16 else numbers), rows

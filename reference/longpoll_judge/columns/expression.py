@@ -1,0 +1,55 @@
+"""Which tags a subscription expression takes, as a RocketMQ broker decides it: by hash.
+
+A broker compares the 64-bit `tagsCode` of the consume queue, which is `String.hashCode` of the tag, and leaves the
+exact comparison to the client. So an answer that carries `BB` to a subscriber of `Aa` is right. Leaves out SQL92, whose
+outcome needs the message's properties: those expressions are reported as not judged.
+
+Source: `FilterAPI.buildSubscriptionData`, `DefaultMessageFilter.isMatchedByConsumeQueue`,
+`MessageExtBrokerInner.tagsString2tagsCode`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.lookup import is_one_of
+
+EVERYTHING: Final = "*"
+TAG_TYPE: Final = "TAG"
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode`: over UTF-16 units, in 32 bits with sign."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+@frozen
+class Expression:
+    """A subscription expression that can be decided from tags."""
+
+    takes_everything: bool
+    tag_codes: tuple[int, ...]
+
+    def matches(self, tag_codes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each message's tag code passes."""
+        if self.takes_everything:
+            return np.ones(len(tag_codes), dtype=np.bool_)
+        return is_one_of(tag_codes, self.tag_codes)
+
+
+def parse(expression_type: str, expression: str) -> Expression | None:
+    """The expression, or None when tags alone cannot decide it (SQL92, or no subscription known)."""
+    if expression_type != TAG_TYPE:
+        return None
+    if expression in ("", EVERYTHING):
+        return Expression(takes_everything=True, tag_codes=())
+    tags = sorted({tag.strip() for tag in expression.split("||") if tag.strip()})
+    return Expression(takes_everything=False, tag_codes=tuple(java_hash(tag) for tag in tags))

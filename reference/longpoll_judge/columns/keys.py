@@ -1,0 +1,100 @@
+"""Requests by a number made of their identifiers, to notice one whose events lie in places that are judged apart.
+
+A place tells the numbers of the requests that it has judged, eight bytes each. A number that comes from two places, or
+that a leftover event has too, is held back by all of them, and its request judged once all its events are together. Two
+requests with one number are held back together and judged apart: nothing is ever compared by these numbers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+from typing import BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import define, field
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.batch import Integers
+from longpoll_judge.read.schema import coded_texts
+
+Keys = NDArray[np.uint64]
+NO_KEYS: Final[Keys] = np.empty(0, dtype=np.uint64)
+RANGE_KEYS: Final = 1 << 20
+"""About so many keys are compared at once."""
+_ONES: Final = np.uint64((1 << 64) - 1)
+_WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio: odd, and its bits are spread evenly."""
+
+
+def request_keys(table: pa.Table, rows: Integers) -> Keys:
+    """The key of the request of each of these rows, the same wherever it is made."""
+    sources, source_names = coded_texts(table, "source")
+    requests, request_names = coded_texts(table, "request")
+    keys: Keys = text_hashes(source_names)[sources[rows]] * _WEIGHT + text_hashes(request_names)[requests[rows]]
+    return keys
+
+
+def text_hashes(texts: pa.StringArray) -> Keys:
+    """A number for each text, the same wherever it is made: eight bytes of all texts at a time are mixed in."""
+    if not len(texts):
+        return NO_KEYS
+    offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    content = (texts.buffers()[2] or pa.py_buffer(b"")).to_pybytes() + bytes(8)
+    words: Keys = np.ndarray((len(content) - 7,), dtype="<u8", buffer=content, strides=(1,))
+    sizes = np.diff(offsets)
+    hashes = (sizes.astype(np.uint64) + np.uint64(1)) * _WEIGHT
+    for begin in range(0, int(sizes.max()), 8):
+        more = np.flatnonzero(sizes > begin)
+        left = np.minimum(sizes[more] - begin, 8).astype(np.uint64)
+        word = words[offsets[more] + begin] & (_ONES >> (np.uint64(64) - left * np.uint64(8)))
+        mixed = (hashes[more] ^ word) * _WEIGHT
+        hashes[more] = mixed ^ (mixed >> np.uint64(29))
+    return hashes * _WEIGHT
+
+
+def ranges_of(keys: Keys, count: int) -> list[Keys]:
+    """The sorted keys in so many ranges of equal width, the same of every group."""
+    borders = np.array([(place << 64) // count for place in range(1, count)], dtype=np.uint64)
+    return np.split(keys, np.searchsorted(keys, borders))
+
+
+def repeated(groups: Iterable[Keys]) -> Keys:
+    """The keys that stand in two of the groups, or twice in one."""
+    keys = np.sort(np.concatenate([NO_KEYS, *groups]))
+    return np.unique(keys[1:][keys[1:] == keys[:-1]])
+
+
+@define
+class KeyFile:
+    """Groups of keys, each sorted, one behind the other in a file."""
+
+    _file: BinaryIO
+    _lengths: list[int] = field(factory=list)
+
+    def put(self, keys: Keys) -> None:
+        """Add a group."""
+        self._lengths.append(len(keys))
+        np.sort(keys).tofile(self._file)
+
+    def repeated(self, others: Keys) -> Keys:
+        """The keys that stand twice, in the file and the others together."""
+        total = sum(self._lengths)
+        if not total:
+            return repeated([others])
+        self._file.flush()
+        mapped = np.memmap(self._file, dtype=np.uint64, mode="r", shape=(total,))
+        groups = [*np.split(mapped, np.cumsum(self._lengths)[:-1]), np.sort(others)]
+        count = -(-total // RANGE_KEYS)
+        return np.concatenate(
+            [repeated(parts) for parts in zip(*(ranges_of(group, count) for group in groups), strict=True)]
+        )
+
+
+@contextmanager
+def open_keys() -> Iterator[KeyFile]:
+    """A file of keys that goes with the block."""
+    with TemporaryFile(prefix="longpoll-judge-") as file:
+        yield KeyFile(file)

@@ -1,0 +1,30 @@
+"""What lies outside of the part of a queue's log that is at hand.
+
+Leaves out how it is known (`plan`) and what is made of it (`home`).
+"""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+
+
+@frozen
+class Outlook:
+    """What lies outside of a stretch's neighbourhood of one queue's log."""
+
+    is_white_box: bool
+    """Whether visibility was seen from within the broker, anywhere."""
+    first_known: int
+    """The first offset whose message was seen anywhere; `NEVER` when none was."""
+    floor: int = BEGINNING
+    """Earlier stretches show no offset at or above this, and no higher visible end."""
+    end_before: int = 0
+    """The highest visible end that they show."""
+    ended_before_ns: int = BEGINNING
+    """All that they show of the log happened at this moment or before."""
+    reach: int = NEVER
+    """Later stretches show no offset below this."""
+    begins_after_ns: int = NEVER
+    """Nothing that they show of the log happened before this moment."""

@@ -1,0 +1,176 @@
+"""One queue's messages: which offsets exist, their tags, and between which moments each became visible.
+
+Inside the broker (white-box) `append` tells a message's tag and `make_visible` the moment. Outside it (black-box) only
+`message_acknowledged` is seen. There a message counts as visible from its acknowledgement on where a wakeup is judged,
+which is what a producer is promised; where an answer's content is judged it may have been visible earlier, and must be
+`slack_ns` later. Leaves out requests. One incarnation of a queue: its visible end never moves back.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from attrs import define, field
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.expression import Expression
+from longpoll_judge.columns.lookup import Ascending
+from longpoll_judge.read.schema import INTEGER_LIMIT
+
+Integers = NDArray[np.int64]
+
+NEVER: Final = INTEGER_LIMIT
+"""Later than every moment of a history, and higher than every offset."""
+BEGINNING: Final = -INTEGER_LIMIT
+
+
+def suffix_min(values: Integers) -> Integers:
+    """Each place's smallest value from there to the end, with `NEVER` appended for the place after the last."""
+    return np.append(np.minimum.accumulate(values[::-1])[::-1], NEVER).astype(np.int64)
+
+
+@define(frozen=True, eq=False)
+class Growth:
+    """The visible end as a function of time, from (end, not before, not after) triples in any order."""
+
+    end: Integers = field()
+    after_ns: Integers = field()
+    before_ns: Integers = field()
+
+    @cached_property
+    def _by_end(self) -> tuple[Ascending, Integers, Integers]:
+        order = np.argsort(self.end, kind="stable")
+        return Ascending(self.end[order]), suffix_min(self.after_ns[order]), suffix_min(self.before_ns[order])
+
+    def visible_between(self, offset: Integers) -> tuple[Integers, Integers]:
+        """Each offset's interval [earliest, latest] of becoming visible; `NEVER` when it never does."""
+        ends, after_ns, before_ns = self._by_end
+        place = ends.below(offset + 1)
+        return after_ns[place], before_ns[place]
+
+    def end_at_least(self, moment_ns: Integers) -> Integers:
+        """The end that was certainly reached before each moment."""
+        return self._highest(self.before_ns, moment_ns, "left")
+
+    def end_at_most(self, moment_ns: Integers) -> Integers:
+        """The end that may have been reached at each moment."""
+        return self._highest(self.after_ns, moment_ns, "right")
+
+    def _highest(self, times: Integers, moment_ns: Integers, side: Any) -> Integers:
+        order = np.argsort(times, kind="stable")
+        highest = np.concatenate(([0], np.maximum.accumulate(self.end[order])))
+        return highest[np.searchsorted(times[order], moment_ns, side=side)].astype(np.int64)
+
+
+@define(frozen=True, eq=False)
+class QueueLog:
+    """What the record shows of one queue's log."""
+
+    offsets: Integers = field()
+    """Offsets whose messages were seen, ascending, each once."""
+    tag_codes: Integers = field()
+    """Their tags' hash codes."""
+    growth: Growth = field()
+    is_white_box: bool = field()
+    """Whether visibility was seen from within the broker."""
+    slack_ns: int = field()
+    """How long after its acknowledgement a message may stay invisible; 0 when white-box."""
+    first_known: int | None = field(default=None)
+    """The first offset of the whole record, where this is not all of it."""
+    perhaps: Integers = field(factory=lambda: np.empty(0, dtype=np.int64))
+    """Offsets, ascending, whose messages were seen when one life of the queue or another may have been."""
+
+    def may_be_there(self, offset: Integers) -> NDArray[np.bool_]:
+        """Whether a message with each offset was, or may have been, seen."""
+        return self.is_known(offset) | np.isin(offset, self.perhaps)
+
+    @property
+    def base(self) -> int:
+        """Offsets below were appended before the record began."""
+        if self.first_known is not None:
+            return self.first_known
+        return int(self.offsets[0]) if len(self.offsets) else NEVER
+
+    def is_known(self, offset: Integers) -> NDArray[np.bool_]:
+        """Whether each offset's message was seen."""
+        return self.known_count(offset, offset + 1) > 0
+
+    def known_count(self, first: Integers, end: Integers) -> Integers:
+        """How many messages with offsets in [first, end) were seen."""
+        return self.ranks.between(first, end)
+
+    @cached_property
+    def ranks(self) -> Ascending:
+        """How many of the offsets lie below others."""
+        return Ascending(self.offsets)
+
+    def visible_for_wake(self, offset: Integers) -> tuple[Integers, Integers]:
+        """When each offset's message became visible, as wakeups are judged."""
+        return self.growth.visible_between(offset)
+
+    def visible_for_content(self, offset: Integers) -> tuple[Integers, Integers]:
+        """When each offset's message became visible, as contents are judged."""
+        after_ns, before_ns = self.growth.visible_between(offset)
+        if not self.is_white_box:
+            return np.full_like(after_ns, BEGINNING), np.minimum(before_ns + self.slack_ns, NEVER)
+        return np.where(offset < self.base, BEGINNING, after_ns), before_ns
+
+    def end_at_least(self, moment_ns: Integers) -> Integers:
+        """The visible end that was certainly reached before each moment."""
+        return self.growth.end_at_least(moment_ns - self.slack_ns)
+
+    def end_at_most(self, moment_ns: Integers) -> Integers:
+        """The highest visible end possible at each moment; `NEVER` when the record does not bound it."""
+        if not self.is_white_box:
+            return np.full_like(moment_ns, NEVER)
+        return np.maximum(self.growth.end_at_most(moment_ns), self.base)
+
+    def matching(self, expression: Expression) -> Matching:
+        """The messages that the expression takes."""
+        return Matching(self, expression)
+
+
+@define(frozen=True, eq=False)
+class Matching:
+    """Those messages of a log that one expression takes."""
+
+    log: QueueLog = field()
+    expression: Expression = field()
+
+    @cached_property
+    def offsets(self) -> Integers:
+        """Seen and matching, ascending."""
+        return self.log.offsets[self.expression.matches(self.log.tag_codes)]
+
+    @cached_property
+    def _ranks(self) -> Ascending:
+        return Ascending(self.offsets)
+
+    @cached_property
+    def _visible(self) -> tuple[Integers, Integers]:
+        after_ns, before_ns = self.log.visible_for_wake(self.offsets)
+        return suffix_min(after_ns), suffix_min(before_ns)
+
+    def count(self, first: Integers, end: Integers) -> tuple[Integers, Integers]:
+        """How many messages in [first, end) match: at least, and at most."""
+        if self.expression.takes_everything:
+            return end - first, end - first
+        least = self._ranks.between(first, end)
+        unseen = end - first - self.log.known_count(first, end)
+        return least, least + np.maximum(unseen, 0)
+
+    def first(self, offset: Integers) -> Integers:
+        """The first matching offset at or after each offset; `NEVER` when none is known."""
+        if self.expression.takes_everything and self.log.is_white_box:
+            return offset
+        return np.append(self.offsets, NEVER)[self._ranks.below(offset)]
+
+    def first_visible(self, offset: Integers) -> tuple[Integers, Integers]:
+        """Between which moments the first matching message at or after each offset became visible."""
+        if self.expression.takes_everything and self.log.is_white_box:
+            return self.log.visible_for_wake(offset)
+        after_ns, before_ns = self._visible
+        place = self._ranks.below(offset)
+        return after_ns[place], before_ns[place]

@@ -1,0 +1,188 @@
+"""One cause, one finding: what rests on the same wrong event is told once, and the rest as what follows from it.
+
+A finding has keys: the events of the log that it would be due to if these told something wrong, a message that is
+missing, an answer that is wrong, one that is late, and a connection on which nothing came. Findings that share a key,
+directly or by way of others, have one cause. A lost wakeup joins such findings and makes none: two pulls that one
+message did not wake are two losses, unless the message itself is in doubt. Told is the one that says most of it:
+certain before unknown, of the log before of sends before of answers, then the earliest.
+
+Leaves out which events a rule blames (`case.Explanation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from attrs import define, field, frozen
+
+from longpoll_judge.contract.clauses import CLAUSES
+from longpoll_judge.contract.result import (
+    ANSWER_IS_RIGHT,
+    COMMIT_IS_TOLD,
+    COMMIT_NEVER_REGRESSES,
+    PROPERTIES,
+    Finding,
+    Follow,
+)
+
+LOG_EVENTS: Final = ("append", "message_acknowledged", "make_visible")
+OF_CONNECTION: Final = frozenset({"answer.same_connection", "answer.open_connection"})
+"""Clauses that a connection may be to blame for, with all that should have come through it."""
+OF_SILENCE: Final = frozenset({"pull.wake.prompt", "pull.answered", "pull.stop.answered", "commit.answered"})
+"""The same of requests that have no answer."""
+ANSWERS: Final = frozenset(
+    clause.id for clause in CLAUSES if clause.property in {ANSWER_IS_RIGHT, COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD}
+) | {"send.delivered.after_request"}
+"""Clauses that an answer breaks by what it says, and with it others."""
+OF_LATENESS: Final = frozenset({"pull.wake.prompt", "pull.deadline.met", "pull.answered"})
+"""Clauses that one answer breaks by when it comes, or one pull by having none."""
+JOINING: Final = frozenset({"pull.wake.prompt"})
+"""Clauses whose findings have the cause of others, and are no cause of each other's."""
+OF_SOURCE: Final = frozenset({"law.step"})
+"""Clauses that a source breaks once, whatever its requests do otherwise: with no keys but that."""
+RANKS: Final = (
+    *(
+        "log.append.",
+        "log.",
+        "send.",
+        "answer.",
+        "pull.answered",
+        "pull.stop.",
+        "pull.found.",
+        "pull.none.",
+        "pull.passed.",
+    ),
+    *("pull.illegal.", "pull.max.", "pull.next.", "pull.wake.", "pull.", "pull.hold.", "commit.", "hold.", "law."),
+    *("send.delivered.", "pull.min.never_falls", "pull.max.never_falls"),
+)
+"""How clauses begin: of findings with one cause the one whose clause comes first is told, by its longest beginning."""
+
+
+@frozen
+class Cause:
+    """A finding, and what may be its cause."""
+
+    finding: Finding
+    keys: tuple[str, ...]
+
+
+def event_key(event: dict[str, Any]) -> str:
+    """The key of an event of the log."""
+    return f"event\0{event['source']}\0{event['sequence']}"
+
+
+def request_key(event: dict[str, Any]) -> str:
+    """The key of the request that an event belongs to."""
+    return f"request\0{event['source']}\0{event['request']}"
+
+
+def keys_of(
+    clause: str,
+    messages: Iterable[int],
+    place: tuple[object, ...],
+    roots: Iterable[dict[str, Any]],
+    others: Sequence[dict[str, Any]],
+) -> tuple[str, ...]:
+    """The keys of a finding about these messages of a queue: `roots` are events of its log, `others` of requests."""
+    blamed = ["\0".join(map(str, ("message", *place, offset))) for offset in messages]
+    requests = [request_key(event) for event in others if event.get("request")] if clause in ANSWERS else []
+    late = [f"late {request_key(event)}" for event in others if clause in OF_LATENESS and event.get("request")]
+    is_silent = clause in OF_SILENCE and all(event["event"] != "answer_sent" for event in others)
+    connections = [
+        f"connection\0{event['source']}\0{event['connection']}"
+        for event in others
+        if (clause in OF_CONNECTION or is_silent) and event.get("connection")
+    ]
+    return tuple(dict.fromkeys((*map(event_key, roots), *blamed, *connections, *requests, *late)))
+
+
+def alone(findings: Iterable[Finding]) -> Iterator[Cause]:
+    """Findings about events far from each other, with keys that their evidence tells."""
+    for finding in findings:
+        if finding.clause in OF_SOURCE:
+            yield Cause(finding, (f"{finding.clause}\0{finding.evidence[-1]['source']}",))
+            continue
+        logged = [event for event in finding.evidence if event["event"] in LOG_EVENTS]
+        others = [event for event in finding.evidence if event["event"] not in LOG_EVENTS]
+        place = finding.evidence[0].get("broker", ""), finding.topic, finding.queue
+        yield Cause(finding, keys_of(finding.clause, finding.messages, place, logged, others))
+
+
+@define
+class _Groups:
+    """Which findings have one cause. Invariant: `_parent` leads from each place to the first of its group."""
+
+    _parent: list[int] = field(factory=list)
+    _owner: dict[str, int] = field(factory=dict)
+
+    def add(self, cause: Cause) -> None:
+        """One more finding; of those that only join, after all others."""
+        place = len(self._parent)
+        known = [self.first(self._owner[key]) for key in cause.keys if key in self._owner]
+        if cause.finding.clause in JOINING:
+            self._parent.append(known[0] if known else place)
+            return
+        self._parent.append(place)
+        for other in known:
+            one, more = sorted((self.first(other), self.first(place)))
+            self._parent[more] = one
+        self._owner |= dict.fromkeys(cause.keys, place)
+
+    def first(self, place: int) -> int:
+        """The first of the group of a finding."""
+        while self._parent[place] != place:
+            self._parent[place] = self._parent[self._parent[place]]
+            place = self._parent[place]
+        return place
+
+
+def told_once(causes: Iterable[Cause]) -> list[Finding]:
+    """One finding for each cause, with what follows from it."""
+    ordered = sorted(causes, key=lambda cause: (cause.finding.clause in JOINING, *_rank(cause)))
+    groups = _Groups()
+    for cause in ordered:
+        groups.add(cause)
+    members: dict[int, list[Cause]] = {}
+    for place, cause in enumerate(ordered):
+        members.setdefault(groups.first(place), []).append(cause)
+    return [_told([cause.finding for cause in sorted(group, key=_rank)]) for group in members.values()]
+
+
+def _told(group: list[Finding]) -> Finding:
+    kinds: dict[tuple[object, ...], list[Finding]] = {}
+    for other in group[1:]:
+        kinds.setdefault(_kind(other), []).append(other)
+    return msgspec.structs.replace(group[0], follows=[_follow(same) for same in kinds.values()])
+
+
+def _follow(same: list[Finding]) -> Follow:
+    """What follows from a finding, of one kind."""
+    first = same[0]
+    return Follow(
+        property=first.property,
+        clause=first.clause,
+        verdict=first.verdict,
+        topic=first.topic,
+        queue=first.queue,
+        count=len(same),
+        requests=[finding.request for finding in same if finding.request],
+        why=first.why,
+    )
+
+
+def _kind(finding: Finding) -> tuple[object, ...]:
+    return finding.clause, finding.verdict, finding.topic, finding.queue
+
+
+def _rank(cause: Cause) -> tuple[object, ...]:
+    finding = cause.finding
+    place = RANKS.index(max((name for name in RANKS if finding.clause.startswith(name)), key=len))
+    return (finding.verdict != "violated", place, *finding_order(finding))
+
+
+def finding_order(finding: Finding) -> tuple[object, ...]:
+    """Violations first, then by time."""
+    place = (finding.topic, finding.queue, PROPERTIES.index(finding.property), finding.request, finding.why)
+    return (finding.verdict != "violated", finding.window_start_ms, *place)

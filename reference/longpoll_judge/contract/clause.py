@@ -1,0 +1,81 @@
+"""What a line of the judge's contract is, and the numbers that several lines share.
+
+Leaves out the lines (`pulls`, `others`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from attrs import field, frozen
+
+from longpoll_judge.contract.result import FindingVerdict
+
+Seen = Literal["anywhere", "inside", "outside"]
+
+PULL_RESULTS: Final = (0, 19, 20, 21)
+"""Answers to a pull that tell of a read of the store."""
+PULL_REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
+"""Answers to a pull that tell why there was none: `ResponseCode` and `RemotingSysResponseCode` as far as
+`PullMessageProcessor`, its executor and the hooks before it give them; 3 of 4.9 to code 361."""
+SEND_CODES: Final = (10, 310, 320)
+"""SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+QUERY_CODES: Final = (0, 1, 2, 16, 17, 22, 26, 29, 215, 501, 1500)
+"""Answers to a query of a committed offset (14)."""
+UPDATE_CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)
+"""Answers to an update of a committed offset (15)."""
+
+UNHELD_MS: Final = 2_000
+"""How long a broker may take for an answer that it may not hold back; it has no deadline, and machines are busy."""
+SHORT_POLLING_MS: Final = 1_000
+"""How long a broker holds every pull whose long polling is off (`shortPollingTimeMills`)."""
+SHOWN_MS: Final = 5_000
+"""How long a message that was acknowledged may take until it is visible: a dispatcher is some milliseconds behind."""
+SEND_MS: Final = 10_000
+"""How long a broker may take to answer a send: it may wait for its disk and its slave."""
+STOPPING_MS: Final = 5_000
+"""A broker that stops answers what it holds and then closes its connections, within this."""
+STOPPED_MS: Final = 15_000
+"""One that says that it stops and goes on for longer than this did not."""
+
+TIMELESS: Final = frozenset(
+    {
+        *("answer.once", "answer.same_connection", "commit.code.known", "log.append.once", "log.acknowledged.once"),
+        *("send.acknowledged.same_connection", "send.acknowledged.tag", "pull.code.known", "pull.found.some"),
+        *("pull.none.empty", "pull.found.ordered", "pull.found.from_asked", "pull.found.at_most", "pull.found.next"),
+        *("pull.found.above_min", "pull.next.within", "pull.none.next", "pull.passed.next", "pull.illegal.outside"),
+        *("pull.illegal.next", "pull.min.below_max", "pull.hold.allowed", "pull.hold.once"),
+        "pull.step.allowed",
+        *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
+    }
+)
+"""Clauses that compare no moments, so that they stand whatever a clock did."""
+LOGGED: Final = frozenset(
+    {
+        *("log.append.once", "log.acknowledged.once", "send.acknowledged.tag"),
+        *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
+    }
+)
+"""Those of them that do so only where the queue has one life: moments tell lives apart."""
+
+
+@frozen
+class Clause:
+    """One line of the contract."""
+
+    id: str
+    """Stable: reports, tests and other judges name it."""
+    property: str
+    """The property of the report that it belongs to, or `evidence`."""
+    says: str
+    source: str
+    """Where RocketMQ, or the law, says so."""
+    needs: tuple[str, ...]
+    """Events, with the fields that are read."""
+    seen: Seen = field(default="anywhere")
+    """Whether it needs a record from inside a broker, or is asked of one from outside only."""
+    whole_record: bool = field(default=False)
+    """Whether an event that was not recorded could explain it away: where the source's record has a hole the finding
+    is unknown."""
+    verdict: FindingVerdict = field(default="violated")
+    """The most that it can be found to be."""

@@ -1,0 +1,46 @@
+"""The judge's contract: what a correct broker may do on the pull path, clause by clause, as data.
+
+Every finding and every gap names the clause that it rests on by its id; `docs/contract.md` prints these rows beside the
+definitions that they use, and a test plants a fault for each. Leaves out how a clause is judged (`rightness`,
+`promptness`, `holding`, `logs`, `sends`, `commits`, `holds`, `conformance`, `survey`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from longpoll_judge.contract.clause import Clause
+from longpoll_judge.contract.others import COMMIT_CLAUSES, EVIDENCE_CLAUSES, LAW_CLAUSES, LOG_CLAUSES, SEND_CLAUSES
+from longpoll_judge.contract.pulls import PULL_CLAUSES
+
+CLAUSES: Final = (*PULL_CLAUSES, *LOG_CLAUSES, *SEND_CLAUSES, *COMMIT_CLAUSES, *LAW_CLAUSES, *EVIDENCE_CLAUSES)
+"""The whole contract, in the order of the page."""
+CLAUSE: Final = {clause.id: clause for clause in CLAUSES}
+
+
+def clause_tables() -> str:
+    """The clauses as Markdown, a table a group."""
+    groups: Iterable[tuple[str, tuple[Clause, ...]]] = (
+        ("Pulls", PULL_CLAUSES),
+        ("Logs", LOG_CLAUSES),
+        ("Sends", SEND_CLAUSES),
+        ("Committed offsets", COMMIT_CLAUSES),
+        ("The law", LAW_CLAUSES),
+        ("Evidence", EVIDENCE_CLAUSES),
+    )
+    return "\n".join(_table(title, clauses) for title, clauses in groups)
+
+
+def _table(title: str, clauses: tuple[Clause, ...]) -> str:
+    lines = [
+        f"### {title}",
+        "",
+        "| clause | what must hold | property | seen | needs | at most | source |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for clause in clauses:
+        needs = ", ".join(f"`{one}`" for one in clause.needs) + ("; a whole record" if clause.whole_record else "")
+        cells = (clause.says, clause.property, clause.seen, needs, clause.verdict, clause.source)
+        lines.append(f"| `{clause.id}` | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])

@@ -1,0 +1,187 @@
+"""What the judge says: findings, evidence gaps, latencies and the one overall verdict.
+
+Leaves out how any of it is found, and how it is shown (`report`, and the command).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+import msgspec
+from attrs import frozen
+
+from longpoll_judge.contract.rate import Rate
+from longpoll_spec.tables import with_table
+
+Verdict = Literal["valid", "invalid", "unknown"]
+FindingVerdict = Literal["violated", "unknown"]
+
+NO_LOST_WAKEUP: Final = "no_lost_wakeup"
+ANSWERED_BY_DEADLINE: Final = "answered_by_deadline"
+ANSWERED_ONCE: Final = "answered_once"
+ANSWER_IS_RIGHT: Final = "answer_is_right"
+ANSWERED_ON_STOP: Final = "answered_on_stop"
+OFFSETS_IN_ORDER: Final = "offsets_in_order"
+VISIBLE_IS_MONOTONE: Final = "visible_is_monotone"
+COMMIT_NEVER_REGRESSES: Final = "commit_never_regresses"
+HOLD_LIMIT_KEPT: Final = "hold_limit_kept"
+FOLLOWS_THE_LAW: Final = "follows_the_law"
+HELD_AS_ASKED: Final = "held_as_asked"
+SEND_IS_KEPT: Final = "send_is_kept"
+COMMIT_IS_TOLD: Final = "commit_is_told"
+EVIDENCE: Final = "evidence"
+"""What clauses about the record itself belong to: no property of a broker."""
+PROPERTIES: Final = (
+    NO_LOST_WAKEUP,
+    ANSWERED_BY_DEADLINE,
+    ANSWERED_ON_STOP,
+    ANSWERED_ONCE,
+    ANSWER_IS_RIGHT,
+    OFFSETS_IN_ORDER,
+    VISIBLE_IS_MONOTONE,
+    COMMIT_NEVER_REGRESSES,
+    HOLD_LIMIT_KEPT,
+    FOLLOWS_THE_LAW,
+    HELD_AS_ASKED,
+    SEND_IS_KEPT,
+    COMMIT_IS_TOLD,
+)
+
+
+@with_table
+class Follow(msgspec.Struct, frozen=True, kw_only=True):
+    """Further findings of one clause that have the cause of another finding."""
+
+    property: str
+    clause: str
+    verdict: FindingVerdict
+    topic: str
+    queue: int
+    count: int
+    requests: list[str]
+    """None where the log is at fault."""
+    why: str
+    """Of the first."""
+
+
+@with_table
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One property that a request, or a queue's log, breaks or may break, with the events that show it."""
+
+    property: str
+    clause: str
+    """The line of the contract that it rests on (`longpoll_judge.contract.clauses`)."""
+    verdict: FindingVerdict
+    topic: str
+    queue: int
+    request: str
+    """Empty where the log is at fault."""
+    window_start_ms: float
+    """Unix time of the earliest event that the finding needs."""
+    window_end_ms: float
+    why: str
+    evidence: list[dict[str, Any]]
+    """A history by itself with `meta`: judged alone it breaks the clause again, where it is violated."""
+    messages: list[int] = []
+    """Queue offsets of the messages that it is about, the one at fault first; empty where there is none."""
+    tag: str = ""
+    """The tag of the first of these messages, where the evidence tells it."""
+    offsets: dict[str, int] = {}
+    """What the request at fault asked for, and its answer told, by field; or what the log tells."""
+    follows: list[Follow] = []
+    """What else comes of the same cause, and is no finding of its own."""
+    meta: dict[str, Any] = {}
+    """The content of the evidence's `meta.json`."""
+
+    def told(self) -> list[Finding | Follow]:
+        """Itself, and what follows from the same cause."""
+        return [self, *self.follows]
+
+    def shown(self) -> list[dict[str, Any]]:
+        """The events in the window, which show the fault; without what only makes the evidence a history."""
+        return [
+            event
+            for event in self.evidence
+            if event["event"] not in {"omitted", "source_started", "source_stopped"}
+            and self.window_start_ms <= event["after_ns"] / 1_000_000
+            and event["before_ns"] / 1_000_000 <= self.window_end_ms
+        ]
+
+
+@frozen
+class Gap:
+    """Evidence that is missing; any gap keeps a verdict from being `valid`."""
+
+    kind: str
+    where: str
+    count: int
+    why: str
+
+    @property
+    def clause(self) -> str:
+        """The line of the contract that it belongs to."""
+        return f"{EVIDENCE}.{self.kind.replace(' ', '_')}"
+
+
+@with_table
+class Percentiles(msgspec.Struct, frozen=True):
+    """Of upper bounds, so that no latency is understated; None when nothing was measured."""
+
+    count: int
+    p50: float | None
+    p99: float | None
+    max: float | None
+
+    def texts(self) -> tuple[str, str, str]:
+        """The three as a person reads them, in ms."""
+        p50, p99, most = ("-" if value is None else f"{value:.3f}" for value in (self.p50, self.p99, self.max))
+        return p50, p99, most
+
+
+@with_table
+class Share(msgspec.Struct, frozen=True):
+    """How many of all were judged."""
+
+    judged: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.judged} of {self.of}"
+
+
+@with_table
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The judgement of one history."""
+
+    verdict: Verdict
+    events: int
+    queues: int
+    requests: int
+    """Pulls that were judged."""
+    seconds: float
+    """Without the start of Spark."""
+    start_seconds: float
+    engine: str
+    findings: list[Finding]
+    findings_left_out: int
+    """Findings beyond the most that one queue and property may list."""
+    gaps: list[dict[str, Any]]
+    latency: dict[str, Percentiles]
+    thresholds: dict[str, float]
+    histogram: dict[str, list[tuple[float, int]]] = {}
+    """Of each latency, how many lie in each step of 28 %: (upper end in ms, count)."""
+    shares: dict[str, Share] = {}
+    """How many pulls, sends and commits (questions for committed offsets) were judged, of how many."""
+    judged: dict[str, int] = {}
+    """How many things each property was asked of; 0 is not applicable, and no pass."""
+    rates: dict[str, Rate] = {}
+    """How often the properties of time were certainly broken, by property."""
+
+
+def overall(findings: Iterable[Finding], gaps: Iterable[Gap]) -> Verdict:
+    """`invalid` if anything is violated, else `unknown` if anything is unknown or missing, else `valid`."""
+    verdicts = {finding.verdict for finding in findings}
+    if "violated" in verdicts:
+        return "invalid"
+    return "unknown" if verdicts or any(True for _ in gaps) else "valid"

@@ -1,0 +1,195 @@
+"""What slices show of one source: its numbers, its moments, and where these leave holes or tell of a clock set back.
+
+Leaves out what becomes of it (`survey`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+from attrs import frozen
+from numpy.typing import NDArray
+
+from longpoll_judge.evidence.holes import Interval
+from longpoll_judge.read.schema import INTEGER_LIMIT
+from longpoll_spec.tables import with_table
+
+Integers = NDArray[np.int64]
+MS: Final = 1_000_000
+CLOCK_STEP_NS: Final = 1_000 * MS
+"""An observer tells of events about in the order of time. One that certainly lies so far before an event with a lower
+number was told by a clock that was set back; that long an observer may keep an event before it gives it a number."""
+DISORDER_NS: Final = 50 * MS
+"""What is missing may lie so far from its neighbours in sequence, and further where the source shows it of others."""
+
+
+class Run(NamedTuple):
+    """Sequence numbers first to last, both included, without a hole."""
+
+    first: int
+    last: int
+    first_after_ns: int = 0
+    """`after_ns` of the event that is the first by number."""
+    last_before_ns: int = 0
+    """`before_ns` of the last."""
+
+
+class Span(NamedTuple):
+    """A source's events in one slice."""
+
+    first: int
+    last: int
+    """Sequence numbers."""
+    after_min_ns: int
+    after_max_ns: int
+    before_min_ns: int
+    before_max_ns: int
+
+
+@with_table
+class SourceSurvey(msgspec.Struct):
+    """What one slice, or all of them, show of one source."""
+
+    runs: list[Run] = msgspec.field(default_factory=list)
+    first_ns: int = 0
+    last_ns: int = 0
+    """The latest `after_ns`: the source was certainly watching until then."""
+    stopped_ns: int | None = None
+    """`after_ns` of its `source_stopped`."""
+    lost_count: int = 0
+    """How many events the source says it dropped."""
+    losses: list[Interval] = msgspec.field(default_factory=list)
+    """When these may have happened, as it says; and events of a name that nobody knows, which may be any."""
+    damaged: list[Interval] = msgspec.field(default_factory=list)
+    """When events happened that lack a field that they need: nothing is concluded from them."""
+    spans: list[Span] = msgspec.field(default_factory=list)
+    """One of each slice."""
+    holds: int = 0
+    """How often a pull was held."""
+    steps: int = 0
+    """How often, within slices, the clock was set back."""
+    step_ns: int = 0
+    """By how much at most, as far as that is certain."""
+    disorder_ns: int = 0
+    """The longest that an event may have come before one with a lower number, within slices."""
+    is_inverted: bool = False
+    """Some event certainly lies before one with a lower number, within slices."""
+    brokers: set[str] = msgspec.field(default_factory=set)
+    """The brokers that its events name."""
+
+
+def survey_source(sequence: Integers, after_ns: Integers, before_ns: Integers, last: Integers) -> SourceSurvey:
+    """The survey of a source's events in one slice, in any order; each stands for the numbers `sequence` to `last`."""
+    if (sequence[1:] < sequence[:-1]).any():
+        order = np.argsort(sequence, kind="stable")
+        sequence, after_ns, before_ns, last = sequence[order], after_ns[order], before_ns[order], last[order]
+    latest_ns = np.maximum.accumulate(after_ns)
+    seen = SourceSurvey(
+        runs=_runs(sequence, last, after_ns, before_ns), first_ns=int(after_ns.min()), last_ns=int(latest_ns[-1])
+    )
+    before_min_ns, before_max_ns = int(before_ns.min()), int(before_ns.max())
+    ends = int(sequence[0]), int(last[-1])
+    seen.spans = [Span(*ends, seen.first_ns, seen.last_ns, before_min_ns, before_max_ns)]
+    if len(sequence) > 1:
+        back_ns = latest_ns[:-1] - before_ns[1:]
+        is_back = back_ns > CLOCK_STEP_NS
+        if is_back.any():
+            seen.steps = int(np.count_nonzero(is_back & ~np.append(False, is_back[:-1])))
+            seen.step_ns = int(back_ns.max())
+        seen.is_inverted = bool((back_ns > 0).any())
+        seen.disorder_ns = max(int((np.maximum.accumulate(before_ns)[:-1] - after_ns[1:]).max()), 0)
+    return seen
+
+
+def whole_of(seen: SourceSurvey) -> SourceSurvey:
+    """The survey of a source with the steps and the disorder from slice to slice added to those within slices."""
+    ended = sorted(seen.spans, key=lambda span: span.last)
+    latest_ns = list(accumulate((span.after_max_ns for span in ended), max))
+    last_before_ns = list(accumulate((span.before_max_ns for span in ended), max))
+    lasts = [span.last for span in ended]
+    steps, step_ns, disorder_ns, is_inverted = seen.steps, seen.step_ns, seen.disorder_ns, seen.is_inverted
+    for span in seen.spans:
+        before = bisect_left(lasts, span.first)
+        if before > 0:
+            back_ns = latest_ns[before - 1] - span.before_min_ns
+            steps += back_ns > CLOCK_STEP_NS
+            step_ns = max(step_ns, back_ns if back_ns > CLOCK_STEP_NS else 0)
+            disorder_ns = max(disorder_ns, last_before_ns[before - 1] - span.after_min_ns)
+            is_inverted |= back_ns > 0
+    changes = {"steps": steps, "step_ns": step_ns, "disorder_ns": disorder_ns, "is_inverted": is_inverted}
+    return msgspec.structs.replace(seen, **changes)
+
+
+def _runs(sequence: Integers, last: Integers, after_ns: Integers, before_ns: Integers) -> list[Run]:
+    """The sorted numbers as runs; a number that stands twice begins a run of its own."""
+    breaks = np.flatnonzero(sequence[1:] - last[:-1] != 1) + 1
+    firsts, lasts = np.concatenate(([0], breaks)), np.concatenate((breaks - 1, [len(sequence) - 1]))
+    columns = (sequence[firsts], last[lasts], after_ns[firsts], before_ns[lasts])
+    return [Run(*numbers) for numbers in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def merge_source(one: SourceSurvey, other: SourceSurvey) -> SourceSurvey:
+    """The survey of both together."""
+    stops = [survey.stopped_ns for survey in (one, other) if survey.stopped_ns is not None]
+    return SourceSurvey(
+        runs=one.runs + other.runs,
+        first_ns=min(one.first_ns, other.first_ns),
+        last_ns=max(one.last_ns, other.last_ns),
+        stopped_ns=max(stops) if stops else None,
+        lost_count=one.lost_count + other.lost_count,
+        losses=one.losses + other.losses,
+        damaged=one.damaged + other.damaged,
+        spans=one.spans + other.spans,
+        holds=one.holds + other.holds,
+        steps=one.steps + other.steps,
+        step_ns=max(one.step_ns, other.step_ns),
+        disorder_ns=max(one.disorder_ns, other.disorder_ns),
+        is_inverted=one.is_inverted or other.is_inverted,
+        brokers=one.brokers | other.brokers,
+    )
+
+
+@frozen
+class SequenceFaults:
+    """What is wrong with a source's sequence numbers."""
+
+    missing_count: int
+    first_missing: int
+    repeated_count: int
+
+
+def sequence_faults(runs: Iterable[Run]) -> SequenceFaults:
+    """Compare the numbers seen with 0, 1, 2, ... up to the highest."""
+    expected, missing, first_missing, repeated = 0, 0, -1, 0
+    for first, last, *_moments in sorted(runs):
+        if first > expected:
+            missing += first - expected
+            first_missing = expected if first_missing < 0 else first_missing
+        repeated += max(0, min(last + 1, expected) - first)
+        expected = max(expected, last + 1)
+    return SequenceFaults(missing, first_missing, repeated)
+
+
+def holes_in(seen: SourceSurvey, damaged: Iterable[Interval] = ()) -> Iterator[Interval]:
+    """When a source may have missed something: as it says itself, as its numbers show, and after its end.
+
+    So it may where an event is damaged: what it stood for is as good as not told.
+    """
+    slack_ns = seen.disorder_ns + DISORDER_NS
+    for after_ns, before_ns in (*seen.losses, *damaged):
+        yield after_ns - slack_ns, before_ns + slack_ns
+    runs = sorted(seen.runs)
+    if runs[0].first > 0:
+        yield -INTEGER_LIMIT, runs[0].first_after_ns + slack_ns
+    last = runs[0]
+    for run in runs[1:]:
+        if run.first > last.last + 1:
+            yield last.last_before_ns - slack_ns, max(run.first_after_ns, last.last_before_ns) + slack_ns
+        last = max(last, run, key=lambda one: one.last)
+    if seen.stopped_ns is None:
+        yield last.last_before_ns - slack_ns, INTEGER_LIMIT

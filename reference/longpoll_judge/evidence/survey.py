@@ -1,0 +1,474 @@
+"""What the whole history says about its own evidence: where each source begins and ends, and what is missing.
+
+A survey is taken of each slice and the surveys are merged; merging is associative and commutative, so neither the order
+of the files nor their number matters. Leaves out verdicts on requests: `verdict` makes them with a `Context` from here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from longpoll_judge.contract.result import Gap
+from longpoll_judge.evidence.anew import Anew, begun_anew, broker_holes, deletions, lasting
+from longpoll_judge.evidence.attendance import (
+    DELETE_TOPIC,
+    Attendance,
+    Deletion,
+    add,
+    answers_on_stop,
+    are_of,
+    are_own,
+    attend,
+    attendance_gaps,
+    field_gaps,
+    keeps_role,
+    lacking,
+    stops_silently,
+)
+from longpoll_judge.evidence.holes import NO_HOLES, Holes, Interval, holes_of, union
+from longpoll_judge.evidence.lives import Lives
+from longpoll_judge.evidence.source_survey import (
+    SequenceFaults,
+    SourceSurvey,
+    holes_in,
+    merge_source,
+    sequence_faults,
+    survey_source,
+    whole_of,
+)
+from longpoll_judge.read.damage import Damage
+from longpoll_judge.read.schema import INTEGER_LIMIT, coded
+from longpoll_judge.read.source import History
+from longpoll_spec.history import BLACK_BOX, WHITE_BOX
+from longpoll_spec.model import ACTION_NAMES
+from longpoll_spec.tables import with_table
+
+KNOWN_EVENTS: Final = frozenset((*BLACK_BOX, *WHITE_BOX, *ACTION_NAMES))
+RARE: Final = frozenset({"connection_closed", "lost", "omitted", "source_stopped", "blocked", "unblocked"})
+"""Events that a survey looks at one by one."""
+QUERY_CONSUMER_OFFSET: Final = 14
+"""The request code that asks for a group's committed offset."""
+UPDATE_CONSUMER_OFFSET: Final = 15
+"""The one that commits it by itself."""
+Integers = NDArray[np.int64]
+
+
+class Block(NamedTuple):
+    """A direction of a connection was, or was no longer, left unread."""
+
+    source: str
+    connection: str
+    direction: str
+    after_ns: int
+    before_ns: int
+    sequence: int
+    begins: bool
+
+
+@with_table
+class Survey(msgspec.Struct):
+    """What slices show of their sources, connections and damage."""
+
+    event_count: int = 0
+    sources: dict[str, SourceSurvey] = msgspec.field(default_factory=dict)
+    closes: list[tuple[str, str, int, int]] = msgspec.field(default_factory=list)
+    """(source, connection, after_ns, before_ns) of every connection_closed."""
+    blocks: list[Block] = msgspec.field(default_factory=list)
+    deleted: list[Anew] = msgspec.field(default_factory=list)
+    """Requests to delete a topic."""
+    firsts: list[Anew] = msgspec.field(default_factory=list)
+    """Acknowledgements of a queue's offset 0, which each of its lives has once."""
+    damages: list[Damage] = msgspec.field(default_factory=list)
+    unknown_events: dict[str, int] = msgspec.field(default_factory=dict)
+    unplaced_answers: int = 0
+    """Answers that name no queue; their requests may."""
+    offset_queries: int = 0
+    """Requests for a group's committed offset."""
+    offset_updates: int = 0
+    """Requests that commit one by themselves, and have an identifier."""
+    answered: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
+    """Queues (broker, topic, number) of which answers tell the ends."""
+    shown: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
+    """Those of which a source tells the visible end itself."""
+    attendance: Attendance = msgspec.field(default_factory=Attendance)
+    excerpts: dict[str, int] = msgspec.field(default_factory=dict)
+    """How many events are left out of excerpts, by the clause that each is of."""
+
+
+@frozen
+class SourceFacts:
+    """What the verdict on a request needs to know of its source."""
+
+    last_ns: int
+    stopped_ns: int | None
+    holes: Holes = NO_HOLES
+    """When something may have happened that it does not tell."""
+    is_steady: bool = True
+    """Its moments order its events (`_unsteady`)."""
+
+
+UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None)
+"""Of a name that stands in a dictionary, and in no event."""
+
+
+@frozen
+class Context:
+    """What every queue's verdict needs beyond the queue's own events."""
+
+    wake_ns: int
+    late_ns: int
+    answers_on_stop: bool
+    """The policy promises to answer what is held when the broker stops."""
+    sources: dict[str, SourceFacts]
+    closes: dict[tuple[str, str], Interval]
+    """By source and connection: [after_ns, before_ns] of its last close."""
+    inside: frozenset[str] = frozenset()
+    """Sources that stood inside their broker."""
+    asked: frozenset[str] = frozenset()
+    """Sources that tell requests. One that tells what is held alone is read beside another that does."""
+    is_own: bool = False
+    """Every policy that the history names is one of this project's own design."""
+    stops_silently: bool = False
+    """Every policy that it names leaves held pulls unanswered when the broker stops."""
+    keeps_role: bool = False
+    """Every policy that it names leaves held pulls alone when the broker's role or its master's changes."""
+    deletions: tuple[Deletion, ...] = ()
+    lawful: frozenset[str] = frozenset()
+    """Sources that declare a law: their logs are judged by it, and by nothing else."""
+    broker_holes: dict[str, Holes] = field(factory=dict)
+    """By broker: when something may have happened to its queues that no source tells."""
+    life_holes: dict[str, Holes] = field(factory=dict)
+    """The same, as long as a deletion may take effect whose request is among what is not told."""
+    settable: frozenset[str] = frozenset()
+    """Sources whose clock is not monotonic by their own word, or not known: they declare none that can be read."""
+    unsteady_brokers: frozenset[str] = frozenset()
+    """Brokers of which a source tells whose moments order nothing."""
+    blocked: dict[tuple[str, str], Holes] = field(factory=dict)
+    """By source and connection: when one of its directions was not read."""
+
+    deleted: dict[tuple[str, str], Holes] = field(factory=dict)
+    """By broker and topic: when its queues were deleted; the topic is empty where it is not told."""
+    begun_anew: dict[tuple[str, str, int], Holes] = field(factory=dict)
+    """By queue: when it began anew though no deletion is told."""
+    closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
+    """All closes of the connections that have several, in order of time: a name may come again."""
+    shown: frozenset[tuple[str, str, int]] = frozenset()
+    """Queues that are seen from inside: a source tells their visible end."""
+    asked_alone: frozenset[str] = frozenset()
+    """The clauses that excerpts are of, which are asked nothing else; empty of a history that is none."""
+
+    def asks(self, clause: str) -> bool:
+        """Whether the history is to be asked this clause."""
+        return not self.asked_alone or clause in self.asked_alone
+
+    def lives(self, name: tuple[str, str, int]) -> Lives | None:
+        """The lives of a queue (broker, topic, number); None where it has one for certain."""
+        deleted = [self.deleted.get((name[0], topic), NO_HOLES) for topic in {name[1], ""}]
+        unsure = [self.life_holes.get(name[0], NO_HOLES), self.begun_anew.get(name, NO_HOLES)]
+        if not any(map(len, (*deleted, *unsure))):
+            return None
+        return Lives(changes=union((*deleted, *unsure)), deletions=union(deleted))
+
+    def orders(self, source: str, broker: str) -> bool:
+        """Whether the moments that a source tells of a broker order anything."""
+        return self.sources.get(source, UNSEEN).is_steady and broker not in self.unsteady_brokers
+
+    def closed_from(self, name: tuple[str, str], since_ns: int) -> int:
+        """When a connection (source, name) may have been closed first, of its closes that are not before a moment.
+
+        The last one where all are; far in the future where it has none.
+        """
+        last_ns = self.closes.get(name, (INTEGER_LIMIT, INTEGER_LIMIT))[0]
+        return next(
+            (after_ns for after_ns, before_ns in self.closed_often.get(name, ()) if before_ns >= since_ns), last_ns
+        )
+
+    def log_holes(self, broker: str) -> Holes:
+        """When something may have happened to the queues of a broker that is not in the record."""
+        return self.broker_holes.get(broker, NO_HOLES)
+
+    def holes(self, source: str) -> Holes:
+        """When something may have happened that a source does not tell."""
+        return self.sources.get(source, UNSEEN).holes
+
+
+SURVEY_COLUMNS: Final = (
+    *("event", "after_ns", "before_ns", "source", "sequence", "broker", "topic", "queue", "code", "connection"),
+    *("queue_offset", "offset_min", "lost_count", "direction", "request", "cause"),
+)
+"""What a survey looks at."""
+
+
+def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
+    """The survey of one slice's events."""
+    survey = Survey(event_count=len(table), damages=damages)
+    if not len(table):
+        return survey
+    codes, names = coded(table, "event")
+    counts = np.bincount(codes, minlength=len(names))
+    survey.unknown_events = {name: int(counts[n]) for n, name in enumerate(names) if name not in KNOWN_EVENTS}
+    survey.unknown_events = {name: count for name, count in survey.unknown_events.items() if count}
+    missing = lacking(table, codes, names)
+    survey.attendance = attend(table, missing)
+    is_strange = are_of(codes, names, set(names) - KNOWN_EVENTS)
+    is_damaged = np.logical_or.reduce(list(missing.values())) if missing else np.zeros_like(is_strange)
+    source_codes, source_names = coded(table, "source")
+    brokers, broker_names = coded(table, "broker")
+    sequence, after_ns, before_ns = (table[name].to_numpy() for name in ("sequence", "after_ns", "before_ns"))
+    is_hold = are_of(codes, names, {"hold"})
+    last = sequence + _left_out(table, are_of(codes, names, {"omitted"}))
+    for code in np.flatnonzero(np.bincount(source_codes)).tolist():
+        mine = source_codes == code if len(source_names) > 1 else slice(None)
+        seen = survey_source(sequence[mine], after_ns[mine], before_ns[mine], last[mine])
+        seen.holds = int(np.count_nonzero(is_hold[mine]))
+        seen.brokers = {broker_names[number] for number in np.flatnonzero(np.bincount(brokers[mine])).tolist()} - {""}
+        seen.losses = _moments(after_ns[mine], before_ns[mine], is_strange[mine])
+        seen.damaged = _moments(after_ns[mine], before_ns[mine], is_damaged[mine])
+        survey.sources[source_names[code]] = seen
+    _survey_rare(survey, table, are_of(codes, names, RARE))
+    is_answer = are_of(codes, names, {"answer_sent"})
+    survey.answered = _queues_of(table, is_answer & (table["offset_min"].to_numpy() >= 0))
+    survey.shown = _queues_of(table, are_of(codes, names, {"make_visible"}))
+    survey.unplaced_answers = int(np.count_nonzero(is_answer & (table["queue"].to_numpy() < 0)))
+    is_request = are_of(codes, names, {"request_received"})
+    survey.deleted = _anew(table, is_request & (table["code"].to_numpy() == DELETE_TOPIC))
+    is_acknowledged = are_of(codes, names, {"message_acknowledged"})
+    survey.firsts = _anew(table, is_acknowledged & (table["queue_offset"].to_numpy() == 0))
+    survey.offset_queries = int(np.count_nonzero(is_request & (table["code"].to_numpy() == QUERY_CONSUMER_OFFSET)))
+    is_update = is_request & (table["code"].to_numpy() == UPDATE_CONSUMER_OFFSET)
+    if is_update.any():
+        requests, request_names = coded(table, "request")
+        named = np.array([bool(name) for name in request_names], dtype=np.bool_)[requests]
+        survey.offset_updates = int(np.count_nonzero(is_update & named))
+    return survey
+
+
+def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str, int]]:
+    """The queues that the flagged events name."""
+    brokers, broker_names = coded(table, "broker")
+    topics, topic_names = coded(table, "topic")
+    pairs = brokers[flags].astype(np.int64) * len(topic_names) + topics[flags]
+    numbers = table["queue"].to_numpy()[flags]
+    found: set[tuple[str, str, int]] = set()
+    for pair in np.flatnonzero(np.bincount(pairs)).tolist():
+        broker, topic = divmod(pair, len(topic_names))
+        mine = np.unique(numbers[pairs == pair]).tolist()
+        found |= {(broker_names[broker], topic_names[topic], number) for number in mine}
+    return found
+
+
+def _left_out(table: pa.Table, flags: NDArray[np.bool_]) -> Integers:
+    """How many numbers after its own each event stands for: 0 but where an excerpt leaves events out."""
+    if not flags.any():
+        return np.zeros(len(table), dtype=np.int64)
+    return np.where(flags, np.clip(table["lost_count"].to_numpy(), 1, INTEGER_LIMIT) - 1, 0).astype(np.int64)
+
+
+def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) -> list[Interval]:
+    """When the flagged events happened, those that lie close taken together."""
+    if not flags.any():
+        return []
+    found = holes_of(zip(after_ns[flags].tolist(), before_ns[flags].tolist(), strict=True))
+    return list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
+
+
+def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) -> None:
+    """Note what few events tell, one by one."""
+    fields = ("event", "source", "connection", "after_ns", "before_ns", "sequence", "lost_count", "direction", "cause")
+    names = [name for name in fields if name in table.column_names]
+    for row in table.select(names).take(pa.array(np.flatnonzero(is_rare))).to_pylist():
+        seen, interval = survey.sources[row["source"]], (row["after_ns"], row["before_ns"])
+        if row["event"] == "lost":
+            seen.lost_count += max(row["lost_count"], 1)
+            seen.losses.append(interval)
+        elif row["event"] == "omitted":
+            clause = row.get("cause", "")
+            survey.excerpts[clause] = survey.excerpts.get(clause, 0) + max(row["lost_count"], 1)
+        elif row["event"] == "source_stopped":
+            seen.stopped_ns = row["after_ns"]
+        elif row["event"] == "connection_closed":
+            survey.closes.append((row["source"], row["connection"], *interval))
+        else:
+            begins = row["event"] == "blocked"
+            direction = row.get("direction", "")
+            block = Block(row["source"], row["connection"], direction, *interval, row["sequence"], begins)
+            survey.blocks.append(block)
+
+
+def _anew(table: pa.Table, flags: NDArray[np.bool_]) -> list[Anew]:
+    rows = np.flatnonzero(flags)
+    if not len(rows):
+        return []
+    fields = [name for name in Anew._fields if name in table.column_names]
+    return [Anew(**row) for row in table.select(fields).take(pa.array(rows)).to_pylist()]
+
+
+def merge(surveys: Iterable[Survey]) -> Survey:
+    """The survey of all the slices together."""
+    whole = Survey()
+    unknown: Counter[str] = Counter()
+    excerpts: Counter[str] = Counter()
+    for part in surveys:
+        whole.event_count += part.event_count
+        whole.closes += part.closes
+        whole.blocks += part.blocks
+        whole.deleted += part.deleted
+        whole.firsts += part.firsts
+        whole.damages += part.damages
+        whole.answered |= part.answered
+        whole.shown |= part.shown
+        whole.unplaced_answers += part.unplaced_answers
+        whole.offset_queries += part.offset_queries
+        whole.offset_updates += part.offset_updates
+        add(whole.attendance, part.attendance)
+        unknown.update(part.unknown_events)
+        excerpts.update(part.excerpts)
+        for name, seen in part.sources.items():
+            known = whole.sources.get(name)
+            whole.sources[name] = seen if known is None else merge_source(known, seen)
+    whole.sources = {name: whole_of(seen) for name, seen in whole.sources.items()}
+    whole.unknown_events, whole.excerpts = dict(unknown), dict(excerpts)
+    return whole
+
+
+def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_ms: float) -> tuple[Context, list[Gap]]:
+    """What the verdicts need, and the evidence that is missing."""
+    damages = sorted(history.damages + survey.damages)
+    gaps = [Gap("damage", damage.file, damage.count, _damage_text(damage)) for damage in damages]
+    facts = {}
+    unknown = survey.sources.keys() - history.declared_sources
+    settable = history.settable_clocks | unknown
+    unsteady = _unsteady(survey, settable) | unknown
+    for name, seen in sorted(survey.sources.items()):
+        faults = sequence_faults(seen.runs)
+        facts[name] = SourceFacts(
+            last_ns=seen.last_ns,
+            stopped_ns=seen.stopped_ns,
+            holes=holes_of(holes_in(seen, [] if name in history.laws else seen.damaged)),
+            is_steady=name not in unsteady,
+        )
+        gaps += _source_gaps(name, seen, faults, declared=name in history.declared_sources or bool(history.damages))
+    for name, count in sorted(survey.unknown_events.items()):
+        gaps.append(Gap("unknown event", name, count, f"{count} events named {name!r}, which this judge does not know"))
+    gaps += field_gaps(survey.attendance, history.laws)
+    policies = history.policies - {policy for policy, _law in history.laws.values()}
+    gaps += attendance_gaps(survey.attendance, history, policies)
+    for clause, count in sorted(survey.excerpts.items()):
+        text = f"an excerpt that leaves {count} events out and is asked {clause or 'nothing'} alone: it acquits nobody"
+        gaps.append(Gap("excerpt", clause, count, text))
+    if not survey.event_count:
+        gaps.append(Gap("empty", "", 0, "there are no events to judge"))
+    deleted, unplaced = deletions(survey.deleted, survey.sources, settable)
+    if len(unplaced):
+        text = "a deletion names no broker, and its source none or several: any broker's queues may have begun anew"
+        gaps.append(Gap("field missing", "request_received without broker", len(unplaced), text))
+    holes = {name: seen.holes for name, seen in facts.items()}
+    longer = {name: lasting(own, is_settable=name in settable) for name, own in holes.items()}
+    inside = frozenset(name for name, seen in survey.attendance.sources.items() if seen.inside)
+    again = begun_anew(survey.firsts, deleted, inside)
+    for (broker, topic, queue), times in sorted(again.items()):
+        where = f"{broker}/{topic}/{queue}"
+        text = f"queue {where} gave offset 0 twice and no deletion is told: its log may have begun anew in between"
+        gaps.append(Gap("begun anew", where, len(times), text))
+    context = Context(
+        wake_ns=round(wake_ms * 1_000_000),
+        late_ns=round(late_ms * 1_000_000),
+        answers_on_stop=answers_on_stop(history.policies),
+        sources=facts,
+        closes={(source, connection): (after, before) for source, connection, after, before in sorted(survey.closes)},
+        inside=inside,
+        asked=frozenset(name for name, seen in survey.attendance.sources.items() if seen.requests),
+        is_own=are_own(history.policies),
+        stops_silently=stops_silently(history.policies),
+        keeps_role=keeps_role(history.policies),
+        deletions=tuple(sorted(survey.attendance.deletions)),
+        lawful=frozenset(history.laws),
+        broker_holes={
+            name: union((own, unplaced)) for name, own in broker_holes(survey.sources, holes, inside).items()
+        },
+        life_holes={name: union((own, unplaced)) for name, own in broker_holes(survey.sources, longer, inside).items()},
+        settable=settable,
+        unsteady_brokers=frozenset(
+            broker for name, seen in survey.sources.items() if name in unsteady for broker in seen.brokers
+        ),
+        blocked=_blocked(survey.blocks),
+        closed_often=_closed_often(survey.closes),
+        shown=frozenset(survey.shown),
+        asked_alone=frozenset(survey.excerpts),
+        deleted=deleted,
+        begun_anew=again,
+    )
+    return context, gaps
+
+
+def _unsteady(survey: Survey, settable: Collection[str]) -> frozenset[str]:
+    """The sources whose moments order nothing, since a clock was set back, or may have been without its showing.
+
+    That of a clock that may be set shows in an event that lies before one with a lower number, be it by a microsecond.
+    What two such clocks tell of one broker has no numbers in common, so that nothing shows which of them is wrong.
+    """
+    found = {name for name, seen in survey.sources.items() if seen.steps or (seen.is_inverted and name in settable)}
+    tellers: dict[str, set[str]] = {}
+    for name, seen in survey.sources.items():
+        for broker in seen.brokers or {""}:
+            tellers.setdefault(broker, set()).add(name)
+    for names in tellers.values():
+        if len(names) > 1 and not names.isdisjoint(settable):
+            found |= names
+    return frozenset(found)
+
+
+def _closed_often(closes: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str, str], tuple[Interval, ...]]:
+    """All closes of each connection that has several."""
+    found: dict[tuple[str, str], tuple[Interval, ...]] = {}
+    for source, connection, after_ns, before_ns in sorted(closes):
+        found[source, connection] = (*found.get((source, connection), ()), (after_ns, before_ns))
+    return {name: several for name, several in found.items() if len(several) > 1}
+
+
+def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], Holes]:
+    """When a direction of each connection was not read; one of which no end is told is not read to the end."""
+    open_ns: dict[tuple[str, str, str], int] = {}
+    found: dict[tuple[str, str], list[Interval]] = {}
+    for block in sorted(blocks, key=lambda one: (one.source, one.sequence)):
+        key = (block.source, block.connection, block.direction)
+        if block.begins:
+            open_ns.setdefault(key, block.after_ns)
+        else:
+            start_ns = open_ns.pop(key, -INTEGER_LIMIT)
+            found.setdefault(key[:2], []).append((start_ns, block.before_ns))
+    for key, start_ns in open_ns.items():
+        found.setdefault(key[:2], []).append((start_ns, INTEGER_LIMIT))
+    return {key: holes_of(intervals) for key, intervals in found.items()}
+
+
+def _damage_text(damage: Damage) -> str:
+    place = f" at byte {damage.position}" if damage.position >= 0 else ""
+    return f"{damage.file}{place}: {damage.reason}"
+
+
+def _source_gaps(name: str, seen: SourceSurvey, faults: SequenceFaults, *, declared: bool) -> list[Gap]:
+    gaps = []
+    if not declared:
+        gaps.append(Gap("undeclared source", name, 1, f"source {name!r} is not in meta.json: its clock is unknown"))
+    if seen.lost_count:
+        gaps.append(Gap("lost", name, seen.lost_count, f"source {name!r} says that it lost {seen.lost_count} events"))
+    if seen.steps:
+        how_far = f"by up to {seen.step_ns / 10**9:.1f} s"
+        text = f"the clock of source {name!r} was set back, {how_far}: nothing is certain that rests on its moments"
+        gaps.append(Gap("clock jump", name, seen.steps, text))
+    if faults.missing_count:
+        text = f"source {name!r} misses {faults.missing_count} events, the first is sequence {faults.first_missing}"
+        gaps.append(Gap("sequence gap", name, faults.missing_count, text))
+    if faults.repeated_count:
+        text = f"source {name!r} has {faults.repeated_count} sequence numbers more than once"
+        gaps.append(Gap("sequence repeated", name, faults.repeated_count, text))
+    return gaps

@@ -1,0 +1,96 @@
+"""Writes a history anew in another format; its verdict stays the same.
+
+A damaged history is not converted: a line that cannot be read would become an event that is missing, and the judge
+weighs these differently. Leaves out the formats themselves (`ndjson`, `parquet`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+import pyarrow as pa
+
+from longpoll_judge.errors import JudgeUserError
+from longpoll_judge.read.parquet import ROW_GROUP_EVENTS, write_part
+from longpoll_judge.read.schema import event_dicts
+from longpoll_judge.read.source import Slice, find, read_slice
+from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
+
+FormatName = Literal["parquet", "ndjson"]
+SLICES_PER_PART: Final = 64
+"""So many slices of what is read become one part."""
+
+
+class DamagedHistoryError(JudgeUserError):
+    """A history that cannot be converted because parts of it cannot be read."""
+
+
+class TargetExistsError(JudgeUserError):
+    """The directory to write to holds something already."""
+
+
+def convert(history: Path, target: Path, *, into: FormatName, say: Callable[[int, int], None]) -> int:
+    """Write the history into the directory `target`; returns the number of events.
+
+    `say` hears of slices done and slices in all. Raises `HistoryNotFoundError`, `DamagedHistoryError` and
+    `TargetExistsError`; what was written of a damaged history is removed.
+    """
+    found = find([history])
+    _raise_damage([damage.reason for damage in found.damages])
+    if target.exists() and any(target.iterdir()):
+        raise TargetExistsError(f"{target} is not empty; name a new directory")
+    target.mkdir(parents=True, exist_ok=True)
+    shutil.copy(history / META_FILE, target / META_FILE)
+    slices = [msgspec.structs.replace(part, rename={}, clocks={}) for part in found.slices]
+    count = 0
+    try:
+        for number, start in enumerate(range(0, len(slices), SLICES_PER_PART)):
+            some = slices[start : start + SLICES_PER_PART]
+            count += _write(target, number, some, into)
+            say(start + len(some), len(slices))
+    except DamagedHistoryError:
+        shutil.rmtree(target)
+        raise
+    return count
+
+
+def _write(target: Path, number: int, slices: Sequence[Slice], into: FormatName) -> int:
+    counts: list[int] = []
+
+    def tables() -> Iterator[pa.Table]:
+        for table in _in_groups(slices):
+            counts.append(len(table))
+            yield table
+
+    if into == "parquet":
+        write_part(target / f"part-{number:06}{PARQUET_SUFFIX}", tables())
+    else:
+        encoder = msgspec.json.Encoder()
+        with (target / f"part-{number:06}{NDJSON_SUFFIX}").open("wb") as file:
+            for table in tables():
+                file.write(encoder.encode_lines(list(event_dicts(table))))
+    return sum(counts)
+
+
+def _in_groups(slices: Sequence[Slice]) -> Iterator[pa.Table]:
+    """The events of the slices in tables of about `ROW_GROUP_EVENTS`."""
+    waiting: list[pa.Table] = []
+    for part in slices:
+        table, damages = read_slice(part)
+        _raise_damage([f"{damage.file}: {damage.reason}" for damage in damages])
+        for start in range(0, len(table), ROW_GROUP_EVENTS):
+            waiting.append(table.slice(start, ROW_GROUP_EVENTS))
+            if sum(map(len, waiting)) >= ROW_GROUP_EVENTS:
+                yield pa.concat_tables(waiting)
+                waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _raise_damage(reasons: Sequence[str]) -> None:
+    if reasons:
+        raise DamagedHistoryError(f"the history is damaged ({reasons[0]}); judge it as it is")

@@ -1,0 +1,131 @@
+"""Two Python data sources for Spark: `longpoll-history`, a recorded history, and `rocketmq-store`, a store directory.
+
+    register(spark)
+    spark.read.format("longpoll-history").load("/tmp/history")
+    spark.readStream.format("longpoll-history").load("/tmp/history")
+    spark.read.format("rocketmq-store").option("part", "consumequeue").load("/tmp/store")
+
+A partition is a slice of a history, or a range of a file; both must lie where every worker can read them. What could
+not be read of a history is told as a row whose `event` is `damage` and whose `cause` says why. Leaves out the reading
+itself (`source`, `rocketmq_store`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+from longpoll_judge.errors import JudgeUserError
+from longpoll_judge.read.damage import Damage
+from longpoll_judge.read.rocketmq_store import SCHEMAS, FileRange, Part, ranges, read_records, read_units
+from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA
+from longpoll_judge.read.source import Slice, find, read_slice
+from longpoll_judge.read.stream import HistoryStream
+
+DAMAGE: Final = "damage"
+_SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint", pa.bool_(): "boolean", pa.binary(): "binary"}
+
+
+class DataSourceOptionError(JudgeUserError):
+    """A data source was asked for without a path, or for a part that there is not."""
+
+
+def _ddl(schema: pa.Schema) -> str:
+    return ", ".join(f"`{column.name}` {_SQL_TYPES.get(column.type, 'array<bigint>')}" for column in schema)
+
+
+def _path(options: dict[str, str]) -> Path:
+    if not options.get("path"):
+        raise DataSourceOptionError("name a directory: .load(PATH)")
+    return Path(options["path"])
+
+
+class HistorySource(DataSource):
+    """A history as rows, on the common clock."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is called with."""
+        return "longpoll-history"
+
+    def schema(self) -> str:
+        """The fields of an event."""
+        return _ddl(PLAIN_SCHEMA)
+
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+        """The reader of one directory."""
+        return _HistoryReader(_path(dict(self.options)))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
+        """The reader of a directory that grows."""
+        return HistoryStream(_path(dict(self.options)))
+
+
+class _HistoryReader(DataSourceReader):
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def partitions(self) -> Sequence[InputPartition]:
+        history = find([self._directory])
+        parts = [InputPartition((part, [])) for part in history.slices]
+        return parts + ([InputPartition((None, history.damages))] if history.damages else [])
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        part, damages = cast("tuple[Slice | None, list[Damage]]", partition.value)
+        if part is not None:
+            table, damages = read_slice(part)
+            yield from table.cast(PLAIN_SCHEMA).to_batches()
+        rows = [
+            DEFAULTS
+            | {"event": DAMAGE, "after_ns": 0, "before_ns": 0, "source": damage.file, "sequence": damage.position}
+            | {"cause": damage.reason, "lost_count": damage.count}
+            for damage in damages
+        ]
+        yield from pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA).to_batches()
+
+
+class StoreSource(DataSource):
+    """A part of a store directory as rows; option `part`: `commitlog` (the default) or `consumequeue`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is called with."""
+        return "rocketmq-store"
+
+    def schema(self) -> str:
+        """The columns of the part."""
+        return _ddl(SCHEMAS[self._part()])
+
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+        """The reader of one part."""
+        return _StoreReader(_path(dict(self.options)), self._part())
+
+    def _part(self) -> Part:
+        part = self.options.get("part", "commitlog")
+        if part not in SCHEMAS:
+            raise DataSourceOptionError(f"a store has no part {part!r}; write {' or '.join(SCHEMAS)}")
+        return part
+
+
+class _StoreReader(DataSourceReader):
+    def __init__(self, store: Path, part: Part) -> None:
+        self._store = store
+        self._part: Part = part
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(part) for part in ranges(self._store, self._part)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        part = cast("FileRange", partition.value)
+        yield from [read_units(part)] if self._part == "consumequeue" else read_records(part)
+
+
+def register(session: SparkSession) -> None:
+    """Make both formats known to a session."""
+    for source in (HistorySource, StoreSource):
+        session.dataSource.register(source)

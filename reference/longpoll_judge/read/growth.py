@@ -1,0 +1,67 @@
+"""A history that is still written: as much of it as is whole, so that the line that is being written is no damage.
+
+NDJSON grows line by line, and counts up to its last newline. A part of another kind is whole once it has stopped
+growing between two looks. Leaves out who looks, and when (`follow`), and Spark's stream (`stream`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import attrs
+import msgspec
+from attrs import define, field
+
+from longpoll_judge.read.source import History, find
+from longpoll_spec.history import NDJSON_SUFFIX, PART_FILES
+
+BLOCK_BYTES: Final = 1 << 16
+"""How much of a file's end is read at once in search of its last newline."""
+
+
+def whole_end(part: Path) -> int:
+    """The byte after the last newline of a part; 0 where it has none."""
+    with part.open("rb") as file:
+        end = file.seek(0, 2)
+        while end > 0:
+            start = max(end - BLOCK_BYTES, 0)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
+            end = start
+    return 0
+
+
+def sizes_of(directories: Iterable[Path]) -> dict[str, int]:
+    """Every part with its size."""
+    return {str(part): part.stat().st_size for path in directories for part in sorted(path.resolve().glob(PART_FILES))}
+
+
+@define
+class Growth:
+    """Looks at histories again and again. Invariant: `sizes` are those of the last look."""
+
+    paths: list[Path]
+    sizes: dict[str, int] = field(factory=dict)
+
+    def has_grown(self) -> bool:
+        """Whether a part is longer than at the last look, or new."""
+        return sizes_of(self.paths) != self.sizes
+
+    def look(self) -> History:
+        """What is whole now; raises `HistoryNotFoundError`."""
+        before, self.sizes = self.sizes, sizes_of(self.paths)
+        settled = {part for part, size in self.sizes.items() if before.get(part) == size}
+        history = find(self.paths)
+        ends = {part: whole_end(Path(part)) for part in self.sizes if part.endswith(NDJSON_SUFFIX)}
+        slices = [
+            msgspec.structs.replace(each, end=min(each.end, ends.get(each.path, each.end)))
+            for each in history.slices
+            if (each.start < ends[each.path] if each.path in ends else each.path in settled)
+        ]
+        growing = self.sizes.keys() - ends.keys() - settled
+        damages = [damage for damage in history.damages if damage.file not in growing]
+        return attrs.evolve(history, slices=slices, damages=damages)

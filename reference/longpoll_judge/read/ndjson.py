@@ -1,0 +1,169 @@
+"""Reads NDJSON parts: whole lines of a byte range through Arrow's reader, one by one only where any of them is bad.
+
+Each bad line becomes a `Damage` that names its file and byte, and the rest goes on. A part compressed with zstd cannot
+be entered in its middle, so it is read from its beginning, a piece at a time; what is decompressed before a torn end
+counts. Leaves out clocks and sources (`source`).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from longpoll_judge.read.arrow import compute, json
+from longpoll_judge.read.damage import Damage
+from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_FIELDS, INTEGER_LIMIT, PLAIN_SCHEMA, REQUIRED, fill
+from longpoll_spec.history import Event
+
+LINE_BYTES_MAX: Final = 16 << 20
+"""A longer line is damage; it is never held in memory whole."""
+PIECE_BYTES: Final = 8 << 20
+"""How much of a compressed part is decompressed at once."""
+NAMED_DAMAGES_MAX: Final = 100
+"""Most damaged lines that one slice names; the others are only counted."""
+
+
+def read_range(path: str, start: int, end: int) -> tuple[pa.Table, list[Damage]]:
+    """The events of the lines that start in bytes [start, end) of a part, and what could not be read."""
+    content, position, damages = _read_lines(path, start, end)
+    return _parse(content, position, path, damages), damages
+
+
+def read_compressed(path: str) -> tuple[pa.Table, list[Damage]]:
+    """The events of a zstd part; positions in damages are bytes of what was decompressed."""
+    tables = [EVENT_SCHEMA.empty_table()]
+    damages: list[Damage] = []
+    for content, position in _decompressed_lines(path, damages):
+        tables.append(_parse(content, position, path, damages))
+    return pa.concat_tables(tables), damages
+
+
+def _decompressed_lines(path: str, damages: list[Damage]) -> Iterator[tuple[bytes, int]]:
+    """Runs of whole lines with the position of the first; the last run may lack its newline."""
+    rest, position, is_skipping = b"", 0, False
+    for piece in _decompressed(path, damages):
+        content = rest + piece
+        cut = content.rfind(b"\n") + 1
+        if is_skipping and cut:
+            first = content.find(b"\n") + 1
+            position, content, cut, is_skipping = position + first, content[first:], cut - first, False
+        if cut:
+            yield content[:cut], position
+        position, rest = position + cut, content[cut:]
+        if len(rest) > LINE_BYTES_MAX:
+            if not is_skipping:
+                damages.append(Damage(path, position, f"a line longer than {LINE_BYTES_MAX} bytes"))
+            position, rest, is_skipping = position + len(rest), b"", True
+    if rest and not is_skipping:
+        yield rest, position
+
+
+def _decompressed(path: str, damages: list[Damage]) -> Iterator[bytes]:
+    with Path(path).open("rb") as file:
+        try:
+            with pa.CompressedInputStream(file, "zstd") as stream:
+                while piece := stream.read(PIECE_BYTES):
+                    yield piece
+        except OSError as error:
+            damages.append(Damage(path, -1, f"cannot be decompressed to its end: {error}"))
+
+
+def _read_lines(path: str, start: int, end: int) -> tuple[bytes, int, list[Damage]]:
+    """The whole lines that start in the range, and the position of the first."""
+    with Path(path).open("rb") as file:
+        file.seek(max(start - 1, 0))
+        content = file.read(end - max(start - 1, 0))
+        position = start
+        if start > 0:
+            newline = content.find(b"\n")
+            if newline < 0:
+                return b"", end, []
+            position = start + newline
+            content = content[newline + 1 :]
+        if not content or content.endswith(b"\n"):
+            return content, position, []
+        rest = file.readline(LINE_BYTES_MAX)
+    last_line = content.rfind(b"\n") + 1
+    if len(content) - last_line + len(rest) > LINE_BYTES_MAX:
+        damage = Damage(path, position + last_line, f"a line longer than {LINE_BYTES_MAX} bytes")
+        return content[:last_line], position, [damage]
+    return content + rest, position, []
+
+
+def _parse(content: bytes, position: int, path: str, damages: list[Damage]) -> pa.Table:
+    table = _parse_fast(content)
+    return _parse_slowly(content, position, path, damages) if table is None else table
+
+
+_DECODE_LINE: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def _parse_fast(content: bytes) -> pa.Table | None:
+    """All lines at once; None when any of them may be bad."""
+    first = content.strip()[:1]
+    if not first:
+        return EVENT_SCHEMA.empty_table()
+    if first != b"{":
+        return None  # Arrow's reader ends the process at a `null` that comes first (pyarrow 26.0.1)
+    try:
+        content.decode()
+        table = json.read_json(
+            io.BytesIO(content),
+            read_options=json.ReadOptions(use_threads=False, block_size=len(content) + 1),
+            parse_options=json.ParseOptions(explicit_schema=PLAIN_SCHEMA, unexpected_field_behavior="ignore"),
+        )
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+    line_count = content.count(b"\n") + (not content.endswith(b"\n"))
+    if table.num_rows != line_count or any(table[name].null_count for name in REQUIRED):
+        return None
+    table = fill(table)
+    return table if is_in_range(table) else None
+
+
+def is_in_range(table: pa.Table) -> bool:
+    """Whether every interval is one and every number is small enough to be reckoned with."""
+    if compute.any(compute.greater(table["after_ns"], table["before_ns"])).as_py():
+        return False
+    numbers = [table[name] for name in INTEGER_FIELDS if name in table.column_names]
+    if "offsets" in table.column_names:
+        numbers.append(compute.list_flatten(table["offsets"]))
+    extremes = [extreme.as_py() for column in numbers if len(column) for extreme in compute.min_max(column).values()]
+    return all(abs(extreme) < INTEGER_LIMIT for extreme in extremes)
+
+
+def _parse_slowly(content: bytes, position: int, path: str, damages: list[Damage]) -> pa.Table:
+    """Line by line: the good ones as a table, the bad ones named in `damages`."""
+    good: list[bytes] = []
+    bad_count = 0
+    for line in content.split(b"\n"):
+        if line.strip():
+            try:
+                good.append(_check_line(line))
+            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+                bad_count += 1
+                if bad_count <= NAMED_DAMAGES_MAX:
+                    damages.append(Damage(path, position, f"a damaged line: {error}"))
+        position += len(line) + 1
+    if bad_count > NAMED_DAMAGES_MAX:
+        damages.append(Damage(path, -1, "more damaged lines", bad_count - NAMED_DAMAGES_MAX))
+    table = _parse_fast(b"".join(good))
+    assert table is not None, "lines that were decoded and encoded again can be read"
+    return table
+
+
+def _check_line(line: bytes) -> bytes:
+    """The line as this project would write it; raises a msgspec error that says what is wrong with it."""
+    present = {name: value for name, value in _DECODE_LINE(line).items() if value is not None}
+    event = msgspec.convert(present, Event)
+    if event.after_ns > event.before_ns:
+        raise msgspec.ValidationError(f"after_ns {event.after_ns} is later than before_ns {event.before_ns}")
+    for value in (*(getattr(event, name) for name in INTEGER_FIELDS), *event.offsets):
+        if abs(value) >= INTEGER_LIMIT:
+            raise msgspec.ValidationError(f"the number {value} is out of range")
+    return msgspec.json.encode(event) + b"\n"

@@ -1,0 +1,231 @@
+"""Finds histories: directories of parts and a `meta.json`, cut into slices that are read apart from each other.
+
+A slice is a range of one part: bytes of NDJSON (it owns the lines that start in it), row groups of Parquet, or the
+whole of a compressed part. Both engines read through this module, so they see the same events and the same damage.
+Leaves out how a kind of part is read (`ndjson`, `parquet`) and what the events mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from attrs import frozen
+
+from longpoll_judge.errors import HistoryNotFoundError
+from longpoll_judge.read import ndjson, parquet
+from longpoll_judge.read.damage import Damage
+from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_LIMIT, coded
+from longpoll_spec.history import (
+    FORMAT_VERSION,
+    META_FILE,
+    NDJSON_SUFFIX,
+    PARQUET_SUFFIX,
+    PART_FILES,
+    PART_SUFFIXES,
+    Law,
+    Meta,
+    Source,
+)
+from longpoll_spec.tables import with_table
+
+MONOTONIC: Final = "monotonic"
+"""The clock that nobody can set."""
+SLICE_BYTES: Final = 8 << 20
+"""Bytes of an NDJSON part that are read at once."""
+
+
+@with_table
+class Slice(msgspec.Struct, frozen=True, order=True):
+    """A range [start, end) of one part file, and how its sources' clocks are aligned."""
+
+    path: str
+    start: int
+    """A byte of an NDJSON part, a row group of a Parquet part; a compressed part is one slice."""
+    end: int
+    rename: dict[str, str]
+    """New names of sources whose names occur in several directories."""
+    clocks: dict[str, tuple[int, int]]
+    """By the source's name in the file: (offset_ns, uncertainty_ns)."""
+
+
+@frozen
+class History:
+    """What was found under the paths, before any event is read."""
+
+    slices: list[Slice]
+    damages: list[Damage]
+    """Missing, damaged and foreign meta files."""
+    declared_sources: frozenset[str]
+    settable_clocks: frozenset[str]
+    """Sources whose clock may be set: their `clock` is not `monotonic`."""
+    policies: frozenset[str]
+    laws: dict[str, tuple[str, Law]]
+    """By source: the policy and the law that its history declares."""
+    hold_limits: dict[str, int]
+    """By source: how many pulls its broker promises to hold at most."""
+    sources: dict[str, Source]
+    """By name: what each says of itself."""
+    policy_of: dict[str, str]
+    """By source: the policy of its broker, where it is known."""
+
+
+def find(paths: Iterable[Path]) -> History:
+    """Look through the directories; raises `HistoryNotFoundError` for a path that holds no history."""
+    directories = sorted({path.resolve() for path in paths})
+    damages: list[Damage] = []
+    metas: dict[Path, Meta | None] = {}
+    for directory in directories:
+        _check_is_history(directory)
+        metas[directory] = _read_meta(directory, damages)
+    slices: list[Slice] = []
+    declared: set[str] = set()
+    settable: set[str] = set()
+    laws: dict[str, tuple[str, Law]] = {}
+    hold_limits: dict[str, int] = {}
+    known_sources: dict[str, Source] = {}
+    policy_of: dict[str, str] = {}
+    for number, directory in enumerate(directories):
+        meta = metas[directory]
+        if meta is not None and meta.format_version != FORMAT_VERSION:
+            continue
+        names = [source.name for source in meta.sources] if meta else []
+        others = {
+            source.name for other, known in metas.items() if other != directory and known for source in known.sources
+        }
+        # A name that another directory declares says nothing of a source here that this one does not declare.
+        rename = {name: f"{name}#{number}" for name in others}
+        declared |= {rename.get(name, name) for name in names}
+        sources = meta.sources if meta else []
+        known_sources |= {rename.get(source.name, source.name): source for source in sources}
+        if meta is not None and meta.policy:
+            policy_of |= {rename.get(name, name): meta.policy for name in names}
+        settable |= {rename.get(source.name, source.name) for source in sources if source.clock != MONOTONIC}
+        declaring = [source for source in meta.sources if source.hold_limit >= 0] if meta else []
+        hold_limits |= {rename.get(source.name, source.name): source.hold_limit for source in declaring}
+        if meta is not None and meta.law is not None:
+            laws |= {rename.get(name, name): (meta.policy, meta.law) for name in names}
+        clocks = {source.name: (source.offset_ns, source.uncertainty_ns) for source in meta.sources} if meta else {}
+        for part in sorted(directory.glob(PART_FILES)):
+            slices += _cut(part, rename, clocks, damages)
+    policies = frozenset(meta.policy for meta in metas.values() if meta and meta.policy)
+    return History(
+        slices=slices,
+        damages=damages,
+        declared_sources=frozenset(declared),
+        settable_clocks=frozenset(settable),
+        policies=policies,
+        laws=laws,
+        hold_limits=hold_limits,
+        sources=known_sources,
+        policy_of=policy_of,
+    )
+
+
+def _check_is_history(directory: Path) -> None:
+    if not directory.is_dir():
+        raise HistoryNotFoundError(f"{directory} is not a directory; name a history that `serve --record` wrote")
+    if not (directory / META_FILE).exists() and not any(directory.glob(PART_FILES)):
+        raise HistoryNotFoundError(f"{directory} holds no history: neither {META_FILE} nor {PART_FILES} is in it")
+
+
+def _read_meta(directory: Path, damages: list[Damage]) -> Meta | None:
+    file = directory / META_FILE
+    if file.exists() and not file.is_file():
+        damages.append(Damage(str(file), -1, "it is no file: the sources' clocks are unknown"))
+        return None
+    try:
+        meta = msgspec.json.decode(file.read_bytes(), type=Meta)
+    except FileNotFoundError:
+        damages.append(Damage(str(file), -1, "missing: the sources' clocks are unknown"))
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
+        damages.append(Damage(str(file), -1, f"cannot be read ({error}): the sources' clocks are unknown"))
+        return None
+    wrong = next((text for source in meta.sources for text in _odd_declaration(source, meta)), None)
+    if wrong is not None:
+        damages.append(Damage(str(file), -1, f"{wrong}: the clocks are unknown, and no promise is known"))
+        return None
+    if meta.format_version != FORMAT_VERSION:
+        text = f"format {meta.format_version} is not the one read here, {FORMAT_VERSION}: the directory is left unread"
+        damages.append(Damage(str(file), -1, text))
+    return meta
+
+
+def _odd_declaration(source: Source, meta: Meta) -> Iterator[str]:
+    """What is wrong with what a source says of itself."""
+    if any(other != source for other in meta.sources if other.name == source.name):
+        yield f"source {source.name!r} is declared more than once, and not alike"
+    if abs(source.offset_ns) >= INTEGER_LIMIT:
+        yield f"offset_ns of source {source.name!r} is {source.offset_ns}, which is out of range"
+    if not 0 <= source.uncertainty_ns < INTEGER_LIMIT:
+        yield f"uncertainty_ns of source {source.name!r} is {source.uncertainty_ns}, which is no width"
+    if not -1 <= source.hold_limit < INTEGER_LIMIT:
+        yield f"hold_limit of source {source.name!r} is {source.hold_limit}, which is no number of pulls"
+
+
+def _cut(part: Path, rename: dict[str, str], clocks: dict[str, tuple[int, int]], damages: list[Damage]) -> list[Slice]:
+    """The slices of one part; what is no readable part is named in `damages`."""
+    kind = next((suffix for suffix in PART_SUFFIXES if part.name.endswith(suffix)), None)
+    if kind is None:
+        damages.append(Damage(str(part), -1, f"no kind of part that is read here ({', '.join(PART_SUFFIXES)})"))
+        return []
+    if not part.is_file():
+        damages.append(Damage(str(part), -1, "it is named like a part and is no file: nothing of it is read"))
+        return []
+    if kind == PARQUET_SUFFIX:
+        step, end = 1, parquet.row_group_count(str(part), damages)
+    else:
+        end = part.stat().st_size
+        step = SLICE_BYTES if kind == NDJSON_SUFFIX else max(end, 1)
+    return [Slice(str(part), start, min(start + step, end), rename, clocks) for start in range(0, end, step)]
+
+
+def is_cheap(part: Slice) -> bool:
+    """Whether some columns of the slice can be read for less than all of them."""
+    return part.path.endswith(PARQUET_SUFFIX)
+
+
+def read_slice(part: Slice, columns: Sequence[str] | None = None) -> tuple[pa.Table, list[Damage]]:
+    """The events of the slice on the common clock (columns of `EVENT_SCHEMA`), and what could not be read.
+
+    Where some columns are named the others may be at their defaults.
+    """
+    try:
+        table, damages = _read_part(part, columns)
+    except OSError as error:
+        table = EVENT_SCHEMA.empty_table()
+        damages = [Damage(part.path, part.start, f"cannot be read: {error.strerror or error}")]
+    return _align(table, part), damages
+
+
+def _read_part(part: Slice, columns: Sequence[str] | None) -> tuple[pa.Table, list[Damage]]:
+    if part.path.endswith(PARQUET_SUFFIX):
+        return parquet.read_row_groups(part.path, part.start, part.end, columns)
+    if part.path.endswith(NDJSON_SUFFIX):
+        return ndjson.read_range(part.path, part.start, part.end)
+    return ndjson.read_compressed(part.path)
+
+
+def _align(table: pa.Table, part: Slice) -> pa.Table:
+    """Put every event on the common clock, widen it by its source's uncertainty and give sources unique names."""
+    if not len(table) or not (part.clocks or part.rename):
+        return table
+    codes, names = coded(table, "source")
+    clocks = np.array([part.clocks.get(name, (0, 0)) for name in names], dtype=np.int64)
+    # One source is the rule, and numbers need no columns.
+    offset_ns, uncertainty_ns = clocks[0] if len(names) == 1 else (clocks[codes, 0], clocks[codes, 1])
+    limit = INTEGER_LIMIT - 1
+    renamed = pa.array([part.rename.get(name, name) for name in names], pa.string())
+    columns = {
+        "after_ns": pa.array(np.clip(table["after_ns"].to_numpy() + (offset_ns - uncertainty_ns), -limit, limit)),
+        "before_ns": pa.array(np.clip(table["before_ns"].to_numpy() + (offset_ns + uncertainty_ns), -limit, limit)),
+        "source": pa.DictionaryArray.from_arrays(codes, renamed),
+    }
+    for name, values in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, values)
+    return table

@@ -1,0 +1,1 @@
+"""Each line of the contract as code over columns."""

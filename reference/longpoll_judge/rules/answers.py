@@ -1,0 +1,128 @@
+"""The answers of one queue as columns, and what its log has to say of each.
+
+Leaves out the rules that these are measured by (`rightness`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from attrs import define, field
+
+from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.queue_log import NEVER, Integers
+from longpoll_judge.contract.clause import PULL_RESULTS
+from longpoll_judge.rules.case import Booleans, Case
+
+FOUND: Final = 0
+NO_NEW_MSG: Final = 19
+NO_MATCHED_MSG: Final = 20
+OFFSET_ILLEGAL: Final = 21
+
+
+@define(frozen=True, eq=False)
+class Answers:
+    """The answers of one queue that carry a pull result, one row each, beside their pulls."""
+
+    case: Case = field()
+    pull: Integers = field()
+    """Index of each answer's pull."""
+    code: Integers = field()
+    next: Integers = field()
+    min: Integers = field()
+    max: Integers = field()
+    body_first: Integers = field()
+    """The body's offsets are `body[body_first : body_first + body_count]`."""
+    body_count: Integers = field()
+    body: Integers = field()
+    owner: Integers = field()
+    """For each place of `body`, the answer it belongs to."""
+
+    @property
+    def asked(self) -> Integers:
+        """The offset each pull asked for."""
+        return self.case.pulls.offset[self.pull]
+
+    @property
+    def last(self) -> Integers:
+        """The body's last offset; -1 when it is empty."""
+        return np.append(self.body, -1)[np.where(self.body_count > 0, self.body_first + self.body_count - 1, -1)]
+
+    @property
+    def received_after_ns(self) -> Integers:
+        """The earliest moment of the read."""
+        return self.case.pulls.received_after_ns[self.pull]
+
+    @property
+    def answered_before_ns(self) -> Integers:
+        """The latest moment of the read."""
+        return self.case.pulls.answered_before_ns[self.pull]
+
+    def any_in_body(self, flags: Booleans) -> Booleans:
+        """Whether any place of each answer's body is flagged."""
+        return np.bincount(self.owner[flags], minlength=len(self.pull)) > 0
+
+
+def pull_results(case: Case) -> Answers:
+    """The answers of the queue that carry a pull result; error codes are left out."""
+    pulls, events = case.pulls, case.events
+    code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
+    pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered & case.is_sound)
+    row = pulls.answer_row[pull]
+    first, count, body = events.bodies(row)
+    body_first = np.cumsum(count) - count
+    owner = np.repeat(np.arange(len(row)), count)
+    places = first[owner] + np.arange(len(owner)) - body_first[owner]
+    return Answers(
+        case=case,
+        pull=pull,
+        code=code[pull],
+        next=events.integers("offset_next", row),
+        min=events.integers("offset_min", row),
+        max=events.integers("offset_max", row),
+        body_first=body_first,
+        body_count=count,
+        body=body[places] if len(places) else np.empty(0, dtype=np.int64),
+        owner=owner,
+    )
+
+
+def takes_everything(answers: Answers) -> Booleans:
+    """Whether each answer's subscription takes every message."""
+    flags = [known is not None and known.takes_everything for known in answers.case.pulls.expressions]
+    return np.array(flags, dtype=np.bool_)[answers.case.pulls.expression[answers.pull]]
+
+
+def wrong_tags(answers: Answers) -> Booleans:
+    """For each place of the bodies, whether its message is known not to match."""
+    log, expressions = answers.case.log, answers.case.pulls.expression[answers.pull][answers.owner]
+    if not len(log.offsets):
+        return np.zeros(len(answers.body), dtype=np.bool_)
+    place = np.minimum(log.ranks.below(answers.body), len(log.offsets) - 1)
+    wrong = np.zeros(len(answers.body), dtype=np.bool_)
+    for code, expression in enumerate(answers.case.pulls.expressions):
+        if expression is not None:
+            mine = expressions == code
+            wrong[mine] = ~expression.matches(log.tag_codes[place[mine]])
+    return wrong
+
+
+def matching_counts(answers: Answers, first: Integers, end: Integers) -> tuple[Integers, Integers]:
+    """How many messages in [first, end) each answer's expression takes, at least and at most; 0 where undecidable."""
+    least, most = np.zeros(len(first), dtype=np.int64), np.zeros(len(first), dtype=np.int64)
+    expressions = answers.case.pulls.expression[answers.pull]
+    for code, matching in enumerate(answers.case.matchings):
+        if matching is not None:
+            mine = np.flatnonzero(expressions == code)
+            least[mine], most[mine] = matching.count(first[mine], end[mine])
+    return least, most
+
+
+def first_visible_before(answers: Answers) -> Integers:
+    """When the first matching message at or after each asked offset was visible at the latest, for certain."""
+    slack_ns = answers.case.log.slack_ns
+    _after, before = answers.case.by_expression(
+        lambda matching, mine: matching.first_visible(answers.case.pulls.offset[mine])
+    )
+    return np.minimum(before[answers.pull] + slack_ns, NEVER)

@@ -1,0 +1,295 @@
+"""What is judged at once, one queue, and what a property's code hands back: suspects, each with a way to explain it.
+
+Leaves out the properties (`promptness`, `rightness`) and their assembly (`verdict`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+
+import numpy as np
+from attrs import define, field, frozen
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.batch import Events, QueueName
+from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.outlook import Outlook
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers, Matching, QueueLog
+from longpoll_judge.contract.clause import LOGGED, PULL_RESULTS, TIMELESS
+from longpoll_judge.contract.result import FindingVerdict
+from longpoll_judge.evidence.holes import NO_HOLES
+from longpoll_judge.evidence.lives import Life, Lives
+from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, Context
+from longpoll_judge.rules.steps import MS, PULL_CODES, Pulls, pulls, queue_log
+
+Booleans = NDArray[np.bool_]
+
+
+@frozen
+class Explanation:
+    """Why one suspect is one."""
+
+    clause: str
+    """The clause of the contract that it breaks."""
+    why: str
+    """One sentence with its numbers."""
+    rows: list[int]
+    """The requests' events that show it."""
+    log_rows: list[int] = field(factory=list)
+    """The log's events that show it."""
+    messages: list[int] = field(factory=list)
+    """Queue offsets of the messages that it is about, the one at fault first."""
+    roots: list[int] | None = field(default=None)
+    """Those of `log_rows` that would be the cause if they told something wrong, as the messages would be; None for all,
+    and none where the answer is wrong by itself."""
+
+
+@frozen(eq=False)
+class Suspects:
+    """Some of a queue's requests that break, or may break, one property."""
+
+    property: str
+    verdict: FindingVerdict
+    members: Integers
+    """Indices that `explain` understands, in the order of time."""
+    rows: Integers
+    """The event that gives each member its place in this order."""
+    explain: Callable[[int], Explanation]
+    is_timeless: bool = False
+    """They stand whatever the moments are."""
+
+
+def suspects(
+    name: str,
+    violated: Booleans,
+    unknown: Booleans,
+    rows: Integers,
+    explain: Callable[[int], Explanation],
+    *,
+    is_timeless: bool = False,
+) -> list[Suspects]:
+    """The violated and the unknown ones of one property, each with its row."""
+    kinds: tuple[tuple[FindingVerdict, Booleans], ...] = (("violated", violated), ("unknown", unknown))
+    return [Suspects(name, kind, np.flatnonzero(flags), rows[flags], explain, is_timeless) for kind, flags in kinds]
+
+
+@define(frozen=True, eq=False)
+class Case:
+    """One queue's history, joined and sorted."""
+
+    name: QueueName = field()
+    events: Events = field()
+    """Those of its requests; the log's may be among them."""
+    log_events: Events = field()
+    log: QueueLog = field()
+    pulls: Pulls = field()
+    context: Context = field()
+    life: Life | None = field(default=None)
+    """The life of the queue that the requests lie in, where it has several."""
+
+    @cached_property
+    def matchings(self) -> list[Matching | None]:
+        """For each of the pulls' expressions the messages it takes; None where tags cannot decide."""
+        return [None if known is None else self.log.matching(known) for known in self.pulls.expressions]
+
+    @cached_property
+    def is_decidable(self) -> Booleans:
+        """Whether tags decide what each pull takes."""
+        known = np.array([matching is not None for matching in self.matchings], dtype=np.bool_)
+        return known[self.pulls.expression] if len(known) else np.zeros(0, dtype=np.bool_)
+
+    @cached_property
+    def missing(self) -> dict[str, Booleans]:
+        """By field, which pulls lack it in a record that needs it (docs/contract.md); it may be in their answer."""
+        pulls, events = self.pulls, self.events
+        code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
+        is_read = (code == 0) | (code == 19) | (code == 20)
+        has_ends = is_read | (code == 21)
+        unplaced = is_read if not self.name[1] or self.name[2] < 0 else np.zeros_like(is_read)
+        found = {
+            "request_received without topic or queue": unplaced,
+            "request_received without offset": is_read & (pulls.offset < 0),
+            "request_received without count_max": (code == 0) & (pulls.count_max == -1),
+            "request_received without timeout_ms": pulls.may_hold & (events.integers("timeout_ms", pulls.row) == -1),
+        }
+        for name in ("offset_next", "offset_min", "offset_max"):
+            found[f"answer_sent without {name}"] = has_ends & (events.integers(name, pulls.answer_row) < 0)
+        return {name: flags for name, flags in found.items() if flags.any()}
+
+    @cached_property
+    def is_damaged(self) -> Booleans:
+        """Which events are answers that lack what their kind needs: nothing is concluded from them."""
+        events = self.events
+        found = np.zeros(len(events), dtype=np.bool_)
+        rows = events.rows("answer_sent")
+        code = events.integers("code", rows)
+        ends = [events.integers(name, rows) for name in ("offset_next", "offset_min", "offset_max")]
+        found[rows[code < 0]] = True
+        lacks = is_one_of(code, PULL_RESULTS) & (np.minimum.reduce(ends) < 0)
+        requests = events.integers("code", events.rows("request_received"))
+        if (requests == QUERY_CONSUMER_OFFSET).any():
+            lacks |= (code == 0) & (events.integers("offset", rows) < 0)
+        rows, ends = rows[lacks], [end[lacks] for end in ends]
+        is_named = events.request_key[rows] >= 0
+        rows, is_endless = rows[is_named], np.minimum.reduce(ends)[is_named] < 0
+        asked = events.answer_to(events.request_key[rows], "request_received")
+        asked_code = np.where(asked >= 0, events.integers("code", asked), -1)
+        is_unsaid = (asked_code == QUERY_CONSUMER_OFFSET) & (events.integers("offset", rows) < 0)
+        is_unsaid &= events.integers("code", rows) == 0
+        found[rows[(is_one_of(asked_code, PULL_CODES) & is_endless) | is_unsaid]] = True
+        return found
+
+    @cached_property
+    def is_answered(self) -> Booleans:
+        """Which pulls have an answer from which something is concluded."""
+        found: Booleans = self.pulls.is_answered & ~self.is_damaged[self.pulls.answer_row]
+        return found
+
+    @cached_property
+    def is_sound(self) -> Booleans:
+        """Which pulls lack no field, nor their answers; nothing is concluded from the others."""
+        lacking = self.pulls.is_answered & ~self.is_answered
+        for flags in self.missing.values():
+            lacking |= flags
+        return ~lacking
+
+    def by_expression(self, question: Callable[[Matching, Integers], tuple[Integers, Integers]]) -> list[Integers]:
+        """Ask each pull's own matching about its index; two answers a pull, `NEVER` where undecidable."""
+        answers = [np.full(len(self.pulls), NEVER, dtype=np.int64) for _ in range(2)]
+        for code, matching in enumerate(self.matchings):
+            if matching is not None:
+                mine = np.flatnonzero(self.pulls.expression == code)
+                for column, values in zip(answers, question(matching, mine), strict=True):
+                    column[mine] = values
+        return answers
+
+    def is_log_whole(self, until_ns: Integers) -> Booleans:
+        """Whether the record of the queue's log is whole from its beginning until each moment."""
+        first_ns = np.full(len(until_ns), BEGINNING, dtype=np.int64)
+        return ~self.context.log_holes(self.name[0]).touch(first_ns, until_ns)
+
+    def is_watched(self, first_ns: Integers, last_ns: Integers) -> Booleans:
+        """Whether nothing that happened to each pull in [first, last] can be missing from its source's record."""
+        whole = np.ones(len(self.pulls), dtype=np.bool_)
+        for number, facts in enumerate(self.pulls.source_facts):
+            if len(facts.holes):
+                mine = self.pulls.source == number
+                whole[mine] = ~facts.holes.touch(first_ns[mine], last_ns[mine])
+        return whole
+
+    def is_unread(self, wanted: Booleans, first_ns: Integers, last_ns: Integers) -> Booleans:
+        """Of the wanted pulls those whose connection was not read, in either direction, at a moment of [first, last].
+
+        Answers are seen there later than they were sent, or never, and requests are not received when they are seen.
+        From outside a hole may hide that it was not read.
+        """
+        holed = self.is_outside & ~self.is_watched(first_ns, last_ns)
+        unread: Booleans = wanted & self.pulls.is_answered & holed
+        for pull in np.flatnonzero(wanted).tolist() if self.context.blocked else ():
+            row = int(self.pulls.row[pull])
+            name = self.events.text("source", row), self.events.text("connection", row)
+            blocked = self.context.blocked.get(name, NO_HOLES)
+            unread[pull] |= bool(blocked.touch(first_ns[pull : pull + 1], last_ns[pull : pull + 1])[0])
+        return unread
+
+    @cached_property
+    def is_unordered(self) -> Booleans:
+        """Which pulls' sources tell moments that order nothing."""
+        sources, names = self.events.codes("source", self.pulls.row)
+        orders = np.array([self.context.orders(name, self.name[0]) for name in names], dtype=np.bool_)
+        found: Booleans = ~orders[sources]
+        return found
+
+    def is_timeless(self, clause: str) -> bool:
+        """Whether a clause stands here whatever the moments are: those of a log only if it has one life."""
+        return clause in TIMELESS and (self.life is None or clause not in LOGGED)
+
+    @cached_property
+    def is_outside(self) -> Booleans:
+        """Which pulls were not recorded inside their broker."""
+        sources, names = self.events.codes("source", self.pulls.row)
+        outside: Booleans = np.array([name not in self.context.inside for name in names], dtype=np.bool_)[sources]
+        return outside
+
+    def message_rows(self, offset: int) -> list[int]:
+        """The log's events that show one message: its append or acknowledgement, and what first made it visible."""
+        log = self.log_events
+        ends = "visible_end" if self.log.is_white_box else "queue_offset"
+        moved = self._sure(log.rows("make_visible" if self.log.is_white_box else "message_acknowledged"))
+        moved = moved[log.integers(ends, moved) >= offset + self.log.is_white_box]
+        first = moved[np.argsort(log.integers("before_ns", moved), kind="stable")[:1]]
+        return list(dict.fromkeys([*self.appended_rows(offset), *first.tolist()]))
+
+    def appended_rows(self, offset: int) -> list[int]:
+        """The log's event that shows a message and its tag: its append, or else its acknowledgement."""
+        log = self.log_events
+        appended = np.concatenate((log.rows("append"), log.rows("message_acknowledged")))
+        found: list[int] = self._sure(appended[log.integers("queue_offset", appended) == offset])[:1].tolist()
+        return found
+
+    def _sure(self, rows: Integers) -> Integers:
+        """Those rows of the log's events that certainly belong to the life that is judged."""
+        log = self.log_events
+        if self.life is None:
+            return rows
+        return rows[self.life.sure(log.integers("after_ns", rows), log.integers("before_ns", rows))]
+
+
+@define(frozen=True, eq=False)
+class Log:
+    """What one queue's cases share, however its requests are divided among them."""
+
+    events: Events = field()
+    context: Context = field()
+    outlook: Outlook | None = field(default=None)
+    """What lies outside where the events are not all of the log."""
+    _known: dict[int | None, QueueLog] = field(factory=dict)
+
+    def of(self, life: Life | None) -> QueueLog:
+        """The log, or that of one life of it, sorted out of the events."""
+        number = None if life is None else life.number
+        if number not in self._known:
+            self._known[number] = queue_log(self.events, self.context.wake_ns, self.outlook, life)
+        return self._known[number]
+
+
+def make_log(events: Events, context: Context, outlook: Outlook | None = None) -> Log:
+    """The log of one queue; an outlook says what lies outside where the events are not all."""
+    return Log(events, context, outlook)
+
+
+def make_cases(name: QueueName, events: Events, log: Log, context: Context) -> Iterator[Case]:
+    """Join the requests of one queue, apart for each of its lives."""
+    lives = context.lives(name)
+    if lives is None:
+        yield Case(name, events, log.events, log.of(None), pulls(events, context, log.of(None)), context)
+        return
+    numbers = _lives_of_requests(events, lives)
+    for number in np.unique(numbers).tolist():
+        part = events.only(np.flatnonzero(numbers == number))
+        life = lives.life(number)
+        yield Case(name, part, log.events, log.of(life), pulls(part, context, log.of(life)), context, life)
+
+
+def _lives_of_requests(events: Events, lives: Lives) -> Integers:
+    """The life that the request of each event lies in as a whole: one without an answer goes on for ever."""
+    every = np.arange(len(events))
+    first_ns, last_ns = events.integers("after_ns", every), events.integers("before_ns", every)
+    key = events.request_key
+    mine = key >= 0
+    count = int(key.max(initial=-1)) + 1
+    first_of, last_of = (np.full(count, none, dtype=np.int64) for none in (NEVER, BEGINNING))
+    np.minimum.at(first_of, key[mine], first_ns[mine])
+    np.maximum.at(last_of, key[mine], last_ns[mine])
+    answered = np.zeros(count, dtype=np.bool_)
+    answers = events.rows("answer_sent")
+    answered[key[answers[mine[answers]]]] = True
+    last_of[~answered] = NEVER
+    first_ns[mine], last_ns[mine] = first_of[key[mine]], last_of[key[mine]]
+    return lives.number(first_ns, last_ns)
+
+
+def ms(duration_ns: int) -> str:
+    """Nanoseconds as text in milliseconds."""
+    return f"{duration_ns / MS:.3f} ms"

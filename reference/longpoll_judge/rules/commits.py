@@ -1,0 +1,437 @@
+"""commit_never_regresses and commit_is_told: what a group is told of its committed offset.
+
+None below one that it had certainly committed, none that it cannot have committed, and one if it has; and whoever asks,
+or commits by itself, is answered.
+
+A commit comes with a pull (`commit_offset`) or by itself (request 15), and what became of it shows when the group asks
+(request 14). An explicit commit may put the offset back; one that came with a pull may not, since pulls overtake each
+other (RocketMQ commits whichever comes last). So the offset told is wrong if a greater one was certainly committed by
+then, unless an explicit commit of no more than what was told can have come after that. A commit that nobody
+answered, as one-way ones are, counts as such an excuse and as nothing else. What convicts was seen by the observer of
+the question, in one life; what excuses, by any observer of the broker.
+
+Commits, questions and answers are held in memory. Once a group or topic was deleted, or its offsets were put elsewhere
+on the broker (207, 215, 222, 314), nothing earlier counts. Leaves out slaves.
+
+Source: `PullMessageProcessor` and `ConsumerOffsetManager.commitOffset` (4.9.8), the property of the law of this name.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import pyarrow as pa
+from attrs import frozen
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.contract.clause import PULL_RESULTS, QUERY_CODES, UNHELD_MS, UPDATE_CODES
+from longpoll_judge.contract.clauses import CLAUSE
+from longpoll_judge.contract.result import Finding, Gap, Share
+from longpoll_judge.evidence.anew import DELETION_NS
+from longpoll_judge.evidence.holes import NO_HOLES, holes_of, union
+from longpoll_judge.evidence.source_survey import DISORDER_NS
+from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE_CONSUMER_OFFSET, Context
+from longpoll_judge.read.arrow import compute
+from longpoll_judge.read.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
+from longpoll_judge.read.source import History, read_slice
+from longpoll_judge.rules.steps import MS, PULL_CODES
+
+RESETS: Final = (207, 215, 222, 314)
+"""Requests after which a group's offset may be another, or none."""
+DELETIONS: Final = (207, 215)
+"""Those after which it has none."""
+SUCCESS: Final = 0
+QUERY_NOT_FOUND: Final = 22
+OFFSET_CODES: Final = (QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET)
+COLUMNS: Final = (
+    *(*REQUIRED, "broker", "topic", "queue", "request", "connection"),
+    *("code", "group", "offset", "commit_offset", "cause"),
+)
+"""The fields that are read, or shown as evidence."""
+CODE_KNOWN: Final = "commit.code.known"
+"""What rests on no moment, and on nothing that is missing."""
+_NOTHING: Final = EVENT_SCHEMA.empty_table().select(COLUMNS)
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+def judge_commits(history: History, context: Context) -> tuple[list[Finding], Share, list[Gap]]:
+    """Judge what the groups of all histories were told of their offsets; how many questions, and fields they lack."""
+    asked, answers = _exchanges(history)
+    is_reset = compute.is_in(asked["code"], value_set=pa.array(RESETS, pa.int64()))
+    resets = [_Reset.of(row, context) for row in asked.filter(is_reset).to_pylist()]
+    asked = asked.filter(compute.invert(is_reset))
+    lacks = {name: _lacks(asked, name) for name in ("topic", "group")}
+    lacks["commit_offset"] = (asked["code"].to_numpy() == UPDATE_CONSUMER_OFFSET) & (
+        asked["commit_offset"].to_numpy() < 0
+    )
+    gaps = [_gap(f"request_received without {name}", int(np.count_nonzero(flags))) for name, flags in lacks.items()]
+    context = _with_holes(context, asked, np.logical_or.reduce(list(lacks.values())))
+    groups = list(_groups(asked, answers))
+    gaps.append(_gap("answer_sent without offset", sum(group.unsaid_count for group in groups)))
+    findings = [finding for group in groups for finding in group.findings(resets, context)]
+    questions = int(np.count_nonzero(asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET))
+    return findings, Share(sum(group.answered_count for group in groups), questions), [gap for gap in gaps if gap.count]
+
+
+def _lacks(asked: pa.Table, name: str) -> Flags:
+    """Which requests lack a field that those about offsets, of themselves, need."""
+    codes, names = coded(asked, name)
+    empty = np.array([not text for text in names], dtype=np.bool_)[codes]
+    found: Flags = empty & is_one_of(asked["code"].to_numpy(), OFFSET_CODES)
+    return found
+
+
+def _gap(what: str, count: int) -> Gap:
+    return Gap("field missing", what, count, f"{count} events: {what}")
+
+
+def _with_holes(context: Context, asked: pa.Table, damaged: Flags) -> Context:
+    """The context with a hole around each of the damaged requests: whose offset they commit is not known."""
+    holes = dict(context.broker_holes)
+    for event in asked.filter(pa.array(damaged)).to_pylist():
+        interval = event["after_ns"] - DISORDER_NS, event["before_ns"] + DISORDER_NS
+        holes[event["broker"]] = union((holes.get(event["broker"], NO_HOLES), holes_of([interval])))
+    return attrs.evolve(context, broker_holes=holes)
+
+
+@frozen
+class _Reset:
+    """A request after which the offsets of a group, a topic or both may be others; empty for all, as its broker is."""
+
+    broker: str
+    group: str
+    topic: str
+    after_ns: int
+    until_ns: int
+    """Until when it may take effect. What is put elsewhere by the broker (222) stays so until the group pulls."""
+    deletes: bool
+    """It leaves no offset, and never another one."""
+
+    @classmethod
+    def of(cls, event: dict[str, Any], context: Context) -> _Reset:
+        deletes = event["code"] in DELETIONS
+        is_bounded = deletes and event["source"] not in context.settable
+        until_ns = event["before_ns"] + DELETION_NS if is_bounded else NEVER
+        return cls(event["broker"], event["group"], event["topic"], event["after_ns"], until_ns, deletes)
+
+    def is_about(self, event: dict[str, Any]) -> bool:
+        """Whether the offset that the event is about may be another after it."""
+        pairs = (self.broker, event["broker"]), (self.group, event["group"]), (self.topic, event["topic"])
+        return all(own in {"", other} for own, other in pairs)
+
+
+def _exchanges(history: History) -> tuple[pa.Table, pa.Table]:
+    """The requests that commit or ask for an offset, in order, and the answers to all requests."""
+    asked, answers = [_NOTHING], [_NOTHING]
+    for part in history.slices:
+        table, _damages = read_slice(part, COLUMNS)
+        table = table.select(COLUMNS)
+        names = table["event"].cast(pa.string())
+        codes = pa.array((*OFFSET_CODES, *RESETS), pa.int64())
+        about = compute.or_(
+            compute.greater_equal(table["commit_offset"], 0), compute.is_in(table["code"], value_set=codes)
+        )
+        asked.append(table.filter(compute.and_(compute.equal(names, "request_received"), about)))
+        answers.append(table.filter(compute.equal(names, "answer_sent")))
+    together = pa.concat_tables(asked).unify_dictionaries()
+    order = [(name, "ascending") for name in ("after_ns", "before_ns", "source", "sequence")]
+    plain = pa.table(
+        {name: together[name].cast(pa.string()) if name == "source" else together[name] for name, _ in order}
+    )
+    return together.take(compute.sort_indices(plain, sort_keys=order)), pa.concat_tables(answers).unify_dictionaries()
+
+
+@frozen(eq=False)
+class _Group:
+    """What one group committed and was told of one queue, by all who tell, in the order of its requests."""
+
+    asked: pa.Table
+    answers: pa.Table
+    answer: Integers
+    """By request the row of its answer; -1 for none."""
+
+    @property
+    def answered_count(self) -> int:
+        """How many questions have an answer."""
+        return int(np.count_nonzero((self.asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)))
+
+    @property
+    def unsaid_count(self) -> int:
+        """How many questions were told that there is an offset, and not which."""
+        is_asked = (self.asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)
+        unsaid = (self._of_answers("code") == SUCCESS) & (self._of_answers("offset") < 0)
+        return int(np.count_nonzero(is_asked & unsaid))
+
+    def findings(self, resets: Iterable[_Reset], context: Context) -> Iterator[Finding]:
+        """What is wrong with the answers to this group's requests."""
+        (place,) = self.asked.slice(0, 1).to_pylist()
+        if not place["group"] or not place["topic"]:
+            return
+        mine = [reset for reset in resets if reset.is_about(place)]
+        exchanges = self._joined()
+        for question in np.flatnonzero(exchanges.code == QUERY_CONSUMER_OFFSET).tolist():
+            about = [reset for reset in mine if reset.after_ns <= exchanges.done_ns[question]]
+            yield from itertools.islice(self._told(exchanges, question, about, context), 1)
+        yield from self._unanswered(exchanges, context)
+
+    def _joined(self) -> _Exchanges:
+        code = self.asked["code"].to_numpy()
+        # Pulls and updates commit, and nothing else, whatever else a request may carry.
+        commits = is_one_of(code, (*PULL_CODES, UPDATE_CONSUMER_OFFSET))
+        value = np.where(commits, self.asked["commit_offset"].to_numpy(), -1)
+        is_answered = self.answer >= 0
+        answer_code = np.where(is_answered, self._of_answers("code"), -1)
+        is_explicit = code == UPDATE_CONSUMER_OFFSET
+        took = np.where(is_explicit, answer_code == SUCCESS, is_one_of(answer_code, PULL_RESULTS)) & (value >= 0)
+        return _Exchanges(
+            source=coded(self.asked, "source")[0],
+            code=code,
+            value=value,
+            after_ns=self.asked["after_ns"].to_numpy(),
+            done_ns=np.where(is_answered, self._of_answers("before_ns"), NEVER),
+            answer_code=answer_code,
+            told=np.where(is_answered & (answer_code == SUCCESS), self._of_answers("offset"), -1),
+            is_explicit=is_explicit,
+            took=took,
+            may_take=took | ((~is_answered | ~is_explicit) & (value >= 0)),
+        )
+
+    def _of_answers(self, name: str) -> Integers:
+        column: Integers = np.append(self.answers[name].to_numpy(), 0)[self.answer]
+        return column
+
+    def _told(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
+        """What is wrong with the answer to one question; `resets` are those that may have come before it."""
+        since_ns = max((reset.until_ns for reset in resets), default=-NEVER)
+        before = (all_.source == all_.source[question]) & (all_.done_ns < all_.after_ns[question])
+        known = before & (all_.after_ns > since_ns)
+        if context.asks("commit.told.least"):
+            yield from self._too_little(all_, question, known, context)
+        if context.asks("commit.told.some"):
+            yield from self._none(all_, question, known, context)
+        if context.asks("commit.told.most"):
+            yield from self._too_much(all_, question, known, context)
+        if context.asks("commit.told.written"):
+            yield from self._unwritten(all_, question, before, resets, context)
+
+    def _too_little(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
+        told = int(all_.told[question])
+        greater = np.flatnonzero(known & all_.took & (all_.value > told))
+        if told < 0 or not len(greater):
+            return
+        commit = int(greater[np.argmax(all_.after_ns[greater])])
+        excuses = all_.is_explicit & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
+        if (excuses & (all_.done_ns >= all_.after_ns[commit])).any():
+            return
+        why = (
+            f"{self._name} was told offset {told}, although {all_.value[commit]} was committed before it "
+            "asked, and nothing but a pull's older commit can have put that back"
+        )
+        yield self._finding("commit.told.least", [commit, question], why, context)
+
+    def _none(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
+        had = np.flatnonzero(known & (all_.took | (all_.told > 0)))
+        if all_.answer_code[question] != QUERY_NOT_FOUND or not len(had):
+            return
+        one = int(had[-1])
+        what = f"{all_.value[one]} was committed" if all_.took[one] else f"it was told {all_.told[one]}"
+        why = f"{self._name} was told that it has no offset, although {what} before"
+        yield self._finding("commit.told.some", [one, question], why, context)
+
+    def _too_much(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
+        told = int(all_.told[question])
+        possible = all_.may_take & (all_.after_ns <= all_.done_ns[question])
+        if told <= 0 or (possible & (all_.value >= told)).any():
+            return
+        earlier = known & (all_.code == QUERY_CONSUMER_OFFSET)
+        earlier &= (all_.answer_code == QUERY_NOT_FOUND) | ((all_.told >= 0) & (all_.told < told))
+        most = int(all_.value[possible].max(initial=-1))
+        why = f"{self._name} was told offset {told}, and no more than {max(most, 0)} can have been committed"
+        if earlier.any():
+            asked_before = int(np.flatnonzero(earlier)[-1])
+            why += f" since it was told {_offset(all_, asked_before)}"
+            yield self._finding("commit.told.most", [asked_before, question], why, context)
+        elif (known & all_.took).any():
+            commit = int(np.flatnonzero(known & all_.took)[-1])
+            why += ", but for what was committed before this record began"
+            yield self._finding("commit.told.most", [commit, question], why, context, certain=False)
+
+    def _unwritten(
+        self, all_: _Exchanges, question: int, before: Flags, resets: list[_Reset], context: Context
+    ) -> Iterator[Finding]:
+        """An offset that is none of those that can have been committed since another was certainly there."""
+        told, done_ns = int(all_.told[question]), int(all_.done_ns[question])
+        if told < 0:
+            return
+        is_question = all_.code == QUERY_CONSUMER_OFFSET
+        # One that is told 0 may have none, and nothing to skip.
+        is_none = (all_.answer_code == QUERY_NOT_FOUND) & (told > 0)
+        other = before & is_question & (is_none | ((all_.told >= 0) & (all_.told != told)))
+        put = before & all_.is_explicit & all_.took & (all_.value != told)
+        fixed = np.flatnonzero(other | put)
+        if not len(fixed):
+            return
+        last = int(fixed[np.argmax(all_.after_ns[fixed])])
+        since_ns = all_.after_ns[last]
+        written = (all_.may_take & (all_.value == told)) | (is_question & (all_.told == told))
+        written |= is_question & (all_.answer_code == QUERY_NOT_FOUND) & (told == 0)
+        written &= (all_.after_ns <= done_ns) & (all_.done_ns >= since_ns)
+        written[question] = False
+        reset = any(one.until_ns >= since_ns and (told == 0 or not one.deletes) for one in resets)
+        if written.any() or reset:
+            return
+        shown = [last, question]
+        certain = bool(other.any())
+        if put[last] and certain:
+            # A reset from before the record would be told until the group pulls, whatever it commits.
+            shown.insert(0, int(np.flatnonzero(other)[-1]))
+        since = f"{all_.value[last]} was committed" if put[last] else f"it was told {_offset(all_, last)}"
+        why = f"{self._name} was told offset {told}, which nobody can have committed since {since}"
+        why += "" if certain else ", but for a reset before this record began"
+        yield self._finding("commit.told.written", shown, why, context, certain=certain)
+
+    @property
+    def _name(self) -> str:
+        return f"group {self.asked['group'][0].as_py()[:80]!r}"
+
+    def _unanswered(self, all_: _Exchanges, context: Context) -> Iterator[Finding]:
+        """Requests about offsets without an answer, or with a code that there is not."""
+        requests, names = coded(self.asked, "request")
+        named = np.array([bool(name) for name in names], dtype=np.bool_)[requests]
+        about = named & is_one_of(all_.code, OFFSET_CODES)
+        known = np.where(
+            all_.code == QUERY_CONSUMER_OFFSET,
+            is_one_of(all_.answer_code, QUERY_CODES),
+            is_one_of(all_.answer_code, UPDATE_CODES),
+        )
+        for one in np.flatnonzero(about & (all_.answer_code >= 0) & ~known).tolist():
+            why = f"a request of code {all_.code[one]} was answered with code {all_.answer_code[one]}"
+            yield self._finding(CODE_KNOWN, [one], f"{why}, which no broker gives to it", context)
+        allowed_ns = UNHELD_MS * MS + context.late_ns
+        for one in np.flatnonzero(about & (all_.done_ns - all_.after_ns > allowed_ns)).tolist():
+            yield from self._late(one, int(all_.code[one]), allowed_ns, context)
+
+    def _late(self, one: int, code: int, allowed_ns: int, context: Context) -> Iterator[Finding]:
+        """A request about offsets that has no answer, or perhaps a late one."""
+        events = self._events(one)
+        asked, answer = events[0], events[1] if len(events) > 1 else None
+        name = asked["source"], asked["connection"]
+        facts = context.sources.get(asked["source"], UNSEEN)
+        if answer is None:
+            closed_ns = context.closed_from(name, asked["after_ns"])
+            least_ns = most_ns = min(facts.last_ns, closed_ns)
+        else:
+            least_ns, most_ns = answer["after_ns"], answer["before_ns"]
+        if most_ns - asked["after_ns"] <= allowed_ns or (
+            answer is None and least_ns - asked["before_ns"] <= allowed_ns
+        ):
+            return
+        span = np.array([asked["after_ns"]]), np.array([most_ns])
+        unread = bool(context.blocked.get(name, NO_HOLES).touch(*span)[0])
+        unread |= answer is not None and name[0] not in context.inside and bool(facts.holes.touch(*span)[0])
+        how_long = f"{(least_ns - asked['before_ns']) / MS:.3f} ms (allowed {allowed_ns / MS:.3f} ms)"
+        came = f"never answered, although the history goes on for {how_long}"
+        came = came if answer is None else f"answered after {how_long}"
+        certain = not unread and least_ns - asked["before_ns"] > allowed_ns
+        why = f"a request of code {code} was {came}"
+        yield self._finding("commit.answered", [one], why, context, certain=certain)
+
+    def _finding(
+        self,
+        clause: str,
+        exchanges: list[int],
+        why: str,
+        context: Context,
+        *,
+        certain: bool = True,
+    ) -> Finding:
+        shown = [event_dict(row) for one in exchanges for row in self._events(one)]
+        last: dict[str, Any] = event_dict(self.asked.slice(exchanges[-1], 1).to_pylist()[0])
+        facts = context.sources.get(last["source"], UNSEEN)
+        # What was asked for before, and is not in the record, may have been done since.
+        before_ns = 0 if clause == "commit.answered" else UNHELD_MS * MS
+        since_ns = np.array([shown[0]["after_ns"] - before_ns], dtype=np.int64)
+        is_missing = clause == "commit.answered" and len(shown) == 1
+        # An answer that came after its time would not be in time, so it matters not whether one is missing there.
+        due_ns = shown[0]["before_ns"] + UNHELD_MS * MS + context.late_ns
+        until_ns = np.array([due_ns if is_missing else shown[-1]["before_ns"]], dtype=np.int64)
+        is_whole = not context.log_holes(last.get("broker", "")).touch(since_ns, until_ns)[0]
+        is_ordered = facts.is_steady and (
+            clause == "commit.answered" or last.get("broker", "") not in context.unsteady_brokers
+        )
+        certain &= not (clause == "commit.answered" and last["source"] in context.settable)
+        return Finding(
+            property=CLAUSE[clause].property,
+            clause=clause,
+            verdict="violated" if clause == CODE_KNOWN or (is_whole and is_ordered and certain) else "unknown",
+            topic=last.get("topic", ""),
+            queue=last.get("queue", -1),
+            request=last.get("request", ""),
+            window_start_ms=shown[0]["after_ns"] / MS,
+            window_end_ms=shown[-1]["before_ns"] / MS,
+            why=why,
+            evidence=shown,
+        )
+
+    def _events(self, exchange: int) -> list[dict[str, Any]]:
+        """A request, and its answer if it has one."""
+        answer = int(self.answer[exchange])
+        answers = self.answers.slice(answer, 1).to_pylist() if answer >= 0 else []
+        return [*self.asked.slice(exchange, 1).to_pylist(), *answers]
+
+
+@frozen(eq=False)
+class _Exchanges:
+    """A group's requests and their answers as columns, a row a request."""
+
+    source: NDArray[np.int32]
+    """By request the code of its source."""
+    code: Integers
+    value: Integers
+    """The offset that is committed."""
+    after_ns: Integers
+    done_ns: Integers
+    """When the answer was there at the latest; `NEVER` without one."""
+    answer_code: Integers
+    """-1 without an answer."""
+    told: Integers
+    """What a question was told; -1 for none."""
+    is_explicit: Flags
+    took: Flags
+    """The offset was committed for certain."""
+    may_take: Flags
+    """It may have been."""
+
+
+def _offset(all_: _Exchanges, question: int) -> str:
+    return "that it has none" if all_.told[question] < 0 else str(all_.told[question])
+
+
+def _groups(asked: pa.Table, answers: pa.Table) -> Iterator[_Group]:
+    """The exchanges of each group and queue in which the group asks for its offset, or commits one by itself."""
+    keys = _texts(asked, "source", "request")
+    found = compute.index_in(keys, value_set=_texts(answers, "source", "request"))
+    has_request = compute.not_equal(asked["request"].cast(pa.string()), "")
+    answer = np.where(has_request.to_numpy(), found.fill_null(-1).to_numpy(), -1).astype(np.int64)
+    places = _texts(asked, "broker", "topic", "queue", "group").dictionary_encode()
+    codes, names = coded(pa.table({"place": places}), "place")
+    is_asked = np.zeros(len(names), dtype=np.bool_)
+    is_asked[codes[is_one_of(asked["code"].to_numpy(), OFFSET_CODES)]] = True
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(names)))
+    for code in np.flatnonzero(is_asked).tolist():
+        rows = order[ends[code - 1] if code else 0 : ends[code]]
+        yield _Group(asked.take(pa.array(rows)), answers, answer[rows])
+
+
+def _texts(table: pa.Table, *names: str) -> pa.Array:
+    """Several columns as one text a row."""
+    columns = [table[name].cast(pa.string()).combine_chunks() for name in names]
+    return compute.binary_join_element_wise(*columns, "\0")

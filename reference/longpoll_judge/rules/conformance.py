@@ -1,0 +1,142 @@
+"""Full-model conformance: whether every step of a history that declares its law is one that the law allows.
+
+A source is one run from the law's first state. Findings bear the property `follows_the_law`: violated where no order
+that the moments allow is a run, unknown where events are missing before the step that does not fit, or where more was
+possible at once than is followed. The window begins at the last moment at which one state alone was possible, and ends
+with the step that no state allows: after that nothing is known, so a source has one finding at most.
+
+Histories of steps are judged in this process on both engines: a step takes microseconds, and one run is one chain.
+Leaves out the search (`longpoll_spec.engines.conform`) and the reading of events as steps (`law_steps`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Gap
+from longpoll_judge.evidence.survey import UNSEEN, Context
+from longpoll_judge.read.arrow import compute
+from longpoll_judge.read.schema import REQUIRED, event_dict
+from longpoll_judge.read.source import History, read_slice
+from longpoll_judge.rules.law_steps import COLUMNS, is_step, model_of, reader_of
+from longpoll_judge.rules.steps import MS
+from longpoll_spec.engines.conform import Checker, Conformance, Refusal
+from longpoll_spec.errors import SpecUserError
+from longpoll_spec.model import OPEN_MAX, Model
+from longpoll_spec.render.notation import Writer, named_parts
+from longpoll_spec.render.readable import NOTATION, bare
+from longpoll_spec.terms import Bool, variables_of
+
+WINDOW_MAX: Final = 50
+"""Most events that are shown of what is left open: the last ones."""
+REASONS_MAX: Final = 3
+"""Most ways in which a step does not fit that are told."""
+VALUES_MAX: Final = 6
+"""A part of a guard that reads more variables is told without their values."""
+SHOWN: Final = tuple(dict.fromkeys((*REQUIRED, "broker", "topic", "queue", "request", "connection", "tag", *COLUMNS)))
+"""The fields of a step that are read, or shown as evidence."""
+Events: TypeAlias = list[dict[str, Any]]
+
+
+def judge_conformance(history: History, context: Context) -> tuple[list[Finding], list[Gap], int]:
+    """Judge the sources whose histories declare a law, name those that declare none that there is, and count steps."""
+    findings: list[Finding] = []
+    gaps: list[Gap] = []
+    steps = 0
+    for source, events in sorted(_events_by_source(history).items()):
+        policy, law = history.laws[source]
+        try:
+            checker = Checker(model_of(policy, law), frozenset(law.hidden))
+        except SpecUserError as error:
+            gaps.append(Gap("unknown law", source, 1, f"source {source!r} declares no law that there is: {error}"))
+            continue
+        steps += len(events)
+        facts = context.sources.get(source, UNSEEN)
+        findings += judge_run(checker, events, is_whole=facts.is_steady and not len(facts.holes))
+    return findings, gaps, steps
+
+
+def _events_by_source(history: History) -> dict[str, Events]:
+    """The steps of every source that declares a law."""
+    found: dict[str, Events] = {source: [] for source in history.laws}
+    wanted = pa.array(sorted(found), pa.string())
+    for part in history.slices:
+        names = {part.rename.get(name, name) for name in part.clocks}
+        if names & found.keys():
+            table, _damages = read_slice(part, SHOWN)
+            is_mine = compute.is_in(table["source"].cast(pa.string()), wanted)
+            for event in table.filter(is_mine).select(SHOWN).to_pylist():
+                if is_step(event):
+                    found[event["source"]].append(event)
+    return found
+
+
+def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> list[Finding]:
+    """Judge the steps of one source; `is_whole` unless some of its events are missing."""
+    events = sorted(events, key=lambda event: (event["before_ns"], event["after_ns"], event["sequence"]))
+    reader = reader_of(checker.model)
+    found = checker.check(reader.step(event) for event in events)
+    if found.conforms:
+        return []
+    blamed = _blamed(found)
+    window = [events[number] for number in range(found.certain, blamed + 1)]
+    first, last = window[0], events[blamed]
+    is_violated = is_whole and not found.undecided
+    # That a step fits in no state rests on every step before it, from the law's first state on.
+    shown = events[: blamed + 1] if is_violated else window[-WINDOW_MAX:]
+    finding = Finding(
+        property=FOLLOWS_THE_LAW,
+        clause="law.step",
+        verdict="violated" if is_violated else "unknown",
+        topic=last["topic"],
+        queue=last["queue"],
+        request=last["request"],
+        window_start_ms=min(first["after_ns"], last["after_ns"]) / MS,
+        window_end_ms=last["before_ns"] / MS,
+        why=_why(checker, found, blamed),
+        evidence=[event_dict(event) for event in shown],
+    )
+    return [finding]
+
+
+def _blamed(found: Conformance) -> int:
+    """The step at which the run breaks off: of those that could come next by their moments the one that ends first."""
+    if found.refusals:
+        return min(refusal.step for refusal in found.refusals)
+    return min(found.placed, len(found.order.steps) - 1)
+
+
+def _why(checker: Checker, found: Conformance, blamed: int) -> str:
+    place = f"after {found.placed} steps of {checker.model.policy.name}"
+    if found.undecided:
+        limits = f"{checker.possible_max} possibilities, or {OPEN_MAX} steps each of which may come next"
+        return f"{place} more was possible at once than is followed: {limits}"
+    reasons = dict.fromkeys(_reason(checker.model, refusal) for refusal in found.refusals if refusal.step == blamed)
+    told = list(reasons)[:REASONS_MAX]
+    more = [f"and {len(reasons) - len(told)} more ways"] if len(reasons) > len(told) else []
+    return f"{place} this is no step of the law: {'; or '.join([*told, *more])}"
+
+
+def _reason(model: Model, refusal: Refusal) -> str:
+    """Why a step does not fit in one state: each part of its guard that is false, or what was seen and is not so."""
+    if not refusal.action:
+        return "there is no such action, or nothing of the kind that it tells"
+    if refusal.contradicted:
+        seen = (f"{name} is {value}, but {other} was seen" for name, value, other in refusal.contradicted)
+        return f"after {refusal.action} {' and '.join(seen)}"
+    return f"{refusal.action} needs {' and '.join(_part(model, part, refusal) for part in refusal.false)}"
+
+
+def _part(model: Model, part: Bool, refusal: Refusal) -> str:
+    """A part of a guard, with the values that it reads; other actions' guards in it are told by their names."""
+    labels = {variable.name: variable.labels for variable in model.variables if variable.labels}
+    others = [(action, f"{action.label} to be possible") for action in model.actions if action.label != refusal.action]
+    text = bare(Writer(NOTATION, labels).naming(named_parts(others)).text(part))
+    values = [
+        f"{variable.name} is {variable.show(value)}"
+        for variable, value in zip(model.variables, refusal.state, strict=True)
+        if variable.name in variables_of(part)
+    ]
+    return f"{text} ({', '.join(values)})" if len(values) <= VALUES_MAX else text

@@ -1,0 +1,43 @@
+"""Codes of answers to pulls: none that no broker gives, and no failure that nothing explains.
+
+A refusal tells that there was no read, and mostly no history can tell whether it was right (`contract.pulls`). Leaves
+out answers that tell of a read (`rightness`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.contract.clause import PULL_REFUSALS, PULL_RESULTS
+from longpoll_judge.contract.result import ANSWER_IS_RIGHT
+from longpoll_judge.rules.case import Case, Explanation, Suspects, suspects
+
+SYSTEM_ERROR: Final = 1
+TAG: Final = "TAG"
+
+
+def judge_codes(case: Case) -> list[Suspects]:
+    """Judge the codes of the answers to one queue's pulls; members are indices of pulls."""
+    pulls = case.pulls
+    code = case.events.integers("code", pulls.answer_row)
+    is_refused = pulls.is_answered & ~is_one_of(code, PULL_RESULTS)
+    if not is_refused.any():
+        return []
+    strange = is_refused & (code >= 0) & ~is_one_of(code, PULL_REFUSALS)
+    failed = is_refused & (code == SYSTEM_ERROR) & (case.log.base < NEVER)
+    kinds, names = case.events.codes("expression_type", pulls.row)
+    failed &= np.array([name == TAG for name in names], dtype=np.bool_)[kinds] & (pulls.count_max >= 0)
+
+    def explain(pull: int) -> Explanation:
+        rows = [int(pulls.row[pull]), int(pulls.answer_row[pull])]
+        asked = f"a pull at offset {pulls.offset[pull]} was answered with code {code[pull]}"
+        if strange[pull]:
+            return Explanation("pull.code.known", f"{asked}, which no broker gives to a pull", rows)
+        why = f"{asked}, a failure, although its queue has messages and its subscription is one of tags"
+        return Explanation("pull.error.explained", why, rows)
+
+    return suspects(ANSWER_IS_RIGHT, strange, failed, pulls.row, explain, is_timeless=True)

@@ -1,0 +1,96 @@
+"""Answers and their connections: sent where the request came from, and not after the close.
+
+Said of every request of a queue, pull or not. Leaves out second answers (`rightness`).
+
+Source: `NettyRemotingAbstract.writeResponse`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from longpoll_judge.columns.batch import Integers
+from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.contract.result import ANSWERED_ONCE
+from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, ms
+
+
+def judge_connections(case: Case) -> list[Suspects]:
+    """Judge where the answers of one queue were sent; a member is an answer's row."""
+    events = case.events
+    rows = events.rows("answer_sent")
+    rows = rows[(events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
+    if not len(rows):
+        return []
+    asked = events.answer_to(events.request_key[rows], "request_received")
+    connections, names = events.codes("connection", rows)
+    named = _are_named(names)
+    came, _names = events.codes("connection", np.maximum(asked, 0))
+    elsewhere = (asked >= 0) & (came != connections) & named[came] & named[connections]
+    if elsewhere.any():
+        elsewhere &= ~_came_twice(case, events.request_key[rows])
+    _closed_after, closed_ns = closes_of(case, rows)
+    after_ns = events.integers("after_ns", rows)
+    late = ~elsewhere & (closed_ns < after_ns)
+
+    def explain_elsewhere(row: int) -> Explanation:
+        (place,) = np.flatnonzero(rows == row).tolist()
+        request = int(asked[place])
+        why = (
+            f"an answer was sent on connection {events.text('connection', row)[:80]!r}, and its request came on "
+            f"{events.text('connection', request)[:80]!r}"
+        )
+        return Explanation("answer.same_connection", why, [request, row])
+
+    def explain_late(row: int) -> Explanation:
+        (place,) = np.flatnonzero(rows == row).tolist()
+        request = [int(asked[place])] if asked[place] >= 0 else []
+        why = (
+            f"an answer was sent on connection {events.text('connection', row)[:80]!r} "
+            f"{ms(after_ns[place] - closed_ns[place])} after that was closed"
+        )
+        return Explanation("answer.open_connection", why, [*request, row])
+
+    found = []
+    for flags, explain in ((elsewhere, explain_elsewhere), (late, explain_late)):
+        if flags.any():
+            is_timeless = explain is explain_elsewhere
+            found.append(Suspects(ANSWERED_ONCE, "violated", rows[flags], rows[flags], explain, is_timeless))
+    return found
+
+
+def _came_twice(case: Case, keys: Integers) -> Booleans:
+    """Which requests' identifiers came twice: neither connection is that of what was answered."""
+    received = case.events.rows("request_received")
+    names, counts = np.unique(case.events.request_key[received], return_counts=True)
+    found: Booleans = np.isin(keys, names[counts > 1])
+    return found
+
+
+def _are_named(names: list[str]) -> Booleans:
+    named: Booleans = np.array([bool(name) for name in names], dtype=np.bool_)
+    return named
+
+
+def next_closes_of(case: Case, rows: Integers, since_ns: Integers) -> Integers:
+    """When the connection of each event was closed at the earliest, of its closes not before a moment."""
+    closed_ns = closes_of(case, rows)[0]
+    for place in range(len(rows)) if case.context.closed_often else ():
+        name = case.events.text("source", int(rows[place])), case.events.text("connection", int(rows[place]))
+        closed_ns[place] = case.context.closed_from(name, int(since_ns[place]))
+    return closed_ns
+
+
+def closes_of(case: Case, rows: Integers) -> tuple[Integers, Integers]:
+    """Between which moments the connection of each event was closed; `NEVER` when it was not."""
+    closes, events = case.context.closes, case.events
+    if not closes or not len(rows):
+        return np.full(len(rows), NEVER, dtype=np.int64), np.full(len(rows), NEVER, dtype=np.int64)
+    connections, names = events.codes("connection", rows)
+    sources, source_names = events.codes("source", rows)
+    pair = connections.astype(np.int64) * len(source_names) + sources
+    moments = np.full((2, int(pair.max()) + 1), NEVER, dtype=np.int64)
+    for code in np.flatnonzero(np.bincount(pair)).tolist():
+        connection, source = divmod(code, len(source_names))
+        moments[:, code] = closes.get((source_names[source], names[connection]), (NEVER, NEVER))
+    return moments[0, pair], moments[1, pair]

@@ -1,0 +1,195 @@
+"""held_as_asked: a pull is held if it may be, once, at the end of its queue, and no shorter than it asked for.
+
+From outside only the moment of an answer tells how long a pull was held; from inside a `hold` does. Leaves out pulls
+that are held too long (`promptness`), and how many are held at once (`holds`).
+
+Source: `PullMessageProcessor.processRequest`, `PullRequestHoldService` 4.9 and 5.x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from longpoll_judge.columns.queue_log import NEVER, Integers
+from longpoll_judge.contract.clause import SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
+from longpoll_judge.contract.result import HELD_AS_ASKED
+from longpoll_judge.rules.answers import NO_NEW_MSG
+from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, ms, suspects
+from longpoll_judge.rules.pulls.connections import next_closes_of
+from longpoll_judge.rules.steps import MS
+
+STOPPED: Final = "stopped"
+"""The cause of an answer that a stopping broker gave without looking at the store again."""
+
+
+def judge_holding(case: Case) -> list[Suspects]:
+    """Judge how the pulls of one queue were held; members are indices of pulls."""
+    if not len(case.pulls):
+        return []
+    return [*_early(case), *_unheld(case), *_holds(case)]
+
+
+def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
+    """Which of these answered pulls were perhaps answered because their broker stopped: likely, and possibly.
+
+    Inside the answer says so, and its source ends. Outside its connection closes soon after, and so, likely, does
+    everything.
+    """
+    pulls = case.pulls
+    told, _perhaps = is_told_to_stop(case, pull)
+    soon_ns = pulls.answered_before_ns[pull] + STOPPING_MS * MS
+    closes = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull]) <= soon_ns
+    if case.context.stops_silently:
+        closes &= False
+    last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
+    return told | (closes & (last_ns <= soon_ns)), closes
+
+
+def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
+    """Of which answered pulls their broker itself tells that it stopped: it does, and it may.
+
+    Only from inside that is known, and only the end of the source shows it: one that goes on for long did not stop. A
+    change of role is answered in the same words, and no event tells of it.
+    """
+    pulls = case.pulls
+    causes, names = case.events.codes("cause", pulls.answer_row[pull])
+    says = np.array([name == STOPPED for name in names], dtype=np.bool_)[causes] & ~case.is_outside[pull]
+    told = says | (case.events.answer_to(case.events.request_key[pulls.row[pull]], "stop") >= 0)
+    last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
+    went_on_ns = last_ns - pulls.answered_before_ns[pull]
+    ends = went_on_ns <= STOPPING_MS * MS
+    may_end = (went_on_ns <= STOPPED_MS * MS) | (says & (not case.context.keeps_role))
+    return told & ends, told & ~ends & may_end
+
+
+def may_have_stopped(case: Case, pull: Integers) -> Booleans:
+    """Of which of these answered pulls it is not known whether their broker stopped: what would show it may be hidden.
+
+    It may lie in a hole, behind the end of the record, or, from outside, look late by a clock that was set forward.
+    """
+    pulls = case.pulls
+    if case.context.stops_silently:
+        return np.zeros(len(pull), dtype=np.bool_)
+    until_ns = np.minimum(pulls.answered_before_ns, NEVER - STOPPING_MS * MS) + STOPPING_MS * MS
+    hidden = ~case.is_watched(pulls.received_after_ns, until_ns)
+    last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source]
+    sources, names = case.events.codes("source", pulls.row)
+    settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
+    closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
+    closed_ns[pull] = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull])
+    outside = case.is_outside
+    unseen = outside & (closed_ns == NEVER) & (last_ns < until_ns)
+    late = outside & settable & (closed_ns < NEVER)
+    _told, perhaps = is_told_to_stop(case, pull)
+    found: Booleans = (hidden | unseen | late)[pull] | perhaps
+    return found
+
+
+def _early(case: Case) -> list[Suspects]:
+    pulls, late_ns = case.pulls, case.context.late_ns
+    code = case.events.integers("code", pulls.answer_row)
+    early_ns = pulls.received_after_ns + pulls.timeout_ns - pulls.answered_before_ns
+    pull = np.flatnonzero(
+        case.is_sound & pulls.may_hold & pulls.is_answered & (code == NO_NEW_MSG) & (early_ns > late_ns)
+    )
+    if not len(pull):
+        return []
+    excused, weak = is_stopping(case, pull)
+    for source, topic, after_ns, before_ns in case.context.deletions:
+        if topic in {"", case.name[1]}:
+            mine = np.array([case.events.text("source", row) == source for row in pulls.row[pull].tolist()])
+            excused |= (
+                mine & (before_ns >= pulls.received_after_ns[pull]) & (after_ns <= pulls.answered_before_ns[pull])
+            )
+    held_ns = pulls.answered_before_ns - pulls.received_after_ns
+    weak |= may_have_stopped(case, pull)
+    weak |= case.is_outside[pull] & (held_ns[pull] >= SHORT_POLLING_MS * MS)
+
+    def explain(member: int) -> Explanation:
+        one = int(pull[member])
+        asked = f"a pull at offset {pulls.offset[one]} that may be held for {ms(pulls.timeout_ns[one])}"
+        why = f"{asked} was told that there is nothing new {ms(early_ns[one])} before its deadline, without a cause"
+        return Explanation("pull.hold.not_early", why, [int(pulls.row[one]), int(pulls.answer_row[one])])
+
+    return suspects(HELD_AS_ASKED, ~excused & ~weak, ~excused & weak, pulls.row[pull], explain)
+
+
+def _unheld(case: Case) -> list[Suspects]:
+    pulls = case.pulls
+    allowed_ns = UNHELD_MS * MS + case.context.late_ns
+    least = pulls.answered_after_ns - pulls.received_before_ns
+    most = pulls.answered_before_ns - pulls.received_after_ns
+    is_judged = ~pulls.may_hold & case.is_answered
+    late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
+
+    def explain(pull: int) -> Explanation:
+        took = f"{ms(max(least[pull], 0))} to {ms(most[pull])} after its receipt (allowed {ms(allowed_ns)})"
+        why = f"a pull at offset {pulls.offset[pull]} that may not be held was answered {took}"
+        return Explanation("pull.unheld.prompt", why, [int(pulls.row[pull]), int(pulls.answer_row[pull])])
+
+    unread = case.is_unread(late, pulls.received_after_ns, pulls.answered_before_ns)
+    violated = late & ~unread
+    return suspects(HELD_AS_ASKED, violated, may_be_late & ~violated, pulls.row, explain)
+
+
+def _holds(case: Case) -> list[Suspects]:
+    """What `hold` events say; nothing from outside."""
+    pulls, events = case.pulls, case.events
+    holds = events.rows("hold")
+    holds = holds[events.request_key[holds] >= 0]
+    if not len(holds):
+        return []
+    row = np.arange(len(pulls))
+    pull = events.batch.look_up(events.request_key[holds], events.request_key[pulls.row], row)
+    holds, pull = holds[pull >= 0], pull[pull >= 0]
+    first = events.firsts(holds)
+    answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
+    moment_ns = np.minimum(events.integers("before_ns", holds), answered_ns)
+    end_most = np.full(len(holds), NEVER, dtype=np.int64)
+    if case.log.is_white_box:
+        end_most = case.log.end_at_most(moment_ns)
+    whole = case.is_log_whole(moment_ns)
+    nothing = np.zeros(len(holds), dtype=np.bool_)
+    after_ns = events.integers("after_ns", holds)
+    past = pulls.offset[pull] > end_most
+
+    def told(clause: str, say: Callable[[int, int], str]) -> Callable[[int], Explanation]:
+        def explain(member: int) -> Explanation:
+            one, hold = int(pull[member]), int(holds[member])
+            rows = [int(pulls.row[one]), int(first[member]), hold]
+            rows += [int(pulls.answer_row[one])] if pulls.answer_row[one] >= 0 else []
+            return Explanation(clause, f"a pull at offset {pulls.offset[one]} {say(one, member)}", rows)
+
+        return explain
+
+    rules: tuple[tuple[str, Booleans, Booleans, Callable[[int, int], str]], ...] = (
+        ("pull.hold.allowed", ~pulls.may_hold[pull], nothing, lambda _one, _hold: "was held, and did not ask for it"),
+        (
+            "pull.hold.after_request",
+            events.integers("before_ns", holds) < pulls.received_after_ns[pull],
+            nothing,
+            lambda _one, _hold: "was held before it came",
+        ),
+        ("pull.hold.once", first < holds, nothing, lambda _one, _hold: "was held twice"),
+        (
+            "pull.hold.unanswered",
+            answered_ns < after_ns,
+            nothing,
+            lambda one, hold: f"was held {ms(after_ns[hold] - pulls.answered_before_ns[one])} after its answer",
+        ),
+        (
+            "pull.hold.at_end",
+            past & whole,
+            past & ~whole,
+            lambda _one, hold: f"was held, though no more than {end_most[hold]} can have been visible",
+        ),
+    )
+    found: list[Suspects] = []
+    for clause, violated, unknown, say in rules:
+        if (violated | unknown).any():
+            is_timeless = case.is_timeless(clause)
+            found += suspects(HELD_AS_ASKED, violated, unknown, holds, told(clause, say), is_timeless=is_timeless)
+    return found

@@ -1,0 +1,366 @@
+"""send_is_kept: a send is acknowledged after it came and where it came, with the place that its message got.
+
+From outside a send's request bounds when its message can have been there: not before. From inside the append does,
+and tells what was stored. Leaves out logs as such (`logs`), and whether a message that was acknowledged stays.
+
+Source: `SendMessageProcessor.handlePutMessageResult`, `CommitLog.putMessage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import define, field, frozen
+
+from longpoll_judge.columns.keys import Keys, text_hashes
+from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
+from longpoll_judge.contract.clause import LOGGED, SEND_CODES, SEND_MS, SHOWN_MS, TIMELESS
+from longpoll_judge.contract.result import SEND_IS_KEPT, Finding, FindingVerdict, Share
+from longpoll_judge.evidence.survey import UNSEEN, Context
+from longpoll_judge.read.schema import are_named, coded_texts
+from longpoll_judge.rules.across import (
+    WEIGHT,
+    Booleans,
+    Gathered,
+    Gathering,
+    Tables,
+    changes_of,
+    events_at,
+    first_of,
+    hash_of,
+    have_request,
+    highest_before,
+    lives,
+    numbered_lives,
+    rows_where,
+)
+from longpoll_judge.rules.shown import are_doubted, not_shown
+from longpoll_judge.rules.steps import MS
+
+FINDINGS_MAX: Final = 50
+"""Most findings of one clause that are listed; the others are counted."""
+
+OWN_TOPICS: Final = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHECK_")
+"""Where a broker stores by itself what was sent to another topic: retries, delays and half messages."""
+
+
+@define
+class Messages:
+    """What is known of sends, their messages and who got these."""
+
+    sends: Gathering = field(factory=lambda: Gathering(()))
+    acknowledged: Gathering = field(factory=lambda: Gathering(("queue_offset", "is_moved", "is_named")))
+    refused: Gathering = field(factory=lambda: Gathering(()))
+    appended: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
+    delivered: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
+    moved: Gathering = field(factory=lambda: Gathering(("visible_end",)))
+
+    def see(self, number: int, table: pa.Table) -> None:
+        """The events of one slice."""
+        named = have_request(table)
+        is_send = rows_where(table, "request_received") & named & is_one_of(table["code"].to_numpy(), SEND_CODES)
+        self.sends.add(table, number, np.flatnonzero(is_send))
+        topics, topic_names = coded_texts(table, "topic")
+        # What lacks its place is damage, of which nothing is concluded.
+        known = are_named(topic_names)[topics] & (table["queue"].to_numpy() >= 0)
+        moved = rows_where(table, "make_visible") & known & (table["visible_end"].to_numpy() >= 0)
+        known &= table["queue_offset"].to_numpy() >= 0
+        rows = np.flatnonzero(rows_where(table, "message_acknowledged") & known)
+        is_own = np.array([name.startswith(OWN_TOPICS) for name in topic_names.to_pylist()], dtype=np.bool_)
+        flags = {"is_moved": is_own[topics[rows]].astype(np.int64), "is_named": named[rows].astype(np.int64)}
+        self.acknowledged.add(table, number, rows, flags)
+        of_no_read = rows_where(table, "answer_sent") & named & (table["offset_min"].to_numpy() < 0)
+        self.refused.add(table, number, np.flatnonzero(of_no_read))
+        self.appended.add(table, number, np.flatnonzero(rows_where(table, "append") & known))
+        self.moved.add(table, number, np.flatnonzero(moved))
+        lists = table["offsets"].combine_chunks()
+        bounds = lists.offsets.to_numpy().astype(np.int64)
+        # An answer that tells no bounds is none to a pull, whatever else it tells.
+        is_read = rows_where(table, "answer_sent") & (table["offset_min"].to_numpy() >= 0)
+        found = np.flatnonzero(is_read & (table["code"].to_numpy() == 0) & (np.diff(bounds) > 0))
+        counts = np.diff(bounds)[found]
+        rows = np.repeat(found, counts)
+        places = np.repeat(bounds[found] - (np.cumsum(counts) - counts), counts) + np.arange(len(rows))
+        self.delivered.add(table, number, rows, {"queue_offset": lists.values.to_numpy()[places]})
+
+
+@frozen(eq=False)
+class _Breach:
+    """Some messages that break one clause."""
+
+    clause: str
+    members: Integers
+    weak: Booleans
+    """By member: something that was not recorded could explain it."""
+    events: tuple[tuple[Gathered, Integers], ...]
+    """What shows it: by member a row of each; -1 for none. The first is what gives it its place."""
+    why: str
+
+
+def judge_sends(tables: Tables, context: Context) -> tuple[list[Finding], int, Share, int]:
+    """Judge all sends; the findings, how many more there are, and how many sends were acknowledged of how many.
+
+    And how many acknowledgements name a send that is not there, though their source tells of sends.
+    """
+    messages = Messages()
+    for number, table in tables():
+        messages.see(number, table)
+    sends, told = messages.sends.all(), messages.acknowledged.all()
+    send = first_of(told.request, sends.request)
+    breaches = [
+        *_joined(sends, told, send, context),
+        *_as_answers(sends, told, send, messages.refused.all(), context),
+        *_unanswered(sends, told, messages.refused.all(), context),
+        *_delivered(sends, told, send, messages.delivered.all(), context),
+        *_stored(told, _since_ns(sends, send), messages.appended.all(), context),
+        *_shown(told, messages.appended.all(), messages.moved.all(), context),
+    ]
+    findings = list(_findings(tables, breaches, context))
+    left_out = sum(max(len(breach.members) - FINDINGS_MAX, 0) for breach in breaches)
+    share = Share(len(np.unique(send[send >= 0])), max(len(sends), len(np.unique(told.request))))
+    unasked = (send < 0) & (told.values["is_named"] == 1) & np.isin(told.source, np.unique(sends.source))
+    return findings, left_out, share, int(np.count_nonzero(unasked))
+
+
+def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:
+    mine = np.flatnonzero(send >= 0)
+    asked, answered = sends.take(send[mine]), told.take(mine)
+    nothing = np.full(len(mine), -1)
+    every = np.arange(len(mine))
+    early = np.flatnonzero(answered.before_ns < asked.after_ns)
+    pair = ((answered, every), (asked, every))
+    yield _breach("send.acknowledged.after_request", early, pair, "a message was acknowledged before its send came")
+    both = (answered.connection != 0) & (asked.connection != 0)
+    elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
+    why = "a message was acknowledged on another connection than its send came on"
+    yield _breach("send.acknowledged.same_connection", elsewhere, pair, why)
+    life = answered.place * WEIGHT + lives(asked, answered, context)
+    offset = answered.values["queue_offset"]
+    before = highest_before(life, answered.before_ns, offset, life, asked.after_ns)
+    inverted = _once(np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset)), before)
+    why = "a message that was sent after another one was acknowledged has the lower queue offset"
+    events = ((answered, every), (asked, every), (answered, before), (asked, np.where(before >= 0, before, nothing)))
+    yield _breach("send.sequential", inverted, events, why)
+
+
+def _as_answers(
+    sends: Gathered, told: Gathered, send: Integers, refused: Gathered, context: Context
+) -> Iterator[_Breach]:
+    """An acknowledgement answers its send: once, while the connection is open, and for the queue that was named."""
+    names, counts = np.unique(sends.request, return_counts=True)
+    mine = np.flatnonzero(send >= 0)
+    mine = mine[np.isin(told.request[mine], names[counts == 1])]
+    asked, answered = sends.take(send[mine]), told.take(mine)
+    every = np.arange(len(mine))
+    pair = ((answered, every), (asked, every))
+    _closed_after, closed_ns = _closes_of(answered, context)
+    why = "a message was acknowledged on a connection that was closed before"
+    yield _breach("send.acknowledged.open_connection", np.flatnonzero(closed_ns < answered.after_ns), pair, why)
+    order = np.argsort(answered.before_ns, kind="stable")
+    first = order[first_of(answered.request, answered.request[order])]
+    again = answered.before_ns[first] < answered.after_ns
+    refusal = first_of(answered.request, refused.request)
+    events = (*pair, (answered, np.where(again, first, -1)), (refused, refusal))
+    twice = _once(np.flatnonzero(again | (refusal >= 0)), first)
+    yield _breach("send.acknowledged.once", twice, events, "a send was answered once more after it was answered")
+    elsewhere = (asked.topic != answered.topic) | ((asked.queue != answered.queue) & (asked.queue >= 0))
+    elsewhere &= (asked.topic != 0) & (answered.values["is_moved"] == 0)
+    why = "a message was acknowledged in another queue than it was sent to"
+    yield _breach("send.acknowledged.place", np.flatnonzero(elsewhere), pair, why)
+
+
+def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Context) -> Iterator[_Breach]:
+    """Sends that nobody answered, though their connection and their source went on for long.
+
+    Not of sources that tell acknowledgements without saying which send they answer.
+    """
+    due_ns = sends.before_ns + SEND_MS * MS
+    late = ~np.isin(sends.request, told.request) & ~np.isin(sends.request, refused.request)
+    late &= ~np.isin(sends.source, told.source[told.values["is_named"] == 0]) & (_closes_of(sends, context)[0] > due_ns)
+    goes_on, weak = (np.zeros(len(sends), dtype=np.bool_) for _ in range(2))
+    for name, facts in context.sources.items():
+        mine = sends.source == hash_of(name)
+        goes_on |= mine & (due_ns < facts.last_ns)
+        weak |= mine & (facts.holes.touch(sends.after_ns, due_ns) | (name in context.settable))
+    for (source, connection), holes in context.blocked.items():
+        mine = (sends.source == hash_of(source)) & (sends.connection == hash_of(connection))
+        weak |= mine & holes.touch(sends.after_ns, due_ns)
+    for (source, connection), closes in context.closed_often.items():
+        mine = (sends.source == hash_of(source)) & (sends.connection == hash_of(connection))
+        for after_ns, before_ns in closes:
+            late &= ~(mine & (before_ns >= sends.after_ns) & (after_ns <= due_ns))
+    members = np.flatnonzero(late & goes_on)
+    why = f"a send was neither acknowledged nor refused within {SEND_MS} ms"
+    yield _breach("send.answered", members, ((sends, np.arange(len(sends))),), why, weak)
+
+
+def _closes_of(events: Gathered, context: Context) -> tuple[Integers, Integers]:
+    """Between which moments the connection of each event was closed; `NEVER` where it was not."""
+    sources, connections = ([pair[place] for pair in context.closes] for place in range(2))
+    keys = text_hashes(pa.array(sources, pa.string())) * WEIGHT + text_hashes(pa.array(connections, pa.string()))
+    moments = np.array([*context.closes.values(), (NEVER, NEVER)], dtype=np.int64)
+    at = first_of(events.source * WEIGHT + events.connection, keys)
+    return moments[at, 0], moments[at, 1]
+
+
+def _delivered(
+    sends: Gathered, told: Gathered, send: Integers, delivered: Gathered, context: Context
+) -> Iterator[_Breach]:
+    mine = np.flatnonzero(send >= 0)
+    arrived_ns = sends.after_ns[send[mine]]
+    order = np.argsort(arrived_ns, kind="stable")
+    mine = mine[order]
+    keys = _message_keys(told.take(mine))
+    message = first_of(_message_keys(delivered), keys)
+    known = np.flatnonzero(message >= 0)
+    early = known[delivered.before_ns[known] < sends.after_ns[send[mine[message[known]]]]]
+    # Where the queue may have begun anew in between the offset is two messages', and another one was delivered.
+    since, until = delivered.take(early), told.take(mine[message[early]])
+    anew = np.zeros(len(early), dtype=np.bool_)
+    for about, holes in changes_of(since, context):
+        anew |= about & holes.touch(since.after_ns, until.before_ns)
+    early = _once(early[~anew], message)
+    acknowledgement = np.where(message >= 0, np.append(mine, -1)[message], -1)
+    request = np.where(acknowledgement >= 0, send[acknowledgement], -1) if len(send) else acknowledgement
+    events = ((delivered, np.arange(len(delivered))), (told, acknowledgement), (sends, request))
+    yield _breach("send.delivered.after_request", early, events, "a message was delivered before its send came")
+
+
+def _once(members: Integers, cause: Integers) -> Integers:
+    """Of the members with one cause the first: a message with a wrong offset is at odds with many others."""
+    return members[np.sort(np.unique(cause[members], return_index=True)[1])]
+
+
+def _message_keys(messages: Gathered) -> Keys:
+    keys: Keys = messages.place * WEIGHT + messages.values["queue_offset"].astype(np.uint64)
+    return keys
+
+
+def _since_ns(sends: Gathered, send: Integers) -> Integers:
+    """From which moment on each acknowledged message can have been appended: since its send came, where that is known.
+
+    An identifier that came twice does not say which send that was.
+    """
+    _names, first, counts = np.unique(sends.request, return_inverse=True, return_counts=True)
+    is_one = np.append(counts[first] == 1, False)[send]
+    return np.where(is_one, np.append(sends.after_ns, BEGINNING)[send], BEGINNING)
+
+
+def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Context) -> Iterator[_Breach]:
+    """Acknowledged messages beside what was appended; only of sources that write appends."""
+    inside = np.isin(told.source, np.unique(appended.source))
+    mine = np.flatnonzero(inside)
+    if not len(mine):
+        return
+    keys, stored = _message_keys(told.take(mine)), _message_keys(appended)
+    by_time = np.argsort(appended.after_ns, kind="stable")
+    place = first_of(keys, stored[by_time])
+    append = np.full(len(told), -1, dtype=np.int64)
+    append[mine] = np.where(place >= 0, by_time[place], -1)
+    late = (append >= 0) & (appended.after_ns[append] > told.before_ns)
+    missing = np.flatnonzero(inside & ((append < 0) | late))
+    every = np.arange(len(told))
+    weak = _are_holed(told, since_ns, context)
+    why = "a message was acknowledged with a place at which none was appended"
+    yield _breach("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
+    # The append that is not in the record may be of another life of the queue than those that are.
+    (own_life, is_doubtful), (life, is_vague) = (numbered_lives(each, each, context) for each in (told, appended))
+    own, logged = (_message_keys(each) * WEIGHT + at for each, at in ((told, own_life), (appended, life)))
+    sure = np.flatnonzero(~is_vague)
+    append = np.append(sure, -1)[first_of(own, logged[sure])]
+    has_tag = np.isin(own * WEIGHT + told.tag, (logged * WEIGHT + appended.tag)[sure])
+    other = np.flatnonzero(inside & ~is_doubtful & (append >= 0) & ~late & ~has_tag)
+    why = "a message was acknowledged with another tag than was appended"
+    yield _breach("send.acknowledged.tag", other, ((told, every), (appended, append)), why)
+
+
+def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context) -> Iterator[_Breach]:
+    """Messages that nobody was shown; of one that was not acknowledged nobody knows that it was stored whole."""
+    late, end = not_shown(told, moved, context)
+    missing = first_of(_message_keys(told.take(late)), _message_keys(appended))
+    shown = (told, _at(len(told), late, late)), (moved, _at(len(told), late, end))
+    three = (*shown, (appended, _at(len(told), late, missing)))
+    why = f"a message was acknowledged, and not visible {SHOWN_MS} ms later"
+    yield _breach("send.shown", late, three, why, are_doubted(told, context))
+    other, end = not_shown(appended, moved, context)
+    is_new = ~np.isin(appended.place[other], told.place[late])
+    other, end = other[is_new], end[is_new]
+    pair = ((appended, _at(len(appended), other, other)), (moved, _at(len(appended), other, end)))
+    why = f"a message was appended, and not visible {SHOWN_MS} ms later"
+    yield _breach("send.shown", other, pair, why, np.ones(len(appended), dtype=np.bool_))
+
+
+def _at(count: int, members: Integers, rows: Integers) -> Integers:
+    """By member a row; -1 for those that are no members."""
+    found = np.full(count, -1, dtype=np.int64)
+    found[members] = rows
+    return found
+
+
+def _are_holed(told: Gathered, since_ns: Integers, context: Context) -> Booleans:
+    """Whose append may be missing from the record: it has a hole between that moment and the acknowledgement."""
+    found = np.zeros(len(told), dtype=np.bool_)
+    for name, facts in context.sources.items():
+        if len(facts.holes):
+            found |= (told.source == hash_of(name)) & facts.holes.touch(since_ns, told.before_ns)
+    return found
+
+
+def _breach(
+    clause: str,
+    members: Integers,
+    events: tuple[tuple[Gathered, Integers], ...],
+    why: str,
+    weak: Booleans | None = None,
+) -> _Breach:
+    return _Breach(clause, members, np.zeros(0, np.bool_) if weak is None else weak, events, why)
+
+
+def _is_steady(subject: dict[str, Any], context: Context) -> bool:
+    return context.sources.get(subject["source"], UNSEEN).is_steady
+
+
+def _is_timeless(clause: str, subject: dict[str, Any], context: Context) -> bool:
+    """Whether a clause stands whatever the moments are: of a log only if it has one life."""
+    queue = subject.get("broker", ""), subject.get("topic", ""), subject.get("queue", -1)
+    return clause in TIMELESS and (clause not in LOGGED or context.lives(queue) is None)
+
+
+def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context) -> Iterator[Finding]:
+    shown = []
+    for breach in breaches:
+        first, rows = breach.events[0]
+        order = np.argsort(first.after_ns[rows[breach.members]], kind="stable")[:FINDINGS_MAX]
+        for member in breach.members[order].tolist():
+            at = [(kind, int(which[member])) for kind, which in breach.events if which[member] >= 0]
+            places = [(int(kind.slice[row]), int(kind.row[row])) for kind, row in at]
+            is_weak = bool(len(breach.weak)) and bool(breach.weak[member])
+            shown.append((breach, places, is_weak))
+    events = events_at(tables, (place for _breach, places, _weak in shown for place in places))
+    for breach, places, is_weak in shown:
+        evidence = [events[place] for place in dict.fromkeys(places)]
+        subject = evidence[0]
+        is_doubted = is_weak or not (_is_timeless(breach.clause, subject, context) or _is_steady(subject, context))
+        verdict: FindingVerdict = "unknown" if is_doubted else "violated"
+        evidence.sort(key=lambda event: (event["after_ns"], event["before_ns"], event["source"], event["sequence"]))
+        logged = [event for event in evidence if "queue_offset" in event]
+        offset = f" {subject['queue_offset']}" if "queue_offset" in subject else ""
+        told = offset or f"s {str(subject.get('offsets', []))[:80]}"
+        where = f" (queue offset{told})" if offset or "offsets" in subject else ""
+        yield Finding(
+            property=SEND_IS_KEPT,
+            clause=breach.clause,
+            verdict=verdict,
+            topic=subject.get("topic", ""),
+            queue=subject.get("queue", -1),
+            request=subject.get("request", ""),
+            window_start_ms=min(event["after_ns"] for event in evidence) / MS,
+            window_end_ms=max(event["before_ns"] for event in evidence) / MS,
+            why=f"{breach.why}{where}",
+            evidence=evidence,
+            messages=list(dict.fromkeys(event["queue_offset"] for event in logged)),
+        )

@@ -1,0 +1,188 @@
+"""One queue's events as sorted columns: its pulls, their answers and its log.
+
+Pure functions over numpy; neither engine's machinery is known here. Leaves out the order of the events (`batch`) and
+verdicts.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from attrs import define, field
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.batch import Events
+from longpoll_judge.columns.expression import Expression, java_hash, parse
+from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.outlook import Outlook
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Growth, Integers, QueueLog
+from longpoll_judge.evidence.lives import Life
+from longpoll_judge.evidence.survey import UNSEEN, Context, SourceFacts
+
+PULL_CODES: Final = (11, 361)
+"""PULL_MESSAGE and LITE_PULL_MESSAGE."""
+TIMEOUT_MS_MAX: Final = 10**9
+"""Longer timeouts are cut to this, eleven days, so that deadlines stay within an int64."""
+MS: Final = 1_000_000
+
+
+def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None, life: Life | None = None) -> QueueLog:
+    """The queue's log; `slack_ns` is used only when the broker's inside was not seen.
+
+    Where the events are not all of the log, an outlook says what lies before them. Of a queue with several lives it is
+    the log of one: what only may belong to it bounds what can have been visible, and shows nothing for certain.
+    """
+    seen = np.concatenate((events.rows("append"), events.rows("message_acknowledged")))
+    perhaps = seen[:0]
+    if life is not None:
+        moments = events.integers("after_ns", seen), events.integers("before_ns", seen)
+        perhaps, seen = seen[life.possible(*moments)], seen[life.sure(*moments)]
+    offsets, first = np.unique(events.integers("queue_offset", seen), return_index=True)
+    tags, names = events.codes("tag", seen[first])
+    tag_codes = np.array([java_hash(tag) for tag in names], dtype=np.int64)[tags]
+    known = offsets >= 0
+    moved = events.rows("make_visible")
+    is_white_box = len(moved) > 0 if outlook is None else outlook.is_white_box
+    source = moved if is_white_box else events.rows("message_acknowledged")
+    end = events.integers("visible_end", source) if is_white_box else events.integers("queue_offset", source) + 1
+    after_ns, before_ns = events.integers("after_ns", source), events.integers("before_ns", source)
+    if life is not None:
+        is_sure, is_possible = life.sure(after_ns, before_ns), life.possible(after_ns, before_ns)
+        before_ns = np.where(is_sure, before_ns, NEVER)
+        end, after_ns, before_ns = end[is_possible], after_ns[is_possible], before_ns[is_possible]
+    if outlook is not None and outlook.end_before > 0 and (life is None or life.number == 0):
+        end = np.append(outlook.end_before, end)
+        after_ns, before_ns = np.append(BEGINNING, after_ns), np.append(BEGINNING, before_ns)
+    return QueueLog(
+        offsets=offsets[known],
+        tag_codes=tag_codes[known],
+        growth=Growth(end, after_ns, before_ns),
+        is_white_box=is_white_box,
+        slack_ns=0 if is_white_box else slack_ns,
+        first_known=_first_known(offsets[known], outlook, life),
+        perhaps=np.unique(events.integers("queue_offset", perhaps)),
+    )
+
+
+def _first_known(offsets: Integers, outlook: Outlook | None, life: Life | None) -> int | None:
+    """The first offset of the record of the log; None where it is the first of these."""
+    if life is not None and life.number != 0:
+        return life.first_known
+    if outlook is None or life is None:
+        return outlook.first_known if outlook is not None else None
+    # Another life may have shown lower ones. What lies before these events is of the first life, and below the floor.
+    before = NEVER if outlook.floor == BEGINNING else outlook.floor
+    first: int = min([before, *offsets[:1].tolist()])
+    return max(first, outlook.first_known)
+
+
+@define(frozen=True, eq=False)
+class Pulls:
+    """One row a pull, with the first answer to it. Where there is none, the answer's row is -1."""
+
+    row: Integers = field()
+    received_after_ns: Integers = field()
+    received_before_ns: Integers = field()
+    offset: Integers = field()
+    count_max: Integers = field()
+    may_hold: NDArray[np.bool_] = field()
+    was_held: NDArray[np.bool_] = field()
+    """A `hold` event says so; when the broker's inside was not seen, whether it was allowed to."""
+    timeout_ns: Integers = field()
+    expression: Integers = field()
+    """Index into `expressions`."""
+    expressions: list[Expression | None] = field()
+    answer_row: Integers = field()
+    answered_after_ns: Integers = field()
+    """When the answer was certainly not sent before; without answer the last moment at which it was looked for."""
+    answered_before_ns: Integers = field()
+    """Without answer `NEVER`."""
+    missing_until_ns: Integers = field()
+    """Without answer: until then the record is whole, so that it is certainly missing; else `answered_after_ns`."""
+    is_closed: NDArray[np.bool_] = field()
+    """Without answer: the connection was closed."""
+    source_facts: list[SourceFacts] = field()
+    source: NDArray[np.int32] = field()
+    """Index into `source_facts`."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def is_answered(self) -> NDArray[np.bool_]:
+        """Whether each pull has an answer."""
+        return self.answer_row >= 0
+
+
+def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
+    """Join every pull with its first answer and with what is known of its connection and source.
+
+    Left out are pulls whose answer names another queue: they are answered, and whichever of both is wrong, neither says
+    what was asked of which log.
+    """
+    received = events.rows("request_received")
+    received = received[is_one_of(events.integers("code", received), PULL_CODES) & (events.request_key[received] >= 0)]
+    row = received[events.firsts(received) == received]
+    answer_row = events.answer_to(events.request_key[row], "answer_sent")
+    elsewhere = answer_row < 0
+    elsewhere[elsewhere] = events.is_told_anywhere(row[elsewhere], "answer_sent")
+    row, answer_row = row[~elsewhere], answer_row[~elsewhere]
+    is_answered = answer_row >= 0
+    source, names = events.codes("source", row)
+    facts = [context.sources.get(name, UNSEEN) for name in names]
+    last_ns = np.array([fact.last_ns for fact in facts], dtype=np.int64)[source] if len(row) else row
+    answered_after_ns = np.where(is_answered, events.integers("after_ns", answer_row), last_ns)
+    closed_after_ns = _closed_after(events, context, row[~is_answered])
+    answered_after_ns[~is_answered] = np.minimum(answered_after_ns[~is_answered], closed_after_ns)
+    is_closed = np.zeros(len(row), dtype=np.bool_)
+    is_closed[~is_answered] = closed_after_ns < NEVER
+    missing_until_ns = answered_after_ns.copy()
+    received_after_ns = events.integers("after_ns", row)
+    for number, fact in enumerate(facts):
+        mine = np.flatnonzero(~is_answered & (source == number)) if len(fact.holes) else row[:0]
+        whole_ns = fact.holes.begin_from(received_after_ns[mine])
+        missing_until_ns[mine] = np.minimum(missing_until_ns[mine], whole_ns)
+    may_hold = events.flags("may_hold", row)
+    held = events.answer_to(events.request_key[row], "hold") >= 0
+    expression, expressions = _expressions(events, row)
+    timeout_ms = np.clip(events.integers("timeout_ms", row), 0, TIMEOUT_MS_MAX)
+    return Pulls(
+        row=row,
+        received_after_ns=received_after_ns,
+        received_before_ns=events.integers("before_ns", row),
+        offset=events.integers("offset", row),
+        count_max=events.integers("count_max", row),
+        may_hold=may_hold,
+        was_held=held if log.is_white_box else may_hold,
+        timeout_ns=timeout_ms * MS,
+        expression=expression,
+        expressions=expressions,
+        answer_row=answer_row,
+        answered_after_ns=answered_after_ns,
+        answered_before_ns=np.where(is_answered, events.integers("before_ns", answer_row), NEVER),
+        missing_until_ns=missing_until_ns,
+        is_closed=is_closed,
+        source_facts=facts,
+        source=source,
+    )
+
+
+def _closed_after(events: Events, context: Context, rows: Integers) -> Integers:
+    """When the connection of each request was closed at the earliest; `NEVER` when it was not."""
+    if not len(rows) or not context.closes:
+        return np.full(len(rows), NEVER, dtype=np.int64)
+    names = [(events.text("source", row), events.text("connection", row)) for row in rows.tolist()]
+    since_ns = events.integers("after_ns", rows).tolist()
+    closes = [context.closed_from(name, moment_ns) for name, moment_ns in zip(names, since_ns, strict=True)]
+    return np.array(closes, dtype=np.int64)
+
+
+def _expressions(events: Events, row: Integers) -> tuple[Integers, list[Expression | None]]:
+    """Each pull's index into the distinct expressions, and these."""
+    kinds, kind_names = events.codes("expression_type", row)
+    texts, text_names = events.codes("expression", row)
+    pair = kinds.astype(np.int64) * max(len(text_names), 1) + texts
+    found = np.flatnonzero(np.bincount(pair)) if len(pair) else pair
+    pairs = [divmod(code, max(len(text_names), 1)) for code in found.tolist()]
+    return np.searchsorted(found, pair), [parse(kind_names[kind], text_names[text]) for kind, text in pairs]

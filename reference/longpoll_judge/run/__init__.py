@@ -1,0 +1,1 @@
+"""How a history is cut, judged in pieces, and put together again, in one process or on Spark."""

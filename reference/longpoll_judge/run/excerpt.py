@@ -1,0 +1,310 @@
+"""Makes the evidence of a finding a history by itself: judged alone it breaks the same clause again.
+
+The rules name the events that show a fault. What these rest on without naming it is added here: where each source
+begins and ends, what became of their connections, deletions of the topic, that a source stood inside its broker. What
+is left out was recorded, and `omitted` events say so: a number that is missing in the history stays missing. Only
+violations are completed; what leaves a finding open is often what was not recorded, and no excerpt can show that.
+
+Leaves out which events show a fault (the rules), and how excerpts are written (`window`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from attrs import define, field, frozen
+
+from longpoll_judge.columns.batch import Integers, make_batch
+from longpoll_judge.contract.result import Finding, Result
+from longpoll_judge.evidence.attendance import DELETE_TOPIC
+from longpoll_judge.evidence.source_survey import Run, SourceSurvey
+from longpoll_judge.evidence.survey import Survey
+from longpoll_judge.read.schema import coded, event_dict
+from longpoll_judge.read.source import History
+from longpoll_judge.rules.across import Tables
+from longpoll_spec.history import FORMAT_VERSION, WHITE_BOX
+
+RUNS_MAX: Final = 100
+"""Of a record in more pieces only those are told as recorded that an event of the finding lies in."""
+OF_SOURCE: Final = ("source_started", "source_stopped", "lost")
+OF_CONNECTION: Final = ("connection_closed", "blocked", "unblocked")
+BOUNDED: Final = frozenset(
+    {"pull.max.most", "pull.next.visible", "pull.found.visible", "pull.found.appended", "pull.hold.at_end"}
+)
+"""Clauses that rest on no more than an end's having been visible at the last moment of the read."""
+SUBJECT_FIELDS: Final = {
+    "request_received": {"offset": "offset", "commit_offset": "commit_offset"},
+    "answer_sent": {name: name for name in ("offset_next", "offset_min", "offset_max")} | {"offset": "offset_told"},
+    "append": {"queue_offset": "queue_offset"},
+    "message_acknowledged": {"queue_offset": "queue_offset"},
+    "make_visible": {"visible_end": "visible_end"},
+}
+"""The offsets that the events of a finding tell, by the names that the finding gives them."""
+Event = dict[str, Any]
+Queue = tuple[str, str, int]
+"""Broker, topic and number."""
+
+
+def with_excerpts(result: Result, tables: Tables, survey: Survey, history: History) -> Result:
+    """The result, with the evidence of each violation made a history, and what it is about named."""
+    violated = [finding for finding in result.findings if finding.verdict == "violated"]
+    scene = _look(tables, violated) if violated else Scene()
+    findings = [_completed(finding, scene, survey, history) for finding in result.findings]
+    return msgspec.structs.replace(result, findings=findings)
+
+
+@define
+class Scene:
+    """Events that findings rest on without naming them, as they stand in the whole history."""
+
+    of_source: dict[str, list[Event]] = field(factory=dict)
+    of_connection: dict[tuple[str, str], list[Event]] = field(factory=dict)
+    deletions: list[Event] = field(factory=list)
+    """Requests to delete a topic."""
+    inside: dict[tuple[str, str], Event] = field(factory=dict)
+    """By source and event the first by number of those that only the inside of a broker shows."""
+    ends: dict[Queue, list[End]] = field(factory=dict)
+    """By queue what is asked of its visible end."""
+
+    def see(self, event: Event) -> None:
+        """One more event."""
+        name, source = event["event"], event["source"]
+        if name in OF_SOURCE:
+            self.of_source.setdefault(source, []).append(event)
+        elif name in OF_CONNECTION:
+            self.of_connection.setdefault((source, event.get("connection", "")), []).append(event)
+        elif name in WHITE_BOX:
+            known = self.inside.get((source, name), event)
+            self.inside[source, name] = min(event, known, key=lambda one: int(one["sequence"]))
+        else:
+            self.deletions.append(event)
+
+    def around(self, finding: Finding) -> Iterator[Event]:
+        """What goes with the events of a finding."""
+        bounds = list(self._bounds(finding))
+        yield from bounds
+        events = [*finding.evidence, *bounds]
+        topics = {(event.get("broker", ""), event.get("topic", "")) for event in events}
+        # One that names no broker is of the broker that its source tells of.
+        topics |= {("", topic) for _broker, topic in topics}
+        told_by = {event["source"] for event in events}
+        deletions = [
+            one
+            for one in self.deletions
+            if any(one.get("broker", "") == broker and one.get("topic", "") in {"", topic} for broker, topic in topics)
+            if one.get("broker") or one["source"] in told_by
+        ]
+        yield from deletions
+        sources = {event["source"] for event in (*events, *deletions)}
+        for source in sources:
+            yield from self.of_source.get(source, ())
+        for pair in {(event["source"], event.get("connection", "")) for event in events}:
+            yield from self.of_connection.get(pair, ())
+        seen_inside = {event["source"] for event in events if event["event"] in WHITE_BOX}
+        for source in sources - seen_inside:
+            # A source that writes appends is asked for them, so this is what shows best that it stands inside.
+            yield from [self.inside[source, name] for name in WHITE_BOX if (source, name) in self.inside][:1]
+
+    def _bounds(self, finding: Finding) -> Iterator[Event]:
+        until_ns = _read_until(finding)
+        for end in self.ends.get(_queue_of(finding), ()):
+            if end.until_ns == until_ns:
+                yield from end.shown()
+
+
+@define
+class End:
+    """What shows how much of a queue can have been visible at a moment, as far as it was seen by now."""
+
+    until_ns: int
+    first: Event | None = None
+    """The message with the least offset that the history shows: what lies below was there before."""
+    highest: Event | None = None
+    """The highest end that may have been there by then."""
+    later: Event | None = None
+    """Or the first one after it: visible ends are told."""
+
+    def see(self, event: Event) -> None:
+        """One more event of the queue's log."""
+        if event["event"] != "make_visible":
+            if event.get("queue_offset", -1) >= 0:
+                self.first = min(self.first or event, event, key=lambda one: (one["queue_offset"], *order_of(one)))
+        elif event["after_ns"] <= self.until_ns:
+            self.highest = max(self.highest or event, event, key=lambda one: one.get("visible_end", -1))
+        else:
+            self.later = min(self.later or event, event, key=order_of)
+
+    def shown(self) -> Iterator[Event]:
+        """The events that show it."""
+        yield from (event for event in (self.first, self.highest or self.later) if event is not None)
+
+
+def _queue_of(finding: Finding) -> Queue:
+    return finding.evidence[0].get("broker", ""), finding.topic, finding.queue
+
+
+def _read_until(finding: Finding) -> int | None:
+    """The last moment of the read of a finding that rests on what can have been visible then; None of another one."""
+    if finding.clause not in BOUNDED:
+        return None
+    ends = ("hold", "answer_sent") if finding.clause == "pull.hold.at_end" else ("answer_sent",)
+    return min(int(one["before_ns"]) for one in finding.evidence if one["event"] in ends)
+
+
+def _look(tables: Tables, findings: Iterable[Finding]) -> Scene:
+    """Read every slice once for what goes with the findings."""
+    events = [event for finding in findings for event in finding.evidence]
+    connections = {event.get("connection", "") for event in events}
+    scene = Scene()
+    for finding in findings:
+        until_ns = _read_until(finding)
+        if until_ns is not None:
+            scene.ends.setdefault(_queue_of(finding), []).append(End(until_ns))
+    for _number, table in tables():
+        codes, names = coded(table, "event")
+        kinds = {name: codes == code for code, name in enumerate(names)}
+        nothing = np.zeros(len(table), dtype=np.bool_)
+        wanted = np.logical_or.reduce([nothing, *(kinds.get(name, nothing) for name in OF_SOURCE)])
+        gone, gone_names = coded(table, "connection")
+        theirs = np.array([name in connections for name in gone_names], dtype=np.bool_)[gone]
+        wanted |= theirs & np.logical_or.reduce([nothing, *(kinds.get(name, nothing) for name in OF_CONNECTION)])
+        wanted |= kinds.get("request_received", nothing) & (table["code"].to_numpy() == DELETE_TOPIC)
+        firsts = [_first_by_source(table, np.flatnonzero(kinds[name])) for name in WHITE_BOX if name in kinds]
+        rows = np.concatenate((np.flatnonzero(wanted), *firsts))
+        for row in table.take(pa.array(rows, pa.int64())).to_pylist():
+            scene.see(event_dict(row))
+        if scene.ends:
+            _look_at_ends(table, scene)
+    return scene
+
+
+def _look_at_ends(table: pa.Table, scene: Scene) -> None:
+    """See of each queue whose end is asked for those events of this slice that may bound it."""
+    for queue, events in make_batch(table).queues():
+        for end in scene.ends.get(queue, ()):
+            moved = events.rows("make_visible")
+            early = moved[events.integers("after_ns", moved) <= end.until_ns]
+            logged = np.concatenate((events.rows("append"), events.rows("message_acknowledged")))
+            logged = logged[events.integers("queue_offset", logged) >= 0]
+            lowest = logged[np.argsort(events.integers("queue_offset", logged), kind="stable")[:1]]
+            highest = early[np.argsort(-events.integers("visible_end", early), kind="stable")[:1]]
+            later = moved[events.integers("after_ns", moved) > end.until_ns][:1]
+            for event in events.evidence([*lowest.tolist(), *highest.tolist(), *later.tolist()]):
+                end.see(event)
+
+
+def _first_by_source(table: pa.Table, rows: Integers) -> Integers:
+    """Of these rows the one with the lowest number of each source."""
+    order = np.argsort(table["sequence"].to_numpy()[rows], kind="stable")
+    sources, _names = coded(table, "source")
+    return rows[order][np.unique(sources[rows][order], return_index=True)[1]]
+
+
+def _completed(finding: Finding, scene: Scene, survey: Survey, history: History) -> Finding:
+    evidence = finding.evidence
+    if finding.verdict == "violated":
+        # An event that stands there twice may be what is wrong; what goes with a finding may be among its events.
+        shown = list(evidence)
+        shown += (event for event in scene.around(finding) if event not in evidence)
+        shown = [event for place, event in enumerate(shown) if place < len(evidence) or event not in shown[:place]]
+        left_out = [
+            event for name in {one["source"] for one in shown} for event in _omitted(finding, name, shown, survey)
+        ]
+        evidence = sorted((*shown, *left_out), key=order_of)
+    told = _offsets(finding)
+    tags = [one.get("tag", "") for one in finding.evidence if one.get("queue_offset") in finding.messages[:1]]
+    return msgspec.structs.replace(
+        finding, evidence=evidence, tag=tags[0] if tags else "", offsets=told, meta=_meta(evidence, history)
+    )
+
+
+def order_of(event: Mapping[str, Any]) -> tuple[int, int, str, int]:
+    """The place of an event among others: its moment, and what tells those of one moment apart."""
+    return event["after_ns"], event["before_ns"], event["source"], event["sequence"]
+
+
+def _offsets(finding: Finding) -> dict[str, int]:
+    """The offsets that the request at fault and its answer tell, or the log where it is at fault."""
+    found: dict[str, int] = {}
+    for event in finding.evidence:
+        names = SUBJECT_FIELDS.get(event["event"], {})
+        if not finding.request or event.get("request") == finding.request:
+            found |= {told: event[name] for name, told in names.items() if name in event}
+    return found
+
+
+@frozen
+class _Piece:
+    """Numbers first to last, both included, that were recorded and are left out, between two moments."""
+
+    first: int
+    last: int
+    after_ns: int
+    before_ns: int
+
+
+def _omitted(finding: Finding, source: str, shown: Iterable[Event], survey: Survey) -> Iterator[Event]:
+    """Stand-ins for all recorded events of a source that are not shown."""
+    mine = sorted((event for event in shown if event["source"] == source), key=lambda event: int(event["sequence"]))
+    seen = survey.sources.get(source)
+    for piece in _pieces(mine, seen) if seen is not None else ():
+        yield {
+            "event": "omitted",
+            "after_ns": piece.after_ns,
+            "before_ns": max(piece.before_ns, piece.after_ns),
+            "source": source,
+            "sequence": piece.first,
+            "lost_count": piece.last - piece.first + 1,
+            "cause": finding.clause,
+        }
+
+
+def _pieces(shown: list[Event], seen: SourceSurvey) -> Iterator[_Piece]:
+    """What lies between the shown events of a source, within each run of its numbers."""
+    runs = joined(seen.runs)
+    last_run = runs[-1]
+    if len(runs) > RUNS_MAX:
+        runs = [run for run in runs if any(run.first <= event["sequence"] <= run.last for event in shown)]
+    for run in runs:
+        first, after_ns = run.first, run.first_after_ns
+        for event in shown:
+            number = event["sequence"]
+            if run.first <= number <= run.last:
+                if first < number:
+                    yield _Piece(first, number - 1, after_ns, event["before_ns"])
+                first, after_ns = number + 1, event["after_ns"]
+        if first <= run.last:
+            # The source watched until its last moment, which is where it was looked for what is missing.
+            until_ns = seen.last_ns if run is last_run else after_ns
+            yield _Piece(first, run.last, max(after_ns, until_ns), run.last_before_ns)
+
+
+def joined(runs: Iterable[Run]) -> list[Run]:
+    """The runs of a source, those of different slices that touch or overlap taken together."""
+    found: list[Run] = []
+    for run in sorted(runs):
+        if found and run.first <= found[-1].last + 1:
+            if run.last > found[-1].last:
+                found[-1] = Run(found[-1].first, run.last, found[-1].first_after_ns, run.last_before_ns)
+        else:
+            found.append(run)
+    return found
+
+
+def _meta(evidence: Iterable[Event], history: History) -> dict[str, Any]:
+    """The `meta.json` that goes with the evidence; its times are on the common clock already."""
+    names = sorted({event["source"] for event in evidence} & history.sources.keys())
+    meta: dict[str, Any] = {"format_version": FORMAT_VERSION, "sources": []}
+    for name in names:
+        source = {"name": name, "clock": history.sources[name].clock}
+        limit = history.sources[name].hold_limit
+        meta["sources"].append(source | ({"hold_limit": limit} if limit >= 0 else {}))
+        policy = history.policy_of.get(name, "")
+        meta |= {"policy": policy} if policy else {}
+        if name in history.laws:
+            meta["law"] = msgspec.to_builtins(history.laws[name][1])
+    return meta

@@ -1,0 +1,85 @@
+"""Judges a history while it is written, again and again, until it is told to stop.
+
+Each judgement is one of everything that is whole by then, by the same code as of a history that is complete, so the
+last one is the verdict on what there was. A judgement takes as long as it takes, and the next one begins after as long
+again at the earliest, so at most half of the time goes into judging. On Spark a stream tells of new events; without
+Spark the sizes of the parts do, and what is whole is read once. Leaves out what is whole (`growth`) and how results
+are shown (the command).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from attrs import evolve
+
+from longpoll_judge.contract.result import Result
+from longpoll_judge.read.growth import Growth
+from longpoll_judge.run.job import Engine, EngineName, judge_on, open_engine
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.spill import open_spill
+
+PERIOD_S: Final = 0.5
+"""How often there is a look for something new."""
+
+
+def follow(
+    paths: Iterable[Path],
+    *,
+    engine: EngineName,
+    master: str | None,
+    wake_ms: float,
+    late_ms: float,
+    tell: Callable[[Result], None],
+    stops: Callable[[float], bool],
+) -> Result:
+    """Judge until it `stops`, and `tell` of each judgement; the last one is returned.
+
+    `stops` waits for so many seconds, or until it is time to stop, and says whether it is.
+
+    Raises `HistoryNotFoundError` and `SparkUnavailableError`.
+    """
+    growth = Growth(sorted({path.resolve() for path in paths}))
+
+    def judged(running: Engine) -> Result:
+        result = judge_on(running, growth.look(), wake_ms=wake_ms, late_ms=late_ms, say=lambda _stage: None)
+        return msgspec.structs.replace(result, engine=engine)
+
+    growth.look()
+    with _open(engine, master) as running, _new_events(engine, running, growth) as is_new:
+        result = judged(running)
+        tell(result)
+        while not stops(max(PERIOD_S, result.seconds)):
+            if is_new():
+                result = judged(running)
+                tell(result)
+        return judged(running) if growth.has_grown() else result
+
+
+@contextmanager
+def _open(engine: EngineName, master: str | None) -> Iterator[Engine]:
+    """The engine; without Spark one that reads what is whole once, as text takes longer to read than to judge."""
+    with open_engine(engine, master) as running:
+        if not isinstance(running, LocalEngine):
+            yield running
+            return
+        with open_spill() as kept:
+            yield evolve(running, kept=kept)
+
+
+@contextmanager
+def _new_events(engine: EngineName, running: Engine, growth: Growth) -> Iterator[Callable[[], bool]]:
+    """A question that is answered yes when there is something new."""
+    if engine == "local":
+        yield growth.has_grown
+        return
+    from longpoll_judge.run.spark.engine import SparkEngine  # noqa: PLC0415 - the same
+    from longpoll_judge.run.spark.news import new_events  # noqa: PLC0415 - Spark takes a second to import
+
+    assert isinstance(running, SparkEngine), "the engine that was asked for"
+    with new_events(running, growth.paths) as is_new:
+        yield is_new

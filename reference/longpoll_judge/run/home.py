@@ -1,0 +1,199 @@
+"""Judges the requests of one stretch beside the log of itself and its neighbours, as far as these are enough.
+
+A request is judged here only if all its events are here and nothing outside could change a word of its verdict:
+
+- it asks at or above all that earlier stretches show of the log, and was received after all of that;
+- its answer looks no further than offsets of which later stretches show nothing, and came before all of that;
+- the end that it tells of is none that earlier stretches show to be passed;
+- it lies in no life of the queue that began empty, with lower offsets than earlier stretches show;
+- no message that it might have been woken by has an offset that only later stretches show.
+
+Of a request that has no answer anywhere the same must hold up to the moment at which there was a message for it.
+
+Each is checked against an `Outlook`, so it is known and not hoped. What is not judged is handed back: `open` is what
+lacks its request or its answer, which the next stretch may have, `far` needs more of the log (`rest`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import define, field, frozen
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.batch import Batch, Events, Integers, QueueName, make_batch, queue_numbers
+from longpoll_judge.columns.exchange import taken
+from longpoll_judge.columns.keys import NO_KEYS, Keys, request_keys
+from longpoll_judge.columns.outlook import Outlook
+from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.evidence.lives import NEITHER
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.read.schema import are_named, coded, coded_texts
+from longpoll_judge.rules.case import Booleans, Case, Log, make_cases, make_log
+from longpoll_judge.rules.logs import judge_log
+from longpoll_judge.run.verdict import REQUEST_EVENTS, RESULT_SCHEMA, judge_case
+
+_SPARSE: Final = 8
+
+
+@frozen(eq=False)
+class Settled:
+    """What became of some events."""
+
+    rows: pa.Table
+    """Of `RESULT_SCHEMA`."""
+    open: pa.Table
+    far: pa.Table
+    keys: Keys
+    """Of the requests that were judged."""
+
+
+@define(eq=False, slots=False)
+class Home:
+    """The log of a stretch and its neighbours."""
+
+    log: pa.Table = field()
+    outlook: Callable[[QueueName], Outlook] = field()
+    context: Context = field()
+
+    @cached_property
+    def _batch(self) -> Batch:
+        return make_batch(self.log)
+
+    @cached_property
+    def _events(self) -> dict[QueueName, Events]:
+        return dict(self._batch.queues())
+
+    @cached_property
+    def _logs(self) -> dict[QueueName, Log]:
+        return {}
+
+    def _log_of(self, name: QueueName) -> Log:
+        if name not in self._logs:
+            events = self._events.get(name, self._batch.nothing())
+            self._logs[name] = make_log(events, self.context, self.outlook(name))
+        return self._logs[name]
+
+    def faulty_logs(self, names: Iterable[QueueName]) -> set[QueueName]:
+        """Those of the queues whose log may be at fault by what is here; the whole log must say."""
+        return {name for name in names if name in self._events and self._may_be_faulty(name)}
+
+    def _may_be_faulty(self, name: QueueName) -> bool:
+        found = judge_log(self._events[name], self.context, self.outlook(name).first_known)
+        return any(len(group.members) for group in found)
+
+    def settle(self, table: pa.Table, held: Keys = NO_KEYS, *, unanswered: bool = False) -> Settled:
+        """Judge those requests of the table that can be judged here; those with a key in `held` cannot.
+
+        `unanswered`: requests without an answer have none anywhere.
+        """
+        requests = request_rows(table)
+        queue, _rows = queue_numbers(table)
+        is_whole = _are_whole(table, requests, queue, held, unanswered=unanswered)
+        rows = requests[is_whole]
+        far: list[Integers] = [rows[:0]]
+        judged = [RESULT_SCHEMA.empty_table()]
+        settled: list[Integers] = [rows[:0]]
+        for case in self._cases(table, rows, queue):
+            mine, places = case, np.arange(len(case.events))
+            away = is_away(case, self.outlook(case.name))
+            if away.any():
+                keys = case.events.request_key
+                is_far = np.isin(keys, keys[case.pulls.row[away]])
+                far.append(case.events.table_rows(places[is_far]))
+                left = case.events.table_rows(places[~is_far])
+                if not len(left):
+                    continue
+                (mine,) = self._cases(table, left, queue)
+            judged.append(judge_case(mine))
+            settled.append(mine.events.table_rows(mine.events.rows("request_received")))
+        return Settled(
+            rows=pa.concat_tables(judged),
+            open=taken(table, requests[~is_whole]),
+            far=taken(table, np.concatenate(far)),
+            keys=request_keys(table, np.concatenate(settled)),
+        )
+
+    def _cases(self, table: pa.Table, rows: Integers, queue: NDArray[Any]) -> Iterator[Case]:
+        if len(rows):
+            for name, events in make_batch(table, rows, queue).queues():
+                yield from make_cases(name, events, self._log_of(name), self.context)
+
+
+def request_rows(table: pa.Table) -> Integers:
+    """The rows of the events that are judged with requests."""
+    codes, names = coded(table, "event")
+    return np.flatnonzero(np.array([name in REQUEST_EVENTS for name in names], dtype=np.bool_)[codes])
+
+
+def are_single(table: pa.Table) -> Booleans:
+    """Which rows belong to a request that is here once, and all in one queue."""
+    found = np.zeros(len(table), dtype=np.bool_)
+    rows = request_rows(table)
+    found[rows] = _are_whole(table, rows, queue_numbers(table)[0], NO_KEYS, unanswered=True)
+    return found
+
+
+def _are_whole(table: pa.Table, rows: Integers, queue: NDArray[Any], held: Keys, *, unanswered: bool) -> Booleans:
+    """Which of the rows belong to a request that is here once, with an answer or `unanswered`, and all in one queue."""
+    codes, names = coded(table, "event")
+    kinds = codes[rows]
+    sources, source_names = coded(table, "source")
+    requests, request_names = coded_texts(table, "request")
+    named = are_named(request_names)[requests[rows]]
+    key = requests[rows].astype(np.int64) * max(len(source_names), 1) + sources[rows]
+    count = len(request_names) * max(len(source_names), 1)
+    if count > _SPARSE * len(key):
+        key = np.unique(key, return_inverse=True)[1]
+        count = len(key)
+    is_received, is_answer = (
+        kinds == (names.index(name) if name in names else -1) for name in ("request_received", "answer_sent")
+    )
+    queue = queue[rows]
+    some_queue = np.zeros(count, dtype=queue.dtype)
+    some_queue[key] = queue
+    is_whole = np.bincount(key[is_received], minlength=count) == 1
+    if not unanswered:
+        is_whole &= np.bincount(key[is_answer], minlength=count) > 0
+    is_whole[key[some_queue[key] != queue]] = False
+    found: Booleans = is_whole[key] & named
+    if len(held):
+        found &= ~np.isin(request_keys(table, rows), held)
+    return found
+
+
+def is_away(case: Case, outlook: Outlook) -> Booleans:
+    """Which pulls hang, or might hang, on what lies outside."""
+    pulls, log = case.pulls, case.log
+    if not len(pulls) or (case.life is not None and case.life.number == NEITHER):
+        return np.zeros(len(pulls), dtype=np.bool_)
+    if case.life is not None and case.life.emptied_ns is not None:
+        return np.ones(len(pulls), dtype=np.bool_)
+    settled_ns = pulls.answered_before_ns
+    if not pulls.is_answered.all():
+        _after, visible_ns = case.by_expression(lambda matching, mine: matching.first_visible(pulls.offset[mine]))
+        settled_ns = np.where(pulls.is_answered, settled_ns, visible_ns)
+    first = np.minimum(pulls.received_after_ns, settled_ns) - log.slack_ns
+    last = np.maximum(pulls.received_after_ns, settled_ns)
+    next_offset = np.where(pulls.is_answered, case.events.integers("offset_next", pulls.answer_row), -1)
+    lowest, highest = pulls.offset, np.maximum(pulls.offset + 1, next_offset)
+    body_first, body_count, body = case.events.bodies(pulls.answer_row)
+    has_body = np.flatnonzero(np.where(pulls.is_answered, body_count, 0))
+    if len(has_body):
+        owner = np.repeat(np.arange(len(has_body)), body_count[has_body])
+        starts = np.cumsum(body_count[has_body]) - body_count[has_body]
+        values = body[body_first[has_body][owner] + np.arange(len(owner)) - starts[owner]]
+        lowest, highest = lowest.copy(), highest.copy()
+        lowest[has_body] = np.minimum(lowest[has_body], np.minimum.reduceat(values, starts))
+        highest[has_body] = np.maximum(highest[has_body], np.maximum.reduceat(values, starts) + 1)
+    away: Booleans = (lowest < outlook.floor) | (first <= outlook.ended_before_ns)
+    away |= (last >= outlook.begins_after_ns) | (highest > outlook.reach)
+    told = np.where(pulls.is_answered, case.events.integers("offset_max", pulls.answer_row), -1)
+    away |= (told >= 0) & (told < outlook.end_before)
+    if outlook.begins_after_ns < NEVER:
+        away |= log.growth.end_at_most(last) > outlook.reach
+    return away

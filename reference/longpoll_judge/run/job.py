@@ -1,0 +1,279 @@
+"""The whole judgement: find, survey, judge every queue, add up. One pipeline, two engines.
+
+Leaves out how an engine works (`local`, `spark`) and how a result is shown (`report`, and the command).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+import attrs
+import msgspec
+import pyarrow as pa
+from attrs import define
+
+from longpoll_judge.contract.causes import Cause, alone, finding_order, told_once
+from longpoll_judge.contract.rate import rate
+from longpoll_judge.contract.result import (
+    ANSWERED_BY_DEADLINE,
+    COMMIT_IS_TOLD,
+    COMMIT_NEVER_REGRESSES,
+    FOLLOWS_THE_LAW,
+    HOLD_LIMIT_KEPT,
+    NO_LOST_WAKEUP,
+    OFFSETS_IN_ORDER,
+    PROPERTIES,
+    SEND_IS_KEPT,
+    VISIBLE_IS_MONOTONE,
+    Finding,
+    Gap,
+    Result,
+    Share,
+    overall,
+)
+from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
+from longpoll_judge.read.source import History, Slice, find
+from longpoll_judge.rules.across import Tables
+from longpoll_judge.rules.commits import judge_commits
+from longpoll_judge.rules.conformance import judge_conformance
+from longpoll_judge.rules.counting import PULLS
+from longpoll_judge.rules.falls import judge_falls
+from longpoll_judge.rules.holds import judge_holds
+from longpoll_judge.rules.latency import histogram, percentiles
+from longpoll_judge.rules.sends import judge_sends
+from longpoll_judge.run import verdict
+from longpoll_judge.run.excerpt import with_excerpts
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.verdict import FINDING, LOOKED_AT_MAX, Found
+
+EngineName = Literal["spark", "local"]
+WAKE_MS: Final = 100.0
+LATE_MS: Final = 50.0
+
+
+class Reading(Protocol):
+    """A history that an engine reads."""
+
+    def surveys(self) -> Iterable[Survey]:
+        """The survey of every slice, in any order; to be asked for first, and once."""
+        ...
+
+    def tables(self) -> Iterator[tuple[int, pa.Table]]:
+        """Every slice's number and events, all columns of `EVENT_SCHEMA`."""
+        ...
+
+    def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
+        """All rows that `verdict.judge_queue` gives, in any order; `unplaced`: there are answers that name no queue."""
+        ...
+
+
+class Engine(Protocol):
+    """Where slices are read and queues judged."""
+
+    def read(self, slices: Sequence[Slice]) -> AbstractContextManager[Reading]:
+        """Read the slices; what is kept in between is released at the end of the block."""
+        ...
+
+
+def judge(
+    paths: Iterable[Path],
+    *,
+    engine: EngineName = "spark",
+    master: str | None = None,
+    wake_ms: float = WAKE_MS,
+    late_ms: float = LATE_MS,
+    say: Callable[[str], None] = lambda _text: None,
+) -> Result:
+    """Judge the histories under the paths as one; `say` hears of each stage.
+
+    Raises `HistoryNotFoundError` and `SparkUnavailableError`.
+    """
+    history = find(paths)
+    say("starting Spark" if engine == "spark" else "reading the history")
+    begun = time.monotonic()
+    with open_engine(engine, master) as running:
+        start_seconds = time.monotonic() - begun
+        result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say)
+    return msgspec.structs.replace(result, engine=engine, start_seconds=round(start_seconds, 3))
+
+
+@contextmanager
+def open_engine(engine: EngineName, master: str | None) -> Iterator[Engine]:
+    """The engine of this name, which ends with the block; raises `SparkUnavailableError`."""
+    if engine == "local":
+        yield LocalEngine(threads=os.cpu_count() or 1)
+        return
+    from longpoll_judge.run.spark import engine as spark  # noqa: PLC0415 - Spark takes a second to import
+
+    with spark.open_engine(master) as running:
+        yield running
+
+
+def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float, say: Callable[[str], None]) -> Result:
+    """Judge on an engine that is already running."""
+    begun = time.monotonic()
+    say(f"surveying {len(history.slices)} slices")
+    with engine.read(history.slices) as reading:
+        survey = merge(reading.surveys())
+        context, gaps = context_and_gaps(history, survey, wake_ms=wake_ms, late_ms=late_ms)
+        say(f"judging {survey.event_count} events")
+        rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
+        others = Others(judged=_counts_of(survey, history))
+        _judge_across(reading.tables, survey, context, others)
+        gaps += others.gaps + _judge_beside(history, survey, context, others, say)
+        others.findings = [finding for finding in others.findings if context.asks(finding.clause)]
+        result = with_excerpts(_add_up(rows, others, gaps), reading.tables, survey, history)
+    return msgspec.structs.replace(
+        result,
+        events=survey.event_count,
+        seconds=round(time.monotonic() - begun, 3),
+        thresholds={"wake_ms": wake_ms, "late_ms": late_ms},
+    )
+
+
+@define
+class Others:
+    """What was judged beside the queues."""
+
+    judged: dict[str, int]
+    """By property."""
+    findings: list[Finding] = attrs.field(factory=list)
+    gaps: list[Gap] = attrs.field(factory=list)
+    left_out: int = 0
+    """Findings that are not listed."""
+    shares: dict[str, Share] = attrs.field(factory=lambda: {"sends": Share(0, 0), "commits": Share(0, 0)})
+
+
+def _judge_across(tables: Tables, survey: Survey, context: Context, others: Others) -> None:
+    """Judge what may hang on events far from each other, where there is any of it."""
+    attendance = survey.attendance
+    if attendance.acknowledged or attendance.sends:
+        findings, left_out, others.shares["sends"], unasked = judge_sends(tables, context)
+        if unasked:
+            text = f"{unasked} acknowledgements whose sends are not in the history"
+            others.gaps.append(Gap("not judged", "", unasked, text))
+        others.findings += findings
+        others.left_out += left_out
+        others.judged[SEND_IS_KEPT] = others.shares["sends"].judged
+    if attendance.min_least < attendance.min_most or not survey.answered <= survey.shown:
+        findings, left_out = judge_falls(tables, context)
+        others.findings += findings
+        others.left_out += left_out
+
+
+def _judge_beside(
+    history: History, survey: Survey, context: Context, others: Others, say: Callable[[str], None]
+) -> list[Gap]:
+    """Judge what few histories have: a declared law, a promised limit, questions for offsets; the gaps found there."""
+    gaps: list[Gap] = []
+    if history.laws:
+        found, unknown_laws, others.judged[FOLLOWS_THE_LAW] = judge_conformance(history, context)
+        others.findings += found
+        gaps += unknown_laws
+    others.findings += judge_holds(history, survey, context)
+    if survey.offset_queries or survey.offset_updates:
+        say("judging committed offsets")
+        found, others.shares["commits"], lacking = judge_commits(history, context)
+        others.findings += found
+        gaps += lacking
+        told = others.shares["commits"].judged
+        others.judged |= {COMMIT_NEVER_REGRESSES: told, COMMIT_IS_TOLD: told + survey.offset_updates}
+    return gaps
+
+
+def _counts_of(survey: Survey, history: History) -> dict[str, int]:
+    """How many events properties of whole logs and sources were asked of."""
+    limited = [seen.holds for name, seen in survey.sources.items() if name in history.hold_limits]
+    logged = survey.attendance.acknowledged + survey.attendance.appended
+    return {
+        OFFSETS_IN_ORDER: logged,
+        VISIBLE_IS_MONOTONE: survey.attendance.moved,
+        HOLD_LIMIT_KEPT: sum(limited),
+    }
+
+
+def _add_up(rows: pa.Table, others: Others, gaps: list[Gap]) -> Result:
+    """One result from the rows of all queues, whatever their order, and what is no queue's own."""
+    counts: Counter[tuple[str, str]] = Counter()
+    buckets: dict[str, Counter[int]] = {"wake": Counter(), "late": Counter()}
+    highest = {"wake_max": 0, "late_max": 0}
+    found: dict[str, list[Found]] = {}
+    for row in rows.to_pylist():
+        kind, count = row["kind"], row["count"]
+        if kind == FINDING:
+            one = msgspec.json.decode(row["text"], type=Found)
+            found.setdefault(one.group, []).append(one)
+        elif kind in buckets:
+            buckets[kind][row["bucket"]] += count
+        elif kind in highest:
+            highest[kind] = max(highest[kind], count)
+        else:
+            counts[kind, row["text"]] += count
+    looked_at = [sorted(group, key=lambda one: one.order)[:LOOKED_AT_MAX] for group in found.values()]
+    by_queue = (Cause(one.finding, one.keys) for group in looked_at for one in group)
+    findings, left_out = listed(told_once([*by_queue, *alone(others.findings)]))
+    left_out += others.left_out + sum(map(len, found.values())) - sum(map(len, looked_at))
+    notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
+    gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]
+    missing = sorted((text, count) for (kind, text), count in counts.items() if kind == "missing" and count)
+    gaps += [Gap("field missing", text, count, f"{count} events: {text}") for text, count in missing]
+    shares = {"pulls": Share(counts["judged", PULLS], counts["pulls", ""])} | others.shares
+    judged = {name: counts["judged", name] + others.judged.get(name, 0) for name in PROPERTIES}
+    is_told = any(gap.kind in {"empty", "unknown law"} for gap in gaps)
+    if not (is_told or shares["pulls"].judged or shares["commits"].judged or judged[FOLLOWS_THE_LAW]):
+        text = "no pull, no question for a committed offset and no step of a law could be judged"
+        gaps.append(Gap("nothing judged", "", 0, text))
+    return Result(
+        verdict=overall(findings, gaps),
+        events=0,
+        queues=sum(count > 0 for (kind, _text), count in counts.items() if kind == "queue"),
+        requests=counts["pulls", ""],
+        seconds=0.0,
+        start_seconds=0.0,
+        engine="",
+        findings=findings,
+        findings_left_out=left_out + sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
+        gaps=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in gaps],
+        latency={
+            "wake_ms": percentiles(buckets["wake"], highest["wake_max"]),
+            "late_ms": percentiles(buckets["late"], highest["late_max"]),
+        },
+        thresholds={},
+        histogram={"wake_ms": histogram(buckets["wake"]), "late_ms": histogram(buckets["late"])},
+        shares=shares,
+        judged=judged,
+        rates={
+            NO_LOST_WAKEUP: rate(_violated(NO_LOST_WAKEUP, found, counts), buckets["wake"].total()),
+            ANSWERED_BY_DEADLINE: rate(_violated(ANSWERED_BY_DEADLINE, found, counts), buckets["late"].total()),
+        },
+    )
+
+
+def _violated(name: str, found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]) -> int:
+    """How often a property was certainly broken, listed or left out."""
+    title = f"{name} violated "
+    looked_at = sum(len(group) for text, group in found.items() if text.startswith(title))
+    return looked_at + sum(
+        count for (kind, text), count in counts.items() if kind == "left_out" and text.startswith(title)
+    )
+
+
+def listed(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
+    """The findings in order, the earliest of each queue, property and verdict; and how much is not among them."""
+    kept: list[Finding] = []
+    counts: Counter[tuple[object, ...]] = Counter()
+    left_out = 0
+    for finding in sorted(findings, key=finding_order):
+        group = finding.property, finding.verdict, finding.topic, finding.queue
+        counts[group] += 1
+        if counts[group] <= verdict.FINDINGS_MAX:
+            kept.append(finding)
+        else:
+            left_out += 1 + sum(each.count for each in finding.follows)
+    return kept, left_out

@@ -1,0 +1,142 @@
+"""What a slice shows before anything is judged: its survey, and of each queue's log a few numbers.
+
+Both are read from a third of the columns. The numbers say which part of a log a request can hang on, and whether a log
+can be judged piece by piece (`plan`). Leaves out everything about requests.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from longpoll_judge.columns.batch import Integers, queue_numbers
+from longpoll_judge.columns.lookup import order_by
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+from longpoll_judge.evidence.survey import SURVEY_COLUMNS, Survey, survey_slice
+from longpoll_judge.read.damage import Damage
+from longpoll_judge.read.schema import coded
+from longpoll_judge.read.source import Slice, read_slice
+from longpoll_judge.rules.case import Booleans
+from longpoll_judge.run.verdict import LOG_EVENTS
+from longpoll_spec.tables import with_table
+
+_LOG_COLUMNS: Final = (
+    *("event", "after_ns", "before_ns", "source", "broker", "topic", "queue", "queue_offset", "visible_end"),
+)
+OVERVIEW_COLUMNS: Final = tuple(dict.fromkeys((*_LOG_COLUMNS, *SURVEY_COLUMNS)))
+"""What is read of a slice before anything is judged."""
+
+
+@with_table
+class LogSpan(msgspec.Struct, frozen=True, array_like=True):
+    """What one slice shows of one queue's log through one source; a least value of nothing is `NEVER`, a highest -1."""
+
+    broker: str
+    topic: str
+    queue: int
+    source: str
+    count: int
+    append_count: int
+    append_min: int
+    append_max: int
+    known_min: int
+    """Offsets of appended and of acknowledged messages, without negative ones."""
+    known_max: int
+    acknowledged_max: int
+    visible_min: int
+    """Visible ends."""
+    visible_max: int
+    after_min_ns: int
+    after_max_ns: int
+    before_min_ns: int
+    before_max_ns: int
+    rises: bool
+    """In order of time every append takes the next offset, every acknowledgement and every visible end a higher one."""
+
+
+@with_table
+class Overview(msgspec.Struct, frozen=True):
+    """What one slice shows."""
+
+    survey: Survey
+    spans: list[LogSpan]
+    first_ns: int
+    """The least `after_ns`; `NEVER` of an empty slice."""
+    last_ns: int
+    """The highest `after_ns`; `BEGINNING` of an empty slice."""
+
+
+def overview_of(part: Slice) -> Overview:
+    """Look over a slice."""
+    return overview_of_table(*read_slice(part, OVERVIEW_COLUMNS))
+
+
+def overview_of_table(table: pa.Table, damages: list[Damage]) -> Overview:
+    """Look over the events of a slice."""
+    after_ns = table["after_ns"].to_numpy()
+    first_ns, last_ns = int(after_ns.min(initial=NEVER)), int(after_ns.max(initial=BEGINNING))
+    return Overview(survey_slice(table, damages), log_spans(table), first_ns, last_ns)
+
+
+def log_spans(table: pa.Table) -> list[LogSpan]:
+    """The numbers of every queue's log, apart for each source."""
+    codes, names = coded(table, "event")
+    is_log = np.array([name in LOG_EVENTS for name in names], dtype=np.bool_)[codes]
+    if not is_log.any():
+        return []
+    log = table.select(_LOG_COLUMNS).take(pa.array(np.flatnonzero(is_log)))
+    queue, _rows = queue_numbers(log)
+    sources, source_names = coded(log, "source")
+    key = queue.astype(np.int64) * len(source_names) + sources
+    order = order_by(key, log["after_ns"].to_numpy())
+    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
+    codes = codes[is_log]
+    appended, acknowledged, moved = (
+        codes == (names.index(kind) if kind in names else -1)
+        for kind in ("append", "message_acknowledged", "make_visible")
+    )
+    offset, end = log["queue_offset"].to_numpy(), log["visible_end"].to_numpy()
+    is_known = (appended | acknowledged) & (offset >= 0)
+    after_ns, before_ns = log["after_ns"].to_numpy(), log["before_ns"].to_numpy()
+
+    def least(values: Integers) -> list[int]:
+        found: list[int] = np.minimum.reduceat(values[order], starts).tolist()
+        return found
+
+    def most(values: Integers) -> list[int]:
+        found: list[int] = np.maximum.reduceat(values[order], starts).tolist()
+        return found
+
+    counts = np.diff(np.append(starts, len(order))).tolist()
+    appends = np.add.reduceat(appended[order].astype(np.int64), starts).tolist()
+    columns = (
+        *(least(np.where(appended, offset, NEVER)), most(np.where(appended, offset, BEGINNING))),
+        *(least(np.where(is_known, offset, NEVER)), most(np.where(is_known, offset, -1))),
+        most(np.where(acknowledged, offset, -1)),
+        *(least(np.where(moved, end, NEVER)), most(np.where(moved, end, BEGINNING))),
+        *(least(after_ns), most(after_ns), least(before_ns), most(before_ns)),
+    )
+    sorted_key = key[order]
+    falls = (
+        _falls(sorted_key, offset[order], appended[order], strictly=True)
+        | _falls(sorted_key, offset[order], acknowledged[order], strictly=True)
+        | _falls(sorted_key, end[order], moved[order], strictly=False)
+    )
+    rises = np.add.reduceat(falls.astype(np.int64), starts) == 0
+    firsts = log.select(["broker", "topic", "queue", "source"]).take(pa.array(order[starts])).to_pylist()
+    return [
+        msgspec.convert((*first.values(), count, append_count, *numbers), LogSpan)
+        for first, count, append_count, *numbers in zip(firsts, counts, appends, *columns, rises.tolist(), strict=True)
+    ]
+
+
+def _falls(key: Integers, values: Integers, rows: Booleans, *, strictly: bool) -> Booleans:
+    """Which of the rows have a lower value than the one before of the same key; or the same, if they must rise."""
+    places = np.flatnonzero(rows)
+    rise = np.diff(values[places])
+    falls = np.zeros(len(key), dtype=np.bool_)
+    falls[places[1:]] = (np.diff(key[places]) == 0) & (rise < (1 if strictly else 0))
+    return falls

@@ -1,0 +1,198 @@
+"""Where a large history is cut, and what each cut piece may rely on.
+
+Slices in the order of time are joined to stretches. A stretch is judged beside the log of itself and its two
+neighbours; an `Outlook` says what of a queue's log lies outside of these, so that whoever judges a request knows
+whether anything out there could matter. Nothing here assumes that slices lie apart in time or that logs grow evenly:
+where they do not, less can be judged at home, and the rest is judged beside the whole log. Leaves out requests: `home`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+from attrs import define, field
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.batch import Integers, QueueName
+from longpoll_judge.columns.outlook import Outlook
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER
+from longpoll_judge.run.overview import LogSpan, Overview
+
+STRETCH_EVENTS: Final = 200_000
+"""A stretch has at least so many events, if the history does: about one row group as it is written here."""
+QUEUES: Final = 100
+"""It has as many times more as there are more queues than this, each of which costs something by itself, ..."""
+STRETCHED_MAX: Final = 5
+"""... or as several slices lie side by side in time; but no more than so many times as many."""
+REACH: Final = 1
+"""So many stretches on each side lend their logs."""
+
+
+def stretches_of(overviews: Sequence[Overview], stretch_events: int) -> list[list[int]]:
+    """The numbers of the slices of each stretch, in order of time."""
+    queues = len({(span.broker, span.topic, span.queue) for overview in overviews for span in overview.spans})
+    times = min(max(queues / QUEUES, _depth(overviews)), STRETCHED_MAX)
+    wanted = round(stretch_events * times)
+    stretches: list[list[int]] = []
+    events = wanted
+    for number in sorted(range(len(overviews)), key=lambda number: (overviews[number].first_ns, number)):
+        if events >= wanted:
+            stretches.append([])
+            events = 0
+        stretches[-1].append(number)
+        events += overviews[number].survey.event_count
+    return stretches
+
+
+def _depth(overviews: Sequence[Overview]) -> int:
+    """How many slices lie side by side in time, where most of them begin; several observers write so."""
+    begins = np.sort([overview.first_ns for overview in overviews])
+    ends = np.sort([max(overview.first_ns, overview.last_ns) for overview in overviews])
+    depths = np.searchsorted(begins, begins, side="right") - np.searchsorted(ends, begins)
+    return int(np.median(depths)) if len(depths) else 1
+
+
+@define(eq=False)
+class _QueueSpans:
+    """The numbers of one queue by stretch."""
+
+    known_min: Integers = field()
+    known_max: Integers = field()
+    acknowledged_max: Integers = field()
+    visible_max: Integers = field()
+    after_min_ns: Integers = field()
+    before_max_ns: Integers = field()
+    counts: Integers = field()
+
+    @property
+    def is_white_box(self) -> bool:
+        return bool((self.visible_max > BEGINNING).any())
+
+    @property
+    def ends(self) -> Integers:
+        """The highest visible end that each stretch shows; 0 where it shows none."""
+        return np.maximum(self.visible_max if self.is_white_box else self.acknowledged_max + 1, 0)
+
+
+class Plan:
+    """The stretches of a history and what each shows of every queue's log."""
+
+    def __init__(self, overviews: Sequence[Overview], stretch_events: int = STRETCH_EVENTS) -> None:
+        self.stretches = stretches_of(overviews, stretch_events)
+        self.firsts_ns = np.array([overviews[numbers[0]].first_ns for numbers in self.stretches], dtype=np.int64)
+        """When each begins, ascending."""
+        by_log: dict[tuple[QueueName, str], list[tuple[int, LogSpan]]] = {}
+        for stretch, numbers in enumerate(self.stretches):
+            for number in numbers:
+                for span in overviews[number].spans:
+                    name = (span.broker, span.topic, span.queue)
+                    by_log.setdefault((name, span.source), []).append((stretch, span))
+        by_queue: dict[QueueName, list[tuple[int, LogSpan]]] = {}
+        for (name, _source), spans in by_log.items():
+            by_queue.setdefault(name, []).extend(spans)
+        count = len(self.stretches)
+        self._queues = {name: _queue_spans(spans, count) for name, spans in by_queue.items()}
+        self.doubtful = frozenset(name for (name, _source), spans in by_log.items() if not _is_even(spans, count, 1))
+        """Queues whose log is not shown to be right by the numbers of the slices alone."""
+        self.uneven = frozenset(
+            name
+            for (name, _source), spans in by_log.items()
+            if name in self.doubtful and not _is_even(spans, count, 2 * REACH + 1)
+        )
+        """Queues whose log cannot be shown to be right by neighbours either: the whole log must be looked at."""
+
+    @property
+    def queues(self) -> Iterable[QueueName]:
+        """Every queue of which any log is seen."""
+        return self._queues
+
+    def home(self, first: int, last: int, name: QueueName) -> Outlook:
+        """What a queue's log has outside of the stretches from first to last and their neighbours."""
+        return self._outlook(name, slice(0, max(first - REACH, 0)), slice(last + REACH + 1, None))
+
+    def beside(self, loaded: NDArray[np.bool_], name: QueueName) -> Outlook:
+        """What a queue's log has outside of some stretches, of which none that is left out can matter later."""
+        return self._outlook(name, ~loaded, slice(0, 0))
+
+    def _outlook(self, name: QueueName, before: slice | NDArray[np.bool_], after: slice) -> Outlook:
+        seen = self._queues.get(name)
+        if seen is None:
+            return Outlook(is_white_box=False, first_known=NEVER)
+        end_before = int(seen.ends[before].max(initial=0))
+        last_before = int(seen.known_max[before].max(initial=-1))
+        return Outlook(
+            is_white_box=seen.is_white_box,
+            first_known=int(seen.known_min.min(initial=NEVER)),
+            floor=max(end_before, last_before + 1) if bool(seen.counts[before].any()) else BEGINNING,
+            end_before=end_before,
+            ended_before_ns=int(seen.before_max_ns[before].max(initial=BEGINNING)),
+            reach=int(seen.known_min[after].min(initial=NEVER)),
+            begins_after_ns=int(seen.after_min_ns[after].min(initial=NEVER)),
+        )
+
+    def needed(self, name: QueueName, offset_min: int, since_ns: int) -> NDArray[np.bool_]:
+        """The stretches whose log matters to requests from this offset and moment on."""
+        seen = self._queues.get(name)
+        if seen is None:
+            return np.zeros(len(self.stretches), dtype=np.bool_)
+        highest = np.maximum(seen.ends - 1, seen.known_max)
+        return (seen.counts > 0) & ((highest >= offset_min) | (seen.before_max_ns >= since_ns))
+
+    def log_count(self, name: QueueName, stretches: NDArray[np.bool_]) -> int:
+        """How many log events of a queue some stretches have."""
+        seen = self._queues.get(name)
+        return 0 if seen is None else int(seen.counts[stretches].sum())
+
+
+def _queue_spans(spans: Iterable[tuple[int, LogSpan]], count: int) -> _QueueSpans:
+    return _QueueSpans(
+        known_min=_extremes(spans, count, "known_min", NEVER, np.minimum),
+        known_max=_extremes(spans, count, "known_max", -1, np.maximum),
+        acknowledged_max=_extremes(spans, count, "acknowledged_max", -1, np.maximum),
+        visible_max=_extremes(spans, count, "visible_max", BEGINNING, np.maximum),
+        after_min_ns=_extremes(spans, count, "after_min_ns", NEVER, np.minimum),
+        before_max_ns=_extremes(spans, count, "before_max_ns", BEGINNING, np.maximum),
+        counts=_extremes(spans, count, "count", 0, np.add),
+    )
+
+
+def _extremes(spans: Iterable[tuple[int, LogSpan]], count: int, name: str, none: int, join: np.ufunc) -> Integers:
+    """One number by stretch."""
+    found = np.full(count, none, dtype=np.int64)
+    places = np.array([stretch for stretch, _span in spans], dtype=np.int64)
+    join.at(found, places, np.array([getattr(span, name) for _stretch, span in spans], dtype=np.int64))
+    return found
+
+
+def _is_even(spans: Sequence[tuple[int, LogSpan]], count: int, apart: int) -> bool:
+    """Whether no two events of a log that lie so many stretches apart can contradict each other.
+
+    One apart means any two: then the events of each slice must be in order, and each stretch be one slice.
+    """
+    if apart == 1 and (
+        not all(span.rises for _stretch, span in spans) or len({at for at, _span in spans}) < len(spans)
+    ):
+        return False
+    number = {
+        name: _extremes(spans, count, name, none, join)
+        for names, none, join in (
+            (("append_min", "known_min", "visible_min", "before_min_ns"), NEVER, np.minimum),
+            (("append_max", "known_max", "visible_max", "after_max_ns"), BEGINNING, np.maximum),
+            (("append_count",), 0, np.add),
+        )
+        for name in names
+    }
+    appended = int(number["append_count"].sum())
+    if appended and appended != int(number["append_max"].max()) - int(number["append_min"].min()) + 1:
+        return False
+    return all(
+        bool((np.maximum.accumulate(number[high])[:-apart] <= number[low][apart:] - strictly).all())
+        for high, low, strictly in (
+            ("append_max", "append_min", 1),
+            ("known_max", "known_min", 1),
+            ("visible_max", "visible_min", 0),
+            ("after_max_ns", "before_min_ns", 0),
+        )
+    )

@@ -1,0 +1,139 @@
+"""Judges what no stretch could: requests whose events lie far apart, which look far back, or which never end.
+
+First each beside the log of the stretches that its events lie in; then the others, some queues at a time beside as
+much of their logs as can matter, and the logs that may be at fault. What a log that is held here takes is all that
+grows with a history, and only where consumers lag, pulls wait in vain for long or logs are uneven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import frozen
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.batch import Batch, Events, QueueName, make_batch
+from longpoll_judge.columns.exchange import joined
+from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.read.schema import coded, coded_texts
+from longpoll_judge.rules.case import make_log
+from longpoll_judge.rules.steps import PULL_CODES
+from longpoll_judge.run.home import are_single
+from longpoll_judge.run.plan import REACH, Plan
+from longpoll_judge.run.sweep import Stretches
+from longpoll_judge.run.verdict import RESULT_SCHEMA, judge_logs, judge_queue, repeated_rows
+
+SPAN_MAX: Final = 16
+"""A request whose events lie in more stretches is judged with the others."""
+LOG_EVENTS_MAX: Final = 2_000_000
+"""Queues are judged together as long as what is needed of their logs has no more events."""
+
+
+def judge_rest(stretches: Stretches, rest: pa.Table, faulty: Iterable[QueueName], context: Context) -> pa.Table:
+    """Judge all events that are left, and the logs of the faulty queues; returns rows of `RESULT_SCHEMA`."""
+    judged = [RESULT_SCHEMA.empty_table()]
+    left = [rest.slice(0, 0)]
+    single, others = _by_stretch(stretches.plan, rest)
+    for first, last, table in single:
+        logs = [stretches.log(stretch) for stretch in range(first - REACH, last + REACH + 1)]
+        settled = stretches.home(first, last, logs, context).settle(table, unanswered=True)
+        judged.append(settled.rows)
+        left += [settled.open, settled.far]
+    batch = make_batch(joined([others, *left]))
+    judged.append(repeated_rows(batch))
+    requests = dict(batch.queues())
+    for group in _groups(stretches.plan, requests, frozenset(faulty), context):
+        judged += _judge_group(stretches, group, batch, requests, context)
+    return pa.concat_tables(judged)
+
+
+def _by_stretch(plan: Plan, rest: pa.Table) -> tuple[Iterator[tuple[int, int, pa.Table]], pa.Table]:
+    """The requests that are there once and take no more than `SPAN_MAX` stretches, by the last one; and all others.
+
+    With each the first and the last stretch that any of them lies in.
+    """
+    sources, source_names = coded(rest, "source")
+    requests, _names = coded_texts(rest, "request")
+    key = np.unique(requests.astype(np.int64) * max(len(source_names), 1) + sources, return_inverse=True)[1]
+    place = np.maximum(np.searchsorted(plan.firsts_ns, rest["after_ns"].to_numpy(), side="right") - 1, 0)
+    first, last = (np.full(int(key.max(initial=-1)) + 1, none, dtype=np.int64) for none in (len(plan.stretches), -1))
+    np.minimum.at(first, key, place)
+    np.maximum.at(last, key, place)
+    is_near = are_single(rest) & ((last - first)[key] < SPAN_MAX)
+
+    def of_stretch(stretch: int) -> tuple[int, int, pa.Table]:
+        mine = is_near & (last[key] == stretch)
+        return int(first[key[mine]].min()), stretch, rest.filter(pa.array(mine))
+
+    return map(of_stretch, np.unique(last[key[is_near]]).tolist()), rest.filter(pa.array(~is_near))
+
+
+@frozen(eq=False)
+class _Group:
+    """Queues that are judged together, beside the logs of some stretches."""
+
+    names: list[QueueName]
+    faulty: frozenset[QueueName]
+    stretches: NDArray[np.bool_]
+
+
+def _groups(
+    plan: Plan, requests: dict[QueueName, Events], faulty: frozenset[QueueName], context: Context
+) -> Iterator[_Group]:
+    names: list[QueueName] = []
+    together, count = np.zeros(len(plan.stretches), dtype=np.bool_), 0
+    for name in sorted({*requests, *faulty}):
+        needed = _needed(plan, name, requests.get(name), context)
+        if name in faulty:
+            needed = np.ones_like(needed)
+        events = plan.log_count(name, needed)
+        if names and count + events > LOG_EVENTS_MAX:
+            yield _Group(names, faulty, together)
+            names, together, count = [], np.zeros_like(together), 0
+        names.append(name)
+        together, count = together | needed, count + events
+    if names:
+        yield _Group(names, faulty, together)
+
+
+def _needed(plan: Plan, name: QueueName, events: Events | None, context: Context) -> NDArray[np.bool_]:
+    """The stretches whose log can matter to the requests of a queue."""
+    received = np.empty(0, dtype=np.int64) if events is None else events.rows("request_received")
+    if events is None or not len(received):
+        return np.zeros(len(plan.stretches), dtype=np.bool_)
+    pulls = received[is_one_of(events.integers("code", received), PULL_CODES)]
+    first, count, body = events.bodies(events.rows("answer_sent"))
+    bodies = [body[start : start + length].min() for start, length in zip(first, count, strict=True) if length]
+    told = events.integers("offset_max", events.rows("answer_sent"))
+    lowest = min([*events.integers("offset", pulls).tolist(), *bodies, *told[told >= 0].tolist()], default=0)
+    lives = context.lives(name)
+    if lives is not None and len(lives.deletions):
+        return np.ones(len(plan.stretches), dtype=np.bool_)
+    since_ns = int(events.integers("after_ns", np.arange(len(events))).min()) - context.wake_ns
+    return plan.needed(name, int(lowest), since_ns)
+
+
+def _judge_group(
+    stretches: Stretches, group: _Group, batch: Batch, requests: dict[QueueName, Events], context: Context
+) -> Iterator[pa.Table]:
+    tables = [_of_queues(stretches.log(int(number)), group.names) for number in np.flatnonzero(group.stretches)]
+    seen = dict(make_batch(joined(tables)).queues())
+    outlook = partial(stretches.plan.beside, group.stretches)
+    logs = {name: make_log(seen.get(name, batch.nothing()), context, outlook(name)) for name in group.names}
+    yield judge_logs({name: logs[name] for name in group.names if name in group.faulty}, context)
+    for name in group.names:
+        if name in requests:
+            yield judge_queue(name, requests[name], logs[name], context)
+
+
+def _of_queues(table: pa.Table, names: Iterable[QueueName]) -> pa.Table:
+    """The events of these queues."""
+    batch = make_batch(table)
+    wanted = set(names)
+    rows = [events.table_rows(np.arange(len(events))) for name, events in batch.queues() if name in wanted]
+    return table.take(pa.array(np.concatenate(rows))) if rows else table.slice(0, 0)

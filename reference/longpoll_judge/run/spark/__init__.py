@@ -1,0 +1,1 @@
+"""Spark: finding Java, starting a session, and judging on it."""

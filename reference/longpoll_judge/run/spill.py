@@ -1,0 +1,65 @@
+"""Slices that cost much to read, kept on disk between being looked over and being judged, or longer.
+
+One temporary file takes them one behind the other. Leaves out how events become bytes (`exchange`), and how long a
+slice stays as it is (`local`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+from typing import BinaryIO
+
+import msgspec
+import pyarrow as pa
+from attrs import define, field
+
+from longpoll_judge.columns.exchange import decode, encode
+from longpoll_judge.read.schema import fill
+from longpoll_judge.read.source import Slice
+from longpoll_judge.run.overview import Overview
+
+
+@define
+class Spill:
+    """Slices on disk, and what was seen when they were looked over."""
+
+    _file: BinaryIO
+    _kept: dict[bytes, tuple[int, int, Overview]] = field(factory=dict)
+    """By key where each begins, its length, and what was seen."""
+    _end: int = field(default=0)
+
+    def put(self, part: Slice, table: pa.Table, overview: Overview) -> None:
+        """Keep the events of a slice."""
+        content = encode(table)
+        self._file.seek(self._end)
+        self._file.write(content)
+        self._kept[key_of(part)] = (self._end, len(content), overview)
+        self._end += len(content)
+
+    def overview(self, part: Slice) -> Overview | None:
+        """What was seen of a slice; None of one that is not kept."""
+        kept = self._kept.get(key_of(part))
+        return None if kept is None else kept[2]
+
+    def get(self, part: Slice) -> pa.Table | None:
+        """The events of a slice, with all columns; None of one that is not kept."""
+        kept = self._kept.get(key_of(part))
+        if kept is None:
+            return None
+        start, length, _overview = kept
+        self._file.seek(start)
+        return fill(decode(self._file.read(length)))
+
+
+def key_of(part: Slice) -> bytes:
+    """Equal for equal slices."""
+    return msgspec.msgpack.encode(part, order="deterministic")
+
+
+@contextmanager
+def open_spill() -> Iterator[Spill]:
+    """A spill whose file goes with the block."""
+    with TemporaryFile(prefix="longpoll-judge-") as file:
+        yield Spill(file)

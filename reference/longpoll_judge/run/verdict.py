@@ -1,0 +1,284 @@
+"""The verdict on one queue: a pure function from its events to a small table that can be added up over queues.
+
+Both engines call `judge_queue`, on Spark once a group and without Spark once a part of the table; nothing in here knows
+which. Leaves out the survey of the evidence and the overall verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from attrs import evolve
+
+from longpoll_judge.columns.batch import Batch, Events, QueueName, make_batch
+from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.columns.queue_log import Integers
+from longpoll_judge.contract.causes import keys_of
+from longpoll_judge.contract.clause import PULL_RESULTS
+from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
+from longpoll_judge.evidence.lives import NEITHER
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.rules.answers import FOUND, NO_MATCHED_MSG
+from longpoll_judge.rules.case import Case, Explanation, Log, Suspects, make_cases, make_log
+from longpoll_judge.rules.counting import judged_counts
+from longpoll_judge.rules.latency import bucket_counts
+from longpoll_judge.rules.logs import judge_log
+from longpoll_judge.rules.pulls.codes import judge_codes
+from longpoll_judge.rules.pulls.connections import judge_connections
+from longpoll_judge.rules.pulls.handling import STEPS, judge_handling
+from longpoll_judge.rules.pulls.holding import judge_holding
+from longpoll_judge.rules.pulls.promptness import judge_promptness
+from longpoll_judge.rules.pulls.rightness import judge_once, judge_order, judge_rightness
+from longpoll_judge.rules.steps import MS, PULL_CODES
+from longpoll_judge.run.excerpt import order_of
+from longpoll_spec.tables import with_table
+
+FINDINGS_MAX: Final = 50
+"""Most findings that are listed of one queue, property and verdict; what else breaks it is counted."""
+LOOKED_AT_MAX: Final = 250
+"""Most of what breaks one property that is looked at for its cause; the rest is counted."""
+FINDING: Final = "finding"
+"""The kind of a result row whose text is a finding."""
+
+REQUEST_EVENTS: Final = ("request_received", "answer_sent", "hold", *STEPS)
+LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible")
+"""The events that a queue's verdict reads; the others serve the survey."""
+
+RESULT_SCHEMA: Final = pa.schema(
+    [("kind", pa.string()), ("bucket", pa.int64()), ("count", pa.int64()), ("text", pa.string())]
+)
+"""kind is `finding` (text: JSON of a Finding), `left_out`, `wake` or `late` (a latency bucket), `wake_max` or
+`late_max` (count: nanoseconds), `queue`, `pulls`, `judged` (text: a property, or `pulls`), `missing` (text: which field
+of which event), or `note` (text: what evidence is missing, count: how often)."""
+
+Row = tuple[str, int, int, str]
+
+NOTE_UNDECIDED: Final = "pulls whose subscription tags cannot decide (SQL92, or none known)"
+NOTE_OPEN: Final = "pulls still open where the history breaks off without source_stopped"
+NOTE_ORPHAN: Final = "answers whose requests are not in the history"
+NOTE_ELSEWHERE: Final = "answers that name another queue than their requests"
+NOTE_HELD: Final = "holds and other steps whose pulls are not in the history, or of another queue"
+NOTE_REPEATED: Final = "request identifiers that were received twice"
+NOTE_BEFORE: Final = "answers over messages with unrecorded tags"
+
+
+def judge_table(table: pa.Table, context: Context) -> pa.Table:
+    """Judge all events of some queues, in any order, in one piece; returns rows of `RESULT_SCHEMA`."""
+    if not len(table):
+        return RESULT_SCHEMA.empty_table()
+    batch = make_batch(table)
+    logs = {name: make_log(events, context) for name, events in batch.queues()}
+    judged = (judge_queue(name, log.events, log, context) for name, log in logs.items())
+    return pa.concat_tables([judge_logs(logs, context), *judged, repeated_rows(batch)])
+
+
+def repeated_rows(batch: Batch) -> pa.Table:
+    """How often a request's identifier was received again, be it in another queue; of all events of these requests."""
+    codes, names = batch.codes("event")
+    is_receipt = codes[batch.order] == (names.index("request_received") if "request_received" in names else -1)
+    keys = batch.request_key[is_receipt & (batch.request_key >= 0)]
+    count = len(keys) - len(np.unique(keys))
+    return as_table([("note", 0, count, NOTE_REPEATED)] if count else [])
+
+
+def judge_logs(logs: Mapping[QueueName, Log], context: Context) -> pa.Table:
+    """Judge what hangs on the logs alone."""
+    rows: list[Row] = []
+    for name, log in logs.items():
+        if any(map(len, map(log.events.rows, LOG_EVENTS))):
+            rows.append(_queue_row(name))
+            for group in steady(judge_log(log.events, context), name, log.events, context):
+                rows += _findings(name, log.events, log.events, group, context)
+    return as_table(rows)
+
+
+def judge_queue(name: QueueName, events: Events, log: Log, context: Context) -> pa.Table:
+    """Judge requests of one queue; returns rows of `RESULT_SCHEMA`."""
+    if not any(map(len, map(events.rows, REQUEST_EVENTS))):
+        return RESULT_SCHEMA.empty_table()
+    return pa.concat_tables([judge_case(case) for case in make_cases(name, events, log, context)])
+
+
+def judge_case(case: Case) -> pa.Table:
+    """Judge requests that are joined already."""
+    name, events, log_events = case.name, case.events, case.log_events
+    promptness = judge_promptness(case)
+    latencies = [_latency("wake", promptness.wake_ns), _latency("late", promptness.late_ns)]
+    rows: list[Row] = [_queue_row(name), ("pulls", 0, len(case.pulls), "")]
+    rows += [("judged", 0, count, what) for what, count in judged_counts(case)]
+    rows += [("missing", 0, int(np.count_nonzero(flags)), text) for text, flags in case.missing.items()]
+    for group in steady(_groups(case, promptness.suspects), name, events, case.context):
+        rows += _findings(name, events, log_events, group, case.context)
+    rows += ((("note", 0, count, text)) for text, count in _notes(case, promptness.open_at_cut) if count)
+    return pa.concat_tables([as_table(rows), *latencies])
+
+
+MEASURED: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, HELD_AS_ASKED)
+"""Properties that rest on how long something took."""
+
+
+def steady(groups: Iterable[Suspects], name: QueueName, events: Events, context: Context) -> Iterator[Suspects]:
+    """The suspects, but what rests on the moments of a clock that was set back, or is not known, is unknown.
+
+    So is what was measured with a clock that may be set: set forward, it looks like a broker that stands still.
+    """
+    for group in groups:
+        if not len(group.rows):
+            continue
+        sources, names = events.codes("source", group.rows)
+        doubted = np.array([not context.orders(source, name[0]) for source in names], dtype=np.bool_)[sources]
+        if group.property in MEASURED and context.settable:
+            doubted |= np.array([source in context.settable for source in names], dtype=np.bool_)[sources]
+        if group.verdict == "unknown" or group.is_timeless or not doubted.any():
+            yield group
+            continue
+
+        def explain(member: int, told: Callable[[int], Explanation] = group.explain) -> Explanation:
+            explanation = told(member)
+            why = f"{explanation.why}; a clock that was set back, may be set or is not known told the moments"
+            return evolve(explanation, why=why)
+
+        yield evolve(group, members=group.members[~doubted], rows=group.rows[~doubted])
+        yield Suspects(group.property, "unknown", group.members[doubted], group.rows[doubted], explain)
+
+
+def _groups(case: Case, prompt: Iterable[Suspects]) -> Iterator[Suspects]:
+    yield from prompt
+    yield from judge_rightness(case)
+    yield from judge_order(case)
+    yield from judge_codes(case)
+    yield from judge_once(case)
+    yield from judge_connections(case)
+    yield from judge_holding(case)
+    yield from judge_handling(case)
+
+
+def queue_rows(names: Iterable[QueueName]) -> pa.Table:
+    """Rows that say that there are these queues."""
+    return as_table([_queue_row(name) for name in names])
+
+
+def _queue_row(name: QueueName) -> Row:
+    return "queue", 0, int(name[2] >= 0), _text(name)
+
+
+def _text(name: QueueName) -> str:
+    return "\0".join(map(str, name))
+
+
+def as_table(rows: list[Row]) -> pa.Table:
+    """Rows of `RESULT_SCHEMA` as a table."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(RESULT_SCHEMA)
+    return pa.table(
+        [pa.array(column, kind.type) for column, kind in zip(columns, RESULT_SCHEMA, strict=True)], RESULT_SCHEMA
+    )
+
+
+@with_table
+class Found(msgspec.Struct, frozen=True):
+    """A finding and its place in time among those of its group: one queue, property and verdict."""
+
+    group: str
+    order: tuple[int, int, str, int]
+    """after_ns, before_ns, source and sequence of the event that gives it its place."""
+    keys: tuple[str, ...]
+    """What its cause may be (`causes`)."""
+    finding: Finding
+
+
+def _findings(name: QueueName, events: Events, log_events: Events, group: Suspects, context: Context) -> Iterator[Row]:
+    title = f"{group.property} {group.verdict} {_text(name)}"
+    for member, row in zip(group.members[:LOOKED_AT_MAX].tolist(), group.rows.tolist(), strict=False):
+        explanation = group.explain(member)
+        if not context.asks(explanation.clause):
+            continue
+        own, logged = events.evidence(explanation.rows), log_events.evidence(explanation.log_rows)
+        roots = logged if explanation.roots is None else log_events.evidence(explanation.roots)
+        blamed = [] if explanation.roots == [] else explanation.messages
+        shown = sorted(own + logged, key=order_of)
+        finding = Finding(
+            property=group.property,
+            clause=explanation.clause,
+            verdict=group.verdict,
+            topic=name[1],
+            queue=name[2],
+            request=_request(events, explanation.rows),
+            window_start_ms=min(event["after_ns"] for event in shown) / MS,
+            window_end_ms=max(event["before_ns"] for event in shown) / MS,
+            why=explanation.why,
+            evidence=shown,
+            messages=explanation.messages,
+        )
+        (first,) = events.evidence([row])
+        keys = keys_of(explanation.clause, blamed, name, roots, own)
+        found = Found(title, order_of(first), keys, finding)
+        yield FINDING, 0, 1, msgspec.json.encode(found).decode()
+    left_out = len(group.members) - LOOKED_AT_MAX
+    if left_out > 0:
+        yield "left_out", 0, left_out, title
+
+
+def _request(events: Events, rows: list[int]) -> str:
+    """The request at fault: that of the first receipt or answer; empty where there is none."""
+    for row in sorted(rows):
+        if events.text("event", row) in ("request_received", "answer_sent"):
+            return events.text("request", row)
+    return ""
+
+
+def _latency(kind: str, latency_ns: Integers) -> pa.Table:
+    """Rows that count latencies, made by column: there are hundreds for each queue and stretch."""
+    if not len(latency_ns):
+        return RESULT_SCHEMA.empty_table()
+    buckets, counts = bucket_counts(latency_ns)
+    kinds = pa.DictionaryArray.from_arrays(
+        np.repeat(np.array([0, 1], dtype=np.int8), [len(buckets), 1]), [kind, f"{kind}_max"]
+    )
+    columns = [kinds.dictionary_decode(), np.append(buckets, 0), np.append(counts, latency_ns.max())]
+    return pa.table([*columns, pa.repeat("", len(kinds))], RESULT_SCHEMA)
+
+
+def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
+    """Evidence that is missing or cannot be used."""
+    events, pulls = case.events, case.pulls
+    receipts = events.rows("request_received")
+    receipts = receipts[events.request_key[receipts] >= 0]
+    received = events.request_key[receipts]
+    answers = events.rows("answer_sent")
+    code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
+    is_refused = pulls.is_answered & ~is_one_of(code, PULL_RESULTS)
+    yield NOTE_UNDECIDED, int(np.count_nonzero(~case.is_decidable & ~is_refused))
+    yield NOTE_OPEN, open_at_cut
+    orphans = answers[events.batch.look_up(events.request_key[answers], received, received) < 0]
+    elsewhere = int(np.count_nonzero(events.is_told_anywhere(orphans, "request_received")))
+    yield NOTE_ELSEWHERE, elsewhere if case.name[2] >= 0 else 0
+    yield NOTE_ORPHAN, len(orphans) - elsewhere if case.name[2] >= 0 else 0
+    holds = np.concatenate([events.rows(name) for name in ("hold", *STEPS)])
+    sources, names = events.codes("source", holds)
+    asked = np.array([name in case.context.asked for name in names], dtype=np.bool_)[sources]
+    holds = holds[(events.request_key[holds] >= 0) & asked]
+    asked_for = received[is_one_of(events.integers("code", receipts), PULL_CODES)]
+    yield NOTE_HELD, int(np.count_nonzero(events.batch.look_up(events.request_key[holds], asked_for, asked_for) < 0))
+    yield NOTE_BEFORE, _unseen_tags(case, pulls.answer_row[pulls.is_answered], np.flatnonzero(pulls.is_answered))
+
+
+def _unseen_tags(case: Case, answer_row: Integers, pull: Integers) -> int:
+    """How many answers passed over messages whose tags would decide, but were not recorded.
+
+    Only FOUND and NO_MATCHED_MSG pass over messages: the next offset of an illegal one is where to begin instead.
+    """
+    passed = is_one_of(case.events.integers("code", answer_row), (FOUND, NO_MATCHED_MSG))
+    answer_row, pull = answer_row[passed], pull[passed]
+    first, end = case.pulls.offset[pull], case.events.integers("offset_next", answer_row)
+    selective: Any = np.array(
+        [known is not None and not known.takes_everything for known in case.pulls.expressions], bool
+    )
+    if not selective.any() or (case.life is not None and case.life.number == NEITHER):
+        return 0
+    width = np.maximum(end - first, 0)
+    unseen = width - case.log.known_count(first, first + width)
+    return int(np.count_nonzero(selective[case.pulls.expression[pull]] & (unseen > 0)))

@@ -1,0 +1,1 @@
+"""A judgement for people and for other tools."""

@@ -1,0 +1,90 @@
+"""Charts of a judgement as SVG text, without script: latency distributions, and each finding as a sequence chart.
+
+Leaves out the page around them (`report`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+from longpoll_judge.contract.result import Finding
+
+WIDTH: Final = 720
+_LEFT: Final = 110
+_ROW: Final = 34
+_BARS_HEIGHT: Final = 110
+_LABELS_MAX: Final = 8
+"""Most bars that carry their latency below them."""
+_NOTES: Final = {
+    "request_received": ("offset", "expression", "timeout_ms"),
+    "answer_sent": ("code", "cause", "offset_next", "offsets"),
+    "append": ("queue_offset", "tag"),
+    "message_acknowledged": ("queue_offset", "tag"),
+    "make_visible": ("visible_end",),
+}
+EVENTS_MAX: Final = 100
+"""Most events of a finding that are drawn: the last ones."""
+
+
+def histogram(buckets: Sequence[tuple[float, int]], title: str) -> str:
+    """How many latencies are at most so many ms and more than the bucket before; heights by square root."""
+    if not buckets:
+        return ""
+    most = max(count for _upper, count in buckets)
+    step = (WIDTH - 20) / len(buckets)
+    parts = []
+    for place, (upper_ms, count) in enumerate(buckets):
+        height = max(1.0, (count / most) ** 0.5 * (_BARS_HEIGHT - 30))
+        left = 10 + place * step
+        parts.append(
+            f'<rect x="{left:.1f}" y="{_BARS_HEIGHT - 20 - height:.1f}" width="{max(step - 1, 1):.1f}" '
+            f'height="{height:.1f}"><title>up to {upper_ms:g} ms: {count}</title></rect>'
+        )
+        if place % -(-len(buckets) // _LABELS_MAX) == 0:
+            parts.append(f'<text x="{left:.1f}" y="{_BARS_HEIGHT - 6}">{upper_ms:g}</text>')
+    return _svg(_BARS_HEIGHT, title, parts)
+
+
+def sequence_chart(finding: Finding) -> str:
+    """The finding's events from top to bottom, each in the column of its request or of the log, with its interval."""
+    evidence = finding.shown()[-EVENTS_MAX:]
+    lanes = _lanes(evidence)
+    start = min((event["after_ns"] for event in evidence), default=0)
+    gap = (WIDTH - _LEFT) / max(len(lanes), 1)
+    height = 40 + _ROW * len(evidence)
+    parts = []
+    for place, lane in enumerate(lanes):
+        middle = _LEFT + gap * (place + 0.5)
+        parts.append(f'<line x1="{middle:.0f}" y1="24" x2="{middle:.0f}" y2="{height - 8}" class="lane"/>')
+        parts.append(f'<text x="{middle:.0f}" y="16" text-anchor="middle">{escape(lane)}</text>')
+    for row, event in enumerate(evidence):
+        below = 44 + row * _ROW
+        middle = _LEFT + gap * (lanes.index(_lane(event)) + 0.5)
+        first, last = (event[name] - start for name in ("after_ns", "before_ns"))
+        moment = f"+{first / 1e6:.3f}" if last - first < 1_000_000 else f"+{first / 1e6:.1f} to {last / 1e6:.1f}"
+        parts.append(f'<text x="4" y="{below + 4}">{moment} ms</text>')
+        parts.append(f'<circle cx="{middle:.0f}" cy="{below}" r="5"/>')
+        parts.append(f'<text x="{middle + 10:.0f}" y="{below + 4}">{escape(_said(event))}</text>')
+    return _svg(height, f"{finding.property}: {finding.why}", parts)
+
+
+def _lane(event: Mapping[str, Any]) -> str:
+    return f"request {event['request']}" if event.get("request") and "queue_offset" not in event else "log"
+
+
+def _lanes(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(_lane(event) for event in events))
+
+
+def _said(event: Mapping[str, Any]) -> str:
+    notes = (f"{name} {event[name]}" for name in _NOTES.get(event["event"], ()) if name in event)
+    return ", ".join((str(event["event"]), *notes))
+
+
+def _svg(height: float, title: str, parts: Sequence[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">'
+        f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
+    )

@@ -1,0 +1,1 @@
+"""Histories to try the judge with: simulated ones, and faults planted into any."""
