@@ -76,4 +76,6 @@ def test_stock_brokers_are_convicted_by_strict(java_broker: tuple[str, JavaBroke
     assert code == Exit.VIOLATED
     assert {row["part"] for row in rows if row["outcome"] == "violated"} <= {"suite", "history"}
     (judged,) = (row for row in rows if row["part"] == "history")
-    assert (judged["outcome"], "answered_by_deadline violated" in judged["detail"]) == ("violated", True)
+    assert judged["outcome"] == "violated"
+    # What else they do that strict does not promise depends on the run, and stands before or behind it.
+    assert "answered_by_deadline" in judged["detail"], judged

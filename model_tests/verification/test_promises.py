@@ -19,10 +19,8 @@ from model_tests.judge.second.smallest import strictly, watched
 from longpoll.verification import history
 from longpoll.verification.declared import Declared, Limits, declared
 from longpoll.verification.page import Row
-from longpoll_judge.fault import Fault
-from longpoll_judge.job import judge
-from longpoll_judge.rate import rate
-from longpoll_judge.result import (
+from longpoll_judge.contract.rate import rate
+from longpoll_judge.contract.result import (
     ANSWER_IS_RIGHT,
     ANSWERED_BY_DEADLINE,
     ANSWERED_ON_STOP,
@@ -35,6 +33,8 @@ from longpoll_judge.result import (
     Result,
     Verdict,
 )
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.fault import Fault
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT
 
 LIMITS: Final = Limits(100, 50)
@@ -42,6 +42,7 @@ RACES: Final = Declared(ROCKETMQ_4_9, {NO_LOST_WAKEUP: ("a", "b")}, 0)
 """It may lose a wakeup, until the pull's own deadline; and nothing else."""
 SCANS: Final = Declared(ROCKETMQ_4_9, {ANSWERED_BY_DEADLINE: ("c",)}, 1_000)
 BOTH: Final = Declared(ROCKETMQ_4_9, {NO_LOST_WAKEUP: ("a",), ANSWERED_BY_DEADLINE: ("c",)}, 1_000)
+ALL: Final = Declared(STRICT, {}, 0)
 OTHERS: Final = Declared(ROCKETMQ_4_9, {ANSWERED_ON_STOP: ("p",), COMMIT_NEVER_REGRESSES: ("h",)}, 1_000)
 
 
@@ -225,6 +226,15 @@ def test_a_row_is_as_good_as_the_verdict(
 
     assert [row.outcome for row in rows] == [outcome]
     assert "a hole" in rows[0].detail or not result.gaps
+
+
+def test_a_row_names_each_property_that_is_violated(script: Script) -> None:
+    """Behind the first finding, each once, also one that follows from another's cause; what is doubted is not."""
+    doubted = finding(COMMIT_NEVER_REGRESSES, verdict="unknown")
+    late = [finding(ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, at_ms=moment) for moment in (1, 2)]
+    (row,) = row_of(script, ALL, said("invalid", finding(ANSWER_IS_RIGHT), doubted, *late), LIMITS)
+
+    assert row.detail.endswith(f"at 0; also violated: {ANSWERED_BY_DEADLINE}, {NO_LOST_WAKEUP}")
 
 
 def test_what_is_excused_has_a_row_of_its_own(script: Script) -> None:

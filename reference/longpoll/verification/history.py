@@ -105,10 +105,20 @@ def _detail(result: Result) -> str:
     )
     if result.findings:
         first = result.findings[0]
-        detail += f"; {first.property} {first.verdict}: {first.why}"
+        detail += f"; {first.property} {first.verdict}: {first.why}{_besides(result)}"
     elif result.gaps:
         detail += f"; {result.gaps[0]['why']}"
     return detail
+
+
+def _besides(result: Result) -> str:
+    """Which properties are violated besides that of the first finding."""
+    others: dict[str, None] = {}
+    for finding in result.findings:
+        others |= dict.fromkeys([finding.property] if finding.verdict == "violated" else [])
+        others |= dict.fromkeys(each.property for each in finding.follows if each.verdict == "violated")
+    others.pop(result.findings[0].property, None)
+    return f"; also violated: {', '.join(others)}" if others else ""
 
 
 def _ms(value: float | None) -> str:
