@@ -28,7 +28,7 @@ from longpoll_broker.testing.harness.throughput import Stored, fill, pulls, send
 from longpoll_broker.testing.harness.topics import make_topic, send_each
 from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
 from longpoll_broker.testing.harness.workers import busy_share, processor_seconds
-from longpoll_broker.testing.racing import RacePlan, race
+from longpoll_broker.testing.schedules.racing import RacePlan, race
 
 OVERSHOOT_MS: Final = (1_000, 4_000)
 """The timeouts of the pulls whose deadlines are measured."""

@@ -35,7 +35,7 @@ from longpoll_spec.errors import SpecUserError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import preset, with_knob
-from longpoll_spec.render.promela import promela_of
+from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.testing.spin import EXHAUSTIVE, as_told, compile_spin, run_spin, why_no_spin
 
 KILOBYTE: Final = 1024

@@ -16,8 +16,8 @@ import pytest
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
 
 from longpoll_broker.testing.load import LoadPlan, drive
-from longpoll_broker.testing.racing import RacePlan, RaceReport, race
 from longpoll_broker.testing.raw_client import RawClient
+from longpoll_broker.testing.schedules.racing import RacePlan, RaceReport, race
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
 from longpoll_judge.run.job import judge
 from longpoll_observe import Observer

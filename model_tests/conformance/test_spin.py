@@ -16,7 +16,7 @@ from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.packed.search import explore
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, preset, with_knob
-from longpoll_spec.render.promela import promela_of
+from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.testing.spin import EVERY_PROPERTY, SpinRun, as_told, compile_spin, run_spin, why_no_spin
 
 pytestmark = [

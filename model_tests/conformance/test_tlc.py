@@ -19,8 +19,8 @@ from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Property
 from longpoll_spec.policy import PRESETS, preset, with_knob
+from longpoll_spec.render.export.tla import NEVER, tla_configuration_of, tla_of
 from longpoll_spec.render.notation import name_of
-from longpoll_spec.render.tla import NEVER, tla_configuration_of, tla_of
 from longpoll_spec.terms import TRUE
 from longpoll_spec.testing.tlc import TlcRun, TlcViolation, only_invariants, run_tlc, why_no_tlc
 

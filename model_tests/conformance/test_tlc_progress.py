@@ -17,8 +17,8 @@ from longpoll_spec.engines.python.fair import unanswered
 from longpoll_spec.law import fairness_of, law_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import preset
+from longpoll_spec.render.export.tla import ANSWERED, FAIRNESS, TIME_PASSES, tla_of
 from longpoll_spec.render.notation import name_of, parameters_of
-from longpoll_spec.render.tla import ANSWERED, FAIRNESS, TIME_PASSES, tla_of
 from longpoll_spec.testing.tlc import keeps, why_no_tlc
 
 pytestmark = [

@@ -17,8 +17,8 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.load import LoadPlan, drive
-from longpoll_broker.testing.racing import RacePlan, race
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, send_message
+from longpoll_broker.testing.schedules.racing import RacePlan, race
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_BY_DEADLINE, ANSWERED_ONCE, NO_LOST_WAKEUP, Result
 from longpoll_judge.read.source import find
 from longpoll_judge.run.job import judge, judge_on

@@ -35,7 +35,7 @@ from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.plain_store import read_record
+from longpoll_broker.testing.plain.plain_store import read_record
 from longpoll_broker.testing.stores import SMALL, message, open_store
 from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile

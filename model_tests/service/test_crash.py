@@ -19,7 +19,7 @@ from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
-from longpoll_broker.testing.plain_store import read_record
+from longpoll_broker.testing.plain.plain_store import read_record
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_broker.testing.stores import open_store, read_all
 from longpoll_protocol.codes import RequestCode, ResponseCode

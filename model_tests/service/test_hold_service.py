@@ -16,7 +16,7 @@ from longpoll_broker.core.notifier import LONG_ROW
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import hold_service
 from longpoll_broker.service.pull.hold_service import HoldService
-from longpoll_broker.testing.memory_queues import MemoryQueues, Message
+from longpoll_broker.testing.plain.memory_queues import MemoryQueues, Message
 from longpoll_protocol.tags import word_hash
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.model import ACTION_NAMES

@@ -17,8 +17,8 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.gates import GatedRuntime
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
+from longpoll_broker.testing.schedules.gates import GatedRuntime
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Notify, NotifyGrain, Policy

@@ -19,7 +19,7 @@ from longpoll_broker.testing.harness.stalls import StallWatch
 from longpoll_broker.testing.harness.throughput import fill, pulls
 from longpoll_broker.testing.harness.topics import make_topic, send_each
 from longpoll_broker.testing.harness.workers import private_bytes
-from longpoll_broker.testing.racing import Delivery, RacePlan, RaceReport, race
+from longpoll_broker.testing.schedules.racing import Delivery, RacePlan, RaceReport, race
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9
 

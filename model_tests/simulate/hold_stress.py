@@ -25,7 +25,7 @@ from longpoll_broker.core.filter.filters import tag_filter
 from longpoll_broker.core.hold import ANSWERED, HELD, Pull
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import hold_service
-from longpoll_broker.testing.memory_queues import MemoryQueues
+from longpoll_broker.testing.plain.memory_queues import MemoryQueues
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
 FILES: Final = tuple(str(module.__file__) for module in (deadlines, hold, notifier, hold_service))

@@ -1,9 +1,9 @@
 """Real threads of which one runs, with a switch possible between any two bytecodes of the code under test.
 
-The controlled scheduler (`longpoll_broker.testing.scheduled`) stops at step points, so it never enters a critical
-section; this one does nothing else. An actor is a thread with a trace function on the files under test: after a random
-number of bytecodes the turn goes to another actor that can go on. Locks are the scheduler's own, so an actor that finds
-one taken lets another run. The same seed gives the same run.
+The controlled scheduler (`longpoll_broker.testing.schedules.scheduled`) stops at step points, so it never enters a
+critical section; this one does nothing else. An actor is a thread with a trace function on the files under test: after
+a random number of bytecodes the turn goes to another actor that can go on. Locks are the scheduler's own, so an actor
+that finds one taken lets another run. The same seed gives the same run.
 
 Leaves out searching cleverly, and making a run that fails shorter.
 """

@@ -17,7 +17,7 @@ from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import QUEUED, HoldTable, Pull
 from longpoll_broker.core.notifier import Walk
 from longpoll_broker.service.pull import hold_service
-from longpoll_broker.testing.scheduled import ScheduledRuntime, Scheduler
+from longpoll_broker.testing.schedules.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.law import law_of

@@ -25,8 +25,8 @@ from longpoll_broker.core.notifier import Walk
 from longpoll_broker.core.pull import Found, look
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.hold_service import HoldService
-from longpoll_broker.testing.memory_queues import MemoryQueues
-from longpoll_broker.testing.scheduled import ScheduledRuntime, Scheduler
+from longpoll_broker.testing.plain.memory_queues import MemoryQueues
+from longpoll_broker.testing.schedules.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import Packed, Successors, successors
 from longpoll_spec.law import law_of

@@ -17,11 +17,11 @@ from longpoll_spec.errors import BoundsError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, preset, with_knob
-from longpoll_spec.render import tla
+from longpoll_spec.render.export import tla
+from longpoll_spec.render.export.promela import promela_of, promela_type
+from longpoll_spec.render.export.promela_effects import SAVED, sequence
+from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
 from longpoll_spec.render.notation import Notation, Writer, identifier, name_of
-from longpoll_spec.render.promela import promela_of, promela_type
-from longpoll_spec.render.promela_effects import SAVED, sequence
-from longpoll_spec.render.tla import tla_configuration_of, tla_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import Effect, Int, Term, bool_variable, int_variable, ite
 from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, bools, ints

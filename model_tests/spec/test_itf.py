@@ -20,7 +20,7 @@ from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Trace
 from longpoll_spec.policy import preset
-from longpoll_spec.render import itf
+from longpoll_spec.render.export import itf
 from longpoll_spec.render.notation import parameters_of
 
 

@@ -20,9 +20,10 @@ from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import ACTION_NAMES, Model, Trace
 from longpoll_spec.policy import PRESETS, preset, with_knob
-from longpoll_spec.render import html, machine, mermaid, states, svg, text
-from longpoll_spec.render.story import Story, story_of
-from longpoll_spec.render.terms_of_rocketmq import participant_of, place_of
+from longpoll_spec.render import states
+from longpoll_spec.render.pictures import html, machine, mermaid, svg, text
+from longpoll_spec.render.story.story import Story, story_of
+from longpoll_spec.render.story.terms_of_rocketmq import participant_of, place_of
 from longpoll_spec.testing.strategies import runs
 from longpoll_spec.threads import thread_of
 

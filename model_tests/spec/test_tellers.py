@@ -13,9 +13,9 @@ from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of
 from longpoll_spec.policy import preset, with_knob
-from longpoll_spec.render import html, mermaid, svg, text
-from longpoll_spec.render.story import Story, story_of
-from longpoll_spec.render.wrong_of_aspects import WRONG
+from longpoll_spec.render.pictures import html, mermaid, svg, text
+from longpoll_spec.render.story.story import Story, story_of
+from longpoll_spec.render.story.wrong_of_aspects import WRONG
 from longpoll_spec.testing.cases import quick_if
 
 

@@ -23,7 +23,7 @@ from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, GetStatus
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.plain_store import read_log, read_queues, read_record
+from longpoll_broker.testing.plain.plain_store import read_log, read_queues, read_record
 from longpoll_broker.testing.stores import (
     SMALL,
     message,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.plain_store import read_record
+from longpoll_broker.testing.plain.plain_store import read_record
 from longpoll_broker.testing.stores import SMALL, message, open_store, read_all
 from longpoll_runtime.files import RealFiles, RealMappedFile
 from longpoll_runtime.real import RealRuntime

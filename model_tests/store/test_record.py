@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.store.log.commit_log import CommitLog
-from longpoll_broker.testing import plain_store
+from longpoll_broker.testing.plain import plain_store
 from longpoll_broker.testing.stores import HOST_V6, message
 from longpoll_protocol.log_record import (
     FIXED_SIZE,

@@ -14,7 +14,7 @@ from longpoll_broker.store.checkpoint import Checkpoint, decode_checkpoint, enco
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.plain_store import read_log, read_queues
+from longpoll_broker.testing.plain.plain_store import read_log, read_queues
 from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from longpoll_runtime.files import RealFiles
 

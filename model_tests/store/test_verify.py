@@ -21,7 +21,7 @@ from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
-from longpoll_broker.testing.plain_store import read_log
+from longpoll_broker.testing.plain.plain_store import read_log
 from longpoll_broker.testing.stores import message, mixed_messages, open_store, put_and_dispatch
 from longpoll_runtime.files import RealFiles
 

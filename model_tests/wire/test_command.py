@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from longpoll_broker.testing import plain_codec
+from longpoll_broker.testing.plain import plain_codec
 from longpoll_broker.testing.wire_strategies import commands
 from longpoll_protocol.codes import OPAQUE_MADE_UP, VERSION
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError

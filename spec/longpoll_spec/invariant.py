@@ -2,8 +2,8 @@
 
 A property such as `no_lost_wakeup` is not inductive alone: a state that satisfies it, and that no run reaches, may step
 into one that breaks it. The statements here, each about the broker as a whole or about one request, rule those states
-out. They are candidates, not axioms: `engines.smt.inductive` proves each with the others, and gives up those that a
-policy does not keep.
+out. They are candidates, not axioms: `engines.smt.inductive` proves each with the others, and gives up those that
+a policy does not keep.
 
 Leaves out what the properties say already; the engine takes them, and `lists_have_owners`, as candidates too.
 """

@@ -1,6 +1,6 @@
 """`longpoll export`: the law as text for another checker, so that nobody has to trust our engines.
 
-Leaves out the text (`longpoll_spec.render.promela` and `tla`) and running the checkers.
+Leaves out the text (`longpoll_spec.render.export.promela` and `tla`) and running the checkers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from longpoll_spec.errors import OutputError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import preset, with_knob
+from longpoll_spec.render.export.promela import promela_of
+from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
 from longpoll_spec.render.notation import name_of
-from longpoll_spec.render.promela import promela_of
-from longpoll_spec.render.tla import tla_configuration_of, tla_of
 
 Render: TypeAlias = Callable[[Model, Sequence[Property]], str]
 FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {

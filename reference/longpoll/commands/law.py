@@ -33,8 +33,9 @@ from longpoll_spec.errors import OutputError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values, preset, with_knob
-from longpoll_spec.render import html, itf, machine, mermaid, text
-from longpoll_spec.render.story import story_of
+from longpoll_spec.render.export import itf
+from longpoll_spec.render.pictures import html, machine, mermaid, text
+from longpoll_spec.render.story.story import story_of
 
 FORMATS: Final = ("text", "mermaid", "html", "itf", "json")
 

@@ -18,8 +18,8 @@ from longpoll_spec.engines.smt.proof import prove
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, preset
-from longpoll_spec.render import svg
-from longpoll_spec.render.story import story_of
+from longpoll_spec.render.pictures import svg
+from longpoll_spec.render.story.story import story_of
 
 OURS: Final = ("strict", "strict-clone")
 HAZARDS: Final = {

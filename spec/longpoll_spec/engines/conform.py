@@ -5,7 +5,7 @@ order is tried at once, and orders that come to the same are one. Actions that t
 anywhere between. The steps are a run if one order of them is; if none is, what was possible last is kept, since it
 tells what is wrong.
 
-Leaves out where the steps come from. TLC judges the same by `render.tla_traces`.
+Leaves out where the steps come from. TLC judges the same by `render.export.tla_traces`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from longpoll_spec.model import ACTION_NAMES, Action, Actor, Model
 from longpoll_spec.policy import PRESETS, STRICT, Policy
 from longpoll_spec.render.conditions import condition_of, samples
 from longpoll_spec.render.readable import effect_lines, guard_lines, reader_of
-from longpoll_spec.render.terms_of_rocketmq import place_of
+from longpoll_spec.render.story.terms_of_rocketmq import place_of
 from longpoll_spec.state import State, state_of
 from longpoll_spec.terms import TRUE, Term
 

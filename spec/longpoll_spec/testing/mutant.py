@@ -17,8 +17,8 @@ from longpoll_spec.engines.tokens import parse
 from longpoll_spec.law import assemble, properties_of
 from longpoll_spec.model import Family, Model, Trace
 from longpoll_spec.policy import preset
-from longpoll_spec.render import text
-from longpoll_spec.render.story import story_of
+from longpoll_spec.render.pictures import text
+from longpoll_spec.render.story.story import story_of
 from longpoll_spec.state import State, state_of
 
 LIMIT_STATES = 100_000

@@ -1,7 +1,7 @@
 """SPIN on an exported law: translate, compile, run, and read its counts and verdicts.
 
 A peer for tests and measurements, reached as the program `spin` and the C compiler `gcc`. Leaves out the export itself
-(`render.promela`) and what the numbers must be (`engines.manifest`).
+(`render.export.promela`) and what the numbers must be (`engines.manifest`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """TLC on an exported law: run it, and read its counts and the first invariant that it finds violated.
 
 A peer for tests: no package registry has TLC, so the environment variable `TLA2TOOLS` names its jar or class path.
-Leaves out the export itself (`render.tla`, `render.tla_traces`) and what the numbers must be (`engines.manifest`).
+Leaves out the export itself (`render.export.tla`, `render.export.tla_traces`) and what the numbers must be
+(`engines.manifest`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Model, Order
+from longpoll_spec.render.export.tla import tla_of
+from longpoll_spec.render.export.tla_traces import TOLD, tla_traces_configuration_of, tla_traces_of, traces_name_of
 from longpoll_spec.render.notation import name_of
-from longpoll_spec.render.tla import tla_of
-from longpoll_spec.render.tla_traces import TOLD, tla_traces_configuration_of, tla_traces_of, traces_name_of
 
 CLASS_PATH: Final = "TLA2TOOLS"
 TLC_START_STATES: Final = 1

@@ -3,8 +3,8 @@
 Neighbours that go the shortest way (`SendService.plain_message`) are stored together and their answers leave as one
 piece; any other is served by itself, in its turn. What is stored and what is answered is the same, to the byte.
 
-Leaves out what a send means (`service.send.send`), and brokers where more belongs to each send: a history, a disk to
-wait for, a transaction's id in the answer.
+Leaves out what a send means (`service.send.send`), and brokers where more belongs to each send: a history, a disk
+to wait for, a transaction's id in the answer.
 """
 
 from __future__ import annotations

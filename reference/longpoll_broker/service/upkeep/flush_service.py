@@ -1,7 +1,8 @@
 """The flush thread: makes the log durable, saves the tables, indexes keys, and tries what failed before again.
 
 One thread that wakes twice a second; idle, it does next to nothing. Leaves out synchronous flushing, which happens
-before a send is answered (`service.send.group_commit`). Source: `FlushRealTimeService`, `FlushConsumeQueueService`.
+before a send is answered (`service.send.group_commit`). Source: `FlushRealTimeService`,
+`FlushConsumeQueueService`.
 """
 
 from __future__ import annotations

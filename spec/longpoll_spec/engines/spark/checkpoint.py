@@ -52,7 +52,7 @@ class _State(msgspec.Struct, kw_only=True):
 
 @define
 class Checkpoint:
-    """A directory. Invariant: every level in `state.levels` is whole, and nothing else is believed."""
+    """A directory. Invariant: every level in `levels` of the state is whole, and nothing else is believed."""
 
     path: Path
     state: _State = field(init=False)

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Final
 
-from longpoll_spec.render.story import Story
+from longpoll_spec.render.story.story import Story
 
 NOTE_WIDTH: Final = 80
 """Characters on a line of the last note."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_spec.render.story import Scene, Story
+from longpoll_spec.render.story.story import Scene, Story
 
 COLUMN = 168
 """Between two lifelines, in user units (pixels at no zoom)."""

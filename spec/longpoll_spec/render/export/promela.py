@@ -12,6 +12,8 @@ from typing import Final
 
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.render.export.promela_effects import SAVED, Assignment, saved_by, sequence
+from longpoll_spec.render.export.promela_properties import check_name, looks, properties_text
 from longpoll_spec.render.notation import (
     Notation,
     Writer,
@@ -22,8 +24,6 @@ from longpoll_spec.render.notation import (
     setting_of,
     words_of,
 )
-from longpoll_spec.render.promela_effects import SAVED, Assignment, saved_by, sequence
-from longpoll_spec.render.promela_properties import check_name, looks, properties_text
 from longpoll_spec.state import Variable
 
 NOTATION: Final = Notation(

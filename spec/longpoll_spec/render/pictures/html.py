@@ -8,9 +8,9 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from longpoll_spec.render import svg
-from longpoll_spec.render.story import Scene, Story
-from longpoll_spec.render.text import who
+from longpoll_spec.render.pictures import svg
+from longpoll_spec.render.pictures.text import who
+from longpoll_spec.render.story.story import Scene, Story
 
 STYLE: Final = """
 :root{color-scheme:light dark}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from longpoll_spec.model import Trace
-from longpoll_spec.render.story import Scene, Story
+from longpoll_spec.render.story.story import Scene, Story
 
 
 def render(trace: Trace, story: Story, token: str) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from attrs import frozen
 
 from longpoll_spec.model import Trace
 from longpoll_spec.render.notation import sizes_of
-from longpoll_spec.render.tellers import Beat, told_of
-from longpoll_spec.render.terms_of_rocketmq import Participant, in_order, place_of
-from longpoll_spec.render.wrong import wrong_in
+from longpoll_spec.render.story.tellers import Beat, told_of
+from longpoll_spec.render.story.terms_of_rocketmq import Participant, in_order, place_of
+from longpoll_spec.render.story.wrong import wrong_in
 from longpoll_spec.threads import thread_of
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Action, Model
-from longpoll_spec.render.plain import PLAIN
+from longpoll_spec.render.story.plain import PLAIN
 from longpoll_spec.threads import thread_of
 
 

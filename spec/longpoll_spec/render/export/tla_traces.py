@@ -21,7 +21,7 @@ TOLD: Final = "placed"
 
 
 def traces_name_of(model: Model) -> str:
-    """The name of the module; it extends the one of `render.tla`."""
+    """The name of the module; it extends the one of `render.export.tla`."""
     return f"{name_of(model)}_traces"
 
 

@@ -13,7 +13,7 @@ from attrs import frozen
 
 from longpoll_spec.law import properties_of
 from longpoll_spec.model import Action, Trace
-from longpoll_spec.render.wrong_of_aspects import WRONG
+from longpoll_spec.render.story.wrong_of_aspects import WRONG
 
 SCAN_MS: Final = 5000
 """`PullRequestHoldService.run` waits so long between two scans."""

@@ -1,0 +1,1 @@
+"""Second implementations, written apart and plainly, to compare the real ones with."""

@@ -1,0 +1,1 @@
+"""Threads that are stopped, raced and let go on in a chosen order."""

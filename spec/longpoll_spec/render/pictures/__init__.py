@@ -1,0 +1,1 @@
+"""A counterexample as text, mermaid, SVG or HTML."""

@@ -1,0 +1,1 @@
+"""A counterexample told in sentences, as RocketMQ's people would."""
