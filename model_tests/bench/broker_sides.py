@@ -18,8 +18,8 @@ from attrs import frozen
 from model_tests.bench.broker_figures import JAVA
 from model_tests.conformance.java_broker import resolve, running
 
-from longpoll_broker.testing.harness.frames import Address
 from longpoll_broker.testing.harness.workers import private_bytes
+from longpoll_runtime import Address
 
 END_S: Final = 30.0
 JAVA_HEAP: Final = "2g"

@@ -28,7 +28,7 @@ from longpoll_protocol.headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from longpoll_protocol.message import encode_properties
+from longpoll_protocol.properties import encode_properties
 
 BATCH = 64
 """Commands of one received chunk: what a client with 64 in flight sends."""

@@ -27,8 +27,8 @@ from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
+from longpoll_runtime import Address
 
-Address = tuple[str, int]
 FUZZERS: Final = 4
 PATIENCE_S: Final = 60.0
 """How long anything is waited for: a machine that stalls is no fault of the broker's."""

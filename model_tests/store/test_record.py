@@ -15,8 +15,6 @@ from longpoll_protocol.log_record import (
     Damage,
     Record,
     decode,
-    decode_properties,
-    encode_properties,
     host_bytes,
     host_text,
     keyed_part,
@@ -24,6 +22,7 @@ from longpoll_protocol.log_record import (
     property_of,
     tags_code_of,
 )
+from longpoll_protocol.properties import decode_properties, encode_properties
 from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles
 
@@ -47,7 +46,7 @@ def test_tags_codes_known_from_java() -> None:
 @given(st.dictionaries(names, names))
 def test_properties_survive(properties: dict[str, str]) -> None:
     """Properties come back as they went in, and each one is found without decoding the others."""
-    encoded = encode_properties(properties)
+    encoded = encode_properties(properties).encode()
     assert decode_properties(encoded) == properties
     assert decode_properties(encoded.removesuffix(b"\x02")) == properties
     for name, value in properties.items():
@@ -65,11 +64,11 @@ def test_one_property_is_as_all_say(encoded: bytes, name: str) -> None:
 
 def test_a_delayed_message_carries_when_it_is_due() -> None:
     """In the schedule topic the tags code is the store time plus the delay of the level, capped at the last level."""
-    level3 = encode_properties({"DELAY": "3", "TAGS": "a"})
+    level3 = encode_properties({"DELAY": "3", "TAGS": "a"}).encode()
     assert tags_code_of(SCHEDULE_TOPIC, level3, 1000) == 11_000
-    assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "99"}), 0) == 7_200_000
-    assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "x", "TAGS": "a"}), 0) == 97
-    assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "9" * 9000, "TAGS": "a"}), 0) == 97
+    assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "99"}).encode(), 0) == 7_200_000
+    assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "x", "TAGS": "a"}).encode(), 0) == 97
+    assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "9" * 9000, "TAGS": "a"}).encode(), 0) == 97
     assert tags_code_of("T", level3, 1000) == 97
 
 

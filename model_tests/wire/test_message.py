@@ -16,23 +16,22 @@ from longpoll_protocol.message import (
     PROPERTIES_SIZE_MAX,
     BatchMessage,
     decode_batch,
-    decode_properties,
     encode_batch,
-    encode_properties,
     message_id,
     message_id_position,
 )
+from longpoll_protocol.properties import encode_properties, read_properties
 from longpoll_protocol.tags import java_hash, tags_code
 
-plain_texts = filled_texts.map(lambda text: text.replace("\x01", "").replace("\x02", ""))
+plain_texts = filled_texts.map(lambda text: text.replace("\x01", "").replace("\x02", "")).filter(bool)
 
 
 @given(st.dictionaries(plain_texts, plain_texts))
 def test_properties_are_read_back(properties: dict[str, str]) -> None:
     """With the last mark or, as old producers write it, without."""
     text = encode_properties(properties)
-    assert decode_properties(text) == properties
-    assert decode_properties(text.removesuffix("\x02")) == properties
+    assert read_properties(text) == properties
+    assert read_properties(text.removesuffix("\x02")) == properties
 
 
 @pytest.mark.parametrize("wrong", ["a\x01", "\x02"])
@@ -44,9 +43,10 @@ def test_a_mark_in_a_property_is_our_own_error(wrong: str) -> None:
 
 
 def test_odd_property_text() -> None:
-    """A part without a mark is skipped, a second mark belongs to the value, no text is no properties."""
-    assert decode_properties("a\x01b\x02junk\x02c\x01d\x01e") == {"a": "b", "c": "d\x01e"}
-    assert decode_properties(None) == decode_properties("") == {}
+    """As Java: a part without a mark or with an empty side is skipped, a second mark belongs to the value."""
+    assert read_properties("a\x01\x02\x01b\x02") == {}
+    assert read_properties("a\x01b\x02junk\x02c\x01d\x01e") == {"a": "b", "c": "d\x01e"}
+    assert read_properties(None) == read_properties("") == {}
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from longpoll_broker.core.tables.subscription import Clients
 from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import traits_of
 from longpoll_broker.name_server import NameServer
-from longpoll_broker.opening import ANY_PORT, Address, adopt_topics, open_access_control, open_listener
+from longpoll_broker.opening import ANY_PORT, adopt_topics, open_access_control, open_listener
 from longpoll_broker.service.access.access_admin import AccessAdmin
 from longpoll_broker.service.admin.admin import AdminService
 from longpoll_broker.service.admin.clients import ClientService
@@ -75,7 +75,7 @@ from longpoll_protocol.frames.send_request import SendCommand
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.names import PERM_READ
 from longpoll_recorder.recorder import HistoryRecorder
-from longpoll_runtime import Listener, Runtime
+from longpoll_runtime import Address, Listener, Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import STRICT, Policy

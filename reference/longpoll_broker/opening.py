@@ -16,12 +16,11 @@ from longpoll_broker.service.access.access_control import AccessControl
 from longpoll_broker.service.send.transactions import OP_TOPIC
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.names import name_problem
-from longpoll_runtime import Listener, Runtime
+from longpoll_runtime import Address, Listener, Runtime
 from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-Address = tuple[str, int]
 ANY_PORT: Final[Address] = ("127.0.0.1", 0)
 
 

@@ -15,8 +15,8 @@ from attrs import evolve, frozen
 from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.frame import Buffer
-from longpoll_protocol.log_record import HEAD, HEAD_SIZE, Damage, Record, decode, decode_properties, host_text
-from longpoll_protocol.message import PROPERTY_KEYS, PROPERTY_RETRY_TOPIC, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from longpoll_protocol.log_record import HEAD, HEAD_SIZE, Damage, Record, decode, host_text
+from longpoll_protocol.properties import KEYS, RETRY_TOPIC, TAGS, UNIQUE_KEY, decode_properties
 from longpoll_protocol.sizes import MIB
 
 UNPACKED_SIZE_MAX: Final = 64 * MIB
@@ -50,12 +50,12 @@ class ReceivedMessage:
     @property
     def tags(self) -> str | None:
         """The message's tag."""
-        return self.properties.get(PROPERTY_TAGS)
+        return self.properties.get(TAGS)
 
     @property
     def keys(self) -> str | None:
         """The message's keys, separated by spaces."""
-        return self.properties.get(PROPERTY_KEYS)
+        return self.properties.get(KEYS)
 
 
 def decode_messages(body: Buffer) -> list[ReceivedMessage]:
@@ -78,7 +78,7 @@ def decode_messages(body: Buffer) -> list[ReceivedMessage]:
 
 def as_first_sent(message: ReceivedMessage, retry_topic: str) -> ReceivedMessage:
     """A message of the group's retry topic under the topic that it was first sent to (`resetRetryAndNamespace`)."""
-    origin = message.properties.get(PROPERTY_RETRY_TOPIC)
+    origin = message.properties.get(RETRY_TOPIC)
     return message if origin is None or message.topic != retry_topic else evolve(message, topic=origin)
 
 
@@ -91,7 +91,7 @@ def _message(record: Record) -> ReceivedMessage:
         queue_offset=record.queue_offset,
         body=_unpacked(record),
         properties=properties,
-        msg_id=properties.get(PROPERTY_UNIQ_KEY, broker_id),
+        msg_id=properties.get(UNIQUE_KEY, broker_id),
         born_ms=record.born_ms,
         born_host=host_text(record.born_host),
         store_ms=record.store_ms,

@@ -27,7 +27,8 @@ from longpoll_protocol.headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from longpoll_protocol.message import PROPERTY_DELAY, PROPERTY_TAGS, decode_batch, decode_properties
+from longpoll_protocol.message import decode_batch
+from longpoll_protocol.properties import DELAY, TAGS, read_properties
 from longpoll_spec.tables import with_table
 
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})
@@ -172,17 +173,17 @@ def read_send(request: Command) -> Sent:
     header = (SendMessageRequestHeader if is_old else SendMessageRequestHeaderV2).decode(request.ext_fields)
     if header.topic.startswith(RETRY_TOPIC) or header.sys_flag & TRANSACTION:
         return Sent(header.topic, header.queue_id, ())
-    shared = decode_properties(header.properties)
+    shared = read_properties(header.properties)
     if header.batch and not is_old:
-        own = [decode_properties(message.properties) for message in decode_batch(request.body)]
+        own = [read_properties(message.properties) for message in decode_batch(request.body)]
         return Sent(
             header.topic,
             header.queue_id,
-            tuple(shared.get(PROPERTY_TAGS) or properties.get(PROPERTY_TAGS, "") for properties in own),
+            tuple(shared.get(TAGS) or properties.get(TAGS, "") for properties in own),
         )
-    if shared.get(PROPERTY_DELAY, "0").strip() not in {"", "0"} or any(name in shared for name in ELSEWHERE):
+    if shared.get(DELAY, "0").strip() not in {"", "0"} or any(name in shared for name in ELSEWHERE):
         return Sent(header.topic, header.queue_id, ())
-    return Sent(header.topic, header.queue_id, (shared.get(PROPERTY_TAGS, ""),))
+    return Sent(header.topic, header.queue_id, (shared.get(TAGS, ""),))
 
 
 def stored_at(answer: Command) -> tuple[int, int] | None:

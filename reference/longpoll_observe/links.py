@@ -11,9 +11,8 @@ from typing import Literal, Protocol
 from attrs import define, field
 
 from longpoll_observe.arrival import HELD_MAX, SETTLE_NS, Arrivals
-from longpoll_runtime import Buffer, Listener, PlainSocket, Socket
+from longpoll_runtime import Address, Buffer, Listener, PlainSocket, Socket
 
-Address = tuple[str, int]
 Direction = Literal["answers", "requests"]
 """Which bytes wait: those for a client that does not read, or those for a broker that does not."""
 

@@ -9,8 +9,8 @@ import ipaddress
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from longpoll_observe.links import Address, Visitor
-from longpoll_runtime import Queue, Runtime, Thread
+from longpoll_observe.links import Visitor
+from longpoll_runtime import Address, Queue, Runtime, Thread
 
 ASKED_MAX: Final = 1_000
 """Most look-ups that may wait."""

@@ -24,12 +24,12 @@ from typing import Final, Self
 
 from longpoll_observe.arrival import HELD_MAX, SETTLE_NS
 from longpoll_observe.events import Subscriptions
-from longpoll_observe.links import Address, Door, Rewrite, Tap
+from longpoll_observe.links import Door, Rewrite, Tap
 from longpoll_observe.loop import RelayLoop
 from longpoll_observe.routes import RouteTap
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_recorder.recorder import HistoryRecorder
-from longpoll_runtime import Files, Queue, Runtime, Thread
+from longpoll_runtime import Address, Files, Queue, Runtime, Thread
 from longpoll_spec.errors import UserError
 
 log = logging.getLogger(__name__)

@@ -41,6 +41,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.properties import DELAY, TAGS, decode_properties
 from longpoll_protocol.tags import tags_code
 from longpoll_spec.tables import with_table
 
@@ -62,8 +63,6 @@ _NOT_LISTED: Final = (SYS_FLAG_TRANSACTION_PREPARED, SYS_FLAG_TRANSACTION_ROLLBA
 SYS_FLAG_BORN_HOST_V6: Final = 0x10
 SYS_FLAG_STORE_HOST_V6: Final = 0x20
 
-TAGS: Final = "TAGS"
-DELAY: Final = "DELAY"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 DELAY_LEVELS_MS: Final = tuple(
     1000 * seconds
@@ -218,21 +217,6 @@ def _decode_rest(  # noqa: PLR0911  one return a way to be damaged
         size, magic, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host, store_ms,
         store_host, reconsume_times, prepared_offset, body, topic, bytes(buffer[position:end]),
     )  # fmt: skip
-
-
-def decode_properties(encoded: bytes) -> dict[str, str]:
-    """Names and values (`string2messageProperties`): a pair with an empty side is dropped, bad UTF-8 replaced."""
-    properties: dict[str, str] = {}
-    for pair in encoded.decode("utf-8", "replace").split("\x02"):
-        name, _separator, value = pair.partition("\x01")
-        if name and value:
-            properties[name] = value
-    return properties
-
-
-def encode_properties(properties: dict[str, str]) -> bytes:
-    """The stored form, every pair ended by 02."""
-    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
 
 
 def with_zeros(encoded: bytes) -> bytes:

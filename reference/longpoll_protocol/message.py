@@ -9,7 +9,7 @@ Source: `common/message/MessageDecoder.java`, `MessageConst.java`, `MessageClien
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from ipaddress import ip_address
 from struct import Struct
 from typing import Final
@@ -19,44 +19,12 @@ from attrs import frozen
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_protocol.frames.frame import Buffer
 
-PROPERTY_TAGS: Final = "TAGS"
-PROPERTY_KEYS: Final = "KEYS"
-PROPERTY_UNIQ_KEY: Final = "UNIQ_KEY"
-PROPERTY_WAIT: Final = "WAIT"
-PROPERTY_DELAY: Final = "DELAY"
-PROPERTY_PREPARED: Final = "TRAN_MSG"
-PROPERTY_PRODUCER_GROUP: Final = "PGROUP"
-PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
-
 PROPERTIES_SIZE_MAX: Final = 2**15 - 1
 """Longest property text, bytes of UTF-8: the record holds its size in an int16."""
 BATCH_COUNT_MAX: Final = 18_000
 """Most messages of one batch: their ids come back in one header, which has at most `frame.HEADER_SIZE_MAX` bytes.
 
 An id of a broker with an IPv6 address has 56 characters. Java has no such limit."""
-
-_NAME_END: Final = "\x01"
-_VALUE_END: Final = "\x02"
-
-
-def encode_properties(properties: Mapping[str, str]) -> str:
-    r"""Property text: name \x01 value \x02, and so on; raises LocalProtocolError when a text has such a mark."""
-    for text in (*properties.keys(), *properties.values()):
-        if _NAME_END in text or _VALUE_END in text:
-            raise LocalProtocolError(f"property text {text[:40]!r} contains \\x01 or \\x02, which separate properties")
-    return "".join(f"{name}{_NAME_END}{value}{_VALUE_END}" for name, value in properties.items())
-
-
-def decode_properties(text: str | None) -> dict[str, str]:
-    """Read property text; old producers leave out the last mark, and a part that is no pair is skipped as in Java."""
-    properties = {}
-    if text:
-        for part in text.split(_VALUE_END):
-            name, mark, value = part.partition(_NAME_END)
-            if mark:
-                properties[name] = value
-    return properties
-
 
 # Message id, upper-case hexadecimal of:
 #

@@ -1,4 +1,4 @@
-"""Message properties as the broker stores them: read, and written again in the order of a Java `HashMap`.
+"""Message properties: the text that clients send, and what a broker stores, in the order of a Java `HashMap`.
 
 A broker decodes a message's property text into a `HashMap` and encodes that again, so the stored order is the map's.
 Leaves out the map's trees (eight colliding names in one bucket of a table of 64), whose order may differ.
@@ -14,6 +14,7 @@ from typing import Final
 
 from attrs import frozen
 
+from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.tags import word_hash
 
 CLUSTER: Final = "CLUSTER"
@@ -37,6 +38,10 @@ TRANSACTION_ID: Final = "__transactionId__"
 UNIQUE_KEY: Final = "UNIQ_KEY"
 
 
+NAME_END: Final = "\x01"
+PAIR_END: Final = "\x02"
+
+
 @frozen
 class PropertiesForm:
     """How one version writes properties."""
@@ -56,11 +61,24 @@ def read_properties(text: str | None) -> dict[str, str]:
     """Names and values in the order given; a pair with an empty side, or without a mark, is passed over."""
     properties: dict[str, str] = {}
     if text:
-        for pair in text.split("\x02"):
-            name, _mark, value = pair.partition("\x01")
+        for pair in text.split(PAIR_END):
+            name, _mark, value = pair.partition(NAME_END)
             if name and value:
                 properties[name] = value
     return properties
+
+
+def decode_properties(encoded: bytes) -> dict[str, str]:
+    """`read_properties` of stored bytes; bad UTF-8 is replaced."""
+    return read_properties(encoded.decode("utf-8", "replace"))
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """The text that a client sends, every pair ended; raises LocalProtocolError for a name or value with a mark."""
+    for text in (*properties.keys(), *properties.values()):
+        if NAME_END in text or PAIR_END in text:
+            raise LocalProtocolError(f"property text {text[:40]!r} contains \\x01 or \\x02, which separate properties")
+    return "".join(f"{name}{NAME_END}{value}{PAIR_END}" for name, value in properties.items())
 
 
 def write_properties(properties: Mapping[str, str], form: PropertiesForm = FORM_4_9, *, without: str = "") -> bytes:
@@ -69,9 +87,9 @@ def write_properties(properties: Mapping[str, str], form: PropertiesForm = FORM_
     The order is that of a map into which the names were put one after the other.
     """
     names = hash_order(tuple(properties), form.table_size) if len(properties) > 1 else properties
-    text = "\x02".join([f"{name}\x01{properties[name]}" for name in names if name != without])
+    text = PAIR_END.join([f"{name}{NAME_END}{properties[name]}" for name in names if name != without])
     if form.marks_last and text:
-        text += "\x02"
+        text += PAIR_END
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -5,6 +5,7 @@ Leaves out the simulated doors, which live in `longpoll_broker.testing`.
 
 from longpoll_runtime.interface import (
     PARTS_MAX,
+    Address,
     AppendFile,
     Buffer,
     Condition,
@@ -23,6 +24,7 @@ from longpoll_runtime.interface import (
 
 __all__ = [
     "PARTS_MAX",
+    "Address",
     "AppendFile",
     "Buffer",
     "Condition",

@@ -16,6 +16,8 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
+Address = tuple[str, int]
+"""A host and its port."""
 
 
 class Lock(AbstractContextManager[Any], Protocol):

@@ -29,13 +29,12 @@ from longpoll.verification.served import ServedBroker
 from longpoll_broker.testing.served.subject import EmbeddedSubject, RemoteSubject
 from longpoll_judge.contract.result import Result
 from longpoll_observe.observer import Observer, name_of
-from longpoll_runtime import Runtime
+from longpoll_runtime import Address, Runtime
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import Policy, preset, with_knob
 
 REPORT: Final = "longpoll-report"
-Address = tuple[str, int]
 CONNECT_S: Final = 10.0
 
 

@@ -13,9 +13,8 @@ from longpoll.verification.page import Outcome, Row, Stopwatch
 from longpoll_broker.testing.load import LoadPlan, LoadReport, drive
 from longpoll_broker.testing.served.subject import Subject
 from longpoll_broker.testing.served.suite import SuiteReport, run_suite
-from longpoll_runtime import Runtime
+from longpoll_runtime import Address, Runtime
 
-Address = tuple[str, int]
 Progress = Callable[[int, int], None]
 SUITE_EXAMPLES: Final = 12
 SUITE_STEPS: Final = 30

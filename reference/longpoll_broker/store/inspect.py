@@ -30,9 +30,9 @@ from longpoll_protocol.log_record import (
     Damage,
     Record,
     decode,
-    decode_properties,
     host_text,
 )
+from longpoll_protocol.properties import decode_properties
 from longpoll_runtime import Files
 
 _CHUNK_SIZE: Final = 1024 * 1024

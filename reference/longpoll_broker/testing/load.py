@@ -31,10 +31,9 @@ from longpoll_protocol.headers import (
     PullMessageResponseHeader,
     SendMessageRequestHeaderV2,
 )
-from longpoll_protocol.message import encode_properties
-from longpoll_runtime import Condition, Runtime
+from longpoll_protocol.properties import encode_properties
+from longpoll_runtime import Address, Condition, Runtime
 
-Address = tuple[str, int]
 TAGS: Final = ("red", "green", "blue")
 EXPRESSIONS: Final = ("*", "red || blue", "green")
 """One consumer group each."""

@@ -10,7 +10,8 @@ from typing import Final
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
-from longpoll_protocol.log_record import TAGS, encode_properties, host_bytes
+from longpoll_protocol.log_record import host_bytes
+from longpoll_protocol.properties import TAGS, encode_properties
 from longpoll_protocol.tags import tags_code
 from longpoll_runtime.real import RealRuntime
 
@@ -42,8 +43,9 @@ def message(
     everything = dict(properties or {})
     if tag is not None:
         everything[TAGS] = tag
+    encoded = encode_properties(everything).encode()
     return MessageToStore(
-        topic, queue_id, body, encode_properties(everything), tags_code(tag), 1_700_000_000_000, born_host, store_host,
+        topic, queue_id, body, encoded, tags_code(tag), 1_700_000_000_000, born_host, store_host,
         flag=7, sys_flag=sys_flag,
     )  # fmt: skip
 

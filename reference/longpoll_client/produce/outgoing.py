@@ -18,18 +18,15 @@ from longpoll_protocol.codes import MessageSysFlag, RequestCode
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.headers import SendMessageRequestHeaderV2
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
-from longpoll_protocol.message import (
-    BATCH_COUNT_MAX,
-    PROPERTIES_SIZE_MAX,
-    PROPERTY_DELAY,
-    PROPERTY_KEYS,
-    PROPERTY_PREPARED,
-    PROPERTY_PRODUCER_GROUP,
-    PROPERTY_TAGS,
-    PROPERTY_UNIQ_KEY,
-    PROPERTY_WAIT,
-    BatchMessage,
-    encode_batch,
+from longpoll_protocol.message import BATCH_COUNT_MAX, PROPERTIES_SIZE_MAX, BatchMessage, encode_batch
+from longpoll_protocol.properties import (
+    DELAY,
+    KEYS,
+    PREPARED,
+    PRODUCER_GROUP,
+    TAGS,
+    UNIQUE_KEY,
+    WAIT,
     encode_properties,
 )
 from longpoll_protocol.sizes import MIB
@@ -40,9 +37,7 @@ BODY_SIZE_MAX: Final = 4 * MIB
 TOPIC_SIZE_MAX: Final = 127
 TOPIC_PATTERN: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{TOPIC_SIZE_MAX}}}")
 """`TopicValidator.VALID_PATTERN_STR` and its longest name."""
-RESERVED_PROPERTIES: Final = frozenset(
-    {PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_UNIQ_KEY, PROPERTY_WAIT, PROPERTY_DELAY, PROPERTY_PREPARED}
-)
+RESERVED_PROPERTIES: Final = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, DELAY, PREPARED})
 
 
 @frozen
@@ -61,11 +56,11 @@ class OutgoingMessage:
         """All of its properties as they are sent; raises ConfigError."""
         delay = str(self.delay_level) if self.delay_level else None
         own = {
-            PROPERTY_TAGS: self.tags,
-            PROPERTY_KEYS: self.keys,
-            PROPERTY_UNIQ_KEY: msg_id,
-            PROPERTY_WAIT: "true",
-            PROPERTY_DELAY: delay,
+            TAGS: self.tags,
+            KEYS: self.keys,
+            UNIQUE_KEY: msg_id,
+            WAIT: "true",
+            DELAY: delay,
         }
         try:
             text = encode_properties(dict(self.properties) | {name: value for name, value in own.items() if value})
@@ -118,7 +113,7 @@ def single_parcel(group: str, topic: str, message: OutgoingMessage, msg_id: str,
 def prepared_parcel(group: str, topic: str, message: OutgoingMessage, msg_id: str, born_ms: int) -> Parcel:
     """One message that waits for the end of its transaction; raises ConfigError."""
     check_message(topic, message.body, message.properties)
-    marks = {PROPERTY_PREPARED: "true", PROPERTY_PRODUCER_GROUP: group}
+    marks = {PREPARED: "true", PRODUCER_GROUP: group}
     text = evolve(message, properties=dict(message.properties) | marks).property_text(msg_id)
     flag = MessageSysFlag.TRANSACTION_PREPARED.value
     return Parcel(group, topic, RequestCode.SEND_MESSAGE_V2, text, message.body, (msg_id,), born_ms, flag)
@@ -139,7 +134,7 @@ def batch_parcel(
         for message, msg_id in zip(messages, msg_ids, strict=True)
     )
     check_message(topic, body, {})
-    text = encode_properties({PROPERTY_WAIT: "true"})
+    text = encode_properties({WAIT: "true"})
     return Parcel(group, topic, RequestCode.SEND_BATCH_MESSAGE, text, body, tuple(msg_ids), born_ms)
 
 

@@ -37,7 +37,7 @@ from longpoll_protocol.headers import (
     EndTransactionRequestHeader,
     UnregisterClientRequestHeader,
 )
-from longpoll_protocol.message import PROPERTY_PRODUCER_GROUP
+from longpoll_protocol.properties import PRODUCER_GROUP
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import LongpollError
@@ -174,7 +174,7 @@ class TransactionProducer(Closeable):
         except (LongpollError, ValueError) as error:
             log.warning("a question of %s about a transaction cannot be read: %s", address, error)
             return
-        if message.properties.get(PROPERTY_PRODUCER_GROUP) != self.group:
+        if message.properties.get(PRODUCER_GROUP) != self.group:
             return
         end = EndTransactionRequestHeader(
             producer_group=self.group,

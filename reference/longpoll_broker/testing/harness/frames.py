@@ -16,8 +16,8 @@ from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
+from longpoll_runtime import Address
 
-Address = tuple[str, int]
 GROUP: Final = "harness"
 RECEIVE_SIZE: Final = 1 << 20
 OPAQUE_BASE: Final = 1_000_000_000

@@ -15,11 +15,12 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.testing.harness.frames import Address, Line, PullTemplate
+from longpoll_broker.testing.harness.frames import Line, PullTemplate
 from longpoll_broker.testing.harness.latency import PROBE, percentile
 from longpoll_broker.testing.harness.workers import busy_share
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import ResponseCode
+from longpoll_runtime import Address
 
 ROW: Final = 100
 """Pulls written before the next probe."""

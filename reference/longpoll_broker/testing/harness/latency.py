@@ -16,9 +16,10 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.testing.harness.frames import Address, Answer, Line, PullTemplate, expect_success, send_frame
+from longpoll_broker.testing.harness.frames import Answer, Line, PullTemplate, expect_success, send_frame
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import ResponseCode
+from longpoll_runtime import Address
 
 BODY: Final = bytes(128)
 HOLD_MS: Final = 30_000

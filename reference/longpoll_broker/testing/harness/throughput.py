@@ -12,18 +12,11 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_broker.testing.harness.frames import (
-    OPAQUE_BASE,
-    Address,
-    Line,
-    PullTemplate,
-    expect_success,
-    framed,
-    send_frame,
-)
+from longpoll_broker.testing.harness.frames import OPAQUE_BASE, Line, PullTemplate, expect_success, framed, send_frame
 from longpoll_broker.testing.harness.latency import BODY, send_first
 from longpoll_broker.testing.harness.topics import check_stored, make_topic
 from longpoll_broker.testing.harness.workers import together
+from longpoll_runtime import Address
 
 QUEUE_COUNT: Final = 8
 SEND_DEPTH: Final = 64

@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from longpoll_broker.testing.harness.frames import Address
 from longpoll_broker.testing.raw_client import RawClient, send_message
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import CreateTopicRequestHeader
+from longpoll_runtime import Address
 
 VISIBLE_S: Final = 10.0
 """How long a broker's dispatcher may be behind its log."""

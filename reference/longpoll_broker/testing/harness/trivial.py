@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from longpoll_broker.testing.harness.frames import HEAD, RECEIVE_SIZE, Address, framed
+from longpoll_broker.testing.harness.frames import HEAD, RECEIVE_SIZE, framed
+from longpoll_runtime import Address
 
 BODY_SIZE: Final = 32 * 250
 """Bytes of the records of a full pull."""

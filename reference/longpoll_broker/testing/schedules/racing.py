@@ -26,8 +26,8 @@ from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection
+from longpoll_runtime import Address
 
-Address = tuple[str, int]
 Step = Literal["send", "pull"]
 STALL_S: Final = 30.0
 """A run in which nothing moves for so long has lost something for good."""

@@ -12,7 +12,8 @@ from longpoll_broker.testing.served.model import ViolationError as Violation
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import Header, PullMessageResponseHeader
-from longpoll_protocol.log_record import Damage, decode, decode_properties
+from longpoll_protocol.log_record import Damage, decode
+from longpoll_protocol.properties import decode_properties
 
 H = TypeVar("H", bound=Header)
 WITH_OFFSETS = frozenset({FOUND, NOT_FOUND, RETRY_IMMEDIATELY, OFFSET_MOVED})

@@ -22,9 +22,8 @@ from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
-from longpoll_runtime import Runtime
+from longpoll_runtime import Address, Runtime
 
-Address = tuple[str, int]
 CONNECT_S: Final = 10.0
 RECEIVE_SIZE: Final = 1 << 18
 BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})

@@ -18,7 +18,7 @@ from longpoll_protocol.headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
-from longpoll_protocol.message import encode_properties
+from longpoll_protocol.properties import encode_properties
 
 DEFAULT_TOPIC: Final = "TBW102"
 BORN_MS: Final = 1_700_000_000_000

@@ -19,7 +19,8 @@ from longpoll_broker.testing.served.requests import Form, send_request
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.headers import SendMessageResponseHeader
-from longpoll_protocol.message import BatchMessage, encode_batch, encode_properties, message_id_position
+from longpoll_protocol.message import BatchMessage, encode_batch, message_id_position
+from longpoll_protocol.properties import encode_properties
 
 EMPTY_REFUSED: Final = "empty body refused"
 """What 5.x does with it; 4.9 takes it."""

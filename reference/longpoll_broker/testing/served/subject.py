@@ -14,10 +14,9 @@ from attrs import Factory, define, field, frozen
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.testing.served.link import Address
 from longpoll_broker.testing.served.model import ROCKETMQ, STRICT, Expectations
 from longpoll_protocol.sizes import KIB
-from longpoll_runtime import Runtime
+from longpoll_runtime import Address, Runtime
 from longpoll_spec.policy import STRICT as STRICT_POLICY
 from longpoll_spec.policy import Policy
 
