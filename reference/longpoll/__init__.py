@@ -1,1 +1,95 @@
-"""The command line and `verify`: the one place where law, broker and judge meet; no logic of its own."""
+"""Broker long polling: a broker to embed, clients, the law, and a judge of recorded histories.
+
+    import longpoll
+
+    with longpoll.Broker() as broker, longpoll.Producer(broker.runtime, broker.name_server) as producer:
+        producer.send("Greetings", b"hello")
+
+`Broker` is a broker in this process. `Producer`, `TransactionProducer`, `PushConsumer`, `PullConsumer` and `Admin` are
+clients, for it and for any RocketMQ broker; `RealRuntime` is what they stand on. `check`, `prove` and `explain` ask the
+law, `judge` weighs a history, `observe` records one of a broker that runs elsewhere. What a user can do wrong is a
+`UserError`, and every exception that is raised on purpose a `LongpollError`.
+
+These names are stable: from one minor version to the next they take what they took and give what they gave. What else
+the packages have may change.
+
+Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from longpoll.embedded import Broker
+    from longpoll.questions import check, explain, judge, observe, prove
+    from longpoll_client import (
+        Admin,
+        ConsumerConfig,
+        ConsumeStatus,
+        Producer,
+        PullConsumer,
+        PushConsumer,
+        StartAt,
+        TransactionProducer,
+    )
+    from longpoll_runtime.real import RealRuntime
+    from longpoll_spec.errors import LongpollError, UserError
+
+    __version__: str
+
+__all__ = [
+    "Admin",
+    "Broker",
+    "ConsumeStatus",
+    "ConsumerConfig",
+    "LongpollError",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "RealRuntime",
+    "StartAt",
+    "TransactionProducer",
+    "UserError",
+    "__version__",
+    "check",
+    "explain",
+    "judge",
+    "observe",
+    "prove",
+]
+
+_MODULES: Final = {
+    "longpoll.embedded": ("Broker",),
+    "longpoll.questions": ("check", "explain", "judge", "observe", "prove"),
+    "longpoll_client": (
+        "Admin",
+        "ConsumeStatus",
+        "ConsumerConfig",
+        "Producer",
+        "PullConsumer",
+        "PushConsumer",
+        "StartAt",
+        "TransactionProducer",
+    ),
+    "longpoll_runtime.real": ("RealRuntime",),
+    "longpoll_spec.errors": ("LongpollError", "UserError"),
+}
+_HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of the door, imported now."""
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415 - who does not ask need not read it
+
+        return version("longpoll")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """What there is to ask for."""
+    return sorted({*globals(), *__all__})

@@ -12,7 +12,7 @@ from types import FrameType
 
 import click
 
-from longpoll.commands.serve import address
+from longpoll.addresses import address_of
 from longpoll.guard import printable
 from longpoll.output import Exit, emit_json, fail, say, user_mistakes
 from longpoll_observe import Observer
@@ -64,11 +64,11 @@ def observe(
             logging_to(sys.stderr, "text", "warning"),
             Observer.start(
                 runtime,
-                brokers=[address(broker) for broker in brokers],
+                brokers=[address_of(broker) for broker in brokers],
                 record_directory=str(record.absolute()),
-                name_server=None if name_server is None else address(name_server),
-                listen=address(listen),
-                name_server_listen=None if name_server_listen is None else address(name_server_listen),
+                name_server=None if name_server is None else address_of(name_server),
+                listen=address_of(listen),
+                name_server_listen=None if name_server_listen is None else address_of(name_server_listen),
             ) as observer,
         ):
             _say_ready(observer, record, as_json=as_json)

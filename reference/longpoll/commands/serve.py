@@ -18,6 +18,7 @@ import click
 from attrs import evolve
 from prometheus_client import CollectorRegistry, start_http_server
 
+from longpoll.addresses import address_of
 from longpoll.commands.broker_conf import read_broker_conf
 from longpoll.guard import printable
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
@@ -32,14 +33,6 @@ from longpoll_runtime.tls import server_context
 from longpoll_runtime.turns import short_turns
 from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import preset, with_knob
-
-
-def address(text: str) -> tuple[str, int]:
-    """HOST:PORT as a pair; raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{text!r} is not an address: write HOST:PORT with a port from 0 to 65535 (0 picks one)")
-    return host.strip("[]"), int(port)
 
 
 @click.command()
@@ -123,8 +116,8 @@ def serve(
                     policy=policy,
                     config=broker_config,
                     store_config=store_config,
-                    listen=address(listen),
-                    name_server=address(name_server),
+                    listen=address_of(listen),
+                    name_server=address_of(name_server),
                     record_directory=None if record is None else str(record.absolute()),
                 )
             except OSError as error:
@@ -132,7 +125,7 @@ def serve(
             stack.enter_context(broker)
             stack.enter_context(rare_collections())
             stack.enter_context(short_turns())
-            metrics_address = None if metrics is None else _tell_metrics(broker, address(metrics), stack)
+            metrics_address = None if metrics is None else _tell_metrics(broker, address_of(metrics), stack)
             _say_ready(broker, directory, metrics_address, as_json=as_json)
             _wait(runtime, stopped, with_parent=with_parent)
         if broker.record_trouble:

@@ -18,8 +18,8 @@ from attrs import frozen
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from longpoll import guard
+from longpoll.addresses import address_of
 from longpoll.amounts import Amount
-from longpoll.commands.serve import address as parse_address
 from longpoll.output import check_directory, emit_json, err, json_option, progress_bar, user_mistakes
 from longpoll.verification import broker, history, html, law, store
 from longpoll.verification.declared import ECHOES, Declared, Limits, declared, limits_of
@@ -132,8 +132,8 @@ def verify(
     if name_server is not None and broker_address is None:
         raise ConfigError("--name-server goes with --broker: name the broker as well")
     runtime = RealRuntime()
-    place = None if broker_address is None else parse_address(broker_address)
-    names = None if name_server is None else parse_address(name_server)
+    place = None if broker_address is None else address_of(broker_address)
+    names = None if name_server is None else address_of(name_server)
     html.check(report_directory)
     recorded = _history_directory(record, report_directory, runtime)
     _check_answers(runtime, "--broker", place)

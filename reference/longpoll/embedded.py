@@ -1,0 +1,82 @@
+"""A broker in this process, for tests and examples: real sockets on loopback, real files, one `with` block.
+
+Leaves out serving for others (`longpoll serve`), with its signals, logs and metrics.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from longpoll_broker.broker import Broker as BrokerInThreads
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_runtime.closeable import Closeable
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import STRICT, Policy, preset
+
+
+class Broker(Closeable):
+    """A broker with its name server. It serves from the moment it is made until `close`, or the end of its block.
+
+    Args:
+        store: The store's directory, made if it is missing; with None a temporary one, which `close` removes.
+        policy: How it behaves, as a preset's name (`longpoll policies` lists them) or a policy of your own.
+        port: Where it listens on 127.0.0.1; 0 takes any free port.
+        name_server_port: The same for its name server.
+        record: A directory for a history of what it does, for `longpoll.judge`; one that has some is added to.
+        config: Names, limits and times of the broker.
+        store_config: Sizes and times of the store.
+
+    Raises:
+        UserError: a port is taken, no policy has this name, or the store is in use or none.
+        OSError: the store's directory cannot be used.
+    """
+
+    def __init__(
+        self,
+        store: str | Path | None = None,
+        *,
+        policy: str | Policy = STRICT,
+        port: int = 0,
+        name_server_port: int = 0,
+        record: str | Path | None = None,
+        config: BrokerConfig | None = None,
+        store_config: StoreConfig | None = None,
+    ) -> None:
+        """See the class."""
+        self.runtime = RealRuntime()
+        """Threads, clock, sockets and files: clients of this process may use the same."""
+        with ExitStack() as undo:
+            directory = store or undo.enter_context(tempfile.TemporaryDirectory(prefix="longpoll-store-"))
+            self.broker = BrokerInThreads.start(
+                self.runtime,
+                str(Path(directory).absolute()),
+                policy=preset(policy) if isinstance(policy, str) else policy,
+                config=config,
+                store_config=store_config,
+                listen=("127.0.0.1", port),
+                name_server=("127.0.0.1", name_server_port),
+                record_directory=None if record is None else str(Path(record).absolute()),
+            )
+            undo.callback(self.broker.stop)
+            self._undo = undo.pop_all()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as HOST:PORT."""
+        return "{}:{}".format(*self.broker.address)
+
+    @property
+    def name_server(self) -> str:
+        """Where its name server listens, as HOST:PORT: what clients are given."""
+        return "{}:{}".format(*self.broker.name_server_address)
+
+    @property
+    def record_trouble(self) -> str:
+        """After `close`: what the recorded history lacks, as a sentence; empty when it is whole."""
+        return self.broker.record_trouble
+
+    def close(self) -> None:
+        """Answer what is held, stop, and remove a temporary store. A second call does nothing."""
+        self._undo.close()

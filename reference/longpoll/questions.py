@@ -1,0 +1,131 @@
+"""What one asks of a policy, of a counterexample and of a history, as functions.
+
+Each gives back what the command of its name shows. What is heavy (z3, Arrow, Spark) is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from longpoll_spec.policy import STRICT, Policy, preset
+
+if TYPE_CHECKING:
+    from longpoll_judge.contract.result import Result
+    from longpoll_observe import Observer
+    from longpoll_spec.engines.exploration import Exploration
+    from longpoll_spec.engines.smt.proof import Proof
+
+
+def _policy(policy: str | Policy) -> Policy:
+    return preset(policy) if isinstance(policy, str) else policy
+
+
+def check(
+    policy: str | Policy = STRICT,
+    *,
+    bounds: str = "tiny",
+    properties: Iterable[str] = (),
+    aspects: Iterable[str] = (),
+    engine: str = "python",
+    max_states: int | None = None,
+) -> Exploration:
+    """Explore every state that a policy reaches under bounds, and judge its properties in all of them.
+
+    Args:
+        policy: A preset's name, or a policy of your own.
+        bounds: A size's name: tiny, small, wide.
+        properties: Names of those to be judged; all of the law's for none.
+        aspects: What the world has besides, such as `commits` or `crash`.
+        engine: `python` needs nothing else; `packed` is fast and needs numpy.
+        max_states: Where the search gives up; what is not decided by then is `unknown`.
+
+    Raises:
+        UserError: one of these names is not known, or the engine cannot do this.
+    """
+    from longpoll_spec.bounds import named  # noqa: PLC0415 - the law takes its time to import
+    from longpoll_spec.engines import explore  # noqa: PLC0415
+    from longpoll_spec.law import law_of, properties_of  # noqa: PLC0415
+    from longpoll_spec.model import select  # noqa: PLC0415
+
+    chosen = _policy(policy)
+    model = law_of(chosen, named(bounds, chosen, aspects=tuple(aspects)))
+    return explore(model, select(properties_of(model), properties), engine=engine, limit_states=max_states)
+
+
+def prove(policy: str | Policy = STRICT, *, requests: int = 8, properties: Iterable[str] = ()) -> Proof:
+    """Prove a policy's properties with z3: for any number of messages, and every timeout and scan period.
+
+    Args:
+        policy: A preset's name, or a policy of your own.
+        requests: For how many requests at once.
+        properties: Names of those to be proved; all of the law's for none.
+
+    Raises:
+        UserError: one of these names is not known.
+    """
+    from longpoll_spec.engines.smt import proof  # noqa: PLC0415 - z3 takes its time to import
+
+    return proof.prove(_policy(policy), requests=requests, names=properties)
+
+
+def explain(token: str) -> str:
+    """A counterexample's run as a sequence that a person can read; raises UserError for a damaged token."""
+    from longpoll_spec.engines.tokens import replay  # noqa: PLC0415 - the law takes its time to import
+    from longpoll_spec.render.pictures import text  # noqa: PLC0415
+    from longpoll_spec.render.story.story import story_of  # noqa: PLC0415
+
+    return text.render(story_of(replay(token)))
+
+
+def judge(
+    *histories: str | Path,
+    engine: Literal["local", "spark"] = "local",
+    wake_ms: float | None = None,
+    late_ms: float | None = None,
+) -> Result:
+    """Whether recorded histories, taken as one, are those of a broker that keeps its promises, and why not.
+
+    Args:
+        histories: Directories of recorded histories.
+        engine: `local` judges in this process; `spark` on Spark, for what is larger than memory.
+        wake_ms: How long a held pull may take to be answered after a message came; None takes the usual.
+        late_ms: How long after its deadline one may be answered; None takes the usual.
+
+    Raises:
+        UserError: there is no history, or Spark cannot start.
+    """
+    from longpoll_judge.run import job  # noqa: PLC0415 - Arrow takes its time to import
+
+    return job.judge(
+        [Path(each) for each in histories],
+        engine=engine,
+        wake_ms=job.WAKE_MS if wake_ms is None else wake_ms,
+        late_ms=job.LATE_MS if late_ms is None else late_ms,
+    )
+
+
+def observe(*brokers: str, record: str | Path, name_server: str | None = None, listen: str = "127.0.0.1:0") -> Observer:
+    """A proxy before running brokers, which records a history of what it sees; a context manager that is running.
+
+    Args:
+        brokers: Brokers to stand before, as HOST:PORT; `doors` says where each is reached now.
+        record: A directory for the history; one that has some is added to.
+        name_server: Whose routes are to lead to the proxy.
+        listen: Where the first broker's door is; the others get ports of their own.
+
+    Raises:
+        UserError: nothing is to be observed, or an address is none or taken.
+    """
+    from longpoll.addresses import address_of  # noqa: PLC0415
+    from longpoll_observe import Observer  # noqa: PLC0415 - not everybody needs the proxy
+    from longpoll_runtime.real import RealRuntime  # noqa: PLC0415
+
+    return Observer.start(
+        RealRuntime(),
+        brokers=[address_of(each) for each in brokers],
+        record_directory=str(Path(record).absolute()),
+        name_server=None if name_server is None else address_of(name_server),
+        listen=address_of(listen),
+    )
