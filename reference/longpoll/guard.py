@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn, TypeVar
 
+from longpoll import extras
+
 Result = TypeVar("Result")
 OK: Final = 0
 VIOLATED: Final = 1
@@ -163,11 +165,8 @@ def _told(error: BaseException, words: Sequence[str]) -> int:
     if isinstance(error, ReaderGoneError | BrokenPipeError) and _reader_is_gone():
         _forget_output()
         return UNKNOWN  # quietly: whoever read our output has enough of it
-    if isinstance(error, OSError):
-        told = _told_of_system(error, words)
-        if told is not None:
-            return told
-    return _fault(error)
+    told = _told_of_system(error, words) if isinstance(error, OSError) else _told_of_extra(error, words)
+    return _fault(error) if told is None else told
 
 
 def _reader_is_gone() -> bool:
@@ -193,6 +192,12 @@ def _told_of_system(error: OSError, words: Sequence[str]) -> int | None:
     if file and is_named(file, words):
         return _say(f"cannot use {printable(file)}: {reason}; name another or mend it", USER)
     return None
+
+
+def _told_of_extra(error: BaseException, words: Sequence[str]) -> int | None:
+    """What is installed with an extra only; None: something else."""
+    needed = extras.missing(error, words[0] if words else "")
+    return None if needed is None else _say(needed, USER)
 
 
 def is_named(file: str, words: Sequence[str]) -> bool:

@@ -5,10 +5,13 @@ Each gives back what the command of its name shows. What is heavy (z3, Arrow, Sp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from longpoll.extras import missing
+from longpoll_spec.errors import UserError
 from longpoll_spec.policy import STRICT, Policy, preset
 
 if TYPE_CHECKING:
@@ -16,6 +19,22 @@ if TYPE_CHECKING:
     from longpoll_observe import Observer
     from longpoll_spec.engines.exploration import Exploration
     from longpoll_spec.engines.smt.proof import Proof
+
+
+class ExtraMissingError(UserError):
+    """What was asked needs an extra that is not installed; the text names it."""
+
+
+@contextmanager
+def needing(command: str = "") -> Iterator[None]:
+    """Say of an import that fails in the block which extra brings what it missed; raises ExtraMissingError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        said = missing(error, command)
+        if said is None:
+            raise
+        raise ExtraMissingError(said) from error
 
 
 def _policy(policy: str | Policy) -> Policy:
@@ -51,7 +70,8 @@ def check(
 
     chosen = _policy(policy)
     model = law_of(chosen, named(bounds, chosen, aspects=tuple(aspects)))
-    return explore(model, select(properties_of(model), properties), engine=engine, limit_states=max_states)
+    with needing("check"):
+        return explore(model, select(properties_of(model), properties), engine=engine, limit_states=max_states)
 
 
 def prove(policy: str | Policy = STRICT, *, requests: int = 8, properties: Iterable[str] = ()) -> Proof:
@@ -65,8 +85,8 @@ def prove(policy: str | Policy = STRICT, *, requests: int = 8, properties: Itera
     Raises:
         UserError: one of these names is not known.
     """
-    from longpoll_spec.engines.smt import proof  # noqa: PLC0415 - z3 takes its time to import
-
+    with needing():
+        from longpoll_spec.engines.smt import proof  # noqa: PLC0415 - z3 takes its time to import
     return proof.prove(_policy(policy), requests=requests, names=properties)
 
 
@@ -96,14 +116,15 @@ def judge(
     Raises:
         UserError: there is no history, or Spark cannot start.
     """
-    from longpoll_judge.run import job  # noqa: PLC0415 - Arrow takes its time to import
-
-    return job.judge(
-        [Path(each) for each in histories],
-        engine=engine,
-        wake_ms=job.WAKE_MS if wake_ms is None else wake_ms,
-        late_ms=job.LATE_MS if late_ms is None else late_ms,
-    )
+    with needing("judge"):
+        from longpoll_judge.run import job  # noqa: PLC0415 - Arrow takes its time to import
+    with needing("judge"):
+        return job.judge(
+            [Path(each) for each in histories],
+            engine=engine,
+            wake_ms=job.WAKE_MS if wake_ms is None else wake_ms,
+            late_ms=job.LATE_MS if late_ms is None else late_ms,
+        )
 
 
 def observe(*brokers: str, record: str | Path, name_server: str | None = None, listen: str = "127.0.0.1:0") -> Observer:

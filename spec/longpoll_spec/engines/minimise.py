@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import attrs
 from attrs import define, field, frozen
 
+from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
-from longpoll_spec.engines.packed import search as packed
 from longpoll_spec.engines.python.compile import Packed, Question, Successors, question, successors
 from longpoll_spec.engines.tokens import token_of
 from longpoll_spec.errors import TokenError
@@ -213,6 +213,6 @@ def shortest_token(trace: Trace) -> str:
     judged = [item for item in properties_of(trace.model) if item.name == trace.property_name]
     if not judged:
         raise TokenError("this token names no property, so no run is known to show the same")
-    (verdict,) = minimised(packed.explore(trace.model, judged), judged).verdicts
+    (verdict,) = minimised(explore(trace.model, judged), judged).verdicts
     taken = [step.action for step in trace.steps if step.action is not None]
     return verdict.token or token_of(trace.model, taken, trace.property_name)

@@ -1,0 +1,151 @@
+"""What is installed with an extra: each command does what it promises without the others, or says which to install."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from longpoll.cli import COMMANDS
+from longpoll.extras import PACKAGES, missing
+
+ROOT = Path(__file__).parents[2]
+BLOCK: Final = """
+import sys
+
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {gone!r}:
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+
+
+sys.meta_path.insert(0, Missing())
+"""
+"""A process in which some packages are not installed."""
+ON_ITS_OWN: Final = set(COMMANDS) - {"judge", "history", "verify"}
+"""Commands that need no extra to say what they do."""
+
+
+def run(script: str, *words: str, without: set[str]) -> subprocess.CompletedProcess[str]:
+    """A script where packages are missing."""
+    code = BLOCK.format(gone=without) + script
+    return subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def command(*words: str, without: set[str]) -> subprocess.CompletedProcess[str]:
+    """`longpoll` with these words where packages are missing."""
+    return run("from longpoll.entry import main\nmain()", *words, without=without)
+
+
+def brought_by(*extras: str) -> set[str]:
+    """The packages of these extras, by the names by which they are imported."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    wanted = [line for extra in extras for line in (project["optional-dependencies"][extra] if extra else ())]
+    names = {re.match(r"[a-z0-9-]+", line)[0] for line in wanted}  # type: ignore[index]
+    return {name.replace("z3-solver", "z3") for name in names} - {"longpoll"}
+
+
+def test_the_extras_are_those_that_are_told_of() -> None:
+    """Each package has the extra that brings it, and nothing heavy is installed with none."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        always = " ".join(tomllib.load(file)["project"]["dependencies"])
+    for name, extra in PACKAGES.items():
+        assert name.removeprefix("_") in brought_by(extra)
+        assert name.removeprefix("_") not in always
+    assert {name for extra in ("law", "judge", "spark", "testing") for name in brought_by(extra)} <= set(PACKAGES)
+
+
+def test_what_no_extra_brings_is_a_fault() -> None:
+    """A module of our own that is not there is nobody's extra."""
+    assert missing(ModuleNotFoundError("x", name="longpoll_broker.nothing")) is None
+    assert missing(ImportError("x", name="numpy")) is None
+    assert "longpoll[law]" in str(missing(ModuleNotFoundError("x", name="numpy.linalg")))
+
+
+def test_every_command_says_what_it_does_or_what_it_needs() -> None:
+    """With no extra at all; nowhere a traceback."""
+    script = "from longpoll.cli import main\nfor word in sys.argv[1:]:\n    try:\n        main([word, '--help'])\n"
+    script += "    except SystemExit as end:\n        print('ended', word, int(end.code or 0))"
+    done = run(script, *COMMANDS, without=set(PACKAGES))
+    ends = dict(re.findall(r"ended (\w+) (\d)", done.stdout))
+
+    assert ends == {name: "0" if name in ON_ITS_OWN else "2" for name in COMMANDS}
+    assert done.stderr.count("pip install 'longpoll[judge]'") == 2
+    assert done.stderr.count("pip install 'longpoll[all]'") == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (["check", "--bounds", "tiny"], "law"),
+        (["prove"], "law"),
+        (["check", "--engine", "simulate"], "law"),
+        (["check", "--engine", "spark"], "spark"),
+        (["ablate"], "law"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_names_its_extra(words: list[str], extra: str) -> None:
+    """In one line, which is a mistake of the call."""
+    done = command(*words, without=set(PACKAGES))
+
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert f"pip install 'longpoll[{extra}]'" in done.stderr
+
+
+def test_the_law_is_explored_without_any_extra() -> None:
+    """By its plain engine, down to a token that is explained."""
+    words = ("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--engine", "python")
+    done = command(*words, "--property", "no_lost_wakeup", without=set(PACKAGES))
+    token = re.search(r"lp1\.\S+", done.stdout)
+
+    assert done.returncode == 1, done.stderr
+    assert token is not None
+    assert command("explain", token[0], without=set(PACKAGES)).returncode == 0
+
+
+def test_a_broker_is_embedded_without_any_extra() -> None:
+    """With a client, and what it lacks is said."""
+    script = """
+import longpoll
+with longpoll.Broker() as broker, longpoll.Producer(broker.runtime, broker.name_server) as producer:
+    print(producer.send("T", b"hello").queue_offset)
+for ask in (longpoll.prove, lambda: longpoll.judge("/tmp"), lambda: longpoll.check(engine="packed")):
+    try:
+        ask()
+    except longpoll.UserError as error:
+        print(error)
+"""
+    done = run(script, without=set(PACKAGES))
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "0"
+    assert re.findall(r"longpoll\[(\w+)\]", done.stdout) == ["law", "judge", "law"]
+
+
+def test_a_history_is_judged_without_spark_or_z3(tmp_path: Path) -> None:
+    """The extra `judge` is enough for the local engine, and no Java is looked for."""
+    script = """
+import longpoll
+with longpoll.Broker(record=sys.argv[1]) as broker, longpoll.Producer(broker.runtime, broker.name_server) as producer:
+    producer.send("T", b"hello")
+print(longpoll.judge(sys.argv[1]).verdict)
+"""
+    gone = set(PACKAGES) - brought_by("judge")
+    done = run(script, str(tmp_path / "history"), without=gone)
+    words = ("judge", str(tmp_path / "history"), "--engine", "local")
+    judged = command(*words, without=gone)
+
+    assert "z3" in gone
+    assert done.stdout == "unknown\n", done.stderr
+    assert judged.returncode == 3, judged.stderr

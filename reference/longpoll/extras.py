@@ -1,0 +1,40 @@
+"""What is installed only with an extra, and what to say where it is missing. Imports nothing.
+
+The extras themselves stand in pyproject.toml; a test compares both.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PACKAGES: Final = {
+    "numpy": "law",
+    "z3": "law",
+    "pyarrow": "judge",
+    "pandas": "spark",
+    "pyspark": "spark",
+    "hypothesis": "testing",
+    "pytest": "testing",
+    "_pytest": "testing",
+}
+"""A package that may be missing -> the extra that brings it."""
+COMMANDS: Final = {"judge": "judge", "history": "judge", "verify": "all"}
+"""A command that needs an extra as a whole -> that one, whichever of its packages was missed first."""
+HINTS: Final = {"check": "; or take --engine python, which needs none"}
+"""What else the user of a command can do."""
+
+
+def missing(error: BaseException, command: str = "") -> str | None:
+    """What to say of an import that failed in a command; None where no extra brings what was missed.
+
+    Args:
+        error: What was raised.
+        command: The command's name; empty for a call from Python.
+    """
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if name not in PACKAGES:
+        return None
+    extra = COMMANDS.get(command, PACKAGES[name])
+    # Spark is an engine of two commands, and brings more than either of them needs besides.
+    extra = "spark" if PACKAGES[name] == "spark" and extra != "all" else extra
+    return f"this needs {name}, which is not installed: pip install 'longpoll[{extra}]'{HINTS.get(command, '')}"
