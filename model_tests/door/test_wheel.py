@@ -1,0 +1,98 @@
+"""The wheel in an empty environment, with each extra: what that promises works, and no more than that is installed.
+
+Packages come from whatever index pip is set to use; where none answers the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("wheel")]
+SIZE_MAX_MB: Final = {"": 60}
+"""Most that an extra may bring, with longpoll itself and without pip and its like."""
+BROKER: Final = """
+import longpoll
+with longpoll.Broker() as broker, longpoll.Producer(broker.runtime, broker.name_server) as producer:
+    assert producer.send("T", b"hello").queue_offset == 0
+assert longpoll.check("strict", properties=["answered_once"]).verdicts[0].verdict == "holds"
+"""
+LAW: Final = """
+import longpoll
+assert longpoll.prove("strict", requests=1, properties=["answered_once"]).whole == "proved"
+assert longpoll.check("strict", engine="packed", properties=["answered_once"]).verdicts[0].verdict == "holds"
+"""
+JUDGE: Final = """
+import tempfile, longpoll
+with tempfile.TemporaryDirectory() as directory:
+    with longpoll.Broker(record=directory) as broker:
+        with longpoll.Producer(broker.runtime, broker.name_server) as producer:
+            producer.send("T", b"hello")
+    assert longpoll.judge(directory).verdict == "unknown"
+"""
+TESTING: Final = """
+from longpoll_broker.testing.served import EmbeddedSubject, run_suite
+assert run_suite and EmbeddedSubject
+"""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree."""
+    directory = tmp_path_factory.mktemp("wheel")
+    words = ["-m", "build", "--wheel", "--no-isolation", "--outdir", str(directory), str(ROOT)]
+    subprocess.run([sys.executable, *words], capture_output=True, check=True, timeout=300)
+    (made,) = directory.glob("*.whl")
+    return made
+
+
+@pytest.fixture
+def installed(wheel: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Install the wheel with an extra into an environment of its own; its interpreter."""
+
+    def install(extra: str) -> Path:
+        venv.create(tmp_path / "environment", with_pip=True)
+        python = tmp_path / "environment" / "bin" / "python"
+        wanted = f"{wheel}[{extra}]" if extra else str(wheel)
+        done = subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted],
+            capture_output=True, text=True, check=False, timeout=900,
+        )  # fmt: skip
+        if "Could not find a version" in done.stderr and "from versions: none" in done.stderr:
+            pytest.skip("no package index answers")
+        assert done.returncode == 0, done.stderr
+        return python
+
+    return install
+
+
+def size_mb(python: Path) -> float:
+    """What is installed besides pip and what venv puts there."""
+    (site,) = (python.parents[1] / "lib").glob("python3*/site-packages")
+    kept = [path for path in site.iterdir() if path.name.split("-")[0] not in {"pip", "setuptools", "pkg_resources"}]
+    files = (file for path in kept for file in (path.rglob("*") if path.is_dir() else [path]))
+    return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("extra", "script"), [("", BROKER), ("law", LAW), ("judge", JUDGE), ("testing", TESTING)], ids=lambda text: text[:8]
+)
+def test_each_extra_does_what_it_promises(
+    extra: str, script: str, installed: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Also without Java, and in no more room than it may take."""
+    python = installed(extra)
+    done = subprocess.run(
+        [python, "-c", script], cwd=tmp_path, env={"PATH": str(python.parent)}, capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert extra not in SIZE_MAX_MB or size_mb(python) <= SIZE_MAX_MB[extra]
