@@ -33,10 +33,19 @@ def answered(code: int, *, end: int, offset: int = 0, expression: str = "mine") 
         (answered(20, end=2), "unknown"),
         (answered(0, end=1), "unknown"),
         (answered(0, end=1, expression="*"), "valid"),
+        ([*pull(800, "1-3", 0, 19, end=0, expression="mine"), *answered(0, end=1, expression="*")], "valid"),
         (answered(19, end=0), "valid"),
         (answered(21, end=5, offset=3), "valid"),
     ],
-    ids=["passed one", "passed two", "found", "found by all", "nothing new", "illegal"],
+    ids=[
+        "passed one",
+        "passed two",
+        "found",
+        "found by all",
+        "found by all, and another chooses",
+        "nothing new",
+        "illegal",
+    ],
 )
 def test_what_a_selective_answer_passed_over_has_to_be_known(told: list[Told], verdict: str, tmp_path: Path) -> None:
     """One message is enough; where to begin instead passes over nothing, and who takes everything needs no tag."""
