@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -24,6 +26,8 @@ from longpoll_broker.testing.served.model import (
     Wanted,
     tag_hash,
 )
+from longpoll_broker.testing.served.requests import Form
+from longpoll_broker.testing.served.sends import Sends
 from longpoll_protocol.frames.frame import Serialisation
 from longpoll_protocol.tags import word_hash
 
@@ -197,3 +201,34 @@ def test_an_answer_is_due_when_there_is_something_to_read() -> None:
     queue.messages.append(Message(b"", {"TAGS": "a"}, 0, None))
     assert held.must_be_answered()
     assert pull_of(queue, 3).must_be_answered()
+
+
+@pytest.mark.parametrize(
+    ("came", "end", "said"),
+    [
+        ([1], 1, ""),
+        ([0, 1], 1, ""),
+        ([0, 2], 2, ""),
+        ([0, 0, 3], 3, ""),
+        ([2], 0, "has 2 messages more, though one was sent 1 times"),
+        ([0, 3], 0, "has 3 messages more, though one was sent 2 times"),
+        ([0, 0, 0], 0, "though message 0 was sent 3 times"),
+    ],
+)
+def test_a_send_that_nobody_acknowledges_is_there_no_more_often_than_it_was_sent(
+    monkeypatch: pytest.MonkeyPatch, came: list[int], end: int, said: str
+) -> None:
+    """What was slow and not dropped comes with its next copy, and is noted as well; one more is a violation."""
+    sent: list[bool] = []
+    link = SimpleNamespace(ask=lambda *_request, one_way, **_options: sent.append(one_way))
+    example: Any = SimpleNamespace(
+        links=SimpleNamespace(get=lambda _number: link), runtime=SimpleNamespace(monotonic_ns=lambda: 7)
+    )
+    pulls: Any = SimpleNamespace(await_wakes=lambda _queue: None)
+    queue, left = Queue("T", 0, 10), list(came)
+    monkeypatch.setattr(Sends, "_end_in_time", lambda _sends, _queue, _end: left.pop(0))
+    with pytest.raises(ViolationError, match=said) if said else nullcontext():
+        Sends(example, pulls).send_one_way(0, queue, b"one way", {"TAGS": "a"}, Form())
+
+    assert (queue.end, sent, left) == (end, [True] * len(came), [])
+    assert {message.body for message in queue.messages} <= {b"one way"}

@@ -105,6 +105,10 @@ SENDS: Final[dict[str, Edge]] = {
     "perhaps appended too late": edge("", SENT[0], kept(60, 0, "s1", 20), appended(65, 0, 20)),
 }
 
+LOGS: Final[dict[str, Edge]] = {
+    "an end that nobody else tells falls": edge("log.visible.monotone", shown(50, 3), shown(60, 2))
+}
+
 HIGHER = (pull(50, "1", 5, 19, end=5),)
 
 ENDS: Final[dict[str, Edge]] = {
@@ -203,6 +207,15 @@ PULLS: Final[dict[str, Edge]] = {
         widened(pull(50, "1", 0, 19, end=0, took=1_200, **HELD), 1, 200),
         unread(1_300, 1_350, "answers"),
     ),
+    "nothing new, too early by a clock that may be set": edge(EARLY_SAYS + "?", EARLY, clock=SETTABLE),
+    "not held, and late by a clock that may be set": edge("pull.unheld.prompt?", SLOW, clock=SETTABLE),
+    "woken late by a clock that may be set": edge("pull.wake.prompt?", *UNSEEN, WOKEN[1:], clock=SETTABLE),
+    "answered late by a clock that may be set": edge(
+        "pull.deadline.met?", pull(50, "1", 0, 19, end=0, took=1_060, **HELD), clock=SETTABLE
+    ),
+    "told of more than is visible by a clock that may be set": edge(
+        "pull.max.most", THREE, shown(40, 1), MORE, shown(500, 3), clock=SETTABLE
+    ),
     "never answered": edge("pull.answered", pull(50, "1", 0, 19, end=0, **HELD)[:1]),
     "never answered, and something lost": edge("pull.answered?", pull(50, "1", 0, 19, end=0, **HELD)[:1], lost(500)),
     "never answered, and something lost after its deadline": edge(
@@ -256,4 +269,4 @@ LIMITS: Final[dict[str, Edge]] = {
         "", moved(52, "hold", "1"), moved(84, "take", "1"), hold=moved(82, "hold", "2", 2)
     ),
 }
-QUEUES: Final = {**LIMITS, **SHOWN, **SENDS, **ENDS, **PULLS}
+QUEUES: Final = {**LIMITS, **LOGS, **SHOWN, **SENDS, **ENDS, **PULLS}

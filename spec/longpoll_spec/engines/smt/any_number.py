@@ -264,14 +264,11 @@ def compare(read: Statements, smaller: Statements, rests: Rests) -> None:
     for label, action in actions.items():
         for what, named, term, other in _said(action, others[label], dropped):
             same(what, named, term, other)
+    if [item.name for item in read.all] != [item.name for item in smaller.all]:
+        raise NotUniformError(f"there are other statements with {fewer} requests")
     for item, here in zip(read.all, smaller.all, strict=True):
-        same(item.name, (), item.here, here.here)
-        conditions = _conditions(here)
-        for label, condition in _conditions(item).items():
-            if label in actions:
-                # A condition that is never true is left out of a property.
-                known = conditions.get(label, FALSE)
-                same(f"{item.name} at {label}", _requests(actions[label]), condition, known)
+        for what, named, term, other in _stated(item, here, actions):
+            same(what, named, term, other)
     first = [(each.name, id(each.first)) for each in read.model.variables if not dropped & _slot(each.name)]
     if first != [(each.name, id(each.first)) for each in smaller.model.variables]:
         raise NotUniformError(f"the first state is another with {fewer} requests")
@@ -296,6 +293,19 @@ def _said(
             both = name in action.effect and name in other.effect
             mine, theirs = (action.effect[name], other.effect[name]) if both else (TRUE, None)
             yield f"{name} after {action.label}", (*actors, *_slot(name)), mine, theirs
+
+
+def _stated(
+    item: Property, other: Property, actions: Mapping[str, Action]
+) -> Iterator[tuple[str, tuple[int, ...], Term, Term]]:
+    """Each term of a statement with the requests it names, and what the other has in its place."""
+    yield item.name, (), item.here, other.here
+    mine, theirs = _conditions(item), _conditions(other)
+    for label in dict.fromkeys((*mine, *theirs)):
+        if label in actions:
+            # A condition that is never true is left out of a property, and may be so of one of both.
+            named = tuple(_requests(actions[label]))
+            yield f"{item.name} at {label}", named, mine.get(label, FALSE), theirs.get(label, FALSE)
 
 
 def numbers_of(read: Statements, kept: Iterable[str], rests: Rests) -> tuple[int, ...]:
