@@ -21,6 +21,11 @@ LARGER: Final = {
     "spec/longpoll_spec/actions": 17,  # one family of actions a module
     "reference/longpoll/commands": 16,  # one command a module
 }
+IMPORTS_MAX: Final = 24
+"""Modules of ours that one module looks at: more tells of more than one idea, sooner than its length does."""
+LOOKING_AT_MORE: Final = {
+    "reference/longpoll_broker/broker.py": 57,  # puts every service together
+}
 NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
 """A module with its room, perhaps with a name inside."""
 
@@ -63,6 +68,33 @@ def test_every_room_says_what_it_is() -> None:
     silent = [path for path in packages() if not ast.get_docstring(ast.parse((path / "__init__.py").read_text()))]
 
     assert silent == []
+
+
+def looked_at(source: str) -> set[str]:
+    """The modules of ours that a module imports, by name."""
+    nodes = list(ast.walk(ast.parse(source)))
+    found = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    found |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {name for name in found if name.partition(".")[0].startswith("longpoll")}
+
+
+def looking_at_more(counts: Mapping[str, int]) -> dict[str, int]:
+    """Modules that look at more others than they may, or at fewer than is said of them."""
+    return {
+        name: count for name, count in counts.items() if count != LOOKING_AT_MORE.get(name, min(count, IMPORTS_MAX))
+    }
+
+
+def test_a_module_looks_at_few_others() -> None:
+    """One that looks at one more is seen, and so is one that could be held to less."""
+    paths = [path for folder in ("spec", "reference") for path in (ROOT / folder).rglob("*.py")]
+    counts = {path.relative_to(ROOT).as_posix(): len(looked_at(path.read_text(encoding="utf-8"))) for path in paths}
+    broker = "reference/longpoll_broker/broker.py"
+
+    assert looking_at_more(counts) == {}
+    assert looking_at_more(counts | {"planted": IMPORTS_MAX + 1}) == {"planted": IMPORTS_MAX + 1}
+    for other in (counts[broker] - 1, counts[broker] + 1):
+        assert looking_at_more(counts | {broker: other}) == {broker: other}
 
 
 def homeless(text: str, package: Path) -> set[str]:

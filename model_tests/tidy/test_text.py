@@ -82,14 +82,6 @@ def test_every_module_says_what_it_is() -> None:
     assert bare == []
 
 
-def test_modules_are_short() -> None:
-    """A module is one idea, of at most 500 lines."""
-    long = {str(path.relative_to(ROOT)): lines for path in python_files("spec", "reference", "model_tests")
-            if (lines := path.read_text("utf-8").count("\n")) > 500}  # fmt: skip
-
-    assert long == {}
-
-
 def test_tests_do_not_sleep() -> None:
     """A test waits for the event, not for the clock."""
     sleeping = re.compile(r"\btime\.sleep\(|\bfrom time import .*\bsleep\b")

@@ -59,10 +59,14 @@ def test_a_planted_thread_is_found(plant: str) -> None:
     assert started_in(plant)
 
 
+SERVERS = ("longpoll_broker", "longpoll_observe", "longpoll_recorder")
+"""What runs in the processes of `longpoll serve` and `longpoll observe`."""
+
+
 def test_every_thread_of_the_broker_is_seen_to_end_its_process() -> None:
     """The names that are spawned outside the client are those that are tried."""
     reference = ROOT / "reference"
-    paths = [path for name in ("longpoll_broker", "longpoll_observe") for path in (reference / name).rglob("*.py")]
+    paths = [path for name in SERVERS for path in (reference / name).rglob("*.py")]
     names = set()
     for path in (path for path in paths if "/testing/" not in path.as_posix()):
         names |= set(re.findall(r"""\.spawn\(\s*f?["']([a-z-]+)""", path.read_text("utf-8")))
