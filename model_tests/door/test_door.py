@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -93,12 +94,12 @@ def test_a_mistake_leaves_nothing_either(tmp_path: Path) -> None:
         before = left()
         port = int(broker.address.rpartition(":")[2])
         for wrong, said in (
-            ({"port": port}, "cannot listen on 127.0.0.1"),
-            ({"policy": "stirct"}, "unknown policy 'stirct'"),
-            ({"store": tmp_path / "store"}, "in use"),
+            (partial(longpoll.Broker, port=port), "cannot listen on 127.0.0.1"),
+            (partial(longpoll.Broker, policy="stirct"), "unknown policy 'stirct'"),
+            (partial(longpoll.Broker, tmp_path / "store"), "in use"),
         ):
             with pytest.raises(longpoll.UserError, match=said):
-                longpoll.Broker(store_config=SMALL_STORE, **wrong)
+                wrong(store_config=SMALL_STORE)
             assert left() == before
 
 
