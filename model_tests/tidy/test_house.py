@@ -82,5 +82,5 @@ def test_an_unknown_command_is_one_clear_line() -> None:
     )
 
     assert done.returncode == 2
-    assert "No such command" in done.stderr
+    assert "No such command 'chekc'; did you mean 'check'?" in done.stderr
     assert "Traceback" not in done.stderr

@@ -13,6 +13,8 @@ from typing import Any, Final
 import click
 
 from longpoll import guard
+from longpoll.guard import printable
+from longpoll_spec.errors import not_known
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "check": ("longpoll.commands.law", "Explore a policy's state space and judge its properties."),
@@ -70,6 +72,15 @@ class LazyGroup(click.Group):
             module = importlib.import_module(COMMANDS[cmd_name][0])
         command: click.Command = getattr(module, cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, which names no command that is near the one that was meant."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            said = not_known("command", args[0], COMMANDS).removeprefix("unknown command ")
+            raise click.UsageError(f"No such command {printable(said)}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - the same
         """Write the list without importing the commands."""

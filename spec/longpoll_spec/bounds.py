@@ -16,7 +16,7 @@ from typing import Final
 import attrs
 from attrs import frozen
 
-from longpoll_spec.errors import BoundsError
+from longpoll_spec.errors import BoundsError, not_known
 from longpoll_spec.policy import Policy
 
 REQUESTS_MAX: Final = 64
@@ -71,7 +71,7 @@ class Bounds:
         _within("queues", self.queues, 1, QUEUES_MAX)
         _within("tags", self.tags, 1, TAGS_MAX)
         for aspect in sorted(self.aspects - set(ASPECTS)):
-            raise BoundsError(f"unknown aspect {aspect!r}; known: {', '.join(ASPECTS) or 'none'}")
+            raise BoundsError(not_known("aspect", aspect, ASPECTS))
 
     @property
     def filters(self) -> bool:
@@ -161,7 +161,7 @@ def named(
         **TIMEOUTS,
     }
     if name not in table:
-        raise BoundsError(f"unknown bounds {name!r}; known: {', '.join(NAMES)}")
+        raise BoundsError(not_known("bounds", name, NAMES))
     base = table[name]
     numbers = {
         "requests": requests,

@@ -4,6 +4,35 @@ Leaves out control flow: nothing here is raised to be caught by the package itse
 stand in their `errors`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+LISTED_MAX: Final = 20
+"""Most names that a sentence lists where a command lists them all."""
+GUESSED_MAX: Final = 100
+"""Longest name, characters, for which a near one is looked for."""
+
+
+def not_known(what: str, name: str, known: Iterable[str], command: str = "") -> str:
+    """What to say of a name that nobody has: the nearest one there is, and all of them, each once.
+
+    Args:
+        what: What it should be the name of, such as `policy`.
+        name: The name as it was given.
+        known: The names there are.
+        command: The command that lists them, for lists that are too long for a sentence.
+    """
+    from difflib import get_close_matches  # noqa: PLC0415 - who makes no mistake need not wait for it
+
+    names = list(dict.fromkeys(known))
+    near = get_close_matches(name, names, n=1) if len(name) <= GUESSED_MAX else []
+    said = f"unknown {what} {name!r}; " + "".join(f"did you mean {each!r}? " for each in near)
+    if command and len(names) > LISTED_MAX:
+        return f"{said}`{command}` lists all {len(names)}"
+    return f"{said}known: {', '.join(names) or 'none'}" + (f" (see `{command}`)" if command else "")
+
 
 class LongpollError(Exception):
     """Whatever any package of the project raises on purpose."""

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.errors import UnknownPropertyError
+from longpoll_spec.errors import UnknownPropertyError, not_known
 from longpoll_spec.policy import Policy
 from longpoll_spec.state import State, Variable
 from longpoll_spec.terms import TRUE, Bool, Effect
@@ -246,6 +246,6 @@ def select(properties: Sequence[Property], names: Iterable[str]) -> tuple[Proper
     wanted = set(names)
     unknown = sorted(wanted - {item.name for item in properties})
     if unknown:
-        known = ", ".join(item.name for item in properties)
-        raise UnknownPropertyError(f"unknown property {unknown[0]!r}; known for this policy: {known}")
+        names = (item.name for item in properties)
+        raise UnknownPropertyError(not_known("property", unknown[0], names, "longpoll properties"))
     return tuple(item for item in properties if item.name in wanted or not wanted)

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, get_args, get_type_hints
 import attrs
 from attrs import field, frozen
 
-from longpoll_spec.errors import UnknownKnobError, UnknownPolicyError
+from longpoll_spec.errors import UnknownKnobError, UnknownPolicyError, not_known
 
 RecheckAfterHold = Literal["none", "before_lock", "in_lock", "after_insert"]
 Recheck = Literal["self", "walk"]
@@ -233,7 +233,7 @@ REDUNDANT: Final[dict[tuple[str, str], str]] = {
 def preset(name: str) -> Policy:
     """The preset of this name; raises `UnknownPolicyError` with the list of names."""
     if name not in PRESETS:
-        raise UnknownPolicyError(f"unknown policy {name!r}; known: {', '.join(PRESETS)} (see `longpoll policies`)")
+        raise UnknownPolicyError(not_known("policy", name, PRESETS, "longpoll policies"))
     return PRESETS[name]
 
 
@@ -285,8 +285,10 @@ def with_knob(policy: Policy, setting: str) -> Policy:
     """The policy with one knob set from text such as `expiry=scan`; raises `UnknownKnobError`."""
     name, equals, text = setting.partition("=")
     values = knob_values()
-    if not equals or name not in values:
+    if not equals:
         raise UnknownKnobError(f"unknown knob {setting!r}; write NAME=VALUE with one of: {', '.join(values)}")
+    if name not in values:
+        raise UnknownKnobError(not_known("knob", name, values))
     by_text = {str(value).lower(): value for value in values[name]}
     if text.lower() not in by_text:
         raise UnknownKnobError(f"knob {name} does not take {text!r}; it takes: {', '.join(by_text)}")

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from longpoll_spec.engines.exploration import Exploration, Report
-from longpoll_spec.errors import EngineLimitError, UnknownEngineError
+from longpoll_spec.errors import EngineLimitError, UnknownEngineError, not_known
 from longpoll_spec.law import properties_of
 from longpoll_spec.model import Model, Property
 
@@ -55,7 +55,7 @@ def explore(
     `SymmetryError`, and `EngineLimitError` for what the engine cannot do.
     """
     if engine not in ENGINES:
-        raise UnknownEngineError(f"unknown engine {engine!r}; known: {', '.join(ENGINES)}")
+        raise UnknownEngineError(not_known("engine", engine, ENGINES))
     judged = properties_of(model) if properties is None else properties
     given = {name: value for name, value in options.items() if value != _USUAL.get(name)}
     for name in given.keys() - set(_OPTIONS[engine]):

@@ -22,7 +22,7 @@ from longpoll_spec.engines.smt.any_number import WORLD, AnyProof, ModelOf, prove
 from longpoll_spec.engines.smt.inductive import Answer
 from longpoll_spec.engines.smt.proof import DEPTH_MAX, PLAIN, TIMEOUT_S, Report
 from longpoll_spec.engines.smt.situations import Situation, situations_of
-from longpoll_spec.errors import UnknownWorldError
+from longpoll_spec.errors import UnknownWorldError, not_known
 from longpoll_spec.law import law_of
 from longpoll_spec.model import select
 from longpoll_spec.policy import Policy
@@ -65,7 +65,7 @@ def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]
     """
     for name in names:
         if name not in WORLDS:
-            raise UnknownWorldError(f"unknown world {name!r}; known: {', '.join(WORLDS)}")
+            raise UnknownWorldError(not_known("world", name, WORLDS))
     if len(set(names)) > 1 and (changes or not any_number):
         raise UnknownWorldError("name one world: only `--requests any` without a world of your own takes several")
     if changes:
