@@ -13,13 +13,13 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from attrs import define, field, frozen
 
 if TYPE_CHECKING:
-    from longpoll_client import Admin, Producer, PullConsumer
+    from longpoll_client import Admin, ConsumerConfig, Producer, PullConsumer
     from longpoll_judge.contract.result import Result
     from longpoll_runtime.real import RealRuntime
 
@@ -77,18 +77,18 @@ class ClientsOfTest:
             self._admin = self.broker.ends.enter_context(Admin(self.broker.runtime, self.broker.name_server))
         return self._admin
 
-    def consumer(self, topic: str, group: str = "", **settings: Any) -> PullConsumer:
-        """A consumer that reads a topic from its beginning, with `poll`, and has begun to.
+    def consumer(self, topic: str, config: ConsumerConfig | None = None) -> PullConsumer:
+        """A consumer that has begun to read a topic, for `poll`.
 
         Args:
             topic: What it subscribes.
-            group: Its group; one of its own for none.
-            settings: Any other of `longpoll.ConsumerConfig`.
+            config: Its group and the rest; with None a group of its own, from the topic's first message on.
         """
         from longpoll_client import ConsumerConfig, PullConsumer, StartAt  # noqa: PLC0415 - not every test needs one
 
-        config = ConsumerConfig(group or f"group-{uuid.uuid4().hex}", **({"start_at": StartAt.FIRST} | settings))
-        consumer = self.broker.ends.enter_context(PullConsumer(self.broker.runtime, self.broker.name_server, config))
+        config = config or ConsumerConfig(f"group-{uuid.uuid4().hex}", start_at=StartAt.FIRST)
+        made = PullConsumer(self.broker.runtime, self.broker.name_server, config)
+        consumer = self.broker.ends.enter_context(made)
         consumer.subscribe(topic)
         consumer.start()
         return consumer
