@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from longpoll.cli import COMMANDS, main
@@ -64,6 +65,23 @@ def test_wheel_is_named_as_the_contents_check_expects() -> None:
     assert packages == tool["check-wheel-contents"]["toplevel"]
     for package in tool["hatch"]["build"]["targets"]["wheel"]["packages"]:
         assert (ROOT / package / "py.typed").is_file()
+
+
+def test_what_a_host_of_repositories_reads_is_true() -> None:
+    """The version to cite is the project's, and the workflow and the hooks run what this tree has."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        version = tomllib.load(file)["project"]["version"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    run = {step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step}
+    checked = (ROOT / "Makefile").read_text()
+
+    assert cited["version"] == version
+    assert run == {"make check", "make test", ".ci/run"}
+    assert (ROOT / ".ci" / "run").is_file()
+    for hook in hooks["repos"][0]["hooks"]:
+        assert hook["entry"].removeprefix(".venv/bin/").split()[0] in checked
 
 
 @pytest.mark.parametrize("name", COMMANDS)
