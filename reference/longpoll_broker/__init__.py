@@ -1,4 +1,4 @@
-"""The reference: a threaded broker with RocketMQ's bytes on disk and on the wire.
+"""The broker: threads over RocketMQ's bytes on disk and on the wire.
 
-Leaves out replication, transactions' check-back and POP; `docs/architecture.md` says where each would go.
+Leaves out replication and POP.
 """

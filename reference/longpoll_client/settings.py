@@ -26,7 +26,8 @@ class StartAt(enum.Enum):
     """Where a queue is begun the first time that this consumer gets it."""
 
     STORED = "stored"
-    """Where the group stopped; a group without an offset begins at the end, as in Java."""
+    """Where the group stopped. A group without an offset begins where the broker says: at 0 in a young queue, else at
+    the end, as in Java."""
     FIRST = "first"
     """The first message. Like LAST and TIMESTAMP it is for a member alone: each that gets a queue begins it so."""
     LAST = "last"
