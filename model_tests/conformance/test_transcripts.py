@@ -13,7 +13,7 @@ import lzma
 import re
 import sys
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -132,8 +132,27 @@ def start(policy: Policy, profile: str, directory: Path) -> Broker:
     )
 
 
-def replay(broker: Broker, policy: str, cases: list[dict[str, Any]], jobs: int) -> dict[str, list[str]]:
+def replay(policy: str, profile: str, directory: Path, cases: list[dict[str, Any]], jobs: int) -> dict[str, list[str]]:
     """The differences of each case that differs, by id."""
+    with start(POLICIES[policy], profile, directory / "all") as broker:
+        ask = asker_of(broker, policy)
+        with ThreadPoolExecutor(jobs) as pool:
+            found = {case["id"]: texts for case, texts in zip(cases, pool.map(ask, cases), strict=True) if texts}
+    known = not_equal(policy)
+    for case in cases:
+        tries = 0 if case["profile"] == "store" or case["id"] in known else FURTHER_TRIES
+        while case["id"] in found and tries:
+            # One at a time, and each of a new broker: the one before has what was sent to it already.
+            with start(POLICIES[policy], profile, directory / f"{case['id']}-{tries}") as broker:
+                found[case["id"]] = asker_of(broker, policy)(case)
+            tries -= 1
+            if not found[case["id"]]:
+                del found[case["id"]]
+    return found
+
+
+def asker_of(broker: Broker, policy: str) -> Callable[[dict[str, Any]], list[str]]:
+    """Replays a case to a broker; what differs."""
     runner = ENGINE.Runner("{}:{}".format(*broker.address), "{}:{}".format(*broker.name_server_address))
     runner.discover()
 
@@ -142,18 +161,7 @@ def replay(broker: Broker, policy: str, cases: list[dict[str, Any]], jobs: int) 
         # Texts are not compared, and strict's own answers may say more than Java's.
         return [text for text in hard if policy != STRICT.name or "remarkSet" not in text]
 
-    with ThreadPoolExecutor(jobs) as pool:
-        found = {case["id"]: texts for case, texts in zip(cases, pool.map(differences, cases), strict=True) if texts}
-    known = not_equal(policy)
-    for case in cases:
-        # One at a time, and not on the recorded store, where a second try would meet what the first one sent.
-        tries = 0 if case["profile"] == "store" or case["id"] in known else FURTHER_TRIES
-        while case["id"] in found and tries:
-            tries -= 1
-            found[case["id"]] = differences(case)
-            if not found[case["id"]]:
-                del found[case["id"]]
-    return found
+    return differences
 
 
 def assert_as_listed(known: Iterable[str], cases: list[dict[str, Any]], found: dict[str, list[str]]) -> None:
@@ -172,8 +180,7 @@ def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_
     if not cases:
         assert (policy, profile) == (ROCKETMQ_5.name, "store"), "only 5.5.0 was recorded without a store"
         return
-    with start(POLICIES[policy], profile, tmp_path) as broker:
-        found = replay(broker, policy, cases, 1 if profile == "store" else JOBS[True])
+    found = replay(policy, profile, tmp_path, cases, 1 if profile == "store" else JOBS[True])
 
     assert_as_listed(not_equal(policy), cases, found)
 
@@ -184,8 +191,7 @@ def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_
 def test_holds_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path) -> None:
     """The cases that wait, for a deadline, a scan or a delayed message, too."""
     cases = chosen(policy, profile, quick=False)
-    with start(POLICIES[policy], profile, tmp_path) as broker:
-        found = replay(broker, policy, cases, JOBS[False])
+    found = replay(policy, profile, tmp_path, cases, JOBS[False])
 
     assert_as_listed(not_equal(policy), cases, found)
 
@@ -213,8 +219,7 @@ def test_a_wrong_code_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """A broker that answers "moved" where nothing matched differs from the recording, case by case."""
     cases = [case for case in chosen("strict", "default", quick=True) if case["id"].startswith("pull-")]
     monkeypatch.setitem(pull_core._CODES, "NO_MATCHED_MESSAGE", 21)
-    with start(STRICT, "default", tmp_path) as broker:
-        found = replay(broker, "strict", cases, JOBS[True])
+    found = replay("strict", "default", tmp_path, cases, JOBS[True])
 
     assert found
     with pytest.raises(AssertionError, match="not the Java broker's"):
