@@ -85,11 +85,13 @@ def test_every_property_is_told_in_a_sentence(name: str) -> None:
 
 
 def test_selecting_an_unknown_property_is_refused() -> None:
-    """The error names the properties there are."""
+    """The error names the nearest property, and the command that lists them."""
     properties = properties_of(law_of(preset("strict"), named("tiny", preset("strict"))))
 
     assert [item.name for item in select(properties, ["answered_once"])] == ["answered_once"]
-    with pytest.raises(UnknownPropertyError, match="no_lost_wakeup"):
+    with pytest.raises(UnknownPropertyError, match="did you mean 'no_lost_wakeup'"):
+        select(properties, ["no_lost_wakup"])
+    with pytest.raises(UnknownPropertyError, match="`longpoll properties` lists all"):
         select(properties, ["always_fast"])
 
 
