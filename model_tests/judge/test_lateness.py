@@ -116,16 +116,16 @@ class Seen:
     doubt_ms: float
     """By how much less than its lateness an answer may be judged: the widths of both intervals, and the ways."""
     is_accused: bool
+    is_named: bool
+    """Accused, or said to be unknown: where the proxy's own thread waited for a processor, nobody is accused."""
 
 
 def judged(history: Path, truths: dict[Key, Truth], allowed_ms: int = ALLOWED_MS) -> list[Seen]:
     """Each request, with the truth and the judge's word."""
     result = judge([history], engine="local", late_ms=allowed_ms)
-    accused = {
-        finding.request
-        for finding in result.findings
-        if finding.property == ANSWERED_BY_DEADLINE and finding.verdict == "violated"
-    }
+    late = [finding for finding in result.findings if finding.property == ANSWERED_BY_DEADLINE]
+    named = {finding.request for finding in late}
+    accused = {finding.request for finding in late if finding.verdict == "violated"}
     uncertainty_ns = msgspec.json.decode((history / META_FILE).read_bytes(), type=Meta).sources[0].uncertainty_ns
     asked: dict[str, Event] = {}
     seen = []
@@ -136,7 +136,7 @@ def judged(history: Path, truths: dict[Key, Truth], allowed_ms: int = ALLOWED_MS
             request = asked[event.request]
             widths_ns = event.before_ns - event.after_ns + request.before_ns - request.after_ns + 4 * uncertainty_ns
             key = (request.queue, int(event.request.split("-")[1]))
-            seen.append(Seen(truths[key], widths_ns / MS, event.request in accused))
+            seen.append(Seen(truths[key], widths_ns / MS, event.request in accused, event.request in named))
     return seen
 
 
@@ -146,8 +146,8 @@ def falsely(seen: list[Seen]) -> list[Seen]:
 
 
 def missed(seen: list[Seen]) -> list[Seen]:
-    """Those too late by more than the doubt, and not accused."""
-    return [one for one in seen if not one.is_accused and one.truth.late_at_least_ms > ALLOWED_MS + one.doubt_ms]
+    """Those too late by more than the doubt, of which the judge says nothing."""
+    return [one for one in seen if not one.is_named and one.truth.late_at_least_ms > ALLOWED_MS + one.doubt_ms]
 
 
 @pytest.mark.parametrize("stalls", [False, True], ids=["undisturbed", "stalled"])
