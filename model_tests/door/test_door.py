@@ -129,6 +129,8 @@ def test_what_was_recorded_is_judged(tmp_path: Path) -> None:
 def test_the_law_is_asked() -> None:
     """By policies' names or policies; what is not known is the caller's mistake."""
     found = longpoll.check("strict", properties=["answered_once", "no_lost_wakeup"])
+    broken = longpoll.check("strict+recheck_after_hold=none", properties=["no_lost_wakeup"])
+    assert broken.verdicts[0].verdict == "violated"
 
     assert {verdict.verdict for verdict in found.verdicts} == {"holds"}
     assert longpoll.prove("strict", requests=1, properties=["answered_once"]).whole == "proved"

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_judge.columns.expression import java_hash, parse
+from longpoll_judge.columns.expression import parse
 from longpoll_judge.columns.queue_log import NEVER, Growth, QueueLog
 from longpoll_judge.evidence.source_survey import Run, sequence_faults
 from longpoll_judge.evidence.survey import merge, survey_slice
 from longpoll_judge.read.schema import fill
 from longpoll_judge.rules.latency import bucket_counts, percentiles
+from longpoll_protocol.tags import java_hash
 
 MOMENTS = st.integers(0, 50)
 GROWTHS = st.lists(st.tuples(st.integers(0, 12), MOMENTS, st.integers(0, 9)), max_size=8)

@@ -13,7 +13,7 @@ from longpoll_broker.broker import Broker as BrokerInThreads
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_runtime.closeable import Closeable
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import STRICT, Policy, preset
+from longpoll_spec.policy import STRICT, Policy, policy_of
 
 
 class Broker(Closeable):
@@ -21,7 +21,8 @@ class Broker(Closeable):
 
     Args:
         store: The store's directory, made if it is missing; with None a temporary one, which `close` removes.
-        policy: How it behaves, as a preset's name (`longpoll policies` lists them) or a policy of your own.
+        policy: How it behaves: a preset's name (`longpoll policies` lists them), which may go on with
+            `+KNOB=VALUE`, or a policy of your own.
         port: Where it listens on 127.0.0.1; 0 takes any free port.
         name_server_port: The same for its name server.
         record: A directory for a history of what it does, for `longpoll.judge`; one that has some is added to.
@@ -52,7 +53,7 @@ class Broker(Closeable):
             self.broker = BrokerInThreads.start(
                 self.runtime,
                 str(Path(directory).absolute()),
-                policy=preset(policy) if isinstance(policy, str) else policy,
+                policy=policy_of(policy),
                 config=config,
                 store_config=store_config,
                 listen=("127.0.0.1", port),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from longpoll.extras import missing
 from longpoll_spec.errors import UserError
-from longpoll_spec.policy import STRICT, Policy, preset
+from longpoll_spec.policy import STRICT, Policy, policy_of
 
 if TYPE_CHECKING:
     from longpoll_judge.contract.result import Result
@@ -37,10 +37,6 @@ def needing(command: str = "") -> Iterator[None]:
         raise ExtraMissingError(said) from error
 
 
-def _policy(policy: str | Policy) -> Policy:
-    return preset(policy) if isinstance(policy, str) else policy
-
-
 def check(
     policy: str | Policy = STRICT,
     *,
@@ -53,7 +49,7 @@ def check(
     """Explore every state that a policy reaches under bounds, and judge its properties in all of them.
 
     Args:
-        policy: A preset's name, or a policy of your own.
+        policy: A preset's name, which may go on with `+KNOB=VALUE`, or a policy of your own.
         bounds: A size's name: tiny, small, wide.
         properties: Names of those to be judged; all of the law's for none.
         aspects: What the world has besides, such as `commits` or `crash`.
@@ -68,7 +64,7 @@ def check(
     from longpoll_spec.law import law_of, properties_of  # noqa: PLC0415
     from longpoll_spec.model import select  # noqa: PLC0415
 
-    chosen = _policy(policy)
+    chosen = policy_of(policy)
     model = law_of(chosen, named(bounds, chosen, aspects=tuple(aspects)))
     with needing("check"):
         return explore(model, select(properties_of(model), properties), engine=engine, limit_states=max_states)
@@ -78,7 +74,7 @@ def prove(policy: str | Policy = STRICT, *, requests: int = 8, properties: Itera
     """Prove a policy's properties with z3: for any number of messages, and every timeout and scan period.
 
     Args:
-        policy: A preset's name, or a policy of your own.
+        policy: A preset's name, which may go on with `+KNOB=VALUE`, or a policy of your own.
         requests: For how many requests at once.
         properties: Names of those to be proved; all of the law's for none.
 
@@ -87,7 +83,7 @@ def prove(policy: str | Policy = STRICT, *, requests: int = 8, properties: Itera
     """
     with needing():
         from longpoll_spec.engines.smt import proof  # noqa: PLC0415 - z3 takes its time to import
-    return proof.prove(_policy(policy), requests=requests, names=properties)
+    return proof.prove(policy_of(policy), requests=requests, names=properties)
 
 
 def explain(token: str) -> str:

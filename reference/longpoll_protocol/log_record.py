@@ -41,6 +41,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.message import PROPERTIES_SIZE_MAX
 from longpoll_protocol.properties import DELAY, TAGS, decode_properties
 from longpoll_protocol.tags import tags_code
 from longpoll_spec.tables import with_table
@@ -49,8 +50,6 @@ MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
 MAGIC_BLANK: Final = 0xCBD43194
 BLANK_SIZE_MIN: Final = 8
-TOPIC_SIZE_MAX: Final = 127
-PROPERTIES_SIZE_MAX: Final = 32_767
 CRC_MASK: Final = 0x7FFFFFFF
 SECTOR_SIZE: Final = 512
 """What a disk writes as a whole, bytes; one that writes more at once writes several of these."""

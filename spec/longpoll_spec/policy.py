@@ -241,6 +241,11 @@ NAME_LENGTH_MAX: Final = 4096
 """A policy's name is no longer than this, so that one from outside costs nothing: each knob set twice fits."""
 
 
+def policy_of(policy: str | Policy) -> Policy:
+    """A policy that is given as itself or by name; raises what `policy_named` raises."""
+    return policy_named(policy) if isinstance(policy, str) else policy
+
+
 def policy_named(text: str) -> Policy:
     """The policy that bears this name: a preset, and `+KNOB=VALUE` for each knob that is set otherwise.
 

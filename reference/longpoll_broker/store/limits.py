@@ -18,10 +18,10 @@ from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
     BLANK_SIZE_MIN,
     FIXED_SIZE,
-    PROPERTIES_SIZE_MAX,
-    TOPIC_SIZE_MAX,
     with_zeros,
 )
+from longpoll_protocol.message import PROPERTIES_SIZE_MAX
+from longpoll_protocol.names import NAME_SIZE_MAX
 
 EXTENDED_SIZE_MIN: Final = UNIT_SIZE_MIN + END_SIZE
 QUEUE_ID_MAX: Final = 2**31 - 1
@@ -55,8 +55,8 @@ def check_place(topic: str, queue_id: int) -> None:
 def check_topic(topic: str) -> None:
     """Raise MessageRefusedError unless the name fits a record and is a safe path component."""
     size = len(topic.encode("utf-8", "surrogatepass"))
-    if not 0 < size <= TOPIC_SIZE_MAX:
-        raise MessageRefusedError(f"the topic's name has {size} bytes, from 1 to {TOPIC_SIZE_MAX} are allowed")
+    if not 0 < size <= NAME_SIZE_MAX:
+        raise MessageRefusedError(f"the topic's name has {size} bytes, from 1 to {NAME_SIZE_MAX} are allowed")
     if topic in {".", ".."} or "/" in topic or not topic.isprintable():
         raise MessageRefusedError(f"topic {topic!r} cannot be a directory's name")
 

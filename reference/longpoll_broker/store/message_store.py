@@ -35,7 +35,6 @@ from longpoll_broker.store.rows import append_row
 from longpoll_broker.store.selection import PropertiesMatch, TagsMatch, nothing, read_queue
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
-    PROPERTIES_SIZE_MAX,
     SCHEDULE_TOPIC,
     Lookup,
     Record,
@@ -44,6 +43,7 @@ from longpoll_protocol.log_record import (
     tags_code_of,
     with_zeros,
 )
+from longpoll_protocol.message import PROPERTIES_SIZE_MAX
 from longpoll_runtime import Runtime
 
 _DISPATCH_COUNT: Final = 4096

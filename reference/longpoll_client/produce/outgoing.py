@@ -7,7 +7,6 @@ Source: `Message.java`, `MessageBatch.java`, `Validators.checkMessage`, `Default
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -19,6 +18,7 @@ from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.headers import SendMessageRequestHeaderV2
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
 from longpoll_protocol.message import BATCH_COUNT_MAX, PROPERTIES_SIZE_MAX, BatchMessage, encode_batch
+from longpoll_protocol.names import NAME_SIZE_MAX, name_problem
 from longpoll_protocol.properties import (
     DELAY,
     KEYS,
@@ -34,9 +34,6 @@ from longpoll_spec.errors import ConfigError
 
 BODY_SIZE_MAX: Final = 4 * MIB
 """`maxMessageSize` of producers; a batch as a whole has no more either."""
-TOPIC_SIZE_MAX: Final = 127
-TOPIC_PATTERN: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{TOPIC_SIZE_MAX}}}")
-"""`TopicValidator.VALID_PATTERN_STR` and its longest name."""
 RESERVED_PROPERTIES: Final = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, DELAY, PREPARED})
 
 
@@ -140,9 +137,9 @@ def batch_parcel(
 
 def check_message(topic: str, body: bytes, properties: Mapping[str, str]) -> None:
     """Check what every broker checks, before anything is sent; raises ConfigError."""
-    if not TOPIC_PATTERN.fullmatch(topic):
+    if name_problem(topic):
         raise ConfigError(
-            f"topic {topic[:140]!r} is not allowed: 1 to {TOPIC_SIZE_MAX} letters, digits and _ - % | only"
+            f"topic {topic[:140]!r} is not allowed: 1 to {NAME_SIZE_MAX} letters, digits and _ - % | only"
         )
     if len(body) > BODY_SIZE_MAX:
         raise ConfigError(f"body of {len(body)} bytes is over the limit of {BODY_SIZE_MAX}")

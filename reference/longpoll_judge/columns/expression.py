@@ -17,18 +17,10 @@ from attrs import frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.lookup import is_one_of
+from longpoll_protocol.tags import java_hash
 
 EVERYTHING: Final = "*"
 TAG_TYPE: Final = "TAG"
-
-
-def java_hash(text: str) -> int:
-    """`String.hashCode`: over UTF-16 units, in 32 bits with sign."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
 
 
 @frozen

@@ -13,12 +13,13 @@ from attrs import define, field
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import Events
-from longpoll_judge.columns.expression import Expression, java_hash, parse
+from longpoll_judge.columns.expression import Expression, parse
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.outlook import Outlook
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Growth, Integers, QueueLog
 from longpoll_judge.evidence.lives import Life
 from longpoll_judge.evidence.survey import UNSEEN, Context, SourceFacts
+from longpoll_protocol.tags import java_hash
 
 PULL_CODES: Final = (11, 361)
 """PULL_MESSAGE and LITE_PULL_MESSAGE."""

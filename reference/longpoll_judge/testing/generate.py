@@ -18,7 +18,8 @@ from typing import Any, Final
 import msgspec
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.expression import Expression, java_hash, parse
+from longpoll_judge.columns.expression import Expression, parse
+from longpoll_protocol.tags import java_hash
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
 
 US: Final = 1_000

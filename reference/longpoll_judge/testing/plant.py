@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from longpoll_judge.columns.expression import java_hash, parse
+from longpoll_judge.columns.expression import parse
 from longpoll_judge.contract.result import (
     ANSWER_IS_RIGHT,
     ANSWERED_BY_DEADLINE,
@@ -38,6 +38,7 @@ from longpoll_judge.testing.recording import (
     moved,
     pick,
 )
+from longpoll_protocol.tags import java_hash
 from longpoll_spec.history import PART_GLOB, Event
 
 ALLOWANCE_MS: Final = 500
