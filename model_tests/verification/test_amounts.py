@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from longpoll.amounts import AMOUNT_MAX, Amount
+from longpoll.options.amounts import AMOUNT_MAX, Amount
 
 
 @pytest.mark.parametrize(("given", "above_zero"), [("0", False), ("0.5", True), ("1e9", True), ("1000000000", False)])

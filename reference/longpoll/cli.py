@@ -6,6 +6,7 @@ Leaves out every command's work: `commands/` has one module a family; and where 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -40,6 +41,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 """Each command's module and its one-line help, so that `longpoll --help` loads nothing."""
 
 
+COMPLETING: Final = "_LONGPOLL_COMPLETE"
+"""The variable by which a shell's script asks for completions, or for itself: click's, of the program's name."""
+
+
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is first used."""
 
@@ -47,7 +52,12 @@ class LazyGroup(click.Group):
         """Run a command to its end, which is SystemExit with a code of ours; click's own would be 1 for most faults."""
         words = sys.argv[1:] if args is None else list(args)
         run = super().main
-        code = guard.ended(lambda: run(words, *more, **(extra | {"standalone_mode": False})), words)
+
+        def command() -> Any:
+            _prepare_completion()
+            return run(words, *more, **(extra | {"standalone_mode": False}))
+
+        code = guard.ended(command, words)
         raise SystemExit(code if isinstance(code, int) else guard.OK)
 
     def make_context(self, *words: Any, **extra: Any) -> click.Context:
@@ -77,15 +87,31 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click's, which names no command that is near the one that was meant."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             said = not_known("command", args[0], COMMANDS).removeprefix("unknown command ")
             raise click.UsageError(f"No such command {printable(said)}", ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """As click's, without importing the commands whose names it offers."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only a shell that completes needs it
+
+        named = [CompletionItem(name, help=said) for name, (_, said) in COMMANDS.items() if name.startswith(incomplete)]
+        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - the same
         """Write the list without importing the commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_module, text) in COMMANDS.items()])
+
+
+def _prepare_completion() -> None:
+    """Where a shell asks for completions: look whether it can have them, and make ours known to click."""
+    asked = os.environ.get(COMPLETING)
+    if asked:
+        from longpoll.options.completion import check_request  # noqa: PLC0415 - only a shell that completes needs it
+
+        check_request(asked)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

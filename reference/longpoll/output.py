@@ -22,10 +22,11 @@ from typing import Any, Final, NoReturn, ParamSpec
 
 import click
 import msgspec
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleDimensions
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from longpoll.guard import printable
@@ -40,11 +41,32 @@ class NotWritableError(UserError):
 
 
 WIDTH_OF_A_FILE: Final = 140
-"""Columns of a table that goes to a file or a pipe, which has no width of its own."""
+"""Columns of what goes to a file or a pipe, which has no width of its own."""
+WIDTH_MIN: Final = 20
+"""Columns below which nothing can be read: COLUMNS asks for no fewer."""
+WIDTH_MAX: Final = 10_000
+WORD_MAX: Final = 18
+"""Letters of a word that a table keeps on one line; longer ones, such as paths and ids, may be folded."""
 
 
 class _Console(Console):
-    """Rich's, less its own idea of what a closed pipe is: exit code 1."""
+    """Rich's, less its own idea of what a closed pipe is (exit code 1), and of how wide a pipe is (80 columns)."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """How many columns there are: what COLUMNS says, else the terminal's, else those of a file."""
+        size = super().size
+        if self._width is not None:
+            return size
+        asked = os.environ.get("COLUMNS", "")
+        if asked.isascii() and asked.isdigit() and len(asked) < 10 and int(asked):
+            return ConsoleDimensions(min(max(int(asked), WIDTH_MIN), WIDTH_MAX), size.height)
+        return size if self.file.isatty() else ConsoleDimensions(WIDTH_OF_A_FILE, size.height)
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        """As rich's."""
+        self._width, self._height = new_size
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print texts as they are, and what `styled` made in colours."""
@@ -55,7 +77,7 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-out = _Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH_OF_A_FILE)
+out = _Console(highlight=False)
 err = _Console(stderr=True, highlight=False)
 
 
@@ -168,14 +190,65 @@ def emit_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a human table; cells are shown with `str`, on one line, but for a Text, which is somebody's who made it."""
-    grid = Table(title=Text(printable(title), style="table.title"), title_justify="left")
-    for column in columns:
-        grid.add_column(Text(printable(column)), overflow="fold")
-    for row in rows:
-        grid.add_row(*map(cell_of, row))
-    out.print(grid)
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    grouped: bool = False,
+) -> None:
+    """Print a human table; where there is too little room for its columns, each row as lines of its own.
+
+    Args:
+        title: Stands above it.
+        columns: The heads of its columns.
+        rows: Cells, shown with `str` and on one line, but for a Text, which is somebody's who made it.
+        right: The columns whose cells stand at the right.
+        grouped: Whether rows whose first cells are equal belong together: it is then said once, above a line.
+    """
+    cells = [[cell_of(value) for value in row] for row in rows]
+    heads = [Text(printable(column)) for column in columns]
+    out.print(Text(printable(title), style="table.title"))
+    if _room_needed([heads, *cells]) <= out.width:
+        out.print(_grid(heads, cells, right=right, grouped=grouped))
+        return
+    for place, row in enumerate(cells):
+        if place:
+            out.print()
+        out.print(_stacked(heads, row))
+
+
+def _room_needed(rows: Sequence[Sequence[Text]]) -> int:
+    """How many columns a table takes in which no word is folded, but for very long ones."""
+    words = [
+        max((cell_len(word) for cell in column for word in cell.plain.split()), default=0)
+        for column in zip(*rows, strict=True)
+    ]
+    return sum(min(each, WORD_MAX) + 3 for each in words) + 1
+
+
+def _grid(heads: Sequence[Text], rows: Sequence[Sequence[Text]], *, right: Sequence[str], grouped: bool) -> Table:
+    """The rows with a column for each head."""
+    grid = Table()
+    for head in heads:
+        grid.add_column(head, justify="right" if head.plain in right else "left", overflow="fold")
+    group = ""
+    for place, (first, *others) in enumerate(rows):
+        if grouped and place and first.plain != group:
+            grid.add_section()
+        grid.add_row(first if not (grouped and place and first.plain == group) else "", *others)
+        group = first.plain
+    return grid
+
+
+def _stacked(heads: Sequence[Text], row: Sequence[Text]) -> Table:
+    """One row with a line for each head of which there is anything to say."""
+    lines = Table.grid(Column(overflow="fold", max_width=out.width // 2), Column(overflow="fold"), padding=(0, 2, 0, 0))
+    for head, cell in zip(heads, row, strict=True):
+        if cell.plain:
+            lines.add_row(head, cell)
+    return lines
 
 
 def cell_of(value: object) -> Text:

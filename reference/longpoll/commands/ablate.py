@@ -14,6 +14,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from longpoll.options.completion import own_policies
 from longpoll.output import Exit, cell_of, emit_json, fail, json_option, out, progress_bar, styled, table, user_mistakes
 from longpoll_spec.policy import PRESETS, preset
 
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--policy", "names", multiple=True, metavar="NAME", help="Only strict or strict-clone.")
+@click.option(
+    "--policy",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Only strict or strict-clone.",
+    shell_complete=own_policies,
+)
 @json_option
 @user_mistakes
 def ablate(*, names: Sequence[str], as_json: bool) -> None:

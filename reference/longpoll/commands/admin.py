@@ -13,8 +13,8 @@ import click
 from rich.text import Text
 
 from longpoll.commands.client import read_start
+from longpoll.options.server import Server, server_options
 from longpoll.output import cell_of, emit_json, fail, json_option, out, table, user_mistakes
-from longpoll.server_options import Server, server_options
 from longpoll_client import Admin, StartAt
 from longpoll_client.admin import GroupInfo, OffsetInfo, TopicInfo
 from longpoll_client.errors import ClientError

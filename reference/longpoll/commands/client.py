@@ -22,10 +22,10 @@ import click
 from attrs import define
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from longpoll.amounts import Amount
 from longpoll.guard import printable
+from longpoll.options.amounts import Amount
+from longpoll.options.server import Server, server_options
 from longpoll.output import Exit, emit_json, err, fail, json_option, out, say, user_mistakes
-from longpoll.server_options import Server, server_options
 from longpoll_client import (
     ConsumerConfig,
     Producer,

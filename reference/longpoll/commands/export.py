@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 
 import click
 
-from longpoll.commands.law import knob_option, policy_option
+from longpoll.options.law import aspect_option, bounds_option, knob_option, policy_option
 from longpoll.output import emit_json, json_option, out, user_mistakes
-from longpoll_spec.bounds import NAMES, named
+from longpoll_spec.bounds import named
 from longpoll_spec.errors import OutputError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
@@ -33,16 +33,16 @@ FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--to", "target", type=click.Choice(list(FORMATS)), required=True, help="What to write.")
-@policy_option
-@click.option("--bounds", "bounds_name", default="tiny", show_default=True, help=f"One of {', '.join(NAMES)}.")
+@policy_option()
+@bounds_option("tiny")
 @click.option("--requests", type=int, help="Request slots, instead of those of the bounds.")
 @click.option("--messages", type=int, help="Messages that are ever appended.")
 @click.option("--hold-ticks", type=int, help="A pull's deadline in ticks.")
 @click.option("--scan-ticks", type=int, help="Ticks between two scans.")
 @click.option("--queues", type=int, help="Queues that share one dispatcher and one scanner.")
 @click.option("--tags", type=int, help="Tags that a message can have and a pull can want.")
-@click.option("--aspect", "aspects", multiple=True, metavar="NAME", help="Switch this aspect on; repeatable.")
-@knob_option
+@aspect_option("Switch this aspect on; repeatable.")
+@knob_option()
 @click.option("--force", is_flag=True, help="Write over files that are there and say something else.")
 @json_option
 @user_mistakes

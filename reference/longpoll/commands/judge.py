@@ -16,8 +16,8 @@ from typing import Final, get_args
 import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.amounts import Amount
 from longpoll.guard import NO_ROOM
+from longpoll.options.amounts import Amount
 from longpoll.output import (
     Exit,
     check_directory,
@@ -258,7 +258,7 @@ def show(result: Result) -> None:
     out.print(f"judged: {judged}; not applicable: {none}")
     table(
         "Latencies (upper bounds, ms)",
-        ("", "count", "p50", "p99", "max"),
+        ("latency", "count", "p50", "p99", "max"),
         ((name, values.count, *values.texts()) for name, values in result.latency.items()),
     )
     broken = [(name, rate) for name, rate in result.rates.items() if rate.violated]

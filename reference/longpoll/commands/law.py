@@ -18,11 +18,13 @@ import click
 import msgspec
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.amounts import Amount
 from longpoll.commands import law_shown
-from longpoll.commands.engine_options import engine_options, opened
+from longpoll.options.amounts import Amount
+from longpoll.options.completion import worlds
+from longpoll.options.engine import engine_options, opened
+from longpoll.options.law import aspect_option, bounds_option, knob_option, policy_option, property_option
 from longpoll.output import Exit, emit_json, fail, json_option, progress_bar, say, table, user_mistakes
-from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, REQUESTS_MAX, SIZES, named
+from longpoll_spec.bounds import EXPLORATIONS, REQUESTS_MAX, SIZES, named
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.exploration import Progress as Explored
@@ -52,25 +54,20 @@ class RequestsToProve(click.ParamType[int | None]):
         return int(click.IntRange(1, REQUESTS_MAX).convert(value, param, ctx))
 
 
-policy_option = click.option("--policy", "policy_name", default="strict", show_default=True, help="A preset's name.")
-knob_option = click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Set one knob; repeatable.")
-property_option = click.option("--property", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.")
-
-
 @click.command()
-@policy_option
-@click.option("--bounds", "bounds_name", default="small", show_default=True, help=f"One of {', '.join(NAMES)}.")
+@policy_option()
+@bounds_option("small")
 @click.option("--requests", type=int, help="Request slots, instead of those of the bounds.")
 @click.option("--messages", type=int, help="Messages that are ever appended.")
 @click.option("--hold-ticks", type=int, help="A pull's deadline in ticks.")
 @click.option("--scan-ticks", type=int, help="Ticks between two scans.")
 @click.option("--queues", type=int, help="Queues that share one dispatcher, scanner and executor.")
 @click.option("--tags", type=int, help="Tags of messages; the third has the first one's hash.")
-@click.option("--aspect", "aspects", multiple=True, metavar="NAME", help=f"One of {', '.join(ASPECTS)}; repeatable.")
+@aspect_option()
 @engine_options
 @click.option("--max-states", type=click.IntRange(min=1), help="Give up past so many states, with what is known then.")
-@knob_option
-@property_option
+@knob_option()
+@property_option()
 @json_option
 @user_mistakes
 def check(
@@ -143,7 +140,7 @@ def check(
 
 
 @click.command()
-@policy_option
+@policy_option()
 @click.option(
     "--requests",
     type=RequestsToProve(),
@@ -157,16 +154,11 @@ def check(
     multiple=True,
     metavar="NAME",
     help="Prove it in this world: plain, uncut or whole; repeatable.  [default: plain; for any: each of them]",
+    shell_complete=worlds,
 )
 @click.option("--queues", type=int, help="Queues that share all threads, in a world of your own.")
 @click.option("--tags", type=int, help="Tags that a pull can want, in a world of your own.")
-@click.option(
-    "--aspect",
-    "aspects",
-    multiple=True,
-    metavar="NAME",
-    help="What a world of your own has, instead of the aspects of the world it begins as; repeatable.",
-)
+@aspect_option("What a world of your own has, instead of the aspects of the world it begins as; repeatable.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -183,8 +175,8 @@ def check(
     show_default=True,
     help="Steps of the longest run that z3 unrolls; less than usual leaves out the exploring before it, too.",
 )
-@knob_option
-@property_option
+@knob_option()
+@property_option(proved=True)
 @json_option
 @user_mistakes
 def prove(
@@ -326,8 +318,8 @@ def policies(*, as_json: bool) -> None:
 
 
 @click.command()
-@policy_option
-@knob_option
+@policy_option()
+@knob_option()
 @json_option
 @user_mistakes
 def properties(*, policy_name: str, knobs: Sequence[str], as_json: bool) -> None:
@@ -339,9 +331,8 @@ def properties(*, policy_name: str, knobs: Sequence[str], as_json: bool) -> None
       longpoll properties --policy rocketmq-4.9 --json
     """
     policy = _policy(policy_name, knobs)
-    worlds = [named("tiny", policy), *EXPLORATIONS.values()]
     stated: dict[str, Property] = {}
-    for bounds in worlds:
+    for bounds in (named("tiny", policy), *EXPLORATIONS.values()):
         for item in properties_of(law_of(policy, bounds)):
             stated.setdefault(item.name, item)
     rows = [{"name": item.name, "kind": item.kind, "sentence": item.sentence} for item in stated.values()]

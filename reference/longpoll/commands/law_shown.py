@@ -93,7 +93,8 @@ def kind_of(verdict: Verdict) -> str:
 
 
 def show_survey(found: Survey) -> None:
-    """Print the result for a person."""
+    """Print the result for a person, what came of it first."""
+    show_verdict(verdict_of(found))
     for each in found.explorations:
         _show_counts(each)
     asked = found.asked
@@ -107,13 +108,33 @@ def show_survey(found: Survey) -> None:
     table("Always true", ("property", "verdict", "steps", "bounds", "hazard"), map(_cells(found.policy.name), stated))
     meant = [row.verdict for row in found.rows if kind_of(row.verdict) == "sometimes"]
     missing = [verdict.name for verdict in meant if verdict.verdict != "reached"]
-    out.print(f"meant to be reached: {len(meant) - len(missing)} of {len(meant)} are")
+    if meant:
+        out.print(f"meant to be reached: {len(meant) - len(missing)} of {len(meant)} are")
     if missing:
         out.print(styled("[yellow]not reached: {}[/]", ", ".join(missing)), soft_wrap=True)
     if asked.seen is not None:
         _show_coverage(asked)
     late = [(bound.name, bound.token) for bound in found.response if bound.token is not None]
     show_tokens([*late, *((row.verdict.name, row.verdict.token) for row in stated if row.verdict.token is not None)])
+
+
+def verdict_of(found: Survey) -> str:
+    """What the exit code says of all properties together, in words, with the names of those that decide it."""
+    by_verdict: dict[str, list[str]] = {}
+    for row in found.rows:
+        by_verdict.setdefault(row.verdict.verdict, []).append(row.verdict.name)
+    if "violated" in by_verdict:
+        return f"violated: {', '.join(by_verdict['violated'])}"
+    open_ones = [*by_verdict.get("unknown", ()), *by_verdict.get("unreached", ())]
+    if open_ones:
+        return f"unknown: {', '.join(open_ones)}"
+    held, reached = len(by_verdict.get("holds", ())), len(by_verdict.get("reached", ()))
+    return f"holds: {held} always, and {reached} that must come about do"
+
+
+def show_verdict(said: str) -> None:
+    """Print what came of a command, on a line of its own, which stands above all else that it says."""
+    out.print(styled("[bold]verdict: {}[/]", said), soft_wrap=True)
 
 
 def _show_counts(found: Exploration) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from longpoll.commands.law_shown import BY_CONSTRUCTION, coloured, show_tokens
+from longpoll.commands.law_shown import BY_CONSTRUCTION, coloured, show_tokens, show_verdict
 from longpoll.output import out, say, styled, table
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt.any_number import AnyProof
@@ -103,6 +103,7 @@ def _counterexample(found: Proof, shown: Counterexample) -> dict[str, Any]:
 def show_worlds(proofs: Sequence[WorldProof]) -> None:
     """Print for a person what was proved for any number of requests, one world after the other."""
     missing = unstated(proofs)
+    show_verdict(f"{worst(proofs)} ({', '.join(f'{each.name}: {each.whole}' for each in proofs)})")
     for each in proofs:
         _show_head(each.found.proof, "any number of", f"world {each.name}: ")
         _show_cutoff(each.found)
@@ -110,11 +111,11 @@ def show_worlds(proofs: Sequence[WorldProof]) -> None:
         if missing[each.name]:
             say(f"not stated in the world {each.name}: {', '.join(missing[each.name])}")
         _show_situations(each)
-    say(f"in all: {worst(proofs)} ({', '.join(f'{each.name}: {each.whole}' for each in proofs)})")
 
 
 def show_proof(found: Proof) -> None:
     """Print for a person what was proved for a given number of requests."""
+    show_verdict(found.whole)
     _show_head(found, str(found.model.bounds.requests), "")
     _show_rows(found, "Proof")
 

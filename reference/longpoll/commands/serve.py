@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from longpoll.addresses import address_of
 from longpoll.commands.broker_conf import read_broker_conf
 from longpoll.guard import printable
+from longpoll.options.law import knob_option, policy_option
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -39,8 +40,8 @@ from longpoll_spec.policy import preset, with_knob
 @click.option(
     "--store", "store_directory", type=click.Path(path_type=Path), help="Store directory; none: a temporary one."
 )
-@click.option("--policy", "policy_name", default="strict", show_default=True, help="See `longpoll policies`.")
-@click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Set one knob of the policy; repeatable.")
+@policy_option("See `longpoll policies`.")
+@knob_option("Set one knob of the policy; repeatable.")
 @click.option("--listen", default="127.0.0.1:10911", show_default=True, help="Address of the broker; port 0 picks one.")
 @click.option("--name-server", default="127.0.0.1:9876", show_default=True, help="Address of the name server.")
 @click.option("--record", type=click.Path(path_type=Path), help="Write a history into this directory.")

@@ -15,7 +15,7 @@ import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
 from longpoll.guard import printable
-from longpoll.output import Exit, emit_json, err, json_option, out, progress_bar, table, user_mistakes
+from longpoll.output import Exit, emit_json, err, json_option, out, progress_bar, styled, table, user_mistakes
 from longpoll_broker.store.inspect import (
     Blank,
     FoundQueue,
@@ -83,6 +83,7 @@ def verify_command(directory: str, as_json: bool) -> None:
     if as_json:
         emit_json({"messages": verdict.messages, "queues": queues, "problems": problems})
     else:
+        out.print(styled("[bold]verdict: {}[/]", "damaged" if verdict.is_damaged else "sound"))
         out.print(f"{verdict.messages} messages in {len(queues)} queues, {verdict.problem_count} problems")
         if problems:
             table("Problems", list(problems[0]), (list(problem.values()) for problem in problems))

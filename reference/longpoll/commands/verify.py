@@ -19,7 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 
 from longpoll import guard
 from longpoll.addresses import address_of
-from longpoll.amounts import Amount
+from longpoll.options.amounts import Amount
+from longpoll.options.law import knob_option, policy_option
 from longpoll.output import check_directory, emit_json, err, json_option, progress_bar, user_mistakes
 from longpoll.verification import broker, history, html, law, store
 from longpoll.verification.declared import ECHOES, Declared, Limits, declared, limits_of
@@ -71,8 +72,8 @@ class Job:
 @click.command()
 @click.option("--broker", "broker_address", metavar="HOST:PORT", help="Run the suite against this broker instead.")
 @click.option("--name-server", metavar="HOST:PORT", help="That broker's name server, for the real client.")
-@click.option("--policy", "policy_name", default="strict", show_default=True, help="What is expected of the broker.")
-@click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help="Set one knob of the policy; repeatable.")
+@policy_option("What is expected of the broker.")
+@knob_option("Set one knob of the policy; repeatable.")
 @click.option("--wake-ms", type=Amount(), help="How late a wake may be; none: measured by the broker's echoes.")
 @click.option(
     "--late-ms",

@@ -6,15 +6,15 @@ Leaves out the checks (the stage modules) and the HTML page (`.html`).
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from attrs import define, field, frozen
-from rich.table import Table
 from rich.text import Text
 
 from longpoll import guard
-from longpoll.output import Exit, cell_of, err, out, styled
+from longpoll.output import Exit, err, out, styled, table
 from longpoll_spec.errors import LongpollError
 
 Outcome: TypeAlias = Literal["ok", "violated", "unknown", "skipped"]
@@ -83,25 +83,19 @@ class Page:
             return Exit.VIOLATED
         return Exit.UNKNOWN if "unknown" in outcomes else Exit.OK
 
+    @property
+    def verdict(self) -> str:
+        """What the exit code says, in words, and how many rows say what."""
+        counts = Counter(row.outcome for row in self.rows)
+        said = {Exit.OK: "as it should be", Exit.VIOLATED: "violated"}.get(self.exit_code, "unknown")
+        told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in MARKS if counts[outcome])
+        return f"{said} ({told or 'nothing was checked'})"
+
     def print(self) -> None:
         """The page for people, on stdout."""
-        grid = Table(title="longpoll verify", title_justify="left", expand=False)
-        for column in ("part", "what", "", "what was seen", "s"):
-            grid.add_column(column, justify="right" if column == "s" else "left", overflow="fold")
-        part = ""
-        for row in self.rows:
-            if row.part != part and part:
-                grid.add_section()
-            cells = (
-                row.part if row.part != part else "",
-                row.what,
-                _mark(row.outcome),
-                row.detail,
-                f"{row.seconds:.1f}",
-            )
-            grid.add_row(*map(cell_of, cells))
-            part = row.part
-        out.print(grid)
+        out.print(styled("[bold]verdict: {}[/]", self.verdict))
+        rows = ((row.part, row.what, _mark(row.outcome), row.detail, f"{row.seconds:.1f}") for row in self.rows)
+        table("longpoll verify", ("part", "what", "outcome", "what was seen", "s"), rows, right=["s"], grouped=True)
         for row in self.rows:
             if row.token is not None:
                 out.print(f"{row.what}:\n  longpoll explain {row.token}", soft_wrap=True)

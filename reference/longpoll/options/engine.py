@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from longpoll.options import completion
 from longpoll_spec.engines import ENGINES
 from longpoll_spec.errors import EngineLimitError
 
@@ -19,7 +20,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 NAMES: Final = ("symmetry", "workers", "memory_mb", "master", "checkpoint", "runs", "steps", "seed")
 """What `engine_options` adds to a command, besides `engine`."""
 _OPTIONS: Final = (
-    click.option("--engine", default=ENGINES[0], show_default=True, help=f"One of {', '.join(ENGINES)}."),
+    click.option(
+        "--engine",
+        default=ENGINES[0],
+        show_default=True,
+        help=f"One of {', '.join(ENGINES)}.",
+        shell_complete=completion.engines,
+    ),
     click.option("--workers", type=int, default=1, show_default=True, help="packed: processes that share the search."),
     click.option(
         "--symmetry",

@@ -1,0 +1,62 @@
+"""The options by which a command is told of which law to speak: policy, knobs, bounds, aspects, properties.
+
+Leaves out what the names mean (`longpoll_spec.policy`, `longpoll_spec.bounds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import click
+
+from longpoll.options import completion
+from longpoll_spec.bounds import ASPECTS, NAMES
+
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def policy_option(said: str = "A preset's name.") -> Decorator:
+    """`--policy`, handed over as `policy_name`; `said` is its help."""
+    return click.option(
+        "--policy",
+        "policy_name",
+        default="strict",
+        show_default=True,
+        help=said,
+        shell_complete=completion.policies,
+    )
+
+
+def knob_option(said: str = "Set one knob; repeatable.") -> Decorator:
+    """`--knob`, handed over as `knobs`; `said` is its help."""
+    return click.option(
+        "--knob", "knobs", multiple=True, metavar="NAME=VALUE", help=said, shell_complete=completion.knobs
+    )
+
+
+def bounds_option(default: str) -> Decorator:
+    """`--bounds`, handed over as `bounds_name`."""
+    return click.option(
+        "--bounds",
+        "bounds_name",
+        default=default,
+        show_default=True,
+        help=f"One of {', '.join(NAMES)}.",
+        shell_complete=completion.bounds,
+    )
+
+
+def aspect_option(said: str = f"One of {', '.join(ASPECTS)}; repeatable.") -> Decorator:
+    """`--aspect`, handed over as `aspects`; `said` is its help."""
+    return click.option(
+        "--aspect", "aspects", multiple=True, metavar="NAME", help=said, shell_complete=completion.aspects
+    )
+
+
+def property_option(*, proved: bool = False) -> Decorator:
+    """`--property`, handed over as `names`; with `proved` only what can be proved is offered."""
+    offered = completion.provable if proved else completion.properties
+    return click.option(
+        "--property", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.", shell_complete=offered
+    )
