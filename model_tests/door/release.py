@@ -1,0 +1,104 @@
+"""Builds what a release is, wheel and sdist, and looks whether they are right: `make release`.
+
+The sdist must build the wheel that the tree builds, to the byte; the wheel holds the packages that are declared and
+nothing else (check-wheel-contents); and in an empty environment it installs and says its version. Leaves out
+publishing, which a person does (docs/releasing.md).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+DIST: Final = "dist"
+TIMEOUT_S: Final = 900
+
+
+class ReleaseError(Exception):
+    """What was built is not to be released; the text says why."""
+
+
+def ran(*words: str | Path, cwd: Path) -> str:
+    """What a command prints; raises ReleaseError with all that it said where it fails."""
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    if done.returncode:
+        raise ReleaseError(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def built(kind: str, source: Path, target: Path) -> Path:
+    """The one file that `python -m build --wheel` or `--sdist` makes of a source tree."""
+    # Only as the packages of the lock: nothing is fetched for a build.
+    ran(sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", target, source, cwd=source)
+    (made,) = target.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return made
+
+
+def unpacked(sdist: Path, target: Path) -> Path:
+    """The source tree in an sdist."""
+    with tarfile.open(sdist) as file:
+        file.extractall(target, filter="data")
+    (tree,) = target.iterdir()
+    return tree
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """The files in which two wheels differ, by name; each that only one of them has is one."""
+    with zipfile.ZipFile(one) as left, zipfile.ZipFile(other) as right:
+        names = {*left.namelist(), *right.namelist()}
+        both = {*left.namelist()} & {*right.namelist()}
+        return sorted(name for name in names if name not in both or left.read(name) != right.read(name))
+
+
+def check_same(wheel: Path, sdist: Path, scratch: Path) -> None:
+    """Look whether the sdist builds this wheel; raises ReleaseError."""
+    again = built("wheel", unpacked(sdist, scratch / "source"), scratch / "wheel")
+    found = differences(wheel, again)
+    if found or wheel.name != again.name:
+        raise ReleaseError(f"{sdist.name} builds another wheel than the tree does: {', '.join(found) or again.name}")
+
+
+def check_installs(wheel: Path, scratch: Path) -> str:
+    """What `longpoll --version` says where nothing but the wheel is installed; raises ReleaseError."""
+    environment = scratch / "environment"
+    venv.create(environment, with_pip=True)
+    words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)]
+    ran(environment / "bin" / "python", *words, cwd=scratch)
+    said = ran(environment / "bin" / "longpoll", "--version", cwd=scratch).strip()
+    version = wheel.name.split("-")[1]
+    if said != f"longpoll, version {version}":
+        raise ReleaseError(f"the wheel of {version} says {said!r}")
+    return said
+
+
+def release(root: Path, scratch: Path) -> Sequence[Path]:
+    """Wheel and sdist of a tree, which are what they should be; raises ReleaseError."""
+    shutil.rmtree(root / DIST, ignore_errors=True)
+    wheel, sdist = built("wheel", root, root / DIST), built("sdist", root, root / DIST)
+    ran(Path(sys.executable).with_name("check-wheel-contents"), wheel, cwd=root)
+    check_same(wheel, sdist, scratch)
+    return wheel, sdist
+
+
+def main() -> None:
+    """Build, check, and name the files."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="longpoll-release-") as scratch:
+            made = release(ROOT, Path(scratch))
+            said = check_installs(made[0], Path(scratch))
+    except ReleaseError as error:
+        sys.exit(f"release: {error}")
+    print(f"{said}; built and checked: {', '.join(str(path.relative_to(ROOT)) for path in made)}")  # noqa: T201 - the answer
+
+
+if __name__ == "__main__":
+    main()

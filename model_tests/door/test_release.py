@@ -1,0 +1,127 @@
+"""What is released: wheel and sdist say the same, and the image of the broker is made of what this tree has."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import zipfile
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Final
+
+import pytest
+from model_tests.door.release import ReleaseError, built, check_same, differences
+
+ROOT: Final = Path(__file__).parents[2]
+DOCKERFILE: Final = ROOT / "Dockerfile"
+
+
+def zipped(path: Path, files: dict[str, str]) -> Path:
+    """A file of zip with these in it."""
+    with zipfile.ZipFile(path, "w") as file:
+        for name, text in files.items():
+            file.writestr(name, text)
+    return path
+
+
+def test_wheels_that_differ_are_seen(tmp_path: Path) -> None:
+    """By a file's text, one too many and one too few; the order of files is nothing."""
+    one = zipped(tmp_path / "one.whl", {"a": "1", "b": "2", "c": "3"})
+
+    assert differences(one, zipped(tmp_path / "same.whl", {"c": "3", "a": "1", "b": "2"})) == []
+    assert differences(one, zipped(tmp_path / "other.whl", {"a": "1", "b": "3", "d": "3"})) == ["b", "c", "d"]
+
+
+@pytest.mark.long
+def test_the_sdist_builds_the_wheel_of_the_tree(tmp_path: Path) -> None:
+    """And one that lacks a module does not."""
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "build", "dist", "model_tests", "__pycache__"))
+    sdist = built("sdist", tree, tmp_path / "sdist")
+    check_same(built("wheel", tree, tmp_path / "whole"), sdist, tmp_path / "scratch")
+
+    (tree / "reference" / "longpoll" / "planted.py").write_text('"""Only in the tree."""\n')
+    with pytest.raises(ReleaseError, match=r"builds another wheel than the tree does: .*longpoll/planted\.py"):
+        check_same(built("wheel", tree, tmp_path / "more"), sdist, tmp_path / "again")
+
+
+def copied(dockerfile: str) -> list[str]:
+    """What an image's build takes from the tree."""
+    lines = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE)
+    return [name for line in lines for name in line.split()]
+
+
+def let_through(name: str, ignore: str) -> bool:
+    """Whether a path at the root gets into the build, by the rules of `.dockerignore`: the last that fits decides."""
+    taken = True
+    for rule in filter(None, map(str.strip, ignore.splitlines())):
+        if not rule.startswith("#") and fnmatch(name, rule.removeprefix("!")):
+            taken = rule.startswith("!")
+    return taken
+
+
+def wrong(dockerfile: str, ignore: str) -> list[str]:
+    """What keeps the image from being made, or being safe."""
+    found = [
+        name
+        for name in copied(dockerfile)
+        if not (ROOT / name).exists() or not let_through(name.partition("/")[0], ignore)
+    ]
+    users = re.findall(r"^USER (\S+)$", dockerfile, re.MULTILINE)
+    bases = re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
+    rules = {
+        "no user of its own": bool(users) and users[-1] not in {"root", "0"},
+        "no health check": "\nHEALTHCHECK " in dockerfile,
+        "ports": "\nEXPOSE 10911 9876\n" in dockerfile,
+        "secrets and leftovers": not let_through(".git", ignore) and not let_through(".venv", ignore),
+        "another Python than is promised": set(bases) == {"python:3.11-slim"},
+    }  # fmt: skip
+    return found + [name for name, kept in rules.items() if not kept]
+
+
+def test_the_image_is_made_of_what_is_there() -> None:
+    """Whatever it copies is in the tree and gets into the build; nobody is root in it."""
+    dockerfile, ignore = DOCKERFILE.read_text(), (ROOT / ".dockerignore").read_text()
+
+    assert len(copied(dockerfile)) >= 5
+    assert wrong(dockerfile, ignore) == []
+
+
+def test_a_planted_fault_of_the_image_is_seen() -> None:
+    """A file that is not there, one that does not get in, root, and no health check."""
+    dockerfile, ignore = DOCKERFILE.read_text(), (ROOT / ".dockerignore").read_text()
+
+    assert wrong(dockerfile.replace("COPY spec ", "COPY spec setup.py "), ignore) == ["setup.py"]
+    assert wrong(dockerfile, ignore.replace("!spec\n", "")) == ["spec"]
+    assert wrong(dockerfile, "") == ["secrets and leftovers"]
+    assert wrong(re.sub(r"(?m)^USER .*\n", "", dockerfile), ignore) == ["no user of its own"]
+    assert wrong(dockerfile + "USER root\n", ignore) == ["no user of its own"]
+    assert wrong(dockerfile.replace("HEALTHCHECK", "LABEL"), ignore) == ["no health check"]
+
+
+def docker(*words: str) -> subprocess.CompletedProcess[str]:
+    """Call docker; what it said."""
+    return subprocess.run(["docker", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200)
+
+
+@pytest.mark.long
+def test_the_image_serves_and_says_that_it_is_well() -> None:
+    """Built and run, where Docker is there: its own health check answers, by a user who is not root."""
+    if shutil.which("docker") is None or docker("info").returncode:
+        pytest.skip("no Docker answers here: the image is built by the workflow")
+    name = "longpoll-test"
+    assert docker("build", "--quiet", "--tag", name, ".").returncode == 0
+    started = docker("run", "--detach", "--rm", name)
+    assert started.returncode == 0, started.stderr
+    container = started.stdout.strip()
+    try:
+        ready = subprocess.run(
+            ["bash", "-c", f"docker logs --follow {container} | grep --max-count 1 '^ready '"],
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert "broker=0.0.0.0:10911" in ready.stdout
+        assert docker("exec", container, "longpoll", "topics", "--json").returncode == 0
+        assert docker("exec", container, "id", "-u").stdout.strip() == "10911"
+    finally:
+        docker("stop", container)
