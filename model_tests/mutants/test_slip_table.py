@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from longpoll_spec.engines.manifest import text_of
 from longpoll_spec.engines.smt.worlds import WORLDS
 from longpoll_spec.policy import preset
 from longpoll_spec.testing import slip_table
@@ -22,6 +23,7 @@ from longpoll_spec.testing.slip_table import (
     name_of,
     pinned,
     pinned_slips,
+    pinned_text,
     rows_of,
     slips_in,
 )
@@ -40,6 +42,12 @@ def _only(names: Sequence[str], policy: str = "strict") -> list[Slip]:
 
 def _in_plain(rows: Sequence[Row]) -> list[Row]:
     return [msgspec.structs.replace(row, worlds={"plain": row.worlds["plain"]}) for row in rows]
+
+
+def test_the_table_is_what_is_written_of_it() -> None:
+    """A row a line, so that a change of one is a difference of one line."""
+    assert pinned_text() == text_of(pinned())
+    assert len(pinned_text().splitlines()) == len(pinned()) + 2
 
 
 def test_named_slips_are_told_as_pinned() -> None:

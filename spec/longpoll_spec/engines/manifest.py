@@ -1,11 +1,12 @@
 """The pinned numbers: what every engine must find for each preset and bounds.
 
-`manifest.json` is one list of entries. A change of the law changes numbers on purpose: then
-`python -m longpoll_spec.engines.manifest` writes them anew, and the difference is read by a person.
+`manifest.json` is one list of entries, each on a line of its own. A change of the law changes numbers on purpose: then
+`python -m longpoll_spec.engines.manifest` writes them anew, and a person reads the difference, entry by entry.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -79,14 +80,25 @@ def entry_of(result: Exploration) -> Entry:
     )
 
 
+def pinned_text() -> str:
+    """The manifest as it is written."""
+    return files("longpoll_spec.engines").joinpath(_FILE).read_text(encoding="utf-8")
+
+
 def pinned() -> list[Entry]:
     """Every pinned entry."""
-    return msgspec.json.decode(files("longpoll_spec.engines").joinpath(_FILE).read_bytes(), type=list[Entry])
+    return msgspec.json.decode(pinned_text(), type=list[Entry])
 
 
 def pinned_entry(policy: str, bounds: str) -> Entry:
     """The entry of a preset under bounds."""
     return next(entry for entry in pinned() if (entry.policy, entry.bounds) == (policy, bounds))
+
+
+def text_of(entries: Iterable[msgspec.Struct]) -> str:
+    """What a pinned file says of these entries: one list in JSON, each entry on a line of its own."""
+    lines = (msgspec.json.format(msgspec.json.encode(entry), indent=0).decode() for entry in entries)
+    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def _measure(policy: str, bounds: str) -> Entry:
@@ -97,8 +109,7 @@ def _measure(policy: str, bounds: str) -> Entry:
 def main() -> None:
     """Write the manifest anew from the packed engine."""
     entries = [_measure(policy, bounds) for bounds in PINNED_BOUNDS for policy in PRESETS]
-    text = msgspec.json.format(msgspec.json.encode(entries), indent=1)
-    Path(str(files("longpoll_spec.engines").joinpath(_FILE))).write_bytes(text + b"\n")
+    Path(str(files("longpoll_spec.engines").joinpath(_FILE))).write_text(text_of(entries), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from attrs import frozen
 from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration, Verdict
+from longpoll_spec.engines.manifest import text_of
 from longpoll_spec.engines.smt.worlds import WORLDS
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import Policy, preset
@@ -204,9 +205,14 @@ def _is_within(row: Row, world: Bounds) -> bool:
     return bounds.aspects <= world.aspects and bounds.queues <= world.queues and bounds.tags <= max(world.tags, 1)
 
 
+def pinned_text() -> str:
+    """The pinned table as it is written: a row a line."""
+    return files("longpoll_spec.testing").joinpath(PINNED).read_text(encoding="utf-8")
+
+
 def pinned() -> list[Row]:
     """The table as it is known."""
-    return msgspec.json.decode(files("longpoll_spec.testing").joinpath(PINNED).read_bytes(), type=list[Row])
+    return msgspec.json.decode(pinned_text(), type=list[Row])
 
 
 def changes(rows: Iterable[Row], known: Iterable[Row]) -> list[str]:
@@ -229,8 +235,8 @@ def _write(rows: Iterable[Row]) -> None:
     """Pin these rows, beside those that are pinned of other slips, in the order of the slips."""
     known = {(row.policy, row.slip): row for row in (*pinned(), *rows)}
     ordered = ((name, name_of(slip)) for name in POLICIES for slip in slips_in(preset(name)))
-    text = msgspec.json.format(msgspec.json.encode([known[key] for key in ordered if key in known]), indent=1)
-    Path(str(files("longpoll_spec.testing").joinpath(PINNED))).write_bytes(text + b"\n")
+    text = text_of(known[key] for key in ordered if key in known)
+    Path(str(files("longpoll_spec.testing").joinpath(PINNED))).write_text(text, encoding="utf-8")
 
 
 def pinned_slips(policy: Policy) -> list[Slip]:
