@@ -21,7 +21,7 @@ from attrs import define, field
 
 from longpoll_broker import broker, name_server
 from longpoll_broker.service.access import access_admin
-from longpoll_broker.testing.protocol_pages import served_by, shapes
+from longpoll_broker.testing.protocol_page import served_by, shapes
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_protocol.bodies import Body
 from longpoll_protocol.codes import RequestCode

@@ -130,15 +130,43 @@ def test_a_silent_test_is_seen() -> None:
     assert silent_tests(helper + "def test_a():\n    look(1)\n") == []
 
 
-def test_markdown_links_lead_somewhere() -> None:
-    """Every relative link of the docs names a file that is there."""
-    link = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
-    lost = [
-        f"{path.relative_to(ROOT)} -> {target}"
-        for path in tracked()
-        if path.suffix == ".md"
-        for target in link.findall(path.read_text("utf-8"))
-        if not (path.parent / target).exists()
-    ]
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
-    assert lost == []
+
+def anchors(text: str) -> set[str]:
+    """What links into a page may name: its headings, as hosts of repositories write them."""
+    headings = re.findall(r"^#+ +(.*?) *$", FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def lost_links(page: Path, text: str) -> list[str]:
+    """The relative links of a page that name no file, or no heading of it."""
+    lost = []
+    for target, anchor in LINK.findall(text):
+        file = page.parent / target if target else page
+        if not file.exists():
+            lost.append(target)
+        elif anchor and file.suffix == ".md" and anchor not in anchors(text if file == page else file.read_text()):
+            lost.append(f"{target}#{anchor}")
+    return lost
+
+
+def test_markdown_links_lead_somewhere() -> None:
+    """Every relative link of the docs names a file that is there, and a heading that is in it."""
+    pages = [path for path in tracked() if path.suffix == ".md"]
+
+    assert {path.name: lost for path in pages if (lost := lost_links(path, path.read_text("utf-8")))} == {}
+
+
+def test_a_planted_link_that_leads_nowhere_is_seen() -> None:
+    """To a file, to a heading of another page, and to one of its own."""
+    page = ROOT / "README.md"
+    good = "[a](docs/safety.md) [b](docs/safety.md#access-control) [c](#here)\n## Here\n"
+
+    assert lost_links(page, good) == []
+    assert lost_links(page, "[a](docs/none.md) [b](docs/safety.md#none) [c](#here)\n```\n## Here\n```\n") == [
+        "docs/none.md",
+        "docs/safety.md#none",
+        "#here",
+    ]

@@ -1,6 +1,6 @@
-"""Writes `docs/protocol/`: a page for each request code, made from the classes that read and write it.
+"""Prints `docs/protocol.md`: a section for each request code, made from the classes that read and write it.
 
-    python -m longpoll_broker.testing.protocol_pages docs/protocol
+    python -m longpoll_broker.testing.protocol_page >docs/protocol.md
 
 A header's or body's docstring begins with the codes that it is of ("14 QUERY_CONSUMER_OFFSET: ...", "The reply to 14,
 29, 30 and 31."), and the texts below its fields tell what they are. Leaves out frames (`docs/wire.md`).
@@ -13,7 +13,6 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Final
 
@@ -29,7 +28,9 @@ from longpoll_protocol.bodies import Body
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.headers import Header
 
-MADE: Final = "<!-- Made by `python -m longpoll_broker.testing.protocol_pages docs/protocol`: change the classes. -->\n"
+MADE: Final = (
+    "<!-- Made by `python -m longpoll_broker.testing.protocol_page >docs/protocol.md`: change the classes. -->\n"
+)
 _OWN_CODE: Final = re.compile(r"(\d+) [A-Z][A-Z0-9_]+")
 _REPLY: Final = re.compile(r"The reply to ([\d, and]+)")
 
@@ -45,8 +46,8 @@ class Shape:
 
 
 @define
-class Page:
-    """What one code's page shows."""
+class Section:
+    """What the page shows of one code."""
 
     code: RequestCode
     server: list[str] = field(factory=list)
@@ -79,8 +80,8 @@ def sent_by(module: ModuleType) -> frozenset[str]:
     return frozenset(re.findall(r"code=RequestCode\.([A-Z0-9_]+)", inspect.getsource(module)))
 
 
-def pages() -> list[Page]:
-    """A page for each code that is served or sent, or has a header or body."""
+def sections() -> list[Section]:
+    """A section for each code that is served or sent, or has a header or body."""
     tables = {
         "served by the broker": served_by(broker) | served_by(access_admin),
         "served by the name server": served_by(name_server),
@@ -89,11 +90,11 @@ def pages() -> list[Page]:
     found = []
     every = list(shapes())
     for code in RequestCode:
-        page = Page(code, [name for name, codes in tables.items() if code.name in codes])
-        page.request = [shape for shape in every if code in shape.requests]
-        page.reply = [shape for shape in every if code in shape.replies]
-        if page.server or page.request or page.reply:
-            found.append(page)
+        section = Section(code, [name for name, codes in tables.items() if code.name in codes])
+        section.request = [shape for shape in every if code in shape.requests]
+        section.reply = [shape for shape in every if code in shape.replies]
+        if section.server or section.request or section.reply:
+            found.append(section)
     return found
 
 
@@ -167,50 +168,44 @@ def shape_text(shape: Shape) -> str:
     return "\n".join(lines) + "\n"
 
 
-def file_name(code: RequestCode) -> str:
-    """The page's file."""
-    return f"{code.value:03d}-{code.name.lower().replace('_', '-')}.md"
+def heading(code: RequestCode) -> str:
+    """The section's heading."""
+    return f"{code.value} {code.name}"
 
 
-def page_text(page: Page) -> str:
-    """One page."""
-    lines = [MADE, f"# {page.code.value} {page.code.name}\n"]
-    lines.append(f"{(' and '.join(page.server) or 'neither served nor sent here').capitalize()}.\n")
-    for title, parts in (("Request", page.request), ("Reply", page.reply)):
-        lines.append(f"## {title}\n")
+def anchor(code: RequestCode) -> str:
+    """What a link to the section names, as hosts of repositories make it of a heading."""
+    return heading(code).lower().replace(" ", "-")
+
+
+def section_text(section: Section) -> str:
+    """The section of one code."""
+    lines = [f"## {heading(section.code)}\n"]
+    lines.append(f"{(' and '.join(section.server) or 'neither served nor sent here').capitalize()}.\n")
+    for title, parts in (("Request", section.request), ("Reply", section.reply)):
+        lines.append(f"### {title}\n")
         lines += [shape_text(part) for part in parts] or ["No fields and no body of its own.\n"]
     return "\n".join(lines)
 
 
-def index_text(found: list[Page]) -> str:
-    """The page that lists the others, and the response codes."""
+def contents(found: list[Section]) -> str:
+    """The tables at the top: request codes, each with a link to its section, and response codes."""
     lines = [MADE, "# The protocol, code by code\n"]
-    lines.append("Frames and commands are told in [wire.md](../wire.md); this is what is in them.\n")
+    lines.append("Frames and commands are told in [wire.md](wire.md); this is what is in them.\n")
     lines += ["| code | name | |", "| --- | --- | --- |"]
-    for page in found:
-        server = ", ".join(page.server) or "-"
-        lines.append(f"| {page.code.value} | [{page.code.name}]({file_name(page.code)}) | {server} |")
+    for section in found:
+        server = ", ".join(section.server) or "-"
+        lines.append(f"| {section.code.value} | [{section.code.name}](#{anchor(section.code)}) | {server} |")
     lines += ["", "## Response codes\n", "| code | name |", "| --- | --- |"]
     lines += [f"| {code.value} | `{code.name}` |" for code in ResponseCode]
     return "\n".join(lines) + "\n"
 
 
-def files() -> dict[str, str]:
-    """Every file of `docs/protocol` and its text."""
-    found = pages()
-    return {"README.md": index_text(found)} | {file_name(page.code): page_text(page) for page in found}
-
-
-def write(directory: Path) -> None:
-    """Write every file and remove those of codes that are no more."""
-    directory.mkdir(parents=True, exist_ok=True)
-    texts = files()
-    for old in directory.glob("*.md"):
-        if old.name not in texts:
-            old.unlink()
-    for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
+def page() -> str:
+    """The whole page."""
+    found = sections()
+    return "\n".join([contents(found), *map(section_text, found)])
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    sys.stdout.write(page())
