@@ -41,4 +41,4 @@ if ! install --requirement requirements/fuzz.lock 2>/dev/null; then
 fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 touch "$venv/.fresh"
-say "ready"
+say "ready; source $venv/bin/activate puts longpoll and its python on the PATH"

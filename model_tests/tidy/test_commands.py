@@ -1,0 +1,162 @@
+"""What the docs tell a reader to type is there: each command with its options, each make target, each module.
+
+Nothing is run: what the commands then say is told by the tests of the pages (`test_law_docs`, `test_lessons`,
+`test_engines_docs`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+from attrs import frozen
+from click.testing import CliRunner
+
+from longpoll.cli import COMMANDS, main
+from longpoll_spec.bounds import NAMES
+from longpoll_spec.engines import ENGINES
+from longpoll_spec.errors import UserError
+from longpoll_spec.policy import preset, with_knob
+
+ROOT: Final = Path(__file__).parents[2]
+PAGES: Final = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob(".github/*.md")]
+)
+TARGETS: Final = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+FENCED: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL: Final = {"", "console", "sh", "bash"}
+SPAN: Final = re.compile(r"(?<!`)`((?:longpoll|make|python -m) [^`\n]+)`(?!`)")
+TYPED: Final = re.compile(
+    r"^(?:\$ )?(?:[A-Z_]+=\S+ )*((?:\.venv/bin/)?(?:longpoll|make|python)(?: .*)?)$", re.MULTILINE
+)
+ACTIVATED: Final = "source .venv/bin/activate"
+
+
+@frozen
+class Typed:
+    """A command in a page."""
+
+    line: str
+    whole: bool
+    """In a block, and not a name in a sentence, of which required options may be left out."""
+
+
+def commands(text: str) -> Iterator[Typed]:
+    """What a page has of commands of ours, in blocks and in sentences."""
+    for kind, block in FENCED.findall(text):
+        if kind in SHELL:
+            yield from (Typed(line, whole=True) for line in TYPED.findall(block))
+    yield from (Typed(line, whole=False) for line in SPAN.findall(FENCED.sub("", text)))
+
+
+def wrong(typed: Typed) -> str | None:
+    """Why a command cannot be typed as it stands; None where it can."""
+    words = shlex.split(typed.line, comments=True)
+    ends = [place for place, word in enumerate(words) if word in {"|", "&", ">", "..."} or word.startswith(">")]
+    program, *words = words[: min(ends, default=len(words))]
+    if program.endswith("make"):
+        targets = [word for word in words if "=" not in word]
+        return next((f"no target {each}" for each in targets if each not in TARGETS), None)
+    if program.endswith("python"):
+        return _wrong_module(words)
+    try:
+        _check_call(words, whole=typed.whole)
+    except (click.UsageError, UserError) as error:
+        return str(error)
+    return None
+
+
+def _wrong_module(words: list[str]) -> str | None:
+    if words[0] != "-m":
+        return None if (ROOT / words[0]).is_file() else f"no file {words[0]}"
+    found = words[1] == "pytest" or importlib.util.find_spec(words[1]) is not None
+    return None if found else f"no module {words[1]}"
+
+
+def _check_call(words: list[str], *, whole: bool) -> None:
+    """Parse a call of `longpoll` and look up the names in it; raises click's UsageError and UserError."""
+    command: click.Command = main
+    name = "longpoll"
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, *words = words
+        found = command.get_command(click.Context(command), name)
+        if found is None:
+            raise click.UsageError(f"no command {name}")
+        command = found
+    try:
+        context = command.make_context(name, words)
+    except (click.MissingParameter, click.BadOptionUsage):
+        if whole:
+            raise
+        return
+    except click.exceptions.Exit:  # `--help` and `--version`
+        return
+    given = context.params
+    policy = preset(given.get("policy_name") or "strict")
+    for setting in given.get("knobs") or ():
+        policy = with_knob(policy, setting)
+    if given.get("bounds_name", NAMES[0]) not in NAMES or (name == "check" and given["engine"] not in ENGINES):
+        raise click.UsageError("no such bounds or engine")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_each_command_of_a_page_is_there(page: Path) -> None:
+    """With the options, targets, modules, policies, knobs, bounds and engines that it names."""
+    found = {each.line: why for each in commands(page.read_text("utf-8")) if (why := wrong(each))}
+
+    assert found == {}
+
+
+def test_each_example_of_a_commands_help_is_there() -> None:
+    """The lines that begin with `longpoll`."""
+    helps = [CliRunner().invoke(main, [name, "--help"], env={"COLUMNS": "200"}).stdout for name in COMMANDS]
+    examples = [line for text in helps for line in re.findall(r"^ +(longpoll .*?)(?:  .*)?$", text, re.MULTILINE)]
+
+    assert len(examples) > 50
+    assert {line: why for line in examples if (why := wrong(Typed(line, whole=True)))} == {}
+
+
+def reader_can_type(page: Path, text: str) -> bool:
+    """Whether a page with bare `longpoll` or `python` in a block says what puts them on the PATH, or its room does."""
+    bare = [each for each in commands(text) if each.whole and each.line.startswith(("longpoll", "python"))]
+    room = page.parent / "README.md"
+    return not bare or ACTIVATED in text or (page != room and room.is_file() and ACTIVATED in room.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_reader_can_type_it_after_make_setup(page: Path) -> None:
+    """`make setup` leaves the PATH alone."""
+    assert reader_can_type(page, page.read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "longpoll chekc --policy strict",
+        "longpoll check --polcy strict",
+        "longpoll check --policy stirct",
+        "longpoll check --knob expiry=never",
+        "longpoll check --bounds tinny",
+        "longpoll check --engine abacus",
+        "longpoll store verfy DIR",
+        "longpoll judge",
+        "make no-such-target",
+        "python -m longpoll_spec.no_such",
+        "python docs/lessons/no_such.py",
+        "BENCH_SECONDS=1 make no-such-target",
+    ],
+)
+def test_a_planted_command_is_seen(planted: str) -> None:
+    """Each is found in a block, and in a block of a page that does not say how to get at it."""
+    (typed,) = commands(f"Text.\n\n```console\n{planted}  # why\n```\n")
+
+    assert wrong(typed)
+    assert wrong(Typed("longpoll check --policy strict --json | longpoll coverage -", whole=True)) is None
+    assert wrong(Typed("longpoll judge", whole=False)) is None
+    assert not reader_can_type(ROOT / "docs" / "planted.md", "```\nlongpoll check\n```\n")
