@@ -17,10 +17,11 @@ from time import perf_counter_ns
 import msgspec
 
 from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.fast.send_answer import encode_send_head
+from longpoll_protocol.fast.send_request import SendConnection
 from longpoll_protocol.frames.command import Command, encode_reply_head
 from longpoll_protocol.frames.connection import NEED_DATA, Connection
 from longpoll_protocol.frames.frame import Serialisation
-from longpoll_protocol.frames.send_answer import encode_send_head
 from longpoll_protocol.headers import (
     Header,
     PullMessageRequestHeader,
@@ -85,7 +86,7 @@ def decoding(command: Command) -> Callable[[], None]:
 
 def reading_a_row(command: Command) -> Callable[[], None]:
     """Receive a chunk of sends and take the first, then those behind it, as a broker does."""
-    connection = Connection(reads_sends=True)
+    connection = SendConnection()
     chunk = b"".join(connection.send(command)) * BATCH
 
     def run() -> None:

@@ -65,7 +65,7 @@ def delivered(broker: Broker, count: int) -> list[ReceivedMessage]:
 
 def check_now(broker: Broker) -> None:
     """Have the broker do a round of questions with its next flush, and no other before this is called again."""
-    checks = broker._transaction_checks
+    checks = broker.sending.checks
     checks._due_ns = 0
     wait_until(lambda: checks._due_ns != 0)
 

@@ -19,8 +19,9 @@ from longpoll_broker.core import pull as core_pull
 from longpoll_broker.core.filter.filters import tag_filter
 from longpoll_broker.core.hold import Key, Pull
 from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.pull import pull_service
+from longpoll_broker.service.pull import pull_runner, pull_service
 from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.service.pull.pull_answers import PullAnswers
 from longpoll_broker.testing.served import STRICT, EmbeddedSubject, RemoteSubject, SuiteReport, machine, run_suite
 from longpoll_broker.testing.served.driver import Driver
 from longpoll_broker.testing.served.example import Example, Links
@@ -236,7 +237,7 @@ def wrong_next_offset(patch: pytest.MonkeyPatch) -> None:
             return core_pull.Found(read)
         return decision
 
-    patch.setattr(pull_service, "look", slipped)
+    patch.setattr(pull_runner, "look", slipped)
     patch.setattr(core_pull, "look", slipped)
 
 
@@ -262,7 +263,7 @@ def early_deadline(patch: pytest.MonkeyPatch) -> None:
 
 def flipped_bit(patch: pytest.MonkeyPatch) -> None:
     """The first byte of the first body of every answer (or the length of its topic) is another."""
-    encode = pull_service.PullService._encode
+    encode = PullAnswers.encode
 
     def flipped(*arguments: object) -> list[object]:
         head, *records = encode(*arguments)  # type: ignore[arg-type]
@@ -272,18 +273,18 @@ def flipped_bit(patch: pytest.MonkeyPatch) -> None:
         first[88] ^= 1
         return [head, first, *records[1:]]
 
-    patch.setattr(pull_service.PullService, "_encode", flipped)
+    patch.setattr(PullAnswers, "encode", flipped)
 
 
 def second_answer(patch: pytest.MonkeyPatch) -> None:
     """A pull that was held is answered twice."""
-    answer = pull_service.PullService._answer
+    answer = pull_runner.PullRunner.answer
 
     def twice(*arguments: object) -> None:
         answer(*arguments)  # type: ignore[arg-type]
         answer(*arguments)  # type: ignore[arg-type]
 
-    patch.setattr(pull_service.PullService, "_answer", twice)
+    patch.setattr(pull_runner.PullRunner, "answer", twice)
 
 
 def blind_filter(patch: pytest.MonkeyPatch) -> None:
@@ -293,7 +294,7 @@ def blind_filter(patch: pytest.MonkeyPatch) -> None:
     def unfiltered(pull: Pull, wanted: object, store: core_pull.Store) -> core_pull.Decision:
         return look(pull, tag_filter("*", "TAG"), store)
 
-    patch.setattr(pull_service, "look", unfiltered)
+    patch.setattr(pull_runner, "look", unfiltered)
 
 
 def nothing(*_arguments: object) -> None:

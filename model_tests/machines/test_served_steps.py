@@ -16,7 +16,7 @@ from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import Found, Miss
-from longpoll_broker.service.pull.pull_service import PullService
+from longpoll_broker.service.pull.pull_runner import PullRunner
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Result
@@ -115,17 +115,17 @@ def test_what_was_there_before_is_not_part_of_the_run(tmp_path: Path) -> None:
 
 def test_planted_a_read_that_misses_a_visible_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker whose first read does not see what is visible takes a step that the law does not have."""
-    right = PullService._look
+    right = PullRunner.look
     seen: list[str] = []
 
-    def stale(self: PullService, pull: Pull, wanted: Any) -> Any:
+    def stale(self: PullRunner, pull: Pull, wanted: Any) -> Any:
         decision = right(self, pull, wanted)
         if isinstance(decision, Found) and not seen:
             seen.append("stale")
             return Miss(decision.read, wanted)
         return decision
 
-    monkeypatch.setattr(PullService, "_look", stale)
+    monkeypatch.setattr(PullRunner, "look", stale)
     result = judged(tmp_path, recorded(tmp_path, "strict", consumers=1))
 
     assert seen

@@ -61,10 +61,10 @@ def test_a_consumer_survives_its_brokers_restart(tmp_path: Path) -> None:
         consuming.commit()
         pause = threading.Event()
         for _attempt in range(int(PATIENCE_S / 0.02)):
-            if broker.clients.client_ids("G"):
+            if broker.shared.clients.client_ids("G"):
                 break
             pause.wait(0.02)
-        assert broker.clients.client_ids("G") == [consuming._member.client_id]
+        assert broker.shared.clients.client_ids("G") == [consuming._member.client_id]
         assert len(consuming.queues) == 4
         consuming.close()
 

@@ -79,7 +79,7 @@ def test_members_of_a_group_are_listed_and_told(ordinals: bool, start_broker: St
     second.close()
     assert first.wait_push().code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     assert first.call(RequestCode.UNREGISTER_CLIENT, {"clientID": "c1", "consumerGroup": "G"}).code == 0
-    assert broker.clients.group("G") is None
+    assert broker.shared.clients.group("G") is None
 
 
 def test_a_heartbeat_makes_the_retry_topic_and_gives_the_subscription(
@@ -103,9 +103,9 @@ def test_a_client_that_vanishes_leaves_its_group(start_broker: StartBroker, conn
     broker = start_broker()
     client = connect(broker.address)
     heartbeat(client, "c1")
-    assert broker.clients.group("G") is not None
+    assert broker.shared.clients.group("G") is not None
     client.close()
-    wait_until(lambda: broker.clients.group("G") is None)
+    wait_until(lambda: broker.shared.clients.group("G") is None)
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_planted_a_broker_that_refuses_every_send_is_noticed(broker: Broker, mon
 
     def refuse_sends() -> None:
         with being_served(broker) as bystander:
-            monkeypatch.setattr(broker, "_access", Refusing())
+            monkeypatch.setattr(broker.handler, "access", Refusing())
             bystander.is_served(2)
 
     with pytest.raises(AssertionError, match="the broker says 2"):

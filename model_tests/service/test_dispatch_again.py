@@ -11,6 +11,7 @@ from attrs import define, field
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.dispatch_service import ANNOUNCED_MAX, DispatchService
 from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.service.pull.pull_events import PullEvents
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
 from longpoll_runtime.real import RealRuntime
@@ -46,7 +47,7 @@ class OneMessage:
 def _announced(throws: int) -> list[tuple[tuple[str, int], int]]:
     service = Throwing(throws)
     dispatcher = DispatchService(
-        RealRuntime(), cast("MessageStore", OneMessage()), cast("HoldService", service), None, notifies=True
+        RealRuntime(), cast("MessageStore", OneMessage()), cast("HoldService", service), PullEvents(), notifies=True
     )
     dispatcher.run(Outbox())
     return service.told

@@ -11,8 +11,9 @@ import pytest
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import ANSWERED, QUEUED, Pull
+from longpoll_broker.fast.woken_rows import RowExecutor
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.executors import InlineExecutor, PoolExecutor
+from longpoll_broker.service.io.executors import PoolExecutor
 from longpoll_broker.service.pull.pull_service import PullService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_message
@@ -27,7 +28,7 @@ def pull() -> Pull:
     return Pull("c", 1, "G", "T", 0, 0, 32, 2)
 
 
-def row_of(count: int) -> tuple[list[Pull], list[Pull], InlineExecutor]:
+def row_of(count: int) -> tuple[list[Pull], list[Pull], RowExecutor]:
     """Pulls to run, those run by themselves, and an executor that runs two at a time together, or fails halfway."""
     singly: list[Pull] = []
 
@@ -47,7 +48,7 @@ def row_of(count: int) -> tuple[list[Pull], list[Pull], InlineExecutor]:
     pulls = [pull() for _ in range(count)]
     for each in pulls:
         each.phase = QUEUED
-    return pulls, singly, InlineExecutor(run, run_alike)
+    return pulls, singly, RowExecutor(run, run_alike)
 
 
 def test_each_of_a_row_is_run_once_whether_together_or_not() -> None:
@@ -128,7 +129,7 @@ def codes_behind_a_pull_that_stands_still(
     client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
     assert begun.wait(PATIENCE_S)
     behind = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
-    pool = broker._pool
+    pool = broker.pulling.pool
     assert pool is not None
     wait_until(lambda: len(pool._tasks) == 1)
     passed_ns[0] = config.pull_wait_ms_max * 1_000_000

@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.pull import Desk
 from longpoll_broker.core.tables.statistics import Statistics
+from longpoll_broker.core.tables.subscription import Clients
+from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import traits_of
 from longpoll_broker.service.pull.pull_service import PullService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
@@ -63,7 +66,7 @@ def test_a_deadline_is_never_early_and_less_than_a_millisecond_late(received_ns:
     """Receipts lie between two milliseconds; the deadline is the first whole one at which the timeout is over."""
     service = PullService.__new__(PullService)
     service.config = BrokerConfig()
-    service.traits = traits_of(STRICT)
+    service.desk = Desk(Topics(), Groups(), Clients(), traits=traits_of(STRICT))
     channel: Any = SimpleNamespace(request_count=0, received_ns=received_ns)
     pull = service._decode(channel, Command(PULL, 1, ext_fields=pull_fields("T", 0, timeout_ms=timeout_ms)))
 

@@ -17,9 +17,9 @@ from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS
 from longpoll_broker.core.tables.topics import GroupConfig
-from longpoll_broker.service.pull import hold_service, pull_service
-from longpoll_broker.service.pull.pull_service import PullService
-from longpoll_broker.service.pull.woken_row import COPIED_SIZE_MAX, RowKey
+from longpoll_broker.fast import woken_rows
+from longpoll_broker.fast.woken_rows import COPIED_SIZE_MAX, RowKey, RowRunner
+from longpoll_broker.service.pull import hold_service
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
@@ -234,7 +234,7 @@ def test_woken_pulls_in_a_row_get_what_each_asked_for(
     broker = start_broker()
 
     assert answers_of_rows(broker, connect) == ROWS
-    assert broker.statistics._items[GROUP_GET_NUMS, ("T", "G")].value == 20
+    assert broker.shared.statistics._items[GROUP_GET_NUMS, ("T", "G")].value == 20
 
 
 @pytest.mark.parametrize("part", ["queue_id", "count_max", "filter", "group"])
@@ -242,13 +242,13 @@ def test_planted_a_row_that_overlooks_a_difference(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """A key without one of its parts gives some pull another one's answer."""
-    key_of = PullService._row_key
+    key_of = RowRunner._row_key
 
-    def without(service: PullService, pull: Pull) -> RowKey | None:
+    def without(service: RowRunner, pull: Pull) -> RowKey | None:
         key = key_of(service, pull)
         return None if key is None else replace(key, **{part: None})
 
-    monkeypatch.setattr(PullService, "_row_key", without)
+    monkeypatch.setattr(RowRunner, "_row_key", without)
 
     assert answers_of_rows(start_broker(), connect) != ROWS
 
@@ -259,7 +259,7 @@ def test_planted_terms_that_overlook_a_difference(
 ) -> None:
     """Pulls that are run together although they ask for different things: all are told the first one's answer."""
     terms = {"topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"}
-    monkeypatch.setattr(pull_service, "TERMS", attrgetter(*sorted(terms - {term})))
+    monkeypatch.setattr(woken_rows, "TERMS", attrgetter(*sorted(terms - {term})))
     # All but the first in one part of the row.
     monkeypatch.setattr(hold_service, "ROW_COUNT", len(ROWS))
     monkeypatch.setattr(notifier, "LONG_ROW", 1)
@@ -317,7 +317,7 @@ def test_a_row_is_told_what_each_would_be_told_alone(
     together = told_in_row(start_broker(runtime=runtime), connect, bytes(size))
     assert (runtime.passed["notify_each"], runtime.passed["run"]) == (360, 360)
 
-    monkeypatch.setattr(PullService, "_row_key", lambda *_arguments: None)
+    monkeypatch.setattr(RowRunner, "_row_key", lambda *_arguments: None)
     alone = told_in_row(start_broker(directory=str(tmp_path / "alone")), connect, bytes(size))
     assert together == alone
     assert all(bodies == [bytes(size)] for told in alone for _code, _fields, _remark, bodies in told.values())
@@ -343,14 +343,14 @@ def test_a_row_sees_what_changed_before_it_ran(
     monkeypatch.setattr(notifier, "LONG_ROW", 1)
     assert refused_in_row(start_broker, connect, tmp_path / "seen") == 3
 
-    key_of = PullService._row_key
+    key_of = RowRunner._row_key
     kept: list[RowKey | None] = []
 
-    def key_once(service: PullService, pull: Pull) -> RowKey | None:
+    def key_once(service: RowRunner, pull: Pull) -> RowKey | None:
         kept.append(kept[0] if kept else key_of(service, pull))
         return kept[0]
 
-    monkeypatch.setattr(PullService, "_row_key", key_once)
+    monkeypatch.setattr(RowRunner, "_row_key", key_once)
     assert refused_in_row(start_broker, connect, tmp_path / "planted") == 0
 
 

@@ -11,6 +11,7 @@ import pytest
 from attrs import frozen
 
 from longpoll_broker.broker import Broker
+from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.name_server import NameServer
 from longpoll_broker.service.upkeep.schedule_service import ScheduleService
 from longpoll_broker.store.log.commit_log import CommitLog
@@ -150,7 +151,7 @@ def test_what_access_control_raises_is_answered(
 ) -> None:
     """What is done beside a processor, too."""
     broker = start_broker()
-    monkeypatch.setattr(broker, "_access", Raises(RequestCode.GET_MAX_OFFSET, make))
+    monkeypatch.setattr(broker.handler, "access", Raises(RequestCode.GET_MAX_OFFSET, make))
     assert connect(broker.address).call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 1
     assert_serves(broker, connect)
 
@@ -186,7 +187,7 @@ def test_what_reading_raises_costs_the_connection_only(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        for loop in broker._loops:
+        for loop in broker.loops:
             for channel in loop._channels:
                 if str(channel) == victim_peer:
                     patch.setattr(channel, "connection", type("Full", (Connection,), {method: fails})())
@@ -213,8 +214,8 @@ def test_what_is_done_beside_requests_costs_nobody_anything(
 
         return fails
 
-    monkeypatch.setattr(Broker, "closed", once("closed", Broker.closed))
-    for loop in broker._loops:
+    monkeypatch.setattr(BrokerHandler, "closed", once("closed", BrokerHandler.closed))
+    for loop in broker.loops:
         monkeypatch.setattr(loop, "_pass_ended", once("pass", loop._pass_ended))
     monkeypatch.setattr(type(broker.hold_service), "run", once("clock", type(broker.hold_service).run))
     connect(broker.address).close()

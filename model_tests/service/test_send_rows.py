@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longpoll_broker.broker import Broker
+from longpoll_broker.fast import send_rows
 from longpoll_broker.service.io.channel import Channel, Limits, Outbox
-from longpoll_broker.service.send import send, send_rows
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields
 from longpoll_broker.testing.stores import StillRuntime
 from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.fast.send_answer import encode_send_head
 from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.send_answer import encode_send_head
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED
 from longpoll_runtime import Buffer
@@ -64,9 +64,9 @@ class Peer:
         self.broker = broker
         self.wire = Wire()
         self.channel = Channel(
-            broker._loops[0], self.wire, ("127.0.0.1", 5555), 7, broker, LIMITS, broker.runtime.lock()
+            broker.loops[0], self.wire, ("127.0.0.1", 5555), 7, broker.handler, LIMITS, broker.runtime.lock()
         )
-        broker.opened(self.channel)
+        broker.handler.opened(self.channel)
 
     def tell(self, content: bytes) -> bytes:
         """Have the broker read these bytes in one piece; what it answers."""
@@ -74,9 +74,9 @@ class Peer:
         connection = self.channel.connection
         connection.receive_data(content)
         while isinstance(command := connection.next_event(), Command):
-            self.broker.received(self.channel, command, outbox)
+            self.broker.handler.received(self.channel, command, outbox)
             self.channel.gives_way = False  # there is nobody else
-        self.broker._pass_ended(outbox)
+        self.broker.pulling.dispatch_service.pass_ended(outbox)
         outbox.flush()
         answered = bytes(self.wire.taken)
         self.wire.taken.clear()
@@ -130,9 +130,8 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer
     directories = [str(tmp_path_factory.mktemp(name)) for name in ("rows", "single")]
     with (
         Broker.start(StillRuntime(), directories[0], store_config=STORE) as rows,
-        Broker.start(StillRuntime(), directories[1], store_config=STORE) as single,
+        Broker.start(StillRuntime(), directories[1], store_config=STORE, is_fast=False) as single,
     ):
-        single._send_rows = None
         yield Peer(rows), Peer(single)
 
 
@@ -170,7 +169,7 @@ def test_planted_slips_in_serving_rows_are_seen(peers: tuple[Peer, Peer], monkey
     fields = send_fields("T", 0, f"{DELAY}\x012\x02")
     delayed = plain_row(1) + b"".join(encode(Command(RequestCode.SEND_MESSAGE_V2, 9, ext_fields=fields, body=b"x")))
     with monkeypatch.context() as planted:
-        planted.setattr(send, "_LEADING_ELSEWHERE", frozenset())
+        planted.setattr(send_rows, "_LEADING_ELSEWHERE", frozenset())
         assert rows.told(delayed) != single.told(delayed)
 
 
@@ -198,8 +197,8 @@ def test_a_broker_with_more_to_do_for_each_send_serves_no_rows(start_broker: Sta
     waiting = start_broker(directory=str(tmp_path / "waiting"), store_config=evolve(STORE, flush_disk_sync=True))
     plain = start_broker(directory=str(tmp_path / "plain"))
 
-    assert [recording._send_rows, waiting._send_rows] == [None, None]
-    assert plain._send_rows is not None
+    assert [recording.handler.send_rows, waiting.handler.send_rows] == [None, None]
+    assert plain.handler.send_rows is not None
 
 
 def test_pipelined_sends_wake_a_held_pull(start_broker: StartBroker, connect: Connect) -> None:

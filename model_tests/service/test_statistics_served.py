@@ -21,10 +21,10 @@ def test_what_a_group_got_is_told(start_broker: StartBroker, connect: Connect) -
     reply = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@G"})
     assert reply.code == 0
     assert json.loads(bytes(reply.body))["statsMinute"] == {"sum": 0, "tps": 0.0, "avgpt": 0.0}
-    broker.statistics.sample(0)
+    broker.shared.statistics.sample(0)
     client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
-    broker.statistics.sample(10**9)
-    found = broker.statistics.snapshots("GROUP_GET_NUMS", "T@G")
+    broker.shared.statistics.sample(10**9)
+    found = broker.shared.statistics.snapshots("GROUP_GET_NUMS", "T@G")
     assert found is not None
     assert found["statsMinute"].sum == 1
     unknown = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@H"})

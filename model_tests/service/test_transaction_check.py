@@ -75,7 +75,7 @@ def bodies(client: RawClient, topic: str) -> list[bytes]:
 
 def check_now(broker: Broker) -> None:
     """Have the broker do a round of questions with its next flush, and no other before this is called again."""
-    checks = broker._transaction_checks
+    checks = broker.sending.checks
     checks._due_ns = 0
     wait_until(lambda: checks._due_ns != 0)
 

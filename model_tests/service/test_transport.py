@@ -51,7 +51,7 @@ def test_silent_connections_are_closed(start_broker: StartBroker, connect: Conne
     """After the idle time; the look for them, every ten seconds, is brought forward here."""
     broker = start_broker(config=BrokerConfig(channel_idle_ms_max=1))
     silent = connect(broker.address)
-    loop = broker._loops[0]
+    loop = broker.loops[0]
 
     def is_closed() -> bool:
         loop._idle_check_ns = 0

@@ -172,7 +172,7 @@ def test_what_threads_share_needs_its_guard(keeps: Callable[..., bool]) -> None:
 def test_a_broker_guards_what_its_threads_share(tmp_path: pathlib.Path) -> None:
     """The guards that a broker gives to its tables are locks."""
     with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
-        for guard in (broker.offsets.guard, broker.statistics.guard, broker.hold_service._room.guard):
+        for guard in (broker.offsets.guard, broker.shared.statistics.guard, broker.hold_service._room.guard):
             with guard:
                 assert not guard.acquire(blocking=False)  # type: ignore[attr-defined]
 

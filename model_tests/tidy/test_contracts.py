@@ -72,6 +72,10 @@ PLANTS = {
         "reference/longpoll_broker/service/send/__init__.py",
         "import longpoll_broker.service.pull.scan_service",
     ),
+    "who reads the plain code meets none that is only quick": (
+        "reference/longpoll_broker/service/__init__.py",
+        "import longpoll_protocol.fast.send_request",
+    ),
     "protocol and core are sans-IO": ("reference/longpoll_protocol/__init__.py", "import socket"),
     "only the runtime touches threads, clock, sockets and files": (
         "reference/longpoll_broker/service/__init__.py",

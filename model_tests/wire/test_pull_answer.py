@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from longpoll_broker.store.messages import GetStatus
 from longpoll_protocol.errors import LocalProtocolError
-from longpoll_protocol.frames import pull_answer
+from longpoll_protocol.fast import pull_answer
+from longpoll_protocol.fast.pull_answer import encode_pull_head, pull_heads
 from longpoll_protocol.frames.command import Command, encode_head
 from longpoll_protocol.frames.frame import FRAME_SIZE_MAX
-from longpoll_protocol.frames.pull_answer import encode_pull_head, pull_heads
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

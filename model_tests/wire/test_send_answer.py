@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from longpoll_broker.service.send.send import REGION_FIELDS
 from longpoll_protocol.codes import CommandFlag
-from longpoll_protocol.frames import send_answer
+from longpoll_protocol.fast import send_answer
+from longpoll_protocol.fast.send_answer import encode_send_head
 from longpoll_protocol.frames.command import Command, encode_reply_head
-from longpoll_protocol.frames.send_answer import encode_send_head
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.message import message_id
 

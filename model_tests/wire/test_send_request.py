@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from longpoll_broker.testing.raw_client import send_fields
 from longpoll_broker.testing.wire_strategies import commands
 from longpoll_protocol.errors import HeaderError, RemoteProtocolError
-from longpoll_protocol.frames import send_request
+from longpoll_protocol.fast import send_request
+from longpoll_protocol.fast.send_request import SendCommand, SendConnection
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import NEED_DATA, Connection
 from longpoll_protocol.frames.frame import HEAD, FrameReader
-from longpoll_protocol.frames.send_request import SendCommand
 from longpoll_protocol.headers import SendMessageRequestHeaderV2
 
 VALUES = (
@@ -32,7 +32,7 @@ VALUES = (
 
 def received(header: bytes, *, reads_sends: bool) -> Command | str:
     """A frame with this JSON header as a connection reads it, or the text of its error."""
-    connection = Connection(reads_sends=reads_sends)
+    connection = SendConnection() if reads_sends else Connection()
     connection.receive_data(HEAD.pack(4 + len(header) + 4, len(header)) + header + b"body")
     try:
         command = connection.next_event()
@@ -96,7 +96,7 @@ def test_only_a_send_is_read_so() -> None:
 @given(st.lists(commands(), max_size=4))
 def test_everything_else_comes_as_it_is(wanted: list[Command]) -> None:
     """Every other command, in either encoding."""
-    connection = Connection(reads_sends=True)
+    connection = SendConnection()
     connection.receive_data(b"".join(b"".join(encode(command)) for command in wanted))
     found = [connection.next_event() for _ in wanted]
 
@@ -162,7 +162,7 @@ FRAMES = st.one_of(
 
 def read_all(chunks: list[bytes], *, in_rows: bool) -> list[object]:
     """What a connection reads of these bytes, with the sends behind a send in one go or not, and its error."""
-    connection = Connection(500, reads_sends=True)
+    connection = SendConnection(500)
     found: list[object] = []
     for chunk in chunks:
         connection.receive_data(chunk)
@@ -194,7 +194,7 @@ def send_row(count: int) -> bytes:
 
 def test_a_row_is_read_in_one_go() -> None:
     """All whole frames behind the first; the one that is cut follows with its rest."""
-    connection = Connection(reads_sends=True)
+    connection = SendConnection()
     row = send_row(5)
     connection.receive_data(row[:-3])
 

@@ -39,7 +39,7 @@ class BrokerCollector(Collector):
 
     def _requests(self) -> Metric:
         found = CounterMetricFamily("longpoll_requests", "Requests received, by code.", labels=["code"])
-        for code, count in sorted(self.broker.request_counts.copy().items()):
+        for code, count in sorted(self.broker.handler.request_counts.copy().items()):
             found.add_metric([NAMES.get(code, "unknown")], count)
         return found
 

@@ -12,8 +12,7 @@ from typing import Literal
 
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_protocol.frames.command import Command, decode_frame, encode
-from longpoll_protocol.frames.frame import FRAME_SIZE_MAX, Buffer, FrameReader
-from longpoll_protocol.frames.send_request import START, SendCommand, decode_frame_or_send, read_send
+from longpoll_protocol.frames.frame import FRAME_SIZE_MAX, Buffer, Frame, FrameReader
 
 
 class Signal(enum.Enum):
@@ -36,11 +35,9 @@ class Connection:
     unreadable frame nobody knows where the next begins.
     """
 
-    __slots__ = ("_decode", "_error", "_frames", "_is_at_end", "_size_max")
+    __slots__ = ("_error", "_frames", "_is_at_end", "_size_max")
 
-    def __init__(self, frame_size_max: int = FRAME_SIZE_MAX, *, reads_sends: bool = False) -> None:
-        """With `reads_sends` a 310 may come as a `SendCommand`."""
-        self._decode = decode_frame_or_send if reads_sends else decode_frame
+    def __init__(self, frame_size_max: int = FRAME_SIZE_MAX) -> None:
         self._frames = FrameReader(frame_size_max)
         self._size_max = frame_size_max
         self._is_at_end = False
@@ -80,16 +77,9 @@ class Connection:
         self._error = RemoteProtocolError("the connection was closed in the middle of a frame")
         raise self._error
 
-    def next_sends(self) -> list[SendCommand]:
-        """The sends that come next and lie whole in what was received last; often none, and only for who reads sends.
-
-        Raises nothing: `next_event` meets whatever ends the row.
-        """
-        return self._frames.next_alike(START, read_send)
-
-    def keep_sends(self, count: int) -> None:
-        """Have those after the first so many sends that `next_sends` has just returned come again."""
-        self._frames.keep_alike(count)
+    def _decode(self, frame: Frame) -> Command:
+        """Read the header of a frame; raises RemoteProtocolError."""
+        return decode_frame(frame)
 
     def send(self, command: Command) -> list[Buffer]:
         """The buffers to write, in order; the body is not copied. Raises LocalProtocolError."""

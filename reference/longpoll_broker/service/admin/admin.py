@@ -10,7 +10,7 @@ on 4.9.7.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -21,10 +21,10 @@ from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, GroupConfig, Gro
 from longpoll_broker.core.time_search import offset_at
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import answer
+from longpoll_broker.service.io.exchange import Processor, answer
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import GroupTable, load_json
-from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
@@ -56,6 +56,24 @@ class AdminService:
     topic_deleted: Callable[[str, Outbox], None]
     """Called when a topic is gone."""
     traits: Traits = STRICT_TRAITS
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """By the codes that they serve."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.put_topic,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.put_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+        }
 
     def query_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """14: the group's offset; 0 for a new group of a queue that still has its first message; else 22."""

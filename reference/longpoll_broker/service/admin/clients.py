@@ -6,6 +6,7 @@ Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultCo
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 from attrs import define, field
 
@@ -15,7 +16,7 @@ from longpoll_broker.core.tables.subscription import Clients, subscription_of
 from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import answer
+from longpoll_broker.service.io.exchange import Processor, answer
 from longpoll_protocol.bodies import CheckClientData, ConsumerData, ConsumerList, HeartbeatData
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
@@ -42,6 +43,16 @@ class ClientService:
     traits: Traits = STRICT_TRAITS
     producers: Producers = field(factory=Producers, init=False)
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """By the codes that they serve."""
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
+        }
 
     def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """34: register the client in its groups; members are told when a group changed."""

@@ -6,13 +6,15 @@ Source: `AdminBrokerProcessor.lockBatchMQ`, `unlockBatchMQ`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from attrs import define
 
 from longpoll_broker.core.tables.queue_locks import QueueLocks
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import answer
+from longpoll_broker.service.io.exchange import Processor, answer
 from longpoll_protocol.bodies import LockBatchRequest, LockBatchResponse
-from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Lock, Runtime
 
@@ -25,6 +27,14 @@ class LockService:
     locks: QueueLocks
     guard: Lock
     """Guards `locks`."""
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """41 and 42."""
+        return {
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+        }
 
     def lock(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """41: the queues that the client holds now, of those it asked for."""

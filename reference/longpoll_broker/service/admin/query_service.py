@@ -8,14 +8,15 @@ Source: `QueryMessageProcessor.java` 4.9.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from attrs import define
 
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import answer
+from longpoll_broker.service.io.exchange import Processor, answer
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import QueryMessageRequestHeader
@@ -31,6 +32,13 @@ class QueryService:
     """The processor of queries."""
 
     store: MessageStore
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """12."""
+        return {
+            RequestCode.QUERY_MESSAGE: self.receive,
+        }
 
     def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """12: the newest messages with a key, as one body; 22 when there is none."""

@@ -9,6 +9,7 @@ Sources: `rejectRequest` of the processors, `AdminBrokerProcessor.validateSlave`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from attrs import define
@@ -16,7 +17,7 @@ from attrs import define
 from longpoll_broker.core.standing import MASTER_ID, Standing
 from longpoll_broker.core.traits import Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import answer
+from longpoll_broker.service.io.exchange import Processor, answer
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -53,6 +54,13 @@ class RoleService:
     """`enableSlaveActingMaster`: without it 5.x takes no notice of the others."""
     always_notices: bool
     """A policy of our own needs no such setting."""
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """905, of a broker that hears of the others."""
+        if not self.traits.hears_of_members:
+            return {}
+        return {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.member_changed}
 
     def refusal(self, command: Command) -> Parts | None:
         """The answer to what this broker, a slave, must not serve; None for everything else."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.core.hold import QUEUED, Pull
+from longpoll_broker.core.hold import Pull
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_runtime import Event, Queue, Runtime, Thread
 from longpoll_runtime.faults import FAULTS
@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 Run = Callable[[Pull, str, Outbox], None]
 Task = Callable[[Outbox], None]
 Refuse = Callable[[Pull, str, Outbox], None]
-RunAlike = Callable[[Sequence[Pull], Outbox], None]
 TAKE_S: Final = 0.5
 """How long a worker waits before it looks whether the pool stops."""
 LOOK_S: Final = 0.01
@@ -34,8 +33,6 @@ class InlineExecutor:
     """Runs at once, on the caller's thread: no hand-over, and nothing to reject."""
 
     run: Run
-    run_alike: RunAlike
-    """Runs those at the beginning of a row that get what the last woken pull got; the others stay QUEUED."""
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
         """Run the pull; always true. What running it raises must not cost those behind it their turn."""
@@ -47,14 +44,8 @@ class InlineExecutor:
 
     def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """Run pulls that one message woke; those not taken, which is none."""
-        for at, pull in enumerate(pulls):
-            if pull.phase is QUEUED:
-                try:
-                    self.run_alike(pulls[at:], outbox)
-                except FAULTS:
-                    log.exception("pulls of %s cannot be answered together", pull.topic)
-            if pull.phase is QUEUED:
-                self.submit(pull, "woken", outbox)
+        for pull in pulls:
+            self.submit(pull, "woken", outbox)
         return ()
 
 

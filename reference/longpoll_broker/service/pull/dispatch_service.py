@@ -16,11 +16,11 @@ from attrs import define, field
 
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.service.pull.pull_events import PullEvents
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
-from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime import Runtime, Thread
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.faults import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +37,11 @@ class DispatchService:
     runtime: Runtime
     store: MessageStore
     hold_service: HoldService
-    recorder: HistoryRecorder | None
+    events: PullEvents
     notifies: bool
     """False when long polling is off: then nobody is told (`longPollingEnable`)."""
+    polls: bool = False
+    """Whether a thread of its own makes messages visible (`notify=dispatcher_poll`), and nobody who appends does."""
     in_batches: bool = False
     """Whether the messages made visible together are announced by the last one of each queue."""
     before_visible: bool = False
@@ -49,18 +51,15 @@ class DispatchService:
 
     Without a lock this is safe as it is there: a pull held after the look rechecks the end that was moved before it.
     """
+    makes_durable: bool = False
+    """Whether nobody may see a message before it is durable."""
     _stopping: bool = field(default=False, init=False)
     _thread: Thread | None = field(default=None, init=False)
 
     def record_visible(self) -> None:
         """Tell the history up to where each queue is visible before anything is served."""
-        recorder = self.recorder
-        if recorder is None:
-            return
-        for topic, queue_id in self.store.queues():
-            now_ns = recorder.now_ns()
-            end = self.store.visible_end(topic, queue_id)
-            recorder.put("make_visible", now_ns, topic=topic, queue=queue_id, visible_end=end)
+        store = self.store
+        self.events.visible_from_start((*queue, store.visible_end(*queue)) for queue in store.queues())
 
     def run(self, outbox: Outbox) -> None:
         """Make everything visible that was appended before this call, or that was durable by then, and notify."""
@@ -70,8 +69,7 @@ class DispatchService:
             for arrival in store.waiting():
                 self._notify(arrival, store.visible_end(arrival.topic, arrival.queue_id), outbox)
         while store.dispatched_end < end:
-            recorder = self.recorder
-            after_ns = recorder.now_ns() if recorder is not None else 0
+            after_ns = self.events.now_ns()
             self.runtime.step("make_visible")
             try:
                 arrivals = store.dispatch(BATCH)
@@ -79,20 +77,25 @@ class DispatchService:
                 # The records are in the log; the flush thread tries again, and so does the next append.
                 log.exception("messages could not be made visible")
                 return
-            if recorder is not None:
-                before_ns = recorder.now_ns()
-                for arrival in arrivals:
-                    recorder.put(
-                        "make_visible",
-                        after_ns,
-                        before_ns=before_ns,
-                        topic=arrival.topic,
-                        queue=arrival.queue_id,
-                        visible_end=arrival.offset_end,
-                    )
+            self.events.made_visible(arrivals, after_ns)
             if self.notifies and not self.before_visible and not (self.passes_idle and not len(self.hold_service)):
                 for arrival in self._announced(arrivals):
                     self._notify(arrival, arrival.offset_end, outbox)
+
+    def pass_ended(self, outbox: Outbox) -> None:
+        """Everything that one pass appended, or one sync made durable, becomes visible before its answers leave."""
+        if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:
+            self.run(outbox)
+
+    def show_waiting(self) -> None:
+        """Make visible, and durable if need be, what the schedule appended, or what could not be for want of disk."""
+        if not self.polls and self.store.dispatched_end < self.store.log_end:
+            if self.makes_durable:
+                with KeepGoing(log, "messages could not be made durable, and stay unseen"):
+                    self.store.flush()
+            outbox = Outbox()
+            self.run(outbox)
+            outbox.flush()
 
     def _announced(self, arrivals: Sequence[Arrival]) -> Iterable[Arrival]:
         """The arrivals that are announced: each, or with `notify_grain=batch` the last one of every queue."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from attrs import frozen
 
@@ -19,7 +19,7 @@ from longpoll_broker.core.hold import HELD, MISSED, QUEUED, Bucket, HoldTable, K
 from longpoll_broker.core.notifier import Walk
 from longpoll_broker.core.pull import Store, wants_visible
 from longpoll_broker.service.io.channel import FLUSH_COUNT, Channel, Outbox
-from longpoll_recorder.recorder import HistoryRecorder
+from longpoll_broker.service.pull.pull_events import PullEvents
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.policy import Policy
@@ -95,7 +95,7 @@ class HoldService:
         refuse: Callable[[Pull, str, Outbox], None],
         held_count_max: int,
         queue_held_count_max: int | None = None,
-        recorder: HistoryRecorder | None = None,
+        events: PullEvents | None = None,
     ) -> None:
         self._runtime = runtime
         self._policy = policy
@@ -104,7 +104,7 @@ class HoldService:
         self._refuse = refuse
         self._held_count_max = held_count_max
         self._room = Room(held_count_max if policy.hold_limit == "in_lock" else None, runtime.lock())
-        self._recorder = recorder
+        self._events = events or PullEvents()
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
         one_shot = policy.heap_entry == "one_shot"
@@ -156,8 +156,7 @@ class HoldService:
             pull.phase = QUEUED
             self._queue(pull, "woken", outbox)
             return
-        recorder = self._recorder
-        after_ns = recorder.now_ns() if recorder is not None else 0
+        after_ns = self._events.now_ns()
         self._runtime.step("hold")
         with shard.lock:
             cause = self._hold_locked(shard.table, pull, bucket)
@@ -165,8 +164,7 @@ class HoldService:
             pull.phase = QUEUED
             self._queue(pull, cause, outbox)
             return
-        if recorder is not None:
-            recorder.put("hold", after_ns, **_place(pull), visible_end=pull.offset)
+        self._events.held(pull, after_ns)
         if policy.recheck_after_hold == "after_insert":
             self._recheck(shard, pull, outbox)
         if policy.expiry == "own_deadline" and pull.phase is HELD:
@@ -192,8 +190,7 @@ class HoldService:
         A notifier that has taken the pull meanwhile answers for it, so then there is nothing to do. Under
         `recheck=walk` the whole bucket is walked instead, as upstream's pull request #7359 does.
         """
-        recorder = self._recorder
-        after_ns = recorder.now_ns() if recorder is not None else 0
+        after_ns = self._events.now_ns()
         self._runtime.step("recheck")
         visible_end = self._ends.visible_end(pull.topic, pull.queue_id)
         removed = False
@@ -201,8 +198,7 @@ class HoldService:
         if visible_end > pull.offset and not walks:
             with shard.lock:
                 removed = shard.table.recheck(pull)
-        if recorder is not None:
-            recorder.put("recheck", after_ns, **_place(pull), visible_end=visible_end)
+        self._events.rechecked(pull, after_ns, visible_end)
         if removed:
             self._queue(pull, "woken", outbox)
         elif walks:
@@ -244,14 +240,11 @@ class HoldService:
 
     def _walk_once(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> int | None:
         """One way through a bucket; the visible end to walk it again for, if need be."""
-        recorder = self._recorder
-        after_ns = recorder.now_ns() if recorder is not None else 0
+        after_ns = self._events.now_ns()
         self._runtime.step(steps.start)
         with shard.lock:
             taken = walk.start()
-        if recorder is not None:
-            for pull in taken:
-                recorder.put("take", after_ns, **_place(pull), visible_end=walk.visible_end)
+        self._events.taken(taken, after_ns, walk.visible_end)
         if not taken and self._policy.empty_shortcut:
             # The bucket was emptied since it was looked at; nothing is to be put back or rechecked.
             return None
@@ -294,14 +287,11 @@ class HoldService:
             self._queue(wake.pull, wake.cause, outbox)
 
     def _keep(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> int | None:
-        recorder = self._recorder
-        after_ns = recorder.now_ns() if recorder is not None else 0
+        after_ns = self._events.now_ns()
         self._runtime.step(steps.end)
         with shard.lock:
             kept = walk.end()
-        if recorder is not None:
-            for pull in kept:
-                recorder.put("keep", after_ns, **_place(pull), visible_end=walk.visible_end)
+        self._events.kept(kept, after_ns, walk.visible_end)
         if kept and self._policy.expiry == "own_deadline":
             self._tell_clock(min(pull.deadline_ms for pull in kept), outbox)
         if not self._policy.recheck_after_keep:
@@ -381,15 +371,13 @@ class HoldService:
         for shard in self._shards:
             if count >= EXPIRED_COUNT:
                 return
-            recorder = self._recorder
-            after_ns = recorder.now_ns() if recorder is not None else 0
+            after_ns = self._events.now_ns()
             self._runtime.step("expire")
             with shard.lock:
                 late = shard.table.expire(now_ms, EXPIRED_COUNT - count)
             count += len(late)
+            self._events.expired(late, after_ns)
             for pull in late:
-                if recorder is not None:
-                    recorder.put("expire", after_ns, **_place(pull))
                 self._queue(pull, "expired", outbox)
 
     def _tell_clock(self, deadline_ms: int, outbox: Outbox) -> None:
@@ -456,13 +444,12 @@ class HoldService:
         if self._policy.on_stop != "answer":
             return
         for shard in self._shards:
-            after_ns = self._recorder.now_ns() if self._recorder is not None else 0
+            after_ns = self._events.now_ns()
             self._runtime.step("stop")
             with shard.lock:
                 held = shard.table.drain()
+            self._events.stopped(held, after_ns)
             for pull in held:
-                if self._recorder is not None:
-                    self._recorder.put("stop", after_ns, **_place(pull))
                 self._queue(pull, "stopped", outbox)
 
     # -- the way out -------------------------------------------------------------------------------------------------
@@ -480,15 +467,3 @@ class HoldService:
             self._refuse(pull, "busy", outbox)
         else:
             log.warning("a woken pull of %s was rejected and is dropped, as the policy says", pull.topic)
-
-
-def _place(pull: Pull) -> dict[str, Any]:
-    """The fields that tell a history's reader which pull is meant."""
-    channel = pull.channel
-    assert isinstance(channel, Channel)
-    return {
-        "topic": pull.topic,
-        "queue": pull.queue_id,
-        "request": f"{channel.number}-{pull.number}",
-        "connection": str(channel.number),
-    }

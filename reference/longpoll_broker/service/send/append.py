@@ -14,6 +14,7 @@ from typing import Final
 from attrs import define
 from msgspec.structs import replace
 
+from longpoll_broker.service.send.send_events import SendEvents
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
 from longpoll_protocol.log_record import DELAY_LEVELS_MS, SCHEDULE_TOPIC, Record
@@ -27,7 +28,6 @@ from longpoll_protocol.properties import (
     write_properties,
 )
 from longpoll_protocol.tags import java_hash
-from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime import Runtime
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -40,46 +40,29 @@ class Appender:
 
     runtime: Runtime
     store: MessageStore
-    recorder: HistoryRecorder | None
+    events: SendEvents
 
     def append(self, message: MessageToStore, tag: str) -> PutResult:
         """Append one message; raises what `MessageStore.put` raises."""
-        recorder = self.recorder
         self.runtime.step("append")
-        if recorder is None:
-            return self.store.put(message)
-        after_ns = recorder.now_ns()
+        after_ns = self.events.now_ns()
         result = self.store.put(message)
-        self._record(recorder, after_ns, message, tag, result)
+        self.events.appended(((message, tag, result),), after_ns)
         return result
 
     def append_row(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
-        """Append as many of these, from the first on, as `MessageStore.put_row` does; where nothing is recorded."""
-        assert self.recorder is None
+        """Append as many of these, from the first on, as `MessageStore.put_row` does; their events are not told."""
         self.runtime.step("append")
         return self.store.put_row(messages)
 
     def append_batch(self, messages: Sequence[tuple[MessageToStore, str]]) -> list[PutResult]:
         """Append messages with their tags, all or none; raises what `MessageStore.put_batch` raises."""
-        recorder = self.recorder
         self.runtime.step("append")
-        after_ns = recorder.now_ns() if recorder is not None else 0
+        after_ns = self.events.now_ns()
         results = self.store.put_batch([message for message, _tag in messages])
-        if recorder is not None:
-            for (message, tag), result in zip(messages, results, strict=True):
-                self._record(recorder, after_ns, message, tag, result)
+        stored = ((message, tag, result) for (message, tag), result in zip(messages, results, strict=True))
+        self.events.appended(stored, after_ns)
         return results
-
-    @staticmethod
-    def _record(recorder: HistoryRecorder, after_ns: int, message: MessageToStore, tag: str, result: PutResult) -> None:
-        recorder.put(
-            "append",
-            after_ns,
-            topic=message.topic,
-            queue=message.queue_id,
-            queue_offset=result.queue_offset,
-            tag=tag,
-        )
 
 
 def delayed(message: MessageToStore, properties: dict[str, str], level: int, form: PropertiesForm) -> MessageToStore:

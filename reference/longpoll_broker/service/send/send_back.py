@@ -7,6 +7,7 @@ Leaves out the waiting (`service.upkeep.schedule_service`). Source: `AbstractSen
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Final
 
 from attrs import define, field
@@ -16,11 +17,11 @@ from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import answer
+from longpoll_broker.service.io.exchange import Processor, answer
 from longpoll_broker.service.send.append import Appender, delayed
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
@@ -53,6 +54,13 @@ class SendBackService:
     store_host: bytes
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """36."""
+        return {
+            RequestCode.CONSUMER_SEND_MSG_BACK: self.receive,
+        }
 
     def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:  # noqa: PLR0911 - one return a check
         """36: store the message again for the group."""

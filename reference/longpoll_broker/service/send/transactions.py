@@ -9,6 +9,7 @@ Source: `EndTransactionProcessor.java`, `TransactionalMessageBridge.java` 4.9.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from attrs import define
@@ -16,11 +17,11 @@ from msgspec.structs import replace
 
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import answer
+from longpoll_broker.service.io.exchange import Processor, answer
 from longpoll_broker.service.send.append import HALF_TOPIC, Appender, brought_back
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_protocol.codes import MessageSysFlag, ResponseCode
+from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import EndTransactionRequestHeader
@@ -45,6 +46,13 @@ class TransactionService:
     store: MessageStore
     store_host: bytes
     traits: Traits = STRICT_TRAITS
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """37."""
+        return {
+            RequestCode.END_TRANSACTION: self.end,
+        }
 
     def end(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """37: deliver or drop a prepared message; one-way as clients send it, so errors are rarely heard."""

@@ -1,6 +1,6 @@
 """Serves sends that came side by side on one connection, as a producer that does not wait for each answer sends them.
 
-Neighbours that go the shortest way (`SendService.plain_message`) are stored together and their answers leave as one
+Neighbours that go the shortest way are stored together and their answers leave as one
 piece; any other is served by itself, in its turn. What is stored and what is answered is the same, to the byte.
 
 Leaves out what a send means (`service.send.send`), and brokers where more belongs to each send: a history, a disk
@@ -18,12 +18,16 @@ from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.service.send.send import SendService
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import CommandFlag
+from longpoll_protocol.fast.send_answer import encode_send_head
+from longpoll_protocol.fast.send_request import SendCommand, SendConnection
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.send_answer import encode_send_head
-from longpoll_protocol.frames.send_request import SendCommand
+from longpoll_protocol.names import NOT_FOR_SENDING, RETRY_PREFIX
+from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED, TAGS
 
 _RESPONSE: Final = CommandFlag.RESPONSE.value
 _ONE_WAY: Final = CommandFlag.ONE_WAY.value
+_LEADING_ELSEWHERE: Final = frozenset({DELAY, PREPARED, INNER_QUEUES})
+"""Properties that may bring a message into other topics, or into further queues."""
 
 
 @define(slots=True, eq=False)
@@ -34,16 +38,13 @@ class SendRows:
     serve_one: Callable[[Channel, Command, Outbox], None]
     """The common way of a request."""
 
-    @staticmethod
-    def suits(send: SendService) -> bool:
-        """Whether this broker's sends are stored and answered, and nothing else."""
-        return send.recorder is None and send.commits is None and not send.traits.returns_transaction_id
-
     def serve_following(self, channel: Channel, outbox: Outbox) -> int:
         """Serve the sends that came right behind one that was served, until one gives way; how many were served."""
         if channel.gives_way:
             return 0
-        following = channel.connection.next_sends()
+        connection = channel.connection
+        assert isinstance(connection, SendConnection)
+        following = connection.next_sends()
         served = 0
         while served < len(following) and not channel.gives_way:
             served += self._put(channel, following[served:], outbox)
@@ -51,18 +52,35 @@ class SendRows:
                 self.serve_one(channel, following[served], outbox)
                 served += 1
         if served < len(following):
-            channel.connection.keep_sends(served)
+            connection.keep_sends(served)
         return served
 
     def _plain_ones(self, channel: Channel, following: Sequence[SendCommand]) -> list[MessageToStore]:
         """The messages of the first sends, up to one that does not go the shortest way."""
         messages: list[MessageToStore] = []
         for command in following:
-            message = None if command.flag & _RESPONSE else self.send.plain_message(channel, command)
+            message = None if command.flag & _RESPONSE else self._plain(channel, command)
             if message is None:
                 break
             messages.append(message)
         return messages
+
+    def _plain(self, channel: Channel, command: SendCommand) -> MessageToStore | None:
+        """The message of a send that passes all checks and goes the shortest way; None for any other."""
+        header, maker = command.header, self.send.maker
+        topic, queue_id = maker.topics.get(header.topic), header.queue_id
+        if topic is None or header.batch or header.topic in NOT_FOR_SENDING or header.topic.startswith(RETRY_PREFIX):
+            return None
+        if not 0 <= queue_id < max(topic.write_queue_nums, topic.read_queue_nums) or not channel.host_bytes:
+            return None
+        if not header.properties and not maker.traits.stores_region:
+            stored, tag = maker.added_properties, ""
+        else:
+            properties = maker.properties(header)
+            if not _LEADING_ELSEWHERE.isdisjoint(properties):
+                return None
+            stored, tag = maker.stored(properties), properties.get(TAGS, "")
+        return maker.message(channel, header, queue_id, command.body, stored, tag, header.flag)
 
     def _put(self, channel: Channel, commands: Sequence[SendCommand], outbox: Outbox) -> int:
         """Store and answer the first sends, those of the shortest way; how many they are, or were until one gave way.

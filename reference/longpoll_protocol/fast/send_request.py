@@ -14,6 +14,7 @@ import msgspec
 
 from longpoll_protocol.codes import OPAQUE_MADE_UP
 from longpoll_protocol.frames.command import Command, decode_frame
+from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.frames.frame import Frame, Serialisation
 from longpoll_protocol.frames.json_header import Int32
 from longpoll_protocol.headers.send import SendMessageRequestHeaderV2
@@ -46,13 +47,6 @@ class _SendValues(msgspec.Struct, gc=False):
 _decoder: Final = msgspec.json.Decoder(_SendValues, strict=False)
 
 
-def decode_frame_or_send(frame: Frame) -> Command:
-    """Read the header of a frame, a send's with its fields; raises RemoteProtocolError."""
-    if frame.serialisation is not _JSON or bytes(frame.header[: len(START)]) != START:
-        return decode_frame(frame)
-    return read_send(bytes(frame.header), frame.body) or decode_frame(frame)
-
-
 def read_send(header: bytes, body: memoryview) -> SendCommand | None:
     """A send of a JSON header that begins with `START`, and its body; None when the common way has to read it."""
     try:
@@ -66,3 +60,26 @@ def read_send(header: bytes, body: memoryview) -> SendCommand | None:
         read.code, read.opaque, read.flag, None, body, read.remark, read.language, read.version, _JSON,
         header=read.extFields,
     )  # fmt: skip
+
+
+class SendConnection(Connection):
+    """A connection whose 310s may come as `SendCommand`s, several at once where they lie side by side."""
+
+    __slots__ = ()
+
+    def _decode(self, frame: Frame) -> Command:
+        """Read the header of a frame, a send's with its fields; raises RemoteProtocolError."""
+        if frame.serialisation is not _JSON or bytes(frame.header[: len(START)]) != START:
+            return decode_frame(frame)
+        return read_send(bytes(frame.header), frame.body) or decode_frame(frame)
+
+    def next_sends(self) -> list[SendCommand]:
+        """The sends that come next and lie whole in what was received last; often none.
+
+        Raises nothing: `next_event` meets whatever ends the row.
+        """
+        return self._frames.next_alike(START, read_send)
+
+    def keep_sends(self, count: int) -> None:
+        """Have the sends that `next_sends` has just returned come again, but for the first `count`."""
+        self._frames.keep_alike(count)

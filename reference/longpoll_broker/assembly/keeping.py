@@ -1,0 +1,51 @@
+"""The room of what is done now and then: making durable, saving tables, removing what has expired, delivering late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import frozen
+
+from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.service.upkeep.config_files import ConfigFiles
+from longpoll_broker.service.upkeep.flush_service import FlushService
+from longpoll_broker.service.upkeep.retention_service import RetentionService
+from longpoll_broker.service.upkeep.schedule_service import ScheduleService
+
+
+@frozen(eq=False)
+class Keeping:
+    """The services, each with a thread; a slave delivers nothing."""
+
+    flush: FlushService
+    schedule: ScheduleService
+    is_slave: bool
+
+    def start(self) -> None:
+        """Start the threads."""
+        self.flush.start()
+        if not self.is_slave:
+            self.schedule.start()
+
+
+def keeping_of(
+    shared: Shared,
+    config_files: ConfigFiles,
+    *,
+    show_waiting: Callable[[], None],
+    check_transactions: Callable[[], None],
+) -> Keeping:
+    """Make the room; `show_waiting` makes visible what was appended by the schedule, or could not be before."""
+    runtime, store, store_config = shared.runtime, shared.store, shared.store_config
+    retention = RetentionService(runtime, store, store_config.clean_period_ms)
+    rounds = {
+        "statistics": lambda: shared.statistics.sample(runtime.monotonic_ns() // 1_000_000),
+        "open transactions": check_transactions,
+        "what waits to be visible": show_waiting,
+        "expired files": retention.run_if_due,
+    }
+    return Keeping(
+        FlushService(runtime, store, config_files, store_config.flush_interval_ms, each_round=rounds),
+        ScheduleService(runtime, store, shared.appender, shared.delays, show_waiting, shared.traits.properties_form),
+        shared.standing.is_slave,
+    )

@@ -1,0 +1,151 @@
+"""The room of pulls: who reads, holds, notifies and runs again.
+
+In the order of what needs what: a runner answers, an executor runs, the table holds and hands over, the service asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from attrs import frozen
+
+from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.core.hold import Pull
+from longpoll_broker.fast.pull_heads import PatchedPullAnswers, tells_offsets_only
+from longpoll_broker.fast.woken_rows import RowExecutor, RowRunner
+from longpoll_broker.service.admin.role_service import RoleService
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.io.exchange import Processor
+from longpoll_broker.service.io.executors import InlineExecutor, PoolExecutor
+from longpoll_broker.service.pull.dispatch_service import DispatchService
+from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.service.pull.offset_moved import OffsetMovedTeller
+from longpoll_broker.service.pull.pull_answers import PullAnswers
+from longpoll_broker.service.pull.pull_runner import PullRunner, nobody_is_told
+from longpoll_broker.service.pull.pull_service import PullService
+from longpoll_broker.service.pull.scan_service import ScanService
+
+SHORT_SCAN_MS = 1_000
+"""How often the table is scanned while long polling is off (`shortPollingTimeMills`)."""
+
+
+@frozen(eq=False)
+class Pulling:
+    """The services, and the threads that some policies give them."""
+
+    runner: PullRunner
+    pool: PoolExecutor | None
+    hold_service: HoldService
+    pull_service: PullService
+    roles: RoleService
+    dispatch_service: DispatchService
+    scan: ScanService | None
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """Of all of them."""
+        return {**self.pull_service.processors, **self.roles.processors}
+
+    def start(self, dispatcher_sleep_ms: int) -> None:
+        """Start the threads that there are."""
+        if self.dispatch_service.polls:
+            self.dispatch_service.start(dispatcher_sleep_ms)
+        if self.pool is not None:
+            self.pool.start()
+        if self.scan is not None:
+            self.scan.start()
+
+    def stop_notifying(self) -> None:
+        """End everybody who could still take pulls out of the table or put them back; what is queued is run."""
+        if self.scan is not None:
+            self.scan.stop()
+        self.dispatch_service.stop()
+        if self.pool is not None:
+            self.pool.stop()
+
+    def topic_deleted(self, topic: str, outbox: Outbox) -> None:
+        """Tell those who wait for a topic that is gone; RocketMQ's hear it at the scan after their deadline."""
+        self.runner.forget_last()
+        if self.pull_service.policy.on_truncate == "wake":
+            self.hold_service.topic_deleted(topic, outbox)
+
+
+def pulling_of(shared: Shared) -> Pulling:
+    """Make the room."""
+    runtime, policy, config = shared.runtime, shared.policy, shared.config
+    runner = _runner(shared)
+    pool = _pool(shared, runner) if policy.notify == "dispatcher_poll" else None
+    hold_service = HoldService(
+        runtime,
+        policy,
+        shared.store,
+        pool or _inline(runner),
+        refuse=runner.refuse,
+        held_count_max=config.held_count_max,
+        queue_held_count_max=config.queue_held_count_max,
+        events=shared.recording.pulls,
+    )
+    scan_period_ms = config.scan_period_ms if config.long_polling else SHORT_SCAN_MS
+    return Pulling(
+        runner,
+        pool,
+        hold_service,
+        PullService(runtime, policy, config, shared.desk, shared.offsets, runner, hold_service, shared.recording.pulls),
+        RoleService(
+            shared.standing,
+            shared.traits,
+            hold_service,
+            config.broker_name,
+            config.slave_acting_master,
+            policy.on_master_return == "answer",
+        ),
+        _dispatch_service(shared, hold_service),
+        ScanService(runtime, hold_service, scan_period_ms) if policy.expiry == "scan" else None,
+    )
+
+
+def _runner(shared: Shared) -> PullRunner:
+    events, desk = shared.recording.pulls, shared.desk
+    is_fast = shared.is_fast and tells_offsets_only(desk)
+    answers = PatchedPullAnswers(desk, events) if is_fast else PullAnswers(desk, events)
+    moved: Callable[[Pull, int], None] = nobody_is_told
+    if shared.traits.stores_moved_offsets and not shared.standing.is_slave:
+        moved = OffsetMovedTeller(shared.runtime, shared.appender, shared.config.broker_name, shared.store_host).tell
+    kind = RowRunner if is_fast and not shared.recording.is_on else PullRunner
+    return kind(
+        shared.runtime, shared.policy, desk, shared.store, shared.statistics, events, answers, offset_moved=moved
+    )
+
+
+def _inline(runner: PullRunner) -> InlineExecutor:
+    if isinstance(runner, RowRunner):
+        return RowExecutor(runner.run, runner.run_alike)
+    return InlineExecutor(runner.run)
+
+
+def _pool(shared: Shared, runner: PullRunner) -> PoolExecutor:
+    config = shared.config
+    return PoolExecutor(
+        shared.runtime,
+        runner.run,
+        runner.refuse,
+        config.pull_thread_count,
+        config.pull_queue_capacity,
+        config.pull_wait_ms_max if config.fast_failure else None,
+    )
+
+
+def _dispatch_service(shared: Shared, hold_service: HoldService) -> DispatchService:
+    policy = shared.policy
+    return DispatchService(
+        shared.runtime,
+        shared.store,
+        hold_service,
+        shared.recording.pulls,
+        notifies=shared.config.long_polling and (not shared.standing.is_slave or shared.traits.slave_notifies),
+        polls=policy.notify == "dispatcher_poll",
+        in_batches=policy.notify_grain == "batch",
+        before_visible=policy.notify == "before_visible",
+        passes_idle=policy.empty_shortcut,
+        makes_durable=shared.store_config.visible_when_durable,
+    )

@@ -1,0 +1,78 @@
+"""What a broker tells its history: everything, or nothing.
+
+Leaves out the events themselves (`service.pull.pull_events`, `service.send.send_events`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.service.admin.offset_records import recorded
+from longpoll_broker.service.io.channel import Channel
+from longpoll_broker.service.io.exchange import Processor
+from longpoll_broker.service.pull.pull_events import PullEvents, RecordedPullEvents
+from longpoll_broker.service.send.send_events import RecordedSendEvents, SendEvents
+from longpoll_recorder.recorder import HistoryRecorder
+from longpoll_runtime import Runtime
+from longpoll_spec.policy import Policy
+
+
+@frozen
+class Recording:
+    """Nothing is recorded: who tells it something need not ask whether anybody listens."""
+
+    is_on: bool = False
+    pulls: PullEvents = field(factory=PullEvents)
+    sends: SendEvents = field(factory=SendEvents)
+
+    def of_offsets(self, processors: Mapping[int, Processor]) -> Mapping[int, Processor]:
+        """The processors, of which those of committed offsets tell what they are asked and what they say."""
+        return processors
+
+    def opened(self, channel: Channel) -> None:
+        """A connection was opened."""
+
+    def closed(self, channel: Channel) -> None:
+        """A connection was closed."""
+
+    def stop(self) -> str:
+        """End the history; what it lacks, as a sentence for the user, empty when it is whole."""
+        return ""
+
+
+@frozen
+class RecordingTo(Recording):
+    """Everything goes to a recorder."""
+
+    recorder: HistoryRecorder = field(kw_only=True)
+
+    @classmethod
+    def start(cls, runtime: Runtime, directory: str, policy: Policy, config: BrokerConfig) -> RecordingTo:
+        """Begin a history in a directory, or add a source to the one there; raises RecordError."""
+        recorder = HistoryRecorder(
+            runtime,
+            directory,
+            broker=config.broker_name,
+            policy=policy.name,
+            hold_limit=-1 if policy.hold_limit == "none" else config.held_count_max,
+        )
+        return cls(True, RecordedPullEvents(recorder), RecordedSendEvents(recorder), recorder=recorder)
+
+    def of_offsets(self, processors: Mapping[int, Processor]) -> Mapping[int, Processor]:
+        """With a step around those of offsets."""
+        return recorded(processors, self.recorder)
+
+    def opened(self, channel: Channel) -> None:
+        """`connection_opened`."""
+        self.recorder.put("connection_opened", self.recorder.now_ns(), connection=str(channel.number))
+
+    def closed(self, channel: Channel) -> None:
+        """`connection_closed`."""
+        self.recorder.put("connection_closed", self.recorder.now_ns(), connection=str(channel.number))
+
+    def stop(self) -> str:
+        """Write everything."""
+        return self.recorder.stop()

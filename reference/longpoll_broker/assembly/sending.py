@@ -1,0 +1,73 @@
+"""The room of sends: who stores messages, and who brings back those that wait or were prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from attrs import frozen
+
+from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.fast.send_heads import PatchedSendService
+from longpoll_broker.service.io.channel import Channel, Outbox
+from longpoll_broker.service.io.exchange import Processor
+from longpoll_broker.service.send.group_commit import GroupCommit
+from longpoll_broker.service.send.inner_queues import InnerQueueService
+from longpoll_broker.service.send.message_maker import MessageMaker
+from longpoll_broker.service.send.send import SendService
+from longpoll_broker.service.send.send_back import SendBackService
+from longpoll_broker.service.send.transaction_check import TransactionChecks
+from longpoll_broker.service.send.transactions import TransactionService
+
+
+@frozen(eq=False)
+class Sending:
+    """The services, and the threads of `SYNC_FLUSH`."""
+
+    send: SendService
+    back: SendBackService
+    transactions: TransactionService
+    checks: TransactionChecks
+    commits: GroupCommit | None
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """Of all of them."""
+        return {**self.send.processors, **self.back.processors, **self.transactions.processors}
+
+    @property
+    def stores_at_once(self) -> bool:
+        """Whether a send is stored and answered, and nothing else: what rows of them can be served as."""
+        return self.commits is None and not self.send.traits.returns_transaction_id
+
+    def start(self) -> None:
+        """Start the threads that there are."""
+        if self.commits is not None:
+            self.commits.start()
+
+    def stop(self) -> None:
+        """Answer what waits for the disk, and end them."""
+        if self.commits is not None:
+            self.commits.stop()
+
+
+def sending_of(
+    shared: Shared, *, flushed: Callable[[Outbox], None], producer_of: Callable[[str], Channel | None]
+) -> Sending:
+    """Make the room; `flushed` is called after each sync of `SYNC_FLUSH`, `producer_of` finds a group's connection."""
+    runtime, config, store = shared.runtime, shared.config, shared.store
+    commits = None
+    if shared.store_config.flush_disk_sync:
+        commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed)
+    inner_queues = InnerQueueService.of(store, shared.store_config)
+    maker = MessageMaker(
+        runtime, config.cluster_name, shared.topics, shared.groups, shared.store_host, shared.traits, inner_queues
+    )
+    kind = PatchedSendService if shared.is_fast else SendService
+    transactions = TransactionService(runtime, shared.appender, store, shared.store_host, shared.traits)
+    return Sending(
+        kind(shared.topics, maker, shared.appender, shared.recording.sends, commits, shared.traits),
+        SendBackService(config, shared.topics, shared.groups, store, shared.appender, shared.store_host, shared.traits),
+        transactions,
+        TransactionChecks(transactions, config, shared.store_config.file_reserved_hours, shared.offsets, producer_of),
+        commits,
+    )

@@ -1,0 +1,92 @@
+"""What the services of one broker share: its runtime, settings, store and tables."""
+
+from __future__ import annotations
+
+from attrs import Factory, field, frozen
+
+from longpoll_broker.assembly.recording import Recording
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.core.filter.data import FilterTable
+from longpoll_broker.core.pull import Desk
+from longpoll_broker.core.standing import Standing
+from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.statistics import Statistics
+from longpoll_broker.core.tables.subscription import Clients
+from longpoll_broker.core.tables.topics import Groups, Topics
+from longpoll_broker.core.traits import Traits, traits_of
+from longpoll_broker.service.send.append import Appender
+from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.log_record import host_bytes
+from longpoll_protocol.names import PERM_READ
+from longpoll_runtime import Address, Runtime
+from longpoll_spec.policy import Policy
+
+
+def _topics(shared: Shared) -> Topics:
+    config = shared.config
+    return Topics(config.auto_create_topic, config.default_topic_queue_count, shared.store_config.light_queues)
+
+
+def _standing(shared: Shared) -> Standing:
+    config = shared.config
+    return Standing(config.role, config.broker_id, config.slave_read, config.offset_check_in_slave)
+
+
+def _desk(shared: Shared) -> Desk:
+    return Desk(
+        shared.topics,
+        shared.groups,
+        shared.clients,
+        is_readable=bool(shared.config.permission & PERM_READ),
+        property_filter=shared.config.property_filter,
+        traits=shared.traits,
+        standing=shared.standing,
+    )
+
+
+@frozen(eq=False)
+class Shared:
+    """Made once, before any service."""
+
+    runtime: Runtime
+    policy: Policy
+    config: BrokerConfig
+    store_config: StoreConfig
+    store: MessageStore
+    address: Address
+    """Where the broker listens."""
+    recording: Recording = field(factory=Recording)
+    is_fast: bool = True
+    """Whether services of `fast` take the places of plain ones that they equal."""
+    traits: Traits = field(init=False, default=Factory(lambda self: traits_of(self.policy), takes_self=True))
+    topics: Topics = field(init=False, default=Factory(_topics, takes_self=True))
+    groups: Groups = field(
+        init=False,
+        default=Factory(
+            lambda self: Groups(self.config.auto_create_subscription_group, self.store_config.light_queues),
+            takes_self=True,
+        ),
+    )
+    offsets: Offsets = field(
+        init=False,
+        default=Factory(
+            lambda self: Offsets(guard=self.runtime.lock(), light=self.store_config.light_queues), takes_self=True
+        ),
+    )
+    delays: DelayOffsets = field(init=False, factory=DelayOffsets)
+    statistics: Statistics = field(
+        init=False, default=Factory(lambda self: Statistics(self.runtime.lock()), takes_self=True)
+    )
+    clients: Clients = field(
+        init=False,
+        default=Factory(lambda self: Clients(FilterTable(self.traits.filters_outlive_groups)), takes_self=True),
+    )
+    standing: Standing = field(init=False, default=Factory(_standing, takes_self=True))
+    desk: Desk = field(init=False, default=Factory(_desk, takes_self=True))
+    store_host: bytes = field(init=False, default=Factory(lambda self: host_bytes(*self.address), takes_self=True))
+    """The broker's own address, as records hold it."""
+    appender: Appender = field(
+        init=False,
+        default=Factory(lambda self: Appender(self.runtime, self.store, self.recording.sends), takes_self=True),
+    )

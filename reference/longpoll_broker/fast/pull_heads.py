@@ -1,0 +1,30 @@
+"""Answers to pulls whose frames are patched into a template, where an answer tells of nothing but offsets."""
+
+from __future__ import annotations
+
+from attrs import define
+
+from longpoll_broker.core.hold import Pull
+from longpoll_broker.core.pull import Desk, Read
+from longpoll_broker.service.pull.pull_answers import JSON, RESPONSE, PullAnswers
+from longpoll_protocol.fast.pull_answer import encode_pull_head
+from longpoll_protocol.frames.frame import Serialisation
+
+
+def tells_offsets_only(desk: Desk) -> bool:
+    """Whether an answer that tells of a read has no field but the offsets: that of a lone master before 5.x."""
+    return desk.standing.is_plain and not desk.traits.explains_refusals
+
+
+@define(slots=True, eq=False)
+class PatchedPullAnswers(PullAnswers):
+    """`PullAnswers` for a broker of which `tells_offsets_only` is true."""
+
+    def head(self, pull: Pull, code: int, read: Read, kind: Serialisation, body_size: int) -> bytes:
+        """The frame before the records."""
+        if kind is not JSON:
+            return super().head(pull, code, read, kind, body_size)
+        return encode_pull_head(
+            code, pull.opaque, pull.flag | RESPONSE, read.status.name,
+            read.offset_next, read.offset_min, read.offset_max, body_size,
+        )  # fmt: skip

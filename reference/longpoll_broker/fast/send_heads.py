@@ -1,0 +1,48 @@
+"""Sends whose fields are read in the same pass as their header, and whose answers are patched into a template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import define, field
+
+from longpoll_broker.service.io.channel import Outbox, Parts
+from longpoll_broker.service.send.send import SendService
+from longpoll_broker.service.send.send_events import Asked, Stored
+from longpoll_protocol.codes import CommandFlag
+from longpoll_protocol.fast.send_answer import encode_send_head
+from longpoll_protocol.fast.send_request import SendCommand
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.headers import SendMessageRequestHeader
+
+_JSON = Serialisation.JSON
+_RESPONSE = CommandFlag.RESPONSE.value
+
+
+@define(slots=True, eq=False)
+class PatchedSendService(SendService):
+    """`SendService` for connections that read sends (`SendConnection`); it serves any other as well."""
+
+    _is_patched: bool = field(init=False)
+    """Whether an answer is given at once, with nothing in it but the message's place."""
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._is_patched = self.commits is None and not self.traits.returns_transaction_id
+
+    def header_of(self, command: Command) -> SendMessageRequestHeader:
+        """The request's header; raises as that of `SendService` does."""
+        return command.header if type(command) is SendCommand else super().header_of(command)
+
+    def acknowledge_one(
+        self, asked: Asked, queue_id: int, stored: Stored, properties: Mapping[str, str], outbox: Outbox
+    ) -> Parts | None:
+        """The answer to a message that is in the log; None when it follows once the message is durable."""
+        command, result = asked.command, stored[2]
+        if not self._is_patched or command.serialisation is not _JSON:
+            return super().acknowledge_one(asked, queue_id, stored, properties, outbox)
+        self.events.acknowledged(asked, (stored,), outbox)
+        flag = command.flag | _RESPONSE
+        place = (result.physical_offset, result.queue_offset)
+        return (encode_send_head(command.opaque, flag, queue_id, self.host_digits, *place),)

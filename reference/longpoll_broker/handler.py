@@ -1,0 +1,136 @@
+"""What the broker does with its connections and their requests: the handler of its listener.
+
+A request passes the accounts and the broker's role, then goes to the processor of its code, on the thread that read it
+or, where the policy has one, in the pull pool. Leaves out what the processors do (`service`) and sockets
+(`service.io.transport`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from attrs import define, field
+from msgspec import structs
+
+from longpoll_broker.assembly.administering import Administering
+from longpoll_broker.assembly.pulling import Pulling
+from longpoll_broker.assembly.sending import Sending
+from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.errors import BrokerError
+from longpoll_broker.fast.send_rows import SendRows
+from longpoll_broker.service.access.access_admin import AccessAdmin
+from longpoll_broker.service.access.access_control import AccessControl
+from longpoll_broker.service.io import exchange
+from longpoll_broker.service.io.channel import Channel, Outbox, Parts
+from longpoll_broker.service.io.exchange import OVERLOAD, TOO_LATE, Processor
+from longpoll_broker.service.io.request_counts import RequestCounts
+from longpoll_broker.service.io.rpc_hooks import RpcHook, with_hooks
+from longpoll_broker.service.pull.pull_service import PULLS
+from longpoll_protocol.fast.send_request import SendCommand, SendConnection
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Serialisation
+from longpoll_runtime.faults import FAULTS
+
+
+class CodeServedTwiceError(BrokerError):
+    """Two services say that they serve one code; the text names it."""
+
+
+@define(slots=True, eq=False)
+class BrokerHandler:
+    """Serves the connections of one broker; callable from any loop's thread."""
+
+    shared: Shared
+    pulling: Pulling
+    sending: Sending
+    administering: Administering
+    access: AccessControl | None
+    hooks: Sequence[RpcHook]
+    request_counts: RequestCounts = field(factory=RequestCounts, init=False)
+    reads_sends: bool = field(init=False)
+    """Whether a send's fields are read with its header: signatures and hooks are about fields as they came, and 5.x
+    looks for some before it reads any."""
+    _serve: Callable[[Channel, Command, Outbox], None] = field(init=False)
+    """Has a processor serve a request, and queues its answer."""
+    send_rows: SendRows | None = field(init=False)
+    """Who serves sends that lie side by side, where nothing more belongs to each."""
+
+    def __attrs_post_init__(self) -> None:
+        shared = self.shared
+        self.reads_sends = (
+            shared.is_fast and self.access is None and not self.hooks and shared.traits.blank_topic_is_told
+        )
+        rooms = [self.sending.processors, self.pulling.processors, self.administering.processors]
+        if self.access is not None:
+            rooms.append(AccessAdmin(self.access, shared.config, "{}:{}".format(*shared.address)).processors)
+        processors = shared.recording.of_offsets(together(rooms))
+        self._serve = partial(exchange.serve, with_hooks(processors, self.hooks))
+        serves_rows = self.sending.stores_at_once and not shared.recording.is_on and not shared.standing.is_slave
+        self.send_rows = SendRows(self.sending.send, self._serve) if self.reads_sends and serves_rows else None
+
+    def opened(self, channel: Channel) -> None:
+        """Note a new connection."""
+        if self.reads_sends:
+            channel.connection = SendConnection(self.shared.config.frame_size_max)
+        self.shared.recording.opened(channel)
+
+    def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
+        """Serve a request, or have the pull pool serve it; what that raises is answered, too."""
+        self.request_counts.add(command.code)
+        rows = None
+        try:
+            rows = self._receive(channel, command, outbox)
+        except FAULTS as error:
+            exchange.refuse(channel, command, exchange.failure(channel, command, error), outbox)
+        if rows is not None:
+            self.request_counts.add(command.code, rows.serve_following(channel, outbox))
+
+    def closed(self, channel: Channel) -> None:
+        """Forget what is held for a closed connection, and its memberships."""
+        self.shared.recording.closed(channel)
+        if self.shared.policy.on_close == "drop":
+            # RocketMQ leaves them in its table: the next scan runs them for nobody.
+            self.pulling.hold_service.drop_channel(channel)
+        outbox = Outbox()
+        self.administering.clients.closed(channel, outbox)
+        outbox.flush()
+
+    def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> SendRows | None:
+        """Serve one request, or refuse it; who serves the sends that came right behind it, if anybody may."""
+        if self.shared.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
+            command = structs.replace(command, serialisation=Serialisation.JSON)
+        refusal = self._refusal(channel, command)
+        if refusal is not None:
+            if not command.is_one_way:
+                outbox.write(channel, refusal)
+            return None
+        pool = self.pulling.pool
+        if pool is None or command.code not in PULLS:
+            self._serve(channel, command, outbox)
+            return self.send_rows if type(command) is SendCommand else None
+        if not pool.offer(
+            partial(self._serve, channel, command),
+            lambda worker_outbox: exchange.answer_busy(channel, command, TOO_LATE, worker_outbox),
+        ):
+            exchange.answer_busy(channel, command, OVERLOAD, outbox)
+        return None
+
+    def _refusal(self, channel: Channel, command: Command) -> Parts | None:
+        """The answer to what this peer must not ask, or this broker, as a slave, not do; None for everything else."""
+        refusal = None if self.access is None else self.access.refusal(channel, command)
+        if refusal is None and self.shared.standing.is_slave:
+            refusal = self.pulling.roles.refusal(command)
+            exchange.tell_refused(channel, command, refusal)
+        return refusal
+
+
+def together(rooms: Sequence[Mapping[int, Processor]]) -> Mapping[int, Processor]:
+    """The processors of all rooms, by their codes; raises CodeServedTwiceError."""
+    found: dict[int, Processor] = {}
+    for room in rooms:
+        twice = found.keys() & room.keys()
+        if twice:
+            raise CodeServedTwiceError(f"two services serve the codes {sorted(map(int, twice))}")
+        found.update(room)
+    return found
