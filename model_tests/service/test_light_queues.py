@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.service.send.send import SendService
+from longpoll_broker.service.send.message_maker import MessageMaker
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
@@ -255,7 +255,7 @@ def test_planted_made_up_offsets_that_are_stored_are_seen(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A queue that nobody sent to appears after the crash, and another one is longer than it was."""
-    monkeypatch.setattr(SendService, "_without_offsets", lambda _service, text: read_properties(text))
+    monkeypatch.setattr(MessageMaker, "without_offsets", lambda _service, text: read_properties(text))
     places = places_after_a_crash(LIGHT, start_broker, connect, tmp_path)
     assert ("%LMQ%a", 0, 100_000_000) in places
     assert ("T", 0, 5) not in places

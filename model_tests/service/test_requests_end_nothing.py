@@ -68,6 +68,7 @@ def test_a_message_tried_too_often_to_count_is_sent_back(
     client = connect(broker.address)
     for times in TIMES:
         assert [sent_back(client, times), sent_back(client, times, maxReconsumeTimes=str(2**31 - 1))] == [0, 0]
+    wait_until(lambda: broker.store.dispatched_end == broker.store.log_end)
     found = [
         record.reconsume_times
         for topic in ("%DLQ%G", "%RETRY%G")

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import define, evolve, field
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.service.sockless import Peer
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.fast import send_rows
-from longpoll_broker.service.io.channel import Channel, Limits, Outbox
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields
@@ -21,82 +21,10 @@ from longpoll_broker.testing.stores import StillRuntime
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.fast.send_answer import encode_send_head
 from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED
-from longpoll_runtime import Buffer
 
 STORE = evolve(SMALL_STORE, commit_log_file_size=16_384, message_size_max=2_000, multi_dispatch=True)
 """Files so small that rows meet their ends."""
-LIMITS = Limits(1 << 24, 1 << 26, 10, 1 << 40)
-
-
-@define(slots=True)
-class Wire:
-    """The socket of a peer that takes everything at once."""
-
-    taken: bytearray = field(factory=bytearray)
-
-    def send(self, content: Buffer) -> int:
-        """Take a buffer."""
-        self.taken += content
-        return len(content)
-
-    def send_parts(self, parts: Sequence[Buffer]) -> int:
-        """Take some."""
-        return sum(map(self.send, parts))
-
-    def recv_into(self, buffer: Buffer) -> int:
-        """Nothing comes but what `Peer.tell` gives."""
-        raise AssertionError(f"{len(buffer)} bytes were asked for")
-
-    def fileno(self) -> int:
-        """It is not registered anywhere."""
-        return -1
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class Peer:
-    """A connection to a broker without a socket: what is told is served before the call returns."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.wire = Wire()
-        self.channel = Channel(
-            broker.loops[0], self.wire, ("127.0.0.1", 5555), 7, broker.handler, LIMITS, broker.runtime.lock()
-        )
-        broker.handler.opened(self.channel)
-
-    def tell(self, content: bytes) -> bytes:
-        """Have the broker read these bytes in one piece; what it answers."""
-        outbox = Outbox()
-        connection = self.channel.connection
-        connection.receive_data(content)
-        while isinstance(command := connection.next_event(), Command):
-            self.broker.handler.received(self.channel, command, outbox)
-            self.channel.gives_way = False  # there is nobody else
-        self.broker.pulling.dispatch_service.pass_ended(outbox)
-        outbox.flush()
-        answered = bytes(self.wire.taken)
-        self.wire.taken.clear()
-        return answered
-
-    def told(self, content: bytes) -> tuple[object, ...]:
-        """What is answered and stored, and what is visible then, without the one thing that two brokers differ in."""
-        store = self.broker.store
-        start = store.log_end
-        answered = self.tell(content)
-        host = host_bytes(*self.broker.address)
-        digits = host.hex().upper().encode()
-        log = b"".join(
-            bytes(segment.view[max(start - segment.start, 0) : max(store.log_end - segment.start, 0)])
-            for segment in store._log.segments.segments
-        )
-        ends = [(place, store.visible_end(*place)) for place in store.queues()]
-        return answered.replace(digits, b"HOST"), log.replace(host, b"HOST"), ends, self.channel.request_count
-
-
 PROPERTIES = [
     "",
     "UNIQ_KEY\x0101\x02WAIT\x01true\x02TAGS\x01a\x02",

@@ -54,6 +54,7 @@ from longpoll_spec.policy import preset, with_knob
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning", show_default=True
 )
+@click.option("--plain", is_flag=True, help="Serve with the plain services only: the same bytes, slower.")
 @click.option("--with-parent", is_flag=True, hidden=True, help="Stop when standard input ends, with who holds it.")
 @click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
 @user_mistakes
@@ -72,6 +73,7 @@ def serve(
     metrics: str | None,
     log_format: Format,
     log_level: str,
+    plain: bool,
     with_parent: bool,
     as_json: bool,
 ) -> None:
@@ -120,6 +122,7 @@ def serve(
                     listen=address_of(listen),
                     name_server=address_of(name_server),
                     record_directory=None if record is None else str(record.absolute()),
+                    is_fast=not plain,
                 )
             except OSError as error:
                 raise UserError(f"cannot open the store {directory}: {error}; name another --store") from None

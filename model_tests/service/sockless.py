@@ -1,0 +1,89 @@
+"""Connections to a broker without sockets: what is told is served before the call returns.
+
+So two brokers that are told the same can be compared byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.service.io.channel import Channel, Limits, Outbox
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.log_record import host_bytes
+from longpoll_runtime import Buffer
+
+LIMITS = Limits(1 << 24, 1 << 26, 10, 1 << 40)
+
+
+@define(slots=True)
+class Wire:
+    """The socket of a peer that takes everything at once."""
+
+    taken: bytearray = field(factory=bytearray)
+
+    def send(self, content: Buffer) -> int:
+        """Take a buffer."""
+        self.taken += content
+        return len(content)
+
+    def send_parts(self, parts: Sequence[Buffer]) -> int:
+        """Take some."""
+        return sum(map(self.send, parts))
+
+    def recv_into(self, buffer: Buffer) -> int:
+        """Nothing comes but what `Peer.tell` gives."""
+        raise AssertionError(f"{len(buffer)} bytes were asked for")
+
+    def fileno(self) -> int:
+        """It is not registered anywhere."""
+        return -1
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Peer:
+    """A connection to a broker without a socket: what is told is served before the call returns."""
+
+    def __init__(self, broker: Broker, number: int = 7) -> None:
+        self.broker = broker
+        self.wire = Wire()
+        self.channel = Channel(
+            broker.loops[0], self.wire, ("127.0.0.1", 5555), number, broker.handler, LIMITS, broker.runtime.lock()
+        )
+        broker.handler.opened(self.channel)
+
+    def tell(self, content: bytes) -> bytes:
+        """Have the broker read these bytes in one piece; what it answers."""
+        outbox = Outbox()
+        connection = self.channel.connection
+        connection.receive_data(content)
+        while isinstance(command := connection.next_event(), Command):
+            self.broker.handler.received(self.channel, command, outbox)
+            self.channel.gives_way = False  # there is nobody else
+        self.broker.pulling.dispatch_service.pass_ended(outbox)
+        outbox.flush()
+        return self.heard()
+
+    def heard(self) -> bytes:
+        """What the broker has written since the last call, without its own address: all that two brokers differ in."""
+        answered = bytes(self.wire.taken)
+        self.wire.taken.clear()
+        host = host_bytes(*self.broker.address)
+        return answered.replace(host.hex().upper().encode(), b"HOST").replace(host, b"HOST")
+
+    def told(self, content: bytes) -> tuple[object, ...]:
+        """What is answered and stored, and what is visible then."""
+        store = self.broker.store
+        start = store.log_end
+        answered = self.tell(content)
+        host = host_bytes(*self.broker.address)
+        log = b"".join(
+            bytes(segment.view[max(start - segment.start, 0) : max(store.log_end - segment.start, 0)])
+            for segment in store._log.segments.segments
+        )
+        ends = [(place, store.visible_end(*place)) for place in store.queues()]
+        return answered, log.replace(host, b"HOST"), ends, self.channel.request_count

@@ -1,0 +1,155 @@
+"""A broker with the quicker services of `fast` and one without answer and store the same, to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_tests.service.sockless import Peer
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.fast import pull_heads, send_heads
+from longpoll_broker.fast.send_heads import PatchedSendService
+from longpoll_broker.fast.woken_rows import RowExecutor, RowRunner
+from longpoll_broker.service.io.executors import InlineExecutor
+from longpoll_broker.service.pull.pull_runner import PullRunner
+from longpoll_broker.service.send.send import SendService
+from longpoll_broker.testing.brokers import SMALL_STORE, StartBroker
+from longpoll_broker.testing.raw_client import pull_fields, send_fields
+from longpoll_broker.testing.stores import StillRuntime
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.frame import Serialisation
+from longpoll_spec.policy import preset
+
+LONG_MS = 10**9
+"""Nobody's deadline comes."""
+CONFIG = BrokerConfig(hold_timeout_ms_max=LONG_MS)
+STORE = evolve(SMALL_STORE, commit_log_file_size=1 << 16)
+POLICIES = ["strict", "strict-clone"]
+"""Those under which one thread decides what is told first."""
+PEERS = 3
+Told = tuple[int, bytes]
+"""Which connection is told what."""
+
+
+class Twin:
+    """A broker with some connections that have no sockets."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.peers = [Peer(broker, 11 + number) for number in range(PEERS)]
+
+    def told(self, told: Sequence[Told]) -> tuple[object, ...]:
+        """What each connection hears at each request, and the statistics after the last."""
+        heard = []
+        for number, content in told:
+            answers = self.peers[number].told(content)
+            heard.append((answers, [peer.heard() for peer in self.peers]))
+        statistics = self.broker.shared.statistics
+        counts = {key: item.value for key, item in statistics._items.items() if "LATENCY" not in key[0]}
+        return heard, counts, len(self.broker.hold_service)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Told:
+    """A send, or a pull, at one of the connections; most pulls wait at the end, where many are alike."""
+    flag = draw(st.sampled_from([0] * 6 + [int(CommandFlag.ONE_WAY)]))
+    kind = draw(st.sampled_from([Serialisation.JSON] * 4 + [Serialisation.ROCKETMQ]))
+    queue = draw(st.integers(0, 1))
+    opaque = draw(st.integers(0, 9))
+    if draw(st.integers(0, 3)) == 0:
+        text = draw(st.sampled_from(["", "TAGS\x01a\x02", "TAGS\x01b\x02KEYS\x01k\x02"]))
+        command = Command(
+            RequestCode.SEND_MESSAGE_V2, opaque, flag, send_fields("T", queue, text), b"x" * draw(st.integers(1, 40)),
+            serialisation=kind,
+        )  # fmt: skip
+    else:
+        fields = pull_fields("T", draw(st.sampled_from([0, 1, 2, 3, 5, 99])), queue_id=queue, timeout_ms=LONG_MS)
+        odd: dict[str, str] = draw(
+            st.sampled_from(
+                [{}] * 6
+                + [{"subscription": "a"}, {"subscription": "a || b"}, {"maxMsgNums": "1"}, {"sysFlag": "4"}]
+                + [{"consumerGroup": "H"}, {"sysFlag": "7", "commitOffset": "2"}, {"maxMsgNums": "-1"}]
+            )
+        )
+        command = Command(RequestCode.PULL_MESSAGE, opaque, flag, fields | odd, serialisation=kind)
+    return draw(st.integers(0, PEERS - 1)), b"".join(encode(command))
+
+
+@pytest.fixture(scope="module", params=POLICIES)
+def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Twin, Twin]]:
+    """A quick broker and a plain one, both with a clock that stands still."""
+    policy = preset(request.param)
+    places = [str(tmp_path_factory.mktemp(name)) for name in ("quick", "plain")]
+    settings: dict[str, Any] = {"policy": policy, "config": CONFIG, "store_config": STORE}
+    with (
+        Broker.start(StillRuntime(), places[0], **settings) as quick,
+        Broker.start(StillRuntime(), places[1], is_fast=False, **settings) as plain,
+    ):
+        yield Twin(quick), Twin(plain)
+
+
+@settings(max_examples=40, deadline=None)
+@given(told=st.lists(requests(), max_size=30))
+def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told]) -> None:
+    """The same bytes to the same connections at the same requests, the same log, the same counts."""
+    quick, plain = twins
+    assert quick.told(told) == plain.told(told)
+
+
+def alike(count: int, topic: str = "R") -> list[Told]:
+    """Pulls that wait for the next message of a queue that has one, and the message."""
+    send = Command(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=send_fields(topic, 0), body=b"body")
+    pull = Command(RequestCode.PULL_MESSAGE, 2, ext_fields=pull_fields(topic, 1, timeout_ms=LONG_MS))
+    first, wait = b"".join(encode(send)), b"".join(encode(pull))
+    return [(0, first), *[(1 + number % 2, wait) for number in range(count)], (0, first)]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(pull_heads, "encode_pull_head"), (send_heads, "encode_send_head")], ids=["pull", "send"]
+)
+def test_planted_another_head_is_seen(
+    start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    """A template whose last number is one too high."""
+    encode_head = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *values: encode_head(*values[:-1], values[-1] + 1))
+    quick, plain = (
+        Twin(start_broker(directory=str(tmp_path / str(fast)), config=CONFIG, runtime=StillRuntime(), is_fast=fast))
+        for fast in (True, False)
+    )
+
+    assert quick.told(alike(4)) != plain.told(alike(4))
+
+
+def test_planted_a_row_with_another_body_is_seen(
+    start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the first of those that are woken together get nothing; as it is they get what the first got."""
+    quick, plain = (
+        Twin(start_broker(directory=str(tmp_path / str(fast)), config=CONFIG, runtime=StillRuntime(), is_fast=fast))
+        for fast in (True, False)
+    )
+    assert quick.told(alike(6)) == plain.told(alike(6))
+
+    monkeypatch.setattr(RowRunner, "_answer_in_row", lambda *_arguments: None)
+    assert quick.told(alike(6, "S")) != plain.told(alike(6, "S"))
+
+
+def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> None:
+    """What serves is of the one kind or of the other."""
+    quick = start_broker(directory=str(tmp_path / "quick"))
+    plain = start_broker(directory=str(tmp_path / "plain"), is_fast=False)
+    kinds = [
+        [type(part) for part in (broker.pulling.runner, broker.hold_service._executor, broker.sending.send)]
+        for broker in (quick, plain)
+    ]
+
+    assert kinds == [[RowRunner, RowExecutor, PatchedSendService], [PullRunner, InlineExecutor, SendService]]
+    assert [broker.handler.reads_sends for broker in (quick, plain)] == [True, False]
