@@ -16,7 +16,6 @@ import pytest
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.harness.stalls import StallWatch
 from longpoll_broker.testing.load import LoadPlan, drive
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, send_message
 from longpoll_broker.testing.schedules.racing import RacePlan, race
@@ -30,6 +29,7 @@ from longpoll_observe import Observer, events, tap
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.stalls import StallWatch
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
 ALLOWED_MS = 1_000

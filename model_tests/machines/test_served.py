@@ -22,6 +22,8 @@ from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import pull_runner, pull_service
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.service.pull.pull_answers import PullAnswers
+from longpoll_broker.testing.raw_client import PATIENCE_S
+from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_broker.testing.served import STRICT, EmbeddedSubject, RemoteSubject, SuiteReport, machine, run_suite
 from longpoll_broker.testing.served.driver import Driver
 from longpoll_broker.testing.served.example import Example, Links
@@ -32,6 +34,8 @@ from longpoll_broker.testing.served.requests import Form
 from longpoll_broker.testing.served.subject import SMALL_FILES, expectations_of
 from longpoll_client.errors import UnreachableError
 from longpoll_judge.run.job import judge
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_protocol.log_record import MAGIC_V1
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT as STRICT_POLICY
@@ -471,3 +475,27 @@ def test_a_failure_is_shrunk_without_raising(tmp_path: Path, monkeypatch: pytest
         report = run_suite(subject.runtime, subject, max_examples=40, step_count=25)
     assert report.failure is not None
     assert "expected Read" in report.failure
+
+
+@pytest.mark.parametrize(("stalled_ms", "is_patient"), [(0.0, False), (1e6, True)])
+def test_a_machine_that_stood_still_has_more_time(stalled_ms: float, is_patient: bool) -> None:
+    """A reply that comes after its deadline is taken if the machine, and not the broker, was late; else it is not."""
+    asked, late = threading.Event(), threading.Event()
+
+    def answer(peer: Peer, command: Command) -> None:
+        asked.set()
+        assert late.wait(PATIENCE_S)
+        peer.answer(command)
+
+    def stalled(_begin_ns: int, _end_ns: int) -> float:
+        late.set()
+        return stalled_ms
+
+    runtime = RealRuntime()
+    with ScriptedServer(answer) as server:
+        link = Link(runtime, (server.host, server.port), 0, stalled)
+        opaque = link.ask(RequestCode.HEART_BEAT, {})
+        assert asked.wait(PATIENCE_S)
+        reply = link.wait(opaque, runtime.monotonic_ns())
+        link.close()
+    assert (reply is not None) == is_patient

@@ -31,7 +31,6 @@ from longpoll_broker.testing.harness.frames import (
 )
 from longpoll_broker.testing.harness.held import HeldPlan, hold
 from longpoll_broker.testing.harness.latency import fan_outs, overshoots, round_trips, wakes
-from longpoll_broker.testing.harness.stalls import STALL_MS, WAIT_MS, StallWatch
 from longpoll_broker.testing.harness.throughput import SEND_DEPTH, Stored, fill, pulls, send_rate, sends
 from longpoll_broker.testing.harness.topics import check_stored, make_topic
 from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
@@ -41,6 +40,7 @@ from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.stalls import STALL_MS, WAIT_MS, StallWatch
 from longpoll_spec.policy import STRICT, with_knob
 
 

@@ -15,12 +15,12 @@ from model_tests.bench.broker_sides import Side, ours
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.harness.held import HeldPlan, HeldReport, hold
-from longpoll_broker.testing.harness.stalls import StallWatch
 from longpoll_broker.testing.harness.throughput import fill, pulls
 from longpoll_broker.testing.harness.topics import make_topic, send_each
 from longpoll_broker.testing.harness.workers import private_bytes
 from longpoll_broker.testing.schedules.racing import Delivery, RacePlan, RaceReport, race
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.stalls import StallWatch
 from longpoll_spec.policy import ROCKETMQ_4_9
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]

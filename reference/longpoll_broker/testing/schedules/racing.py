@@ -20,13 +20,13 @@ from typing import Final, Literal
 
 from attrs import define, field, frozen
 
-from longpoll_broker.testing.harness.stalls import StallWatch
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime import Address
+from longpoll_runtime.stalls import StallWatch
 
 Step = Literal["send", "pull"]
 STALL_S: Final = 30.0

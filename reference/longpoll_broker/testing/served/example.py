@@ -8,7 +8,7 @@ from __future__ import annotations
 from attrs import define, field
 
 from longpoll_broker.testing.served.answers import header_of
-from longpoll_broker.testing.served.link import Link, Reply
+from longpoll_broker.testing.served.link import Link, Reply, Stalled, never
 from longpoll_broker.testing.served.model import Expectations, Queue, ViolationError
 from longpoll_broker.testing.served.subject import Subject
 from longpoll_client.errors import UnreachableError
@@ -21,8 +21,9 @@ from longpoll_runtime import Runtime
 class Links:
     """The connections of a run, made when first used and kept over examples."""
 
-    def __init__(self, runtime: Runtime, subject: Subject) -> None:
+    def __init__(self, runtime: Runtime, subject: Subject, stalled_ms: Stalled = never) -> None:
         self._runtime = runtime
+        self.stalled_ms = stalled_ms
         self._subject = subject
         self.open: dict[int, Link] = {}
         self._made = 0
@@ -37,7 +38,7 @@ class Links:
     def make(self, number: int) -> Link:
         """A new connection that the caller closes."""
         try:
-            return Link(self._runtime, self._subject.address, number)
+            return Link(self._runtime, self._subject.address, number, self.stalled_ms)
         except OSError as error:
             host, port = self._subject.address
             raise UnreachableError(f"no connection to the broker at {host}:{port}: {error}") from None

@@ -11,8 +11,8 @@ Leaves out what replies mean (`answers`) and which of them must come (`model`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 from attrs import frozen
 
@@ -33,6 +33,15 @@ STALL_S: Final = 30.0
 """A broker that takes no bytes for so long does not serve."""
 
 
+Stalled: TypeAlias = Callable[[int, int], float]
+"""For how many ms the machine stood still between two moments of the runtime's clock: nobody answers meanwhile."""
+
+
+def never(_begin_ns: int, _end_ns: int) -> float:
+    """A machine of which nobody knows that it ever stands still."""
+    return 0.0
+
+
 @frozen
 class Reply:
     """A command that answers one of ours."""
@@ -49,9 +58,10 @@ class Link:
     only the first may be answered.
     """
 
-    def __init__(self, runtime: Runtime, address: Address, number: int) -> None:
+    def __init__(self, runtime: Runtime, address: Address, number: int, stalled_ms: Stalled = never) -> None:
         """Connect; raises OSError."""
         self.number = number
+        self._stalled_ms = stalled_ms
         self.closed = False
         """The broker closed the connection; replies that came before are still there."""
         self.written_ns = runtime.monotonic_ns()
@@ -140,15 +150,12 @@ class Link:
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
-    def wait(self, opaque: int, deadline_ns: int) -> Reply | None:
-        """Take the reply; None when it did not come by the deadline (of the runtime's clock) or never can."""
-        self.drain()
-        while opaque not in self._replies and not self.closed:
-            left_ns = deadline_ns - self._runtime.monotonic_ns()
-            if left_ns <= 0:
-                return None
-            self._poller.poll(left_ns / 1e9)
-            self.drain()
+    def wait(self, opaque: int, deadline_ns: int, *, since_ns: int | None = None) -> Reply | None:
+        """Take the reply; None when it did not come by the deadline (of the runtime's clock) or never can.
+
+        As long as the machine stood still after `since_ns` (None: from now on), it may come later.
+        """
+        self._wait(lambda: opaque in self._replies, deadline_ns, since_ns)
         return self.take(opaque)
 
     def take(self, opaque: int) -> Reply | None:
@@ -156,15 +163,23 @@ class Link:
         return self._replies.pop(opaque, None)
 
     def wait_closed(self, deadline_ns: int) -> bool:
-        """Whether the broker closes the connection by the deadline."""
+        """Whether the broker closes the connection by the deadline, or as much later as the machine stands still."""
+        self._wait(lambda: False, deadline_ns, None)
+        return self.closed
+
+    def _wait(self, is_done: Callable[[], bool], deadline_ns: int, since_ns: int | None) -> None:
+        """Read until there is what was waited for, the connection is closed, or the time is over."""
+        begun_ns = self._runtime.monotonic_ns() if since_ns is None else since_ns
         self.drain()
-        while not self.closed:
-            left_ns = deadline_ns - self._runtime.monotonic_ns()
+        while not (is_done() or self.closed):
+            now_ns = self._runtime.monotonic_ns()
+            left_ns: float = deadline_ns - now_ns
             if left_ns <= 0:
-                return False
+                left_ns += self._stalled_ms(begun_ns, now_ns) * 1e6
+            if left_ns <= 0:
+                return
             self._poller.poll(left_ns / 1e9)
             self.drain()
-        return True
 
     def drain(self) -> None:
         """Read everything that has arrived, without waiting."""

@@ -131,7 +131,7 @@ class Pulls:
             reply = link.take(pull.opaque)
             if reply is not None:
                 self.judge(pull, reply)
-            elif pull.is_late(now_ns, self.example.expectations):
+            elif self._is_late(pull, now_ns):
                 raise ViolationError(
                     f"{pull}: not answered {self.example.expectations.late_ns // 1_000_000} ms after its deadline"
                 )
@@ -141,9 +141,17 @@ class Pulls:
             elif link.closed:
                 raise ViolationError(f"the broker closed connection {link.number}")
 
+    def _is_late(self, pull: Pull, now_ns: int) -> bool:
+        """Whether a pull is late, also without the time for which the machine stood still since it was asked."""
+        expectations = self.example.expectations
+        if not pull.is_late(now_ns, expectations):
+            return False
+        stalled_ns = int(self.example.links.stalled_ms(pull.asked_ns, now_ns) * 1e6)
+        return pull.is_late(now_ns - stalled_ns, expectations)
+
     def _wait(self, pull: Pull, deadline_ns: int) -> Reply | None:
         link = self.example.links.get(pull.link)
-        reply = link.wait(pull.opaque, deadline_ns)
+        reply = link.wait(pull.opaque, deadline_ns, since_ns=pull.asked_ns)
         if reply is None and link.closed:
             raise ViolationError(f"the broker closed connection {link.number}, on which it had {pull}")
         return reply

@@ -158,9 +158,11 @@ class Sends:
 
     def _end_in_time(self, queue: Queue, end: int) -> int:
         """The queue's end as the broker tells it, when it is as far as that or the patience is over."""
-        deadline_ns = self.example.runtime.monotonic_ns() + self.example.expectations.patience_ns
+        begun_ns = self.example.runtime.monotonic_ns()
         while (seen := self.example.ask_end(0, queue, RequestCode.GET_MAX_OFFSET)) < end:
-            if self.example.runtime.monotonic_ns() > deadline_ns:
+            now_ns = self.example.runtime.monotonic_ns()
+            stalled_ns = self.example.links.stalled_ms(begun_ns, now_ns) * 1e6
+            if now_ns - begun_ns > self.example.expectations.patience_ns + stalled_ns:
                 break
         return seen
 

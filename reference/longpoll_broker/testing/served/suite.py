@@ -20,6 +20,7 @@ from longpoll_broker.testing.served.model import ViolationError
 from longpoll_broker.testing.served.subject import Subject
 from longpoll_client.errors import UnreachableError
 from longpoll_runtime import Runtime
+from longpoll_runtime.stalls import StallWatch
 
 Progress = Callable[[int, int], None]
 """Called with the examples done and to do."""
@@ -64,7 +65,8 @@ def run_suite(
     """
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     begun_ns = runtime.monotonic_ns()
-    links = Links(runtime, subject)
+    watch = StallWatch()
+    links = Links(runtime, subject, watch.stalled_ms)
     links.get(0)
     tell = progress or (lambda _done, _all: None)
     run = Run(
@@ -82,10 +84,11 @@ def run_suite(
         return machine(run)
 
     try:
-        run_state_machine_as_test(
-            example,  # type: ignore[arg-type] # a function that makes a machine is a factory, says its docstring
-            settings=_settings(max_examples, step_count, shrink=shrink),
-        )
+        with watch:
+            run_state_machine_as_test(
+                example,  # type: ignore[arg-type] # a function that makes a machine is a factory, says its docstring
+                settings=_settings(max_examples, step_count, shrink=shrink),
+            )
     except (ViolationError, UnreachableError, Flaky):
         # Flaky: a race does not fail every time. What was seen once is kept in the run.
         if run.failure is None:
