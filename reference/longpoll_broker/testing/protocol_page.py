@@ -9,7 +9,9 @@ A header's or body's docstring begins with the codes that it is of ("14 QUERY_CO
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator
@@ -19,8 +21,7 @@ from typing import Final
 import msgspec
 from attrs import define, field, frozen
 
-from longpoll_broker import broker, name_server
-from longpoll_broker.service.access import access_admin
+from longpoll_broker import name_server, service
 from longpoll_broker.service.admin import clients
 from longpoll_broker.service.send import transaction_check
 from longpoll_protocol import bodies, headers
@@ -32,6 +33,7 @@ MADE: Final = (
     "<!-- Made by `python -m longpoll_broker.testing.protocol_page >docs/protocol.md`: change the classes. -->\n"
 )
 _OWN_CODE: Final = re.compile(r"(\d+) [A-Z][A-Z0-9_]+")
+_PROCESSOR: Final = re.compile(r"RequestCode\.([A-Z0-9_]+)(?:: |\] = )self\.")
 _REPLY: Final = re.compile(r"The reply to ([\d, and]+)")
 
 
@@ -70,9 +72,16 @@ def shapes() -> Iterator[Shape]:
                     yield Shape(kind, text, requests, replies)
 
 
-def served_by(module: ModuleType) -> frozenset[str]:
-    """The names of the codes in a module's tables of processors."""
-    return frozenset(re.findall(r"RequestCode\.([A-Z0-9_]+)(?:: |\] = )\S", inspect.getsource(module)))
+def served_by(*modules: ModuleType) -> frozenset[str]:
+    """The names of the codes in the modules' tables of processors."""
+    sources = map(inspect.getsource, modules)
+    return frozenset(name for source in sources for name in re.findall(_PROCESSOR, source))
+
+
+def services() -> Iterator[ModuleType]:
+    """Every module in which a service may stand."""
+    for found in pkgutil.walk_packages(service.__path__, f"{service.__name__}."):
+        yield importlib.import_module(found.name)
 
 
 def sent_by(module: ModuleType) -> frozenset[str]:
@@ -83,7 +92,7 @@ def sent_by(module: ModuleType) -> frozenset[str]:
 def sections() -> list[Section]:
     """A section for each code that is served or sent, or has a header or body."""
     tables = {
-        "served by the broker": served_by(broker) | served_by(access_admin),
+        "served by the broker": served_by(*services()),
         "served by the name server": served_by(name_server),
         "sent to clients by the broker": sent_by(clients) | sent_by(transaction_check),
     }

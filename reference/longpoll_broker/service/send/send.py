@@ -76,8 +76,11 @@ class SendService:
     @property
     def processors(self) -> Mapping[int, Processor]:
         """10, 310 and 320."""
-        codes = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-        return dict.fromkeys(codes, self.receive)
+        return {
+            RequestCode.SEND_MESSAGE: self.receive,
+            RequestCode.SEND_MESSAGE_V2: self.receive,
+            RequestCode.SEND_BATCH_MESSAGE: self.receive,
+        }
 
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         """Serve a send request; None when its answer waits for the disk."""
