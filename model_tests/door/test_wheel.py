@@ -5,6 +5,7 @@ Packages come from whatever index pip is set to use; where none answers the test
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import venv
@@ -36,6 +37,16 @@ with tempfile.TemporaryDirectory() as directory:
         with longpoll.Producer(broker.runtime, broker.name_server) as producer:
             producer.send("T", b"hello")
     assert longpoll.judge(directory).verdict == "unknown"
+"""
+SPARK: Final = """
+import tempfile, longpoll
+with tempfile.TemporaryDirectory() as directory:
+    with longpoll.Broker(record=directory) as broker:
+        with longpoll.Producer(broker.runtime, broker.name_server) as producer:
+            producer.send("T", b"hello")
+    found = longpoll.judge(directory, engine="spark")
+    assert (found.verdict, found.engine) == ("unknown", "spark"), found
+    assert found.events == longpoll.judge(directory, engine="local").events
 """
 TESTING: Final = """
 from longpoll_broker.testing.served import EmbeddedSubject, run_suite
@@ -81,6 +92,15 @@ def size_mb(python: Path) -> float:
     return sum(file.stat().st_size for file in files if file.is_file()) / 1e6
 
 
+def tried(python: Path, script: str, directory: Path, path: str = "") -> None:
+    """Run a script where nothing but the wheel and its extra is installed, with no more on the PATH than is given."""
+    done = subprocess.run(
+        [python, "-c", script], cwd=directory, env={"PATH": f"{python.parent}{path}"}, capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("extra", "script"), [("", BROKER), ("law", LAW), ("judge", JUDGE), ("testing", TESTING)], ids=lambda text: text[:8]
 )
@@ -89,10 +109,21 @@ def test_each_extra_does_what_it_promises(
 ) -> None:
     """Also without Java, and in no more room than it may take."""
     python = installed(extra)
-    done = subprocess.run(
-        [python, "-c", script], cwd=tmp_path, env={"PATH": str(python.parent)}, capture_output=True, text=True,
-        check=False, timeout=300,
-    )  # fmt: skip
+    tried(python, script, tmp_path)
 
-    assert done.returncode == 0, done.stderr
     assert extra not in SIZE_MAX_MB or size_mb(python) <= SIZE_MAX_MB[extra]
+
+
+@pytest.mark.xdist_group("spark")
+def test_spark_judges_where_there_is_a_java(installed: Callable[[str], Path], tmp_path: Path) -> None:
+    """As the engine in one process does; its launcher is a script of the shell, so it gets the system's PATH."""
+    java = shutil.which("java")
+    if java is None:
+        pytest.skip("no Java on the PATH, which the extra spark asks for")
+    tried(installed("spark"), SPARK, tmp_path, f":{Path(java).parent}:/usr/bin:/bin")
+
+
+def test_a_promise_that_is_broken_is_seen(installed: Callable[[str], Path], tmp_path: Path) -> None:
+    """What another extra brings is not there: with none at all nothing is judged."""
+    with pytest.raises(AssertionError, match=r"pip install 'longpoll\[judge\]'"):
+        tried(installed(""), JUDGE, tmp_path)

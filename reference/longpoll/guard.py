@@ -33,7 +33,7 @@ NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 STOPPED: Final = "stopped by Ctrl-C before the work was done: what was asked is unknown"
 NO_MEMORY: Final = "the memory ran out before the work was done: what was asked is unknown"
 AGAIN_S: Final = 0.005
-"""After so long Ctrl-C is raised again where it came to nothing."""
+"""How long after a Ctrl-C that came to nothing it is raised again."""
 SENTENCE_MAX: Final = 1_000
 """Letters of an error's own words that are shown."""
 
@@ -164,7 +164,7 @@ def _told(error: BaseException, words: Sequence[str]) -> int:
         return _say(NO_MEMORY, UNKNOWN)
     if isinstance(error, ReaderGoneError | BrokenPipeError) and _reader_is_gone():
         _forget_output()
-        return UNKNOWN  # quietly: whoever read our output has enough of it
+        return UNKNOWN  # quietly: the reader of our output has closed it
     told = _told_of_system(error, words) if isinstance(error, OSError) else _told_of_extra(error, words)
     return _fault(error) if told is None else told
 

@@ -1,4 +1,4 @@
-"""Fixtures for tests of whoever talks to a broker: pytest finds them where longpoll is installed.
+"""Fixtures for tests of programs that talk to a broker: pytest finds them where longpoll is installed.
 
 `longpoll_broker` is a broker of the test's own, or one that runs elsewhere (`--longpoll-name-server`). `longpoll_topic`
 is a topic that no other test has, `longpoll_client` clients that end with the test, and `longpoll_history` records what
@@ -175,7 +175,7 @@ def longpoll_topic(request: pytest.FixtureRequest, longpoll_client: ClientsOfTes
 def longpoll_history(request: pytest.FixtureRequest, longpoll_broker: BrokerOfTest) -> Iterator[HistoryOfTest]:
     """Records what the test does, and judges it when the test has ended: a violation is an error of the test.
 
-    What cannot be told (`unknown`) is told in the report's section "longpoll" and is no error: nothing was seen.
+    A verdict `unknown` stands in the report's section "longpoll" and is no error: nothing was seen.
     """
     assert longpoll_broker.directory is not None
     history = HistoryOfTest(longpoll_broker.directory, longpoll_broker)

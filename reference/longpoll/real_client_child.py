@@ -47,7 +47,7 @@ class Inbox:
             self._changed.notify_all()
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Wait until so many have come."""
+        """Wait until `count` messages have come; false where they have not within `timeout_s`."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self.received) >= count, timeout_s)
 

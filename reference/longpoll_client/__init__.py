@@ -1,7 +1,7 @@
 """A RocketMQ client: producer, push consumer and pull consumer, for our broker and the Java one alike.
 
 `remoting` is one connection, `instance` all of a client's connections and routes, `producer` sends, `consumer` shares
-queues and pulls them, `delivery` gives messages to whoever polls, `push` to a listener, `aio` to
+queues and pulls them, `delivery` gives messages to the caller of `poll`, `push` to a listener, `aio` to
 asyncio, `transactions` sends what is delivered only once it is committed, and `admin` asks and changes what there is.
 Leaves out pulling without a group. `docs/client.md` shows how it is used.
 """

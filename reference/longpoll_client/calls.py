@@ -1,6 +1,6 @@
 """The calls of one connection that wait for an answer: found by opaque, ended by deadline.
 
-Leaves out locks, clock and sockets: whoever owns it holds its lock and passes the time in.
+Leaves out locks, clock and sockets: the owner holds its lock and passes the time in.
 """
 
 from __future__ import annotations

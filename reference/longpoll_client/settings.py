@@ -55,11 +55,11 @@ class ConsumerConfig:
     pull_timeout_s: float = field(default=30.0)
     """`CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND`."""
     cached_count_max: int = field(default=1000)
-    """`pullThresholdForQueue`: with so many messages not consumed a queue is not pulled."""
+    """`pullThresholdForQueue`: a queue with this many messages not consumed is not pulled."""
     cached_size_max: int = field(default=100 * MIB)
     """`pullThresholdSizeForQueue`, bytes of bodies: likewise."""
     cached_span_max: int = field(default=2000)
-    """`consumeConcurrentlyMaxSpan`: likewise with so many offsets from the first to the next pull; not when orderly."""
+    """`consumeConcurrentlyMaxSpan`: likewise with this many offsets from first to next pull; not when orderly."""
     rebalance_s: float = field(default=20.0)
     heartbeat_s: float = field(default=30.0)
     persist_s: float = field(default=5.0)
@@ -71,7 +71,7 @@ class ConsumerConfig:
     reconsume_count_max: int | None = field(default=None)
     """`maxReconsumeTimes`: then a message goes to the dead letters. None: 16; when orderly, without end."""
     consume_timeout_s: float = field(default=900.0)
-    """`consumeTimeout`: a listener that takes longer is told of, and its messages are sent back."""
+    """`consumeTimeout`: a listener that takes longer is logged, and its messages are sent back."""
     suspend_s: float = field(default=1.0)
     """`suspendCurrentQueueTimeMillis`: when orderly, how long a queue waits after LATER."""
     close_timeout_s: float = field(default=10.0)

@@ -1,8 +1,8 @@
 """What a command means for a history: the fields of a pull, of its answer, and of the messages that a send stores.
 
-Pure functions over commands. Only what a broker keeps under the topic and queue of the request is told: delayed and
-prepared messages and those sent to retry topics are stored elsewhere, and their offsets count there. Leaves out which
-answer belongs to which request (`tap`).
+Pure functions over commands. Events are made only of what a broker keeps under the topic and queue of the request:
+delayed and prepared messages and those sent to retry topics are stored elsewhere, and their offsets count there. Leaves
+out which answer belongs to which request (`tap`).
 
 Source: `SendMessageProcessor.java`, `PullMessageProcessor.java`, `CommitLog.java` (where a delayed message goes).
 """

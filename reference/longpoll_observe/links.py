@@ -1,4 +1,4 @@
-"""What the relay keeps: doors, the links that clients made through them, the two sides of each, and who is told.
+"""What the relay keeps: doors, the links that clients made through them, the two sides of each, and their taps.
 
 Leaves out moving bytes (`loop`).
 """
@@ -18,7 +18,7 @@ Direction = Literal["answers", "requests"]
 
 
 class Tap(Protocol):
-    """What is told of one connection's bytes; every call comes after the bytes have left."""
+    """Gets one connection's bytes to read; every call comes after the bytes have left."""
 
     def opened(self, after_ns: int, before_ns: int) -> None:
         """The client was connected between the two moments."""

@@ -37,7 +37,7 @@ ROUND_NS: Final = 5_000_000
 LOOK_NS: Final = 1_000_000
 """The least time from one look at an idle connection to the next: what lies between would be known little better."""
 TURN_NS: Final = 1_000_000
-"""How long taps are told before sockets are looked at again."""
+"""How long bytes are handed to taps before sockets are looked at again."""
 UNTOLD_STOP: Final = 8 * 1024 * 1024
 """While more bytes than this wait to be told of, clients are not read."""
 UNTOLD_GO: Final = UNTOLD_STOP // 2
@@ -47,14 +47,14 @@ UNTOLD_MAX: Final = 64 * 1024 * 1024
 CHUNK_SIZE: Final = 256 * 1024
 """Bytes asked of one socket before the next has its turn, and the most that wait for one that takes none."""
 READY_MAX: Final = 1000
-"""A poll that reports so many sockets may have left others unreported."""
+"""Most sockets of one poll: one that reports this many may have left others unreported."""
 CONNECT_S: Final = 3.0
 """How long a broker may take to accept a connection."""
 ACCEPTS_MAX: Final = 256
 ACCEPT_PAUSE_S: Final = 1.0
 """How long nothing is accepted after the operating system refused a connection."""
 BLOCKED_NS: Final = 25_000_000
-"""A side that has not caught up for so long is told of; a shorter pause is in the intervals of what comes after it."""
+"""A side that has not caught up for this long is logged; a shorter pause is in the intervals of what comes after it."""
 TLS_HANDSHAKE: Final = 0x16
 """First byte of a TLS connection; as the first byte of a frame it would announce 369 MB, far over the limit."""
 
@@ -408,7 +408,7 @@ class RelayLoop:
             log.warning("%s:%d cannot be reached (%s): closing the connections that come for it", *door.target, why)
 
     def _half_close(self, link: Link, after_ns: int, before_ns: int) -> None:
-        """The client sends nothing more: the broker is told after the last byte, and may still answer."""
+        """The client sends nothing more: the broker gets that after the last byte, and may still answer."""
         link.half_closed = (after_ns, before_ns)
         self._pass_half_close(link)
         self._watch(link.client)

@@ -111,7 +111,7 @@ class Observer:
     ) -> Self:
         """Listen and relay. The first broker's door is at `listen`, every other gets a port of its own on that host.
 
-        `policy` is what the brokers are said to keep to, and is told to the judge.
+        `policy` is the policy that the brokers are said to keep; it goes into the history for the judge.
 
         Raises ObserveError or RecordError with a text for the user; nothing is left running then.
         """

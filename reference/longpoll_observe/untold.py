@@ -18,7 +18,7 @@ Tell = Callable[[bytes, int, int], None]
 """Takes bytes, and the two moments between which they passed, ns."""
 
 PIECE_SIZE: Final = 32 * 1024
-"""Bytes that are told at once: some 150 small commands, which take 2 to 3 ms."""
+"""Bytes that are handed to the tap at once: some 150 small commands, which take 2 to 3 ms."""
 
 
 class Untold:
@@ -60,7 +60,7 @@ class Untold:
                     return
 
     def tell_down_to(self, size: int) -> None:
-        """Make calls until no more than so many bytes wait."""
+        """Make calls until at most `size` bytes wait."""
         while self.size > size:
             call, told = self.calls.popleft()
             self.size -= told

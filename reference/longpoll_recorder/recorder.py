@@ -1,13 +1,13 @@
 """Writes a broker's own history: events in the spec's vocabulary, one a line.
 
-Whoever has an event encodes it; a thread of its own only writes. Encoding is quicker than handing an object over, and
-a thread that encodes in long calls would keep the interpreter from those who serve.
+The thread that has an event encodes it; one of the recorder's own only writes. Encoding is quicker than handing an
+object over, and a thread that encodes in long calls would keep the interpreter from those who serve.
 
-Back-pressure: when the disk cannot follow, whoever has an event waits for room, up to `WAIT_S` unless told otherwise;
-only after that is the event dropped, and the next one that finds room is preceded by a `lost` event that says how many
-were and between which moments. What the disk refuses is tried again until it is taken. Room for a `lost` and for the
-end is kept, in memory and on the disk, so that a history says of itself that it is not whole; `trouble` says it to the
-user. A clean stop writes everything; after a kill the last line may be torn.
+Back-pressure: when the disk cannot follow, the thread that records an event waits for room, at most
+`WAIT_S` seconds by default; only after that is the event dropped, and the next one that finds room is preceded by a
+`lost` event that says how many were and between which moments. What the disk refuses is tried again until it is taken.
+Room for a `lost` and for the end is kept, in memory and on the disk, so that a history says of itself that it is not
+whole; `trouble` says it to the user. A clean stop writes everything; after a kill the last line may be torn.
 
 Leaves out the schema (`longpoll_spec.history`) and what happens when. Times are the runtime's monotonic clock;
 `meta.json` puts them on Unix time.
@@ -66,7 +66,7 @@ class Loss:
     before_ns: int = 0
 
     def add(self, count: int, after_ns: int, before_ns: int) -> None:
-        """So many more, between these moments."""
+        """Count `count` more events, which lie between these moments."""
         self.after_ns = min(self.after_ns, after_ns) if self.count else after_ns
         self.before_ns = max(self.before_ns, before_ns)
         self.count += count

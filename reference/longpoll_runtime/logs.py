@@ -13,8 +13,8 @@ with a name and fields:
 | `left_out` | how many lines of the same place in the code were left out before this one |
 | `error` | the traceback, when there is one |
 
-Strangers cause lines (connections, refusals), so each place in the code may write only so many a second, and what a
-stranger sent cannot begin a line of its own. Leaves out files and their rotation: a service manager keeps stderr.
+Strangers cause lines (connections, refusals), so each place in the code may write a limited number a second, and what
+a stranger sent cannot begin a line of its own. Leaves out files and their rotation: a service manager keeps stderr.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Place:
 
 
 class LimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes to a stream, from one place in the code only so much within a second.
+    """Writes to a stream, and from one place in the code no more than a given number of lines within a second.
 
     Invariant: `_places` changes only in `emit`, which `logging` calls with the handler's lock held. There are as many
     as statements that log, however many strangers cause them.

@@ -35,7 +35,7 @@ class RealRuntime:
 
     With `server_tls` every listener takes TLS connections beside plain ones; with `client_tls` every connection that
     waits to be made is a TLS one. A thread that ends by an exception ends the process with exit code 70, unless
-    `thread_died` is there to be told its name and the exception: whoever gives one decides what becomes of the rest.
+    `thread_died` is given: it is called with the thread's name and the exception, and decides what becomes of the rest.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """Threads, locks and queues as the interpreter has them, and what becomes of a thread that fails.
 
-A thread whose work is gone leaves a process that lives and does nothing: clients wait, and whoever watches over the
-process sees nothing wrong. So every thread is started here (`spawn`), and one that ends by an exception ends the
-process: the traceback on stderr, exit code 70. What a single request raises is caught long before that
-(`longpoll_runtime.faults`).
+A thread whose work is gone leaves a process that lives and does nothing: clients wait, and a service manager sees
+nothing wrong. So every thread is started here (`spawn`), and one that ends by an exception ends the process: the
+traceback on stderr, exit code 70. What a single request raises is caught long before that (`longpoll_runtime.faults`).
 
 Leaves out thread pools: `service` builds them from threads and a queue, so that each has its own bound and refusal.
 """
@@ -94,9 +93,9 @@ class _Supervised:
 
 
 def spawn(name: str, target: Callable[[], None], died: Died | None = None) -> threading.Thread:
-    """Start a thread that does not keep the process alive by itself: whoever starts it, joins it.
+    """Start a thread that does not keep the process alive by itself: the caller joins it.
 
-    `died` is told what the target raises, whatever it is; without it the process ends.
+    `died` is called with what `target` raises, whatever it is; without `died` the process ends.
     """
 
     def run() -> None:

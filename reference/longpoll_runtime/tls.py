@@ -22,7 +22,7 @@ from longpoll_spec.errors import ConfigError
 HANDSHAKE: Final = 0x16
 """`HANDSHAKE_MAGIC_CODE`: the first byte of a TLS handshake record."""
 RECORD_SIZE_MAX: Final = 16 * 1024
-"""Most bytes of one record: with so much room a read leaves nothing in the library, where no poller would see it."""
+"""Most bytes of one record: a read with room for this many leaves nothing in the library, where no poller sees it."""
 
 
 def server_context(certificate_file: str, key_file: str) -> ssl.SSLContext:

@@ -127,8 +127,8 @@ TIMEOUTS: Final[dict[str, Bounds]] = {
 }
 """Timeouts of more than a tick, none a multiple of its period: one tick hides a deadline that is set anew.
 
-The first has tags, for without them whoever a dispatcher keeps has come in the same tick. It is explored with every
-policy that is checked by name; the others are pinned.
+The first has tags: without them every request that a dispatcher keeps has come in the same tick. It is explored with
+every policy that is checked by name; the others are pinned.
 """
 
 NAMES: Final = (*SIZES, *EXPLORATIONS, *TIMEOUTS)

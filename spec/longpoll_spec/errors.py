@@ -83,7 +83,7 @@ class SymmetryError(SpecUserError):
 
 
 class EngineLimitError(SpecUserError):
-    """The engine cannot do what is asked: an option it lacks, memory it may not use, a worker that is gone."""
+    """The engine cannot run this search: an option it lacks, memory it may not use, a worker that is gone."""
 
 
 class MemoryShortError(EngineLimitError):

@@ -28,7 +28,7 @@ def law_of(policy: Policy, bounds: Bounds) -> Model:
 
 
 def assemble(state: State, actions: Iterable[Action]) -> Model:
-    """The model of a state and its actions, before time is told to wait for the urgent ones."""
+    """The model of a state and its actions, before `tick` waits for the urgent ones."""
     together = tuple(actions)
     if state.policy.tick == "maximal_progress":
         together = tuple(_waiting(action, together) for action in together)

@@ -85,7 +85,7 @@ class Property:
     def by_construction(self) -> bool:
         """Whether the text leaves it nothing to say here: it is true of any state at all, reachable or not.
 
-        Such a property holds, and it is no evidence: whoever tells of it must say so.
+        Such a property holds, and it is no evidence: a report of it must say so.
         """
         return self.kind != "sometimes" and self.term is TRUE
 

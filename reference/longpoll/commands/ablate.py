@@ -111,7 +111,7 @@ def _exit_of(rows: Sequence[Row]) -> Exit:
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[str], None]]:
-    """A progress bar on stderr that is told of each change before it is tried; nothing where stderr is no terminal."""
+    """A progress bar on stderr; the function is called with each change before it is tried. None without a terminal."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with progress_bar(*columns) as progress:
         task = progress.add_task("", total=total)

@@ -60,7 +60,7 @@ def stoppable() -> Iterator[threading.Event]:
     except ClientError as error:
         fail(str(error))
     except BrokenPipeError:
-        # Whoever read our output has enough of it; Python would complain once more when it flushes at exit.
+        # The reader of our output has closed it; Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         for number, handler in previous.items():
@@ -121,8 +121,8 @@ def result_fields(result: SendResult) -> dict[str, Any]:
     "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property of the user's own; repeatable."
 )
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Always this queue; else each in turn.")
-@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="Send it so many times.")
-@click.option("--rate", type=Amount(above_zero=True), help="At most so many messages a second.")
+@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many times to send it.")
+@click.option("--rate", type=Amount(above_zero=True), help="Most messages a second.")
 @click.option("--group", default="longpoll-producer", show_default=True, help="The producer group.")
 @json_option
 @user_mistakes
@@ -293,8 +293,8 @@ def print_message(message: ReceivedMessage, *, as_json: bool) -> None:
 @click.option(
     "--from", "start", metavar="first|last|TIMESTAMP", help="Where to begin. Default: where the group stopped."
 )
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--wait", "wait_s", type=Amount(), help="End when nothing came for so many seconds.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this number of messages.")
+@click.option("--wait", "wait_s", type=Amount(), help="End when nothing came for this many seconds.")
 @json_option
 @user_mistakes
 @server_options
@@ -351,7 +351,7 @@ def consume(
 def messages(
     consumer: PullConsumer, count: int | None, wait_s: float | None, stopped: threading.Event
 ) -> Iterator[ReceivedMessage]:
-    """The consumer's messages one by one, until so many have come, none for so long, or a signal."""
+    """The consumer's messages one by one, until `count` have come, none for `wait_s`, or `stopped` is set."""
     seen, last_s = 0, time.monotonic()
     while not stopped.is_set() and (count is None or seen < count):
         found = consumer.poll(POLL_S, 1)

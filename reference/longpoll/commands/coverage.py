@@ -22,7 +22,7 @@ TOKEN: Final = re.compile(r"\blp\d+\.[\w-]+")
 """A token anywhere in a text."""
 STDIN: Final = "-"
 SHOWN_MAX: Final = 12
-"""So many missing items are named in a table; --json has all."""
+"""Most missing items that a table names; --json has all."""
 
 
 @click.command()

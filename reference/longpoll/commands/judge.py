@@ -185,7 +185,7 @@ def _followed(
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[float], bool]]:
-    """A wait of so many seconds, which Ctrl-C and SIGTERM end, and then is true; a second one ends the program.
+    """A function that waits for `seconds`; true where Ctrl-C or SIGTERM ended that. A second one ends the program.
 
     A handler may only do what no lock stands in the way of: it writes a byte, for which the wait selects.
     """

@@ -65,7 +65,9 @@ class RequestsToProve(click.ParamType[int | None]):
 @click.option("--tags", type=int, help="Tags of messages; the third has the first one's hash.")
 @aspect_option()
 @engine_options
-@click.option("--max-states", type=click.IntRange(min=1), help="Give up past so many states, with what is known then.")
+@click.option(
+    "--max-states", type=click.IntRange(min=1), help="Give up past this number of states, with what is known then."
+)
 @knob_option()
 @property_option()
 @json_option

@@ -1,6 +1,6 @@
 """How what `longpoll check` found is shown: as one JSON object, and as a table for people.
 
-The keys are a contract with whoever reads them (docs/law.md). Leaves out every command line (`law`).
+The keys are a contract with the programs that read them (docs/law.md). Leaves out every command line (`law`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _row(policy: str, row: Row) -> dict[str, Any]:
 
 
 def kind_of(verdict: Verdict) -> str:
-    """`always` or `sometimes`: what a proof needs besides is an `always` to whoever explores."""
+    """`always` or `sometimes`: an `inductive` property, which only a proof needs, is shown as an `always`."""
     return "sometimes" if verdict.kind == "sometimes" else "always"
 
 

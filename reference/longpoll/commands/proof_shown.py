@@ -1,6 +1,6 @@
 """How what `longpoll prove` found is shown: as one JSON object, and as a table for people.
 
-The keys are a contract with whoever reads them (docs/law.md). Leaves out the command line (`law`).
+The keys are a contract with the programs that read them (docs/law.md). Leaves out the command line (`law`).
 """
 
 from __future__ import annotations

@@ -140,14 +140,14 @@ def serve(
 
 
 def _wait(runtime: RealRuntime, stopped: Event, *, with_parent: bool) -> None:
-    """Wait for a signal, or for the end of whoever started this."""
+    """Wait for a signal, or with `with_parent` for the end of the process that started this one."""
     if with_parent:
         runtime.spawn("parent-watcher", lambda: _await_parents_end(stopped))
     stopped.wait()
 
 
 def _await_parents_end(stopped: Event) -> None:
-    """Whoever started this holds the other end of standard input, which the kernel closes however that one ends."""
+    """The process that started this one holds the other end of standard input, which the kernel closes at its end."""
     # Not by way of sys.stdin, whose lock a thread that is still reading would hold at the interpreter's end.
     while os.read(0, 1024):
         pass

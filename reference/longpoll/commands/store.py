@@ -39,7 +39,7 @@ id_option = click.option(
 )
 stored_from_option = click.option("--stored-from", "stored_from_ms", type=int, help="Stored at this time or later, ms.")
 stored_to_option = click.option("--stored-to", "stored_to_ms", type=int, help="Stored at this time or earlier, ms.")
-count_option = click.option("--count", type=click.IntRange(min=0), help="At most so many lines.")
+count_option = click.option("--count", type=click.IntRange(min=0), help="Most lines to show.")
 directory_argument = click.argument("directory", metavar="DIR", type=click.Path())
 
 

@@ -36,7 +36,7 @@ _OPTIONS: Final = (
     click.option(
         "--memory-mb",
         type=click.IntRange(min=1),
-        help="packed: use about so much memory, and disks (TMPDIR) for the rest.",
+        help="packed: use about this much memory, MiB, and disks (TMPDIR) for the rest.",
     ),
     click.option("--master", metavar="URL", help="spark: the cluster, such as local[4] or spark://host:7077."),
     click.option(

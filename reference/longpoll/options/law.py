@@ -1,4 +1,4 @@
-"""The options by which a command is told of which law to speak: policy, knobs, bounds, aspects, properties.
+"""The options that choose a law: policy, knobs, bounds, aspects, properties.
 
 Leaves out what the names mean (`longpoll_spec.policy`, `longpoll_spec.bounds`).
 """

@@ -1,4 +1,4 @@
-"""The options by which every client command is told where its broker is, who asks, and whom to trust.
+"""The options of every client command: its name server, the account that asks, and the authority to trust.
 
 Leaves out asking.
 """

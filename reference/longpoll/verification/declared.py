@@ -35,10 +35,10 @@ OF_BOTH: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, ANSWERED_ON_STOP, COMMIT
 SCAN_DRIFT: Final = 1.1
 """A scan's period is counted from the end of the last one: RocketMQ's 5 s were measured as 5.0 to 5.3."""
 ECHOES: Final = 2
-"""So many of the slowest rounds a broker may take besides: a wake goes from thread to thread about twice as often."""
+"""How many times the slowest echo a broker may take besides: a wake goes from thread to thread about twice as often."""
 
 COARSE_MS: Final = 1_000
-"""A broker that may take so long for the smallest request, whosever fault it is, was not seen to be prompt."""
+"""A broker that may take this long for the smallest request was not seen to be prompt, whatever the reason."""
 
 
 @frozen

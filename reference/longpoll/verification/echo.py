@@ -1,8 +1,8 @@
 """How long this broker, on this machine as busy as it is, takes for something that is due at once.
 
 A small request goes round the broker over and over on a connection of its own while a load runs. What the slowest one
-took, and how late this process was to send it, the broker may take for anything else: whoever waits for a processor
-is not at fault. Leaves out what is made of it (`.declared`).
+took, and how late this process was to send it, the broker may take for anything else: a thread that waits for a
+processor is not at fault. Leaves out what is made of it (`.declared`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Echo:
                 self._ended.wait(PERIOD_S)
                 late_ns = max(0, self._runtime.monotonic_ns() - answered_ns - round(PERIOD_S * 1e9))
         except ClientError:
-            return  # what was measured counts; what the broker does not answer is told by whoever needs it
+            return  # what was measured counts; a stage that needs the answer reports that there is none
 
     def __enter__(self) -> Self:
         return self

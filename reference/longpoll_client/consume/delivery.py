@@ -1,4 +1,4 @@
-"""Hands messages to whoever polls for them.
+"""Hands messages to the thread that calls `poll`.
 
 At-least-once: an offset is stored only after its message was consumed, so messages come again after a crash or when a
 queue changes hands. Leaves out listeners (`push`).
@@ -24,7 +24,7 @@ DELIVERY_CAPACITY: Final = 2**20
 
 
 class PullConsumer(MemberConsumer):
-    """Gives messages to whoever polls; for one thread.
+    """Gives messages to the caller of `poll`; for one thread.
 
     Messages that `poll` returned are consumed when it is called again, or with `commit`.
 

@@ -34,7 +34,8 @@ class BrokerLocks:
     ) -> tuple[set[MessageQueue], set[MessageQueue]]:
         """The queues that this client has for itself now, and those that others have.
 
-        What a broker said nothing of is in neither set; `failed` is told of it.
+        A queue whose broker did not answer is in neither set; `failed` is called with
+        the broker's name and the error.
         """
         got: set[MessageQueue] = set()
         refused: set[MessageQueue] = set()

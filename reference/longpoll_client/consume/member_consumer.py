@@ -1,4 +1,4 @@
-"""What every consumer is, whoever its messages go to: a member of a group that can be asked and left.
+"""What every consumer is, wherever its messages go: a member of a group, which can be asked for its state and left.
 
 Leaves out how messages reach the user: `push` and `delivery` do that, and say what closing ends besides.
 """

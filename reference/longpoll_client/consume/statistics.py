@@ -1,6 +1,6 @@
 """What a consumer has done, topic by topic: pulls, messages, time, failures and stops.
 
-Counts since the start; whoever wants a rate takes two snapshots. Leaves out windows of a minute, hour and day.
+Counts since the start; a rate is the difference of two snapshots. Leaves out windows of a minute, hour and day.
 
 Source: `ConsumerStatsManager.java`.
 """

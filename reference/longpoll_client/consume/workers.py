@@ -106,7 +106,7 @@ class Workers:
         assert is_taken, "flow control let more than the capacity through"
 
     def stop(self, timeout_s: float) -> bool:
-        """Let running tasks end and drop the others; false when one still runs after so many seconds."""
+        """Let running tasks end and drop those that wait; false when one still runs after `timeout_s`."""
         self._stopping.set()
         deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
         for thread in self._threads:

@@ -47,7 +47,7 @@ class OutgoingMessage:
     """Several are separated by spaces."""
     properties: Mapping[str, str] = field(factory=dict)
     delay_level: int = field(default=0)
-    """1 to 18 of "1s 5s 10s 30s 1m ... 2h": consumers get it so much later; 0 at once. Not in a batch."""
+    """1 to 18 of "1s 5s 10s 30s 1m ... 2h": consumers get it after that delay; 0 at once. Not in a batch."""
 
     def property_text(self, msg_id: str) -> str:
         """All of its properties as they are sent; raises ConfigError."""

@@ -23,7 +23,7 @@ from longpoll_judge.read.schema import coded_texts
 Keys = NDArray[np.uint64]
 NO_KEYS: Final[Keys] = np.empty(0, dtype=np.uint64)
 RANGE_KEYS: Final = 1 << 20
-"""About so many keys are compared at once."""
+"""About the number of keys that are compared at once."""
 _ONES: Final = np.uint64((1 << 64) - 1)
 _WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio: odd, and its bits are spread evenly."""
@@ -56,7 +56,7 @@ def text_hashes(texts: pa.StringArray) -> Keys:
 
 
 def ranges_of(keys: Keys, count: int) -> list[Keys]:
-    """The sorted keys in so many ranges of equal width, the same of every group."""
+    """The sorted keys in `count` ranges of equal width, the same ranges for every group."""
     borders = np.array([(place << 64) // count for place in range(1, count)], dtype=np.uint64)
     return np.split(keys, np.searchsorted(keys, borders))
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 
 _SPREAD_MAX: Final = 4
-"""A table is made where it has at most so many places for each number; offsets of a log have about one."""
+"""Most places for each number that a table may have to be made; offsets of a log have about one."""
 _FEW: Final = 8
 
 

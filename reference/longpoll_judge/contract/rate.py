@@ -31,7 +31,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 def rate(violated: int, of: int) -> Rate:
-    """The rate of so many violations; `of` is at least as many."""
+    """The rate of `violated` in `of` chances, of which there are at least `violated`, with its 95 % interval."""
     chances = max(of, violated)
     if not chances:
         return Rate(0, 0, 0.0, 0.0, 0.0)

@@ -157,7 +157,7 @@ class Context:
     deleted: dict[tuple[str, str], Holes] = field(factory=dict)
     """By broker and topic: when its queues were deleted; the topic is empty where it is not told."""
     begun_anew: dict[tuple[str, str, int], Holes] = field(factory=dict)
-    """By queue: when it began anew though no deletion is told."""
+    """Queue -> when it began anew though the history has no deletion of it."""
     closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
     """All closes of the connections that have several, in order of time: a name may come again."""
     shown: frozenset[tuple[str, str, int]] = frozenset()
@@ -435,7 +435,7 @@ def _closed_often(closes: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str
 
 
 def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], Holes]:
-    """When a direction of each connection was not read; one of which no end is told is not read to the end."""
+    """When a direction of each connection was not read; one that has no end in the history lasts to its end."""
     open_ns: dict[tuple[str, str, str], int] = {}
     found: dict[tuple[str, str], list[Interval]] = {}
     for block in sorted(blocks, key=lambda one: (one.source, one.sequence)):

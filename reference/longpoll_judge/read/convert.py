@@ -22,7 +22,7 @@ from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
 
 FormatName = Literal["parquet", "ndjson"]
 SLICES_PER_PART: Final = 64
-"""So many slices of what is read become one part."""
+"""Slices of the source in one part that is written."""
 
 
 class DamagedHistoryError(JudgeUserError):

@@ -6,7 +6,7 @@
     spark.read.format("rocketmq-store").option("part", "consumequeue").load("/tmp/store")
 
 A partition is a slice of a history, or a range of a file; both must lie where every worker can read them. What could
-not be read of a history is told as a row whose `event` is `damage` and whose `cause` says why. Leaves out the reading
+not be read of a history becomes a row whose `event` is `damage` and whose `cause` says why. Leaves out the reading
 itself (`source`, `rocketmq_store`).
 """
 

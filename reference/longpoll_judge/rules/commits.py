@@ -1,6 +1,6 @@
 """commit_never_regresses and commit_is_told: what a group is told of its committed offset.
 
-None below one that it had certainly committed, none that it cannot have committed, and one if it has; and whoever asks,
+None below one that it had certainly committed, none that it cannot have committed, and one if it has; and each query,
 or commits by itself, is answered.
 
 A commit comes with a pull (`commit_offset`) or by itself (request 15), and what became of it shows when the group asks

@@ -32,9 +32,9 @@ from longpoll_spec.terms import Bool, variables_of
 WINDOW_MAX: Final = 50
 """Most events that are shown of what is left open: the last ones."""
 REASONS_MAX: Final = 3
-"""Most ways in which a step does not fit that are told."""
+"""Most ways in which a step does not fit that a finding lists."""
 VALUES_MAX: Final = 6
-"""A part of a guard that reads more variables is told without their values."""
+"""A part of a guard that reads more variables is shown without their values."""
 SHOWN: Final = tuple(dict.fromkeys((*REQUIRED, "broker", "topic", "queue", "request", "connection", "tag", *COLUMNS)))
 """The fields of a step that are read, or shown as evidence."""
 Events: TypeAlias = list[dict[str, Any]]
@@ -130,7 +130,7 @@ def _reason(model: Model, refusal: Refusal) -> str:
 
 
 def _part(model: Model, part: Bool, refusal: Refusal) -> str:
-    """A part of a guard, with the values that it reads; other actions' guards in it are told by their names."""
+    """A part of a guard, with the values that it reads; other actions' guards in it are shown by their names."""
     labels = {variable.name: variable.labels for variable in model.variables if variable.labels}
     others = [(action, f"{action.label} to be possible") for action in model.actions if action.label != refusal.action]
     text = bare(Writer(NOTATION, labels).naming(named_parts(others)).text(part))

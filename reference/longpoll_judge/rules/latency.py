@@ -26,7 +26,7 @@ def bucket_counts(latency_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDA
 
 
 HISTOGRAM_RATIO: Final = 25
-"""So many buckets of one per cent make one bar of a histogram: a step of 28 %."""
+"""Buckets of one per cent in one bar of a histogram: a step of 28 %."""
 
 
 def histogram(counts: Mapping[int, int]) -> list[tuple[float, int]]:

@@ -1,7 +1,7 @@
 """Which messages were acknowledged, or appended, and not shown in time, though their source went on: sends' last step.
 
 Asked of queues of which a source tells the visible end: a dispatcher that stopped looks from inside like a log that
-nobody reads. Leaves out what a pull is told meanwhile (`rightness`), and how a finding is written (`sends`).
+nobody reads. Leaves out how a pull's answer is judged meanwhile (`rightness`), and how a finding is written (`sends`).
 
 Source: `DefaultMessageStore.ReputMessageService`, which dispatches whatever is in the log.
 """

@@ -29,7 +29,7 @@ from longpoll_judge.rules.across import Tables
 from longpoll_spec.history import FORMAT_VERSION, WHITE_BOX
 
 RUNS_MAX: Final = 100
-"""Of a record in more pieces only those are told as recorded that an event of the finding lies in."""
+"""Of a record in more pieces the evidence keeps only those that an event of the finding lies in."""
 OF_SOURCE: Final = ("source_started", "source_stopped", "lost")
 OF_CONNECTION: Final = ("connection_closed", "blocked", "unblocked")
 BOUNDED: Final = frozenset(
@@ -68,7 +68,7 @@ class Scene:
     inside: dict[tuple[str, str], Event] = field(factory=dict)
     """By source and event the first by number of those that only the inside of a broker shows."""
     ends: dict[Queue, list[End]] = field(factory=dict)
-    """By queue what is asked of its visible end."""
+    """Queue -> the moments at which its visible end is needed."""
 
     def see(self, event: Event) -> None:
         """One more event."""
@@ -126,7 +126,7 @@ class End:
     highest: Event | None = None
     """The highest end that may have been there by then."""
     later: Event | None = None
-    """Or the first one after it: visible ends are told."""
+    """Or the first one after it, for its queue's visible end."""
 
     def see(self, event: Event) -> None:
         """One more event of the queue's log."""

@@ -1,4 +1,4 @@
-"""Judges a history while it is written, again and again, until it is told to stop.
+"""Judges a history while it is written, again and again, until `stops` says so.
 
 Each judgement is one of everything that is whole by then, by the same code as of a history that is complete, so the
 last one is the verdict on what there was. A judgement takes as long as it takes, and the next one begins after as long
@@ -39,7 +39,7 @@ def follow(
 ) -> Result:
     """Judge until it `stops`, and `tell` of each judgement; the last one is returned.
 
-    `stops` waits for so many seconds, or until it is time to stop, and says whether it is.
+    `stops(seconds)` waits for that long, or until it is time to stop, and says whether it is.
 
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
     """

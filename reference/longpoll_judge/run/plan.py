@@ -1,7 +1,7 @@
 """Where a large history is cut, and what each cut piece may rely on.
 
 Slices in the order of time are joined to stretches. A stretch is judged beside the log of itself and its two
-neighbours; an `Outlook` says what of a queue's log lies outside of these, so that whoever judges a request knows
+neighbours; an `Outlook` says what of a queue's log lies outside of these, so that a rule that judges a request knows
 whether anything out there could matter. Nothing here assumes that slices lie apart in time or that logs grow evenly:
 where they do not, less can be judged at home, and the rest is judged beside the whole log. Leaves out requests: `home`.
 """
@@ -21,13 +21,13 @@ from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 from longpoll_judge.run.overview import LogSpan, Overview
 
 STRETCH_EVENTS: Final = 200_000
-"""A stretch has at least so many events, if the history does: about one row group as it is written here."""
+"""Fewest events of a stretch, if the history has them: about one row group as it is written here."""
 QUEUES: Final = 100
 """It has as many times more as there are more queues than this, each of which costs something by itself, ..."""
 STRETCHED_MAX: Final = 5
-"""... or as several slices lie side by side in time; but no more than so many times as many."""
+"""... or as several slices lie side by side in time; but at most this many times as many."""
 REACH: Final = 1
-"""So many stretches on each side lend their logs."""
+"""Stretches on each side that lend their logs."""
 
 
 def stretches_of(overviews: Sequence[Overview], stretch_events: int) -> list[list[int]]:
@@ -167,7 +167,7 @@ def _extremes(spans: Iterable[tuple[int, LogSpan]], count: int, name: str, none:
 
 
 def _is_even(spans: Sequence[tuple[int, LogSpan]], count: int, apart: int) -> bool:
-    """Whether no two events of a log that lie so many stretches apart can contradict each other.
+    """Whether no two events of a log that lie `apart` of the `count` stretches apart can contradict each other.
 
     One apart means any two: then the events of each slice must be in order, and each stretch be one slice.
     """

@@ -29,7 +29,7 @@ EVENTS_MAX: Final = 100
 
 
 def histogram(buckets: Sequence[tuple[float, int]], title: str) -> str:
-    """How many latencies are at most so many ms and more than the bucket before; heights by square root."""
+    """A chart of `buckets`: (upper end in ms, latencies above the end before it); heights by square root."""
     if not buckets:
         return ""
     most = max(count for _upper, count in buckets)

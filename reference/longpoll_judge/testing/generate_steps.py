@@ -113,7 +113,7 @@ def observed(load: StepLoad) -> Iterator[Event]:
 
 
 Taken: TypeAlias = tuple[Action, Packed]
-"""An action and the state after it, as whoever has the fault sees it."""
+"""An action and the state after it, as a broker with the fault sees it."""
 
 
 def _taken(walk: _Walk, load: StepLoad) -> tuple[list[Taken], int | None]:

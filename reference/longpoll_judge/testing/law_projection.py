@@ -85,7 +85,7 @@ def project(recording: Recording, topic: str, queue: int) -> Steps:
 
 
 def _base(mine: Iterable[Event]) -> int:
-    """The visible end at the start, which is told before anything else happens to the queue."""
+    """The visible end at the start, as an event that comes before all others of the queue."""
     first = next((event for event in mine if event.event in {"append", "make_visible", "request_received"}), None)
     return first.visible_end if first is not None and first.event == "make_visible" else 0
 

@@ -1,6 +1,6 @@
 """One end of one connection, without the socket: received bytes in, commands out; commands in, bytes to send out.
 
-Rule: this file does not know which role it plays. Broker, name server and client use it alike, and whoever owns the
+Rule: this file does not know which role it plays. Broker, name server and client use it alike, and the owner of the
 socket moves the bytes.
 Leaves out matching replies to requests, time-outs and idle times, which need a clock (`service`).
 """

@@ -188,7 +188,7 @@ class FrameReader:
         return found
 
     def keep_alike(self, count: int) -> None:
-        """Have those after the first so many frames that `next_alike` has just returned come again."""
+        """Of the frames that `next_alike` has just returned keep the first `count`; the others come again."""
         start = self._alike_start
         for _frame in range(count):
             start += LENGTH_SIZE + _unpack_head(self._chunk, start)[0]

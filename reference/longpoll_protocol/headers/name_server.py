@@ -28,7 +28,7 @@ class RegisterBrokerRequestHeader(Header, frozen=True, kw_only=True):
 
 @with_table
 class RegisterBrokerResponseHeader(Header, frozen=True, kw_only=True):
-    """The reply to 103; a slave is told its master."""
+    """The reply to 103; it names a slave's master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None

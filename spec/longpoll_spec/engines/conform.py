@@ -57,7 +57,7 @@ class Conformance:
     placed: int
     """Most steps that any order of the law can begin with; all of them where the run is one of the law."""
     certain: int
-    """After so many steps there was, last, one possibility alone: what is wrong lies between it and `placed`."""
+    """Steps after which, last, one possibility alone was left: what is wrong lies between this number and `placed`."""
     possible: tuple[Possibility, ...]
     """Where the run may be after `placed` steps, before anything unseen."""
     refusals: tuple[Refusal, ...] = ()

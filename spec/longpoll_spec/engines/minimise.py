@@ -28,7 +28,7 @@ from longpoll_spec.terms import FALSE
 from longpoll_spec.threads import thread_of
 
 LIMIT_STATES: Final = 100_000
-"""Past so many states the pass ends, at about a second; what it has not decided keeps the run that it had."""
+"""The pass ends past this number of states, at about a second; a verdict not yet decided keeps the run that it had."""
 
 
 class _Link(NamedTuple):
@@ -114,7 +114,7 @@ class _Pass:
         return list(following)
 
     def _closed_after(self, steps: int) -> Mapping[int, Sequence[tuple[int, Question]]]:
-        """Action -> what it may close in a shortest run of so many steps."""
+        """Action -> the properties that it may close in a shortest run of `steps` steps, each with its question."""
         due = {
             index: [(item, ask) for item, ask in asked if self.lengths[item] == steps]
             for index, asked in self.closing.items()

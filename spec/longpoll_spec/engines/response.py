@@ -42,7 +42,7 @@ class ResponseBound:
     sentence: str
     ticks: int | None
     token: str | None
-    """A run that takes so long; none for a bound of no ticks."""
+    """A run that takes `ticks` ticks; none for a bound of no ticks."""
 
 
 def response_bounds(policy: Policy, bounds: Bounds = BOUNDS) -> tuple[ResponseBound, ...]:

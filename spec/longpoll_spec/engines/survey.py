@@ -83,7 +83,8 @@ def _rows(explorations: Sequence[Exploration]) -> tuple[Row, ...]:
 def _weight(verdict: Verdict) -> int:
     """How much a verdict tells: one that an exploration breaks or reaches stands against any number that do not.
 
-    Least of all tells what holds by construction: wherever else the property has something to say, that is told.
+    What holds by construction says least: a verdict of any other exploration, in which the property has something to
+    say, goes before it.
     """
     if verdict.by_construction:
         return 0

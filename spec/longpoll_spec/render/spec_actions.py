@@ -1,6 +1,6 @@
 """The actions of the law for a reader: sentence, place in Java, guard and effect, as the policies have them.
 
-Policies with the same text are told together. Leaves out the rest of the page (`spec`).
+Policies with the same text share a paragraph. Leaves out the rest of the page (`spec`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Told = tuple[str, ...]
 
 @cache
 def model_of(policy: Policy, bounds: Bounds = OPEN) -> Model:
-    """The model whose text is told: time is not yet told to wait."""
+    """The model whose text is shown: its `tick` does not yet wait for the urgent actions."""
     state = state_of(policy, bounds)
     return Model(policy, bounds, state, tuple(actions_of(state)))
 

@@ -179,7 +179,7 @@ class State:
         return self.at_queue_of(request, lambda queue: request.offset > queue.visible_end)
 
     def is_told_moved(self, request: Request) -> Bool:
-        """Whether whoever looks at the request wakes it because its offset is past its queue's end."""
+        """Whether a look at the request wakes it because its offset is past its queue's end."""
         return self.is_moved(request) if self.policy.on_truncate == "wake" else FALSE
 
     def is_answered_by_read(self, request: Request) -> Bool:

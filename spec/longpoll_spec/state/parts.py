@@ -176,7 +176,7 @@ class Request:
 
     @property
     def in_table(self) -> Bool:
-        """Whether it stands in the bucket that the table has for its queue, so that whoever takes that finds it."""
+        """Whether it stands in the bucket that the table has for its queue, so that a walk through it finds it."""
         return self.is_("held") & ~self.orphan
 
     @property

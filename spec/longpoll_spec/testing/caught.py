@@ -1,6 +1,6 @@
 """Who catches which slip: every slip in every action is planted, and a property or the numbers must go red.
 
-`python -m longpoll_spec.testing.caught [PRESET [BOUNDS [EVERY]]]` prints a line for each slip, or for one in so many.
+`python -m longpoll_spec.testing.caught [PRESET [BOUNDS [EVERY]]]` prints a line for each slip, or for one in EVERY.
 Leaves out slips that act otherwise in no state that is reached: they are no mistakes under those bounds.
 """
 
@@ -21,7 +21,7 @@ from longpoll_spec.policy import Policy, preset
 from longpoll_spec.testing.slips import Slip, reached, slips_of
 
 MORE_STATES: Final = 40_000
-"""A slip may make the space endless; what differs shows within twice the right one's states and so many more."""
+"""A slip may make the space endless; what differs shows within twice the right one's states and this number more."""
 NUMBERS: Final = "the numbers"
 """Distinct states, transitions or depth differ, which the manifest pins."""
 NOBODY: Final = ""
@@ -36,7 +36,7 @@ class Catch:
 
 
 def catches(policy: Policy, bounds: Bounds, every: int = 1) -> Iterator[Catch]:
-    """Plant one in so many of all slips, one after the other."""
+    """Plant one in `every` of all slips, one after the other."""
     right = explore(law_of(policy, bounds), engine="python")
     states = reached(right.model)
     real = [slip for slip in slips_of(policy, bounds) if slip.shows(right.model, states)]

@@ -6,8 +6,8 @@ as well: the property it belongs to is proved no more, whatever else is given up
 statements of the strengthening fail, the induction is made anew, for the properties may not need them.
 
 A proof for any number of requests is one for a cutoff that is more than eight, so for fewer as well: it falls where the
-one for two requests or the one for eight does. Where neither does it is told to stand, and not asked further: a proof
-that is said to stand and does not accuses nobody. Leaves out runs: what is not proved is not refuted here.
+one for two requests or the one for eight does. Where neither does, the proof is said to stand, and no more is asked: a
+proof that is said to stand and does not accuses nobody. Leaves out runs: what is not proved is not refuted here.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Proofs:
         return self.laws[requests]
 
     def _broken(self, slip: Slip, requests: int, suspect: str | None = None) -> str | None:
-        """The first property that is proved no more for so many requests; the suspect if it is one of these."""
+        """The first property that is no longer proved for `requests` requests; `suspect` if that is one of them."""
         law = self._law(requests)
         model = slip.planted(self.policy, self._bounds(requests))
         right = {action.label: action for action in law.right.model.actions}

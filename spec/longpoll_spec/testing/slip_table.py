@@ -81,7 +81,7 @@ def explored(policy: Policy) -> tuple[Bounds, ...]:
 
 
 def slips_in(policy: Policy, every: int = 1) -> list[Slip]:
-    """The named slips of any world, and of those by rule one in so many: each once."""
+    """The named slips of any world, and one in `every` of those by rule: each once."""
     worlds = [attrs.evolve(world, requests=2) for world in WORLDS.values()]
     by_hand = _each_once(slip for world in worlds for slip in named_slips(policy, world))
     return by_hand + _each_once(slip for world in worlds for slip in slips_of(policy, world))[::every]
@@ -265,7 +265,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--policy", action="append", choices=POLICIES, help="only this policy; may be given twice")
     parser.add_argument("--slip", default="", metavar="TEXT", help="only slips whose name has this text")
     parser.add_argument(
-        "--every", type=int, metavar="N", help="not the pinned slips, but of those by rule one in so many; 1 is all"
+        "--every", type=int, metavar="N", help="not the pinned slips, but one in N of those by rule; 1 is all"
     )
     parser.add_argument("--json", action="store_true", help="print the rows as JSON, each run with its token")
     parser.add_argument("--write", action="store_true", help="pin what is found, beside what else is pinned")

@@ -416,7 +416,7 @@ def _one(answers: Answers, answer: int, flags: Booleans) -> str:
 
 
 def _matching(answers: Answers, answer: int, first: int, end: int, most: int) -> list[int]:
-    """The offsets in [first, end) whose messages an answer's subscription is known to take, the first so many."""
+    """The first `most` offsets in [first, end) whose messages the subscription of `answer` is known to take."""
     matching = answers.case.matchings[int(answers.case.pulls.expression[answers.pull[answer]])]
     assert matching is not None, "only what tags decide is asked for this"
     if matching.expression.takes_everything:

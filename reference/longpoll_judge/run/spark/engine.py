@@ -35,7 +35,7 @@ from longpoll_judge.run.verdict import queue_rows
 
 _SHUFFLE_PARTITIONS_MIN: Final = 16
 TASK_SLICES: Final = 16
-"""About so many slices are looked over by one task, and so many stretches swept: a task costs something by itself."""
+"""About the number of slices that one task looks over, or stretches that it sweeps: a task has a cost of its own."""
 ROWS: Final = -1
 REST: Final = -2
 FAULTY: Final = -3

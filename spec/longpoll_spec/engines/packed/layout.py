@@ -146,7 +146,7 @@ class _Shelf:
     at: int = 0
 
     def put(self, width: int) -> tuple[int, int]:
-        """(word, bits below in it) of the next so many bits."""
+        """Place the next `width` bits: (the word that they are in, how many of its bits lie below them)."""
         if self.at % WORD_BITS + width > WORD_BITS:
             self.at += -self.at % WORD_BITS
         place = divmod(self.at, WORD_BITS)

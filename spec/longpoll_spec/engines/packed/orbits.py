@@ -2,8 +2,8 @@
 
 Requests and queues are interchangeable (`symmetry` sees that in the law's text), so every state that renaming them
 makes of a state behaves as it does. A renaming of queues moves bits and maps numbers, one of requests moves their
-groups of bits. Kept is, over all renamings of queues, the least of the states whose groups are sorted. It stands for as
-many states as there are renamings, over those that leave it as it is, and counts for so many.
+groups of bits. Kept is, over all renamings of queues, the least of the states whose groups are sorted. It counts
+for all the states that it stands for: the number of renamings, divided by the number of those that leave it as it is.
 
 | bits                       | hold                                                                          |
 |----------------------------|-------------------------------------------------------------------------------|
@@ -33,7 +33,7 @@ from longpoll_spec.errors import SymmetryError
 from longpoll_spec.model import Action, Actor, Model, Property
 
 QUEUES_MAX: Final = 4
-"""So many queues have 24 renamings, each of which is tried for every state."""
+"""Most queues: four have 24 renamings, each of which is tried for every state."""
 BLOCK_STATES: Final = 1 << 15
 """Words sorted inside at once: their groups stay in the second-level cache."""
 

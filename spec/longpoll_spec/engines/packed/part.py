@@ -35,7 +35,7 @@ class Store(Protocol):
         ...
 
     def level(self, depth: int) -> Words:
-        """The states that are first reached by so many actions."""
+        """The states that are first reached by `depth` actions."""
         ...
 
 
@@ -105,9 +105,9 @@ class Part:
     new_store: Callable[[], Store] | None = None
     """Makes the store when the search begins; without one states are held in memory."""
     number: int = 0
-    """Which share of all heads is this part's, ..."""
+    """Which share of all heads is this part's: from 0 to `shares` - 1."""
     shares: int = 1
-    """... of so many."""
+    """The number of shares that all heads are cut into."""
     store: Store = field(init=False)
     here: Words = field(init=False)
     """The level that is being expanded."""

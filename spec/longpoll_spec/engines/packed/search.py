@@ -89,7 +89,7 @@ class _Search:
         self.complete = not self.crew.interrupted
 
     def _expand(self, level: int, report: Report | None) -> bool:
-        """Expand a level, which counts for so many states; gives whether all of it was."""
+        """Expand the level that counts for `level` states; gives whether all of it was expanded."""
         over = False
         still_open = [self.ledger.is_open(item) for item in range(len(self.ledger.properties))]
         while not over and not self.crew.interrupted:

@@ -92,7 +92,7 @@ class _Simulation:
     runs: int = 0
 
     def batch(self, runs: int, report: Report | None) -> None:
-        """So many runs from the first state, each until it can do nothing more or has taken all its steps."""
+        """Try `runs` runs from the first state, each until it can do nothing more or has taken all its steps."""
         taken = np.full((self.steps, runs), _NOBODY, dtype=np.int16)
         states = np.repeat(words_of([self.layout.pack(self.model.initial)], self.layout.words), runs, axis=1)
         numbers = np.arange(runs)
@@ -163,7 +163,7 @@ def explore(
     steps: int = STEPS,
     seed: int = 0,
 ) -> Exploration:
-    """Try so many runs of at most so many steps; equal seeds give equal runs. Ctrl-C ends it with what is known.
+    """Try `runs` random runs of at most `steps` steps; equal seeds give equal runs. Ctrl-C ends it with what is known.
 
     Counts are of what was seen: different states, steps taken, the longest run. Nothing holds and nothing is
     unreached: what was not decided is unknown. Past `limit_states` no more runs begin.
@@ -186,7 +186,7 @@ def explore(
         while simulation.runs < runs and (limit_states is None or simulation.visited.used < limit_states):
             simulation.batch(min(BATCH_RUNS, runs - simulation.runs), report)
     except KeyboardInterrupt:
-        simulation.runs = runs  # no more begin, and what was seen is told
+        simulation.runs = runs  # no more begin, and what was seen is reported
     seconds = time.perf_counter() - compiled
     return Exploration(
         model=model,

@@ -1,4 +1,4 @@
-"""How a packed search keeps its states when it is told a limit on memory: sorted runs on disk.
+"""How a packed search keeps its states when `memory_mb` limits its memory: sorted runs on disk.
 
 What is new in a level is known when the level ends: the candidates, which were put down as sorted runs, are gone
 through range by range of heads, each small enough for memory, and what no earlier run has is the next level. Runs of

@@ -21,7 +21,7 @@ LOAD_MAX: Final = 0.6
 """The part of the slots that may be in use: beyond it chains grow long."""
 SLOTS_FIRST_BITS: Final = 14
 SLOTS_BITS_BIG: Final = 24
-"""A table of so many slots grows twofold, a smaller one fourfold."""
+"""A table of 2**24 slots or more grows twofold, a smaller one fourfold."""
 BLOCK_STATES: Final = 1 << 16
 """States looked for at once: the columns made on the way stay in the second-level cache."""
 BLOCK_SLOTS: Final = 1 << 20
@@ -39,9 +39,9 @@ class WordTable:
     """Words of a state."""
     bits: int = SLOTS_FIRST_BITS
     number: int = 0
-    """Which share of all heads this table's states have (`words.first_head`) ..."""
+    """Which share of all heads this table's states have (`words.first_head`): from 0 to `shares` - 1."""
     shares: int = 1
-    """... of so many."""
+    """The number of shares that all heads are cut into."""
     slots: Words = field(init=False)
     used: int = 0
     headless: set[int] = field(factory=set)

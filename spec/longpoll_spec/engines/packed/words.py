@@ -28,7 +28,7 @@ _WORD_MASK: Final = (1 << WORD_BITS) - 1
 
 
 def words_of(keys: Iterable[int], width: int) -> Words:
-    """Keys as columns of so many words."""
+    """Keys as columns of `width` words, the lowest word in row 0."""
     columns = [[(key >> (WORD_BITS * row)) & _WORD_MASK for row in range(width)] for key in keys]
     return np.array(columns, dtype=np.uint64).reshape(-1, width).T.copy()
 
@@ -75,7 +75,7 @@ def unmixed(words: Words) -> Words:
 
 
 def first_head(number: int, shares: int) -> int:
-    """The first head of a share, of so many that all heads are cut into: 0 of the first, 2**64 of the one behind."""
+    """The first head of share `number`, where all heads are cut into `shares`: 0 for number 0, 2**64 for `shares`."""
     return (number << WORD_BITS) // shares
 
 

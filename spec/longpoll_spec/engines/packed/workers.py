@@ -211,7 +211,7 @@ class Crew:
 
 
 def crew_of(part: Part, workers: int) -> Crew:
-    """So many workers, each with a part like this empty one. Raises `EngineLimitError` where there cannot be."""
+    """A crew of `workers` processes, each with a part like this empty one; `EngineLimitError` where they cannot be."""
     if not 1 <= workers <= WORKERS_MAX:
         raise EngineLimitError(f"--workers must be from 1 to {WORKERS_MAX}, not {workers}")
     if "fork" not in multiprocessing.get_all_start_methods():

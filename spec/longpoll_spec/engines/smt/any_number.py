@@ -43,7 +43,7 @@ from longpoll_spec.policy import Policy
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, after, variables_of
 
 READ: Final = 12
-"""The law is read at so many requests: two named ones leave enough for "every other" to be told from "some others"."""
+"""Requests for which the law is read: two named ones leave enough to tell "every other" from "some others"."""
 CUTOFF_MAX: Final = READ - 1
 """A greater cutoff is not proved: the law is compared with itself only for fewer requests than it is read at."""
 WORLD: Final = attrs.evolve(PLAIN, queues=2, tags=2, aspects=frozenset(ASPECTS) - {"lateness"})

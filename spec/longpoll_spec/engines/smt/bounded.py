@@ -1,9 +1,9 @@
-"""Refutation by unrolling: a run of so many steps, from the first state, that breaks a property.
+"""Refutation by unrolling: a run of a given number of steps, from the first state, that breaks a property.
 
 Bounded model checking (Biere and others, 1999) over unbounded messages, any timeout and any period of the scan that are
 not less than the bounds'. Lengths are tried in turn, so the first run
 found is a shortest one, and it is given as the token that every engine can replay. What induction has proved of every
-reachable state is told to the solver at each moment: it changes no answer and saves most of the time.
+reachable state is asserted in the solver at each moment: it changes no answer and saves most of the time.
 
 Leaves out proving: a property without a counterexample up to the greatest length is `unknown` here.
 """

@@ -1,7 +1,7 @@
 """One question to z3, whose answer is never Ctrl-C in disguise.
 
 While z3 thinks, SIGINT is its own: it gives up the question, answers `unknown`, and Python never hears of the signal.
-Leaves out what is asked, and what becomes of the answer.
+Leaves out which question is put to z3, and what becomes of the answer.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Rest:
 
 @define
 class Rests:
-    """One reader for each choice of named requests among so many, kept because a term is read often."""
+    """One reader for each choice of named requests among `requests`, kept because a term is read often."""
 
     requests: int
     made: dict[frozenset[int], Rest] = field(factory=dict)

@@ -22,7 +22,7 @@ from longpoll_spec.model import Model
 ModelOf: TypeAlias = Callable[[Bounds], Model]
 Report: TypeAlias = Callable[[str], None]
 STATES: Final = 200_000
-"""A search ends with the level in which it has so many states."""
+"""A search ends with the level in which the number of its states reaches this."""
 SIZES: Final = ((1, 1), (1, 3), (2, 1))
 """(messages, ticks of a timeout), one after the other: one tick hides a deadline that is set anew."""
 RANDOM: Final[Mapping[str, Any]] = {"engine": "simulate", "runs": 16_384, "steps": 40}

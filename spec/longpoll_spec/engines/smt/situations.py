@@ -28,7 +28,7 @@ Found: TypeAlias = Literal["reached", "not found", "excluded"]
 ModelOf: TypeAlias = Callable[[Bounds], Model]
 REQUESTS: Final = 2
 REQUESTS_EXCLUDED: Final = 3
-"""What is ruled out is ruled out for so many: one more than a run has."""
+"""Requests for which a situation is ruled out: one more than a run has."""
 MESSAGES: Final = 2
 NOTHING_WRONG: Final = frozenset({"append", "flush", "make_visible", "next_pull", "tick"})
 """What happens of itself where nothing goes wrong; in some policies time waits for more of it than in others."""

@@ -36,7 +36,7 @@ from longpoll_spec.model import Action, Model, Property
 
 NAME: Final = "spark"
 STATES_A_TASK: Final = 100_000
-"""A step is cut into tasks of so many states, as far as there are cores."""
+"""States in one task of a step, as far as there are cores for the tasks."""
 TASKS_A_CORE: Final = 2
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _FAULT_CHARACTERS_MAX: Final = 300

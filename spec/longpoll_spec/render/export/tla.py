@@ -3,7 +3,7 @@ r"""The law as TLA+: a module and its configuration, for TLC, whose states must 
 Every action instance is an operator over its guard's operator, so that `tick` can say what it waits for. A property
 that speaks of a step is the invariant that no such step is possible; what must be reached is an invariant that it never
 is, to be seen violated. What is assumed of a run stands beside (`Fairness`, `TimePasses`), with what it gives
-(`Answered`): these three are for whoever asks for progress. Leaves out refinement and symmetry.
+(`Answered`): these three are for a user who checks progress. Leaves out refinement and symmetry.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steps that are told alike wherever they happen: those of the law's aspects.
+"""Steps whose words are the same wherever they happen: those of the law's aspects.
 
 Leaves out the steps whose words depend on the state around them (`story`).
 """

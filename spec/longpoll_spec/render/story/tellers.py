@@ -1,4 +1,4 @@
-"""Each step in words: who is told to do what to whom, from the values before and after the step.
+"""Each step in words: which thread does what to which request, from the values before and after the step.
 
 Where there are several queues a sentence says of which it speaks, and where there are tags which one it is. Steps that
 read alike wherever they happen are in `plain`. Leaves out who acts and what is wrong at the end (`story`, `wrong`).

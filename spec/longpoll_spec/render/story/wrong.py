@@ -16,7 +16,7 @@ from longpoll_spec.model import Action, Trace
 from longpoll_spec.render.story.wrong_of_aspects import WRONG
 
 SCAN_MS: Final = 5000
-"""`PullRequestHoldService.run` waits so long between two scans."""
+"""How long `PullRequestHoldService.run` waits between two scans."""
 
 
 @frozen
