@@ -23,6 +23,7 @@ import pytest
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core import pull as pull_core
+from longpoll_broker.core.read import GetStatus
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
@@ -218,7 +219,7 @@ def test_the_list_of_strict_names_cases() -> None:
 def test_a_wrong_code_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that answers "moved" where nothing matched differs from the recording, case by case."""
     cases = [case for case in chosen("strict", "default", quick=True) if case["id"].startswith("pull-")]
-    monkeypatch.setitem(pull_core._CODES, "NO_MATCHED_MESSAGE", 21)
+    monkeypatch.setitem(pull_core._CODES, GetStatus.NO_MATCHED_MESSAGE, 21)
     found = replay("strict", "default", tmp_path, cases, JOBS[True])
 
     assert found

@@ -11,10 +11,10 @@ from longpoll_broker.core.filter.filters import SqlFilter
 from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, code_of, decide
+from longpoll_broker.core.read import GetResult, GetStatus
 from longpoll_broker.core.tables.subscription import Clients, subscription_of
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import TRAITS_5
-from longpoll_broker.store.messages import GetResult, GetStatus
 
 
 class OneRead:
@@ -133,23 +133,23 @@ def beat(tables: Desk, model: str, *, topic: str, version: int, expression: str 
 @pytest.mark.parametrize(
     ("status", "offset", "expected"),
     [
-        ("FOUND", 5, 0),
-        ("NO_MATCHED_MESSAGE", 5, 20),
-        ("MESSAGE_WAS_REMOVING", 5, 20),
-        ("NO_MESSAGE_IN_QUEUE", 0, 19),
-        ("NO_MESSAGE_IN_QUEUE", 1, 21),
-        ("NO_MATCHED_LOGIC_QUEUE", 0, 19),
-        ("NO_MATCHED_LOGIC_QUEUE", 5, 21),
-        ("OFFSET_FOUND_NULL", 5, 19),
-        ("OFFSET_OVERFLOW_ONE", 5, 19),
-        ("OFFSET_OVERFLOW_BADLY", 5, 21),
-        ("OFFSET_TOO_SMALL", 5, 21),
+        (GetStatus.FOUND, 5, 0),
+        (GetStatus.NO_MATCHED_MESSAGE, 5, 20),
+        (GetStatus.MESSAGE_WAS_REMOVING, 5, 20),
+        (GetStatus.NO_MESSAGE_IN_QUEUE, 0, 19),
+        (GetStatus.NO_MESSAGE_IN_QUEUE, 1, 21),
+        (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 19),
+        (GetStatus.NO_MATCHED_LOGIC_QUEUE, 5, 21),
+        (GetStatus.OFFSET_FOUND_NULL, 5, 19),
+        (GetStatus.OFFSET_OVERFLOW_ONE, 5, 19),
+        (GetStatus.OFFSET_OVERFLOW_BADLY, 5, 21),
+        (GetStatus.OFFSET_TOO_SMALL, 5, 21),
     ],
 )
-def test_every_read_status_has_its_code(status: str, offset: int, expected: int) -> None:
+def test_every_read_status_has_its_code(status: GetStatus, offset: int, expected: int) -> None:
     """The table of facts 3.6, and the kind of decision it leads to."""
     assert code_of(status, offset) == expected
-    decision = decide(pull(offset=offset), desk(), OneRead(GetStatus[status]))
+    decision = decide(pull(offset=offset), desk(), OneRead(status))
     kinds = {0: Found, 19: Miss, 20: OffsetMoved, 21: OffsetMoved}
     assert type(decision) is kinds[expected]
 
@@ -157,7 +157,7 @@ def test_every_read_status_has_its_code(status: str, offset: int, expected: int)
 def test_every_status_of_the_store_is_known() -> None:
     """A new status must not end in an assertion while serving."""
     for status in GetStatus:
-        assert code_of(status.name, 0) in {0, 19, 20, 21}
+        assert code_of(status, 0) in {0, 19, 20, 21}
 
 
 @pytest.mark.parametrize("expression", ["a > 3", "a >"])
@@ -210,11 +210,18 @@ def test_a_filter_that_lets_everything_through_is_seen(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("status", "refused"),
-    [("FOUND", True), ("NO_MATCHED_MESSAGE", True), ("MESSAGE_WAS_REMOVING", True), ("OFFSET_OVERFLOW_ONE", False),
-     ("OFFSET_FOUND_NULL", False), ("OFFSET_TOO_SMALL", False), ("NO_MESSAGE_IN_QUEUE", False)],
-)  # fmt: skip
-def test_less_than_no_message_is_an_error_where_there_is_something_to_read(status: str, refused: bool) -> None:
+    [
+        (GetStatus.FOUND, True),
+        (GetStatus.NO_MATCHED_MESSAGE, True),
+        (GetStatus.MESSAGE_WAS_REMOVING, True),
+        (GetStatus.OFFSET_OVERFLOW_ONE, False),
+        (GetStatus.OFFSET_FOUND_NULL, False),
+        (GetStatus.OFFSET_TOO_SMALL, False),
+        (GetStatus.NO_MESSAGE_IN_QUEUE, False),
+    ],
+)
+def test_less_than_no_message_is_an_error_where_there_is_something_to_read(status: GetStatus, refused: bool) -> None:
     """4.9.7 was seen to answer 19 and 21 as ever; 5.x reads one message."""
-    store = OneRead(GetStatus[status])
+    store = OneRead(status)
     assert (code(decide(pull(count_max=-1), desk(), store)) == 1) is refused
     assert code(decide(pull(count_max=-1), attrs.evolve(desk(), traits=TRAITS_5), store)) != 1

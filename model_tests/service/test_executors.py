@@ -180,20 +180,20 @@ def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_st
         begun.set()
         assert may_end.wait(10)
         ran.append(cause)
-        if cause == "fails":
+        if cause == "thrown":
             raise LookupError("planted")
         assert each is not None
 
     pool = PoolExecutor(RealRuntime(), run, lambda *_refused: None, 1, 10, 60_000)
     pool.start()
-    assert pool.submit(pull(), "fails", Outbox())
+    assert pool.submit(pull(), "thrown", Outbox())
     assert begun.wait(10)
-    assert pool.submit(pull(), "queued", Outbox())
+    assert pool.submit(pull(), "woken", Outbox())
     may_end.set()
     pool.stop()
-    assert ran == ["fails", "queued"]
+    assert ran == ["thrown", "woken"]
     assert "planted" in caplog.text
-    assert not pool.submit(pull(), "late", Outbox())
+    assert not pool.submit(pull(), "expired", Outbox())
 
 
 def test_a_pull_that_finds_the_pool_full_is_told_at_once(

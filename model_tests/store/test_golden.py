@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from longpoll.cli import main
 from longpoll_broker.config import StoreConfig
+from longpoll_broker.core.read import GetStatus
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store.messages import GetStatus
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain.plain_store import read_log, read_queues, read_record
 from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all

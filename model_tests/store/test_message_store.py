@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from longpoll_broker.core.read import GetStatus
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import Arrival, GetStatus
+from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.plain.plain_store import read_log, read_queues, read_record
 from longpoll_broker.testing.stores import (

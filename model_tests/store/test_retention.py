@@ -11,10 +11,10 @@ import pytest
 from attrs import evolve
 
 from longpoll_broker.config import StoreConfig
+from longpoll_broker.core.read import GetStatus
 from longpoll_broker.service.upkeep.retention_service import DELAY_MS, RetentionService
 from longpoll_broker.store.log.retention import HOUR_MS, REMOVED_COUNT_MAX, count_expired, is_hour
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import GetStatus
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.config import StoreConfig
+from longpoll_broker.core.read import GetResult, GetStatus
 from longpoll_broker.store import selection
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.messages import GetResult, GetStatus
 from longpoll_broker.testing.stores import message, open_store
 
 MESSAGES = 400

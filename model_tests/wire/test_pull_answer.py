@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.store.messages import GetStatus
+from longpoll_broker.core.read import GetStatus
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.fast import pull_answer
 from longpoll_protocol.fast.pull_answer import encode_pull_head, pull_heads

@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from attrs import define, field
@@ -25,6 +25,8 @@ from longpoll_broker.core.filter.filters import Filter
 
 Key = tuple[str, int]
 """Topic and queue id: what a bucket is for."""
+Cause: TypeAlias = Literal["immediate", "woken", "expired", "thrown", "busy", "stopped", "error"]
+"""Why a pull is answered, as a history tells it; a `busy`, a `thrown` or a `stopped` one is not run again."""
 Choose: TypeAlias = "Callable[[Iterable[Pull]], tuple[list[Pull], list[Pull]]]"
 """Divides a bucket's pulls: those to wake, and those whose filter raised; the rest stays."""
 

@@ -20,7 +20,7 @@ from attrs import define, field
 
 from longpoll_broker.core.filter.filters import SqlFilter
 from longpoll_broker.core.filter.sql92 import Lookup
-from longpoll_broker.core.hold import HoldTable, Key, Pull
+from longpoll_broker.core.hold import Cause, HoldTable, Key, Pull
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.policy import Policy
 
@@ -33,7 +33,7 @@ class Wake(msgspec.Struct, frozen=True, gc=False):
     """A pull that left the table in this walk, and why."""
 
     pull: Pull
-    cause: str
+    cause: Cause
     """`woken`, `expired` or `thrown`."""
 
 
@@ -183,5 +183,5 @@ class Walk:
             self._properties = self.read_properties()
         return self._properties is None or wanted.matches_properties(self._properties)
 
-    def _cause(self, pull: Pull) -> str:
+    def _cause(self, pull: Pull) -> Cause:
         return "expired" if self.now_ms >= pull.deadline_ms else "woken"

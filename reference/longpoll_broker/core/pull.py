@@ -11,8 +11,8 @@ Source: `PullMessageProcessor.java` 4.9 and 5.x, `DefaultPullMessageResultHandle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 from attrs import field, frozen
@@ -27,6 +27,7 @@ from longpoll_broker.core.filter.filters import (
 )
 from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import Pull
+from longpoll_broker.core.read import GetResult, GetStatus
 from longpoll_broker.core.standing import Standing
 from longpoll_broker.core.tables.subscription import BROADCASTING, Clients
 from longpoll_broker.core.tables.topics import Groups, Topics
@@ -63,59 +64,6 @@ EXPRESSION_SIZE_MAX: Final = 64 * 1024
 FAQ: Final = "See http://rocketmq.apache.org/docs/faq/ for further details."
 
 
-class Status(Protocol):
-    """A status of `GetMessageStatus`."""
-
-    @property
-    def name(self) -> str:
-        """RocketMQ's name of it."""
-        ...
-
-
-class Read(Protocol):
-    """What one read of the store gives."""
-
-    @property
-    def status(self) -> Status:
-        """How the read ended."""
-        ...
-
-    @property
-    def offset_next(self) -> int:
-        """Where to read next."""
-        ...
-
-    @property
-    def offset_min(self) -> int:
-        """The queue's first offset."""
-        ...
-
-    @property
-    def offset_max(self) -> int:
-        """The queue's visible end."""
-        ...
-
-    @property
-    def records(self) -> Sequence[memoryview]:
-        """The bytes of the messages found, in queue order."""
-        ...
-
-    @property
-    def offsets(self) -> Sequence[int]:
-        """Their queue offsets."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """The length of all records."""
-        ...
-
-    @property
-    def suggest_slave(self) -> bool:
-        """Whether the reader is so far behind that what it reads is not in memory."""
-        ...
-
-
 class Store(Protocol):
     """As much of the message store as a decision needs."""
 
@@ -128,7 +76,7 @@ class Store(Protocol):
         matches: Callable[[int], bool] | None = None,
         *,
         matches_properties: Callable[[Lookup], bool] | None = None,
-    ) -> Read:
+    ) -> GetResult:
         """Read up to `count_max` messages from `offset` on whose tag hash, or properties, match."""
         ...
 
@@ -147,15 +95,14 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 class Found(msgspec.Struct, frozen=True):
     """Messages: answer them."""
 
-    read: Any
-    """The store's `Read`."""
+    read: GetResult
     code: int = SUCCESS
 
 
 class Miss(msgspec.Struct, frozen=True):
     """Nothing new at the offset: hold the pull, or answer 19."""
 
-    read: Any
+    read: GetResult
     filter: Filter
     """What the pull waits for."""
     code: int = PULL_NOT_FOUND
@@ -165,7 +112,7 @@ class Miss(msgspec.Struct, frozen=True):
 class OffsetMoved(msgspec.Struct, frozen=True):
     """Nothing for this pull here, but where to go on is known: answer at once, 20, or 21 for an illegal offset."""
 
-    read: Any
+    read: GetResult
     code: int
 
 
@@ -201,7 +148,7 @@ def decide(pull: Pull, desk: Desk, store: Store) -> Decision:
 def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved:
     """Read for a pull that has passed its checks."""
     read = _read(pull, wanted, store, pull.offset, pull.count_max)
-    code = code_of(read.status.name, pull.offset)
+    code = code_of(read.status, pull.offset)
     if code == SUCCESS:
         return Found(read)
     if code == PULL_NOT_FOUND:
@@ -209,12 +156,12 @@ def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved
     return OffsetMoved(read, code)
 
 
-_SCANNED: Final = frozenset({"FOUND", "NO_MATCHED_MESSAGE", "MESSAGE_WAS_REMOVING"})
+_SCANNED: Final = frozenset({GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING})
 
 
 def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, desk: Desk) -> Decision:
     """The decision on a pull for less than no message: 4.9 fails when it makes the list for what it finds."""
-    if desk.traits.refuses_negative_count and decision.read.status.name in _SCANNED:
+    if desk.traits.refuses_negative_count and decision.read.status in _SCANNED:
         return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
     return decision
 
@@ -222,11 +169,11 @@ def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, desk: De
 def as_placed(decision: Found | Miss | OffsetMoved, desk: Desk) -> Found | Miss | OffsetMoved:
     """The decision of a broker that stands where it does; a lone master's stays as it is."""
     read = decision.read
-    code = desk.standing.code(decision.code, read.status.name, desk.traits, suggests_slave=read.suggest_slave)
+    code = desk.standing.code(decision.code, read.status, desk.traits, suggests_slave=read.suggest_slave)
     return decision if code == decision.code else OffsetMoved(read, code)
 
 
-def _read(pull: Pull, wanted: Filter, store: Store, offset: int, count_max: int) -> Read:
+def _read(pull: Pull, wanted: Filter, store: Store, offset: int, count_max: int) -> GetResult:
     if isinstance(wanted, SqlFilter):
         return store.get(pull.topic, pull.queue_id, offset, count_max, matches_properties=wanted.matches_properties)
     return store.get(pull.topic, pull.queue_id, offset, count_max, None if wanted.all_tags else wanted.matches)
@@ -244,7 +191,7 @@ def wants_visible(pull: Pull, store: Store, visible_end: int) -> bool:
     offset = max(pull.offset, pull.unmatched_end)
     while offset < visible_end:
         read = _read(pull, wanted, store, offset, 1)
-        if read.status.name != "NO_MATCHED_MESSAGE" or read.offset_next <= offset:
+        if read.status is not GetStatus.NO_MATCHED_MESSAGE or read.offset_next <= offset:
             return True
         offset = read.offset_next
     pull.unmatched_end = offset
@@ -252,22 +199,22 @@ def wants_visible(pull: Pull, store: Store, visible_end: int) -> bool:
 
 
 _CODES: Final = {
-    "FOUND": SUCCESS,
-    "NO_MATCHED_MESSAGE": PULL_RETRY_IMMEDIATELY,
-    "MESSAGE_WAS_REMOVING": PULL_RETRY_IMMEDIATELY,
-    "OFFSET_FOUND_NULL": PULL_NOT_FOUND,
-    "OFFSET_OVERFLOW_ONE": PULL_NOT_FOUND,
-    "OFFSET_OVERFLOW_BADLY": PULL_OFFSET_MOVED,
-    "OFFSET_TOO_SMALL": PULL_OFFSET_MOVED,
+    GetStatus.FOUND: SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: PULL_OFFSET_MOVED,
 }
 
 
-def code_of(status: str, offset: int) -> int:
+def code_of(status: GetStatus, offset: int) -> int:
     """The response code of a read's status: an empty queue is a miss at offset 0 and an illegal offset elsewhere."""
     code = _CODES.get(status)
     if code is not None:
         return code
-    assert status in {"NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE"}
+    assert status in {GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE}
     return PULL_NOT_FOUND if offset == 0 else PULL_OFFSET_MOVED
 
 

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from attrs import define, field
 
+from longpoll_broker.core.read import GetStatus
 from longpoll_broker.core.tables.topics import GroupConfig
 from longpoll_broker.core.traits import Traits
 
@@ -21,12 +22,12 @@ Role = Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"]
 MASTER_ID: Final = 0
 _CORRECTED: Final = frozenset(
     {
-        "NO_MESSAGE_IN_QUEUE",
-        "NO_MATCHED_LOGIC_QUEUE",
-        "OFFSET_TOO_SMALL",
-        "OFFSET_OVERFLOW_ONE",
-        "OFFSET_OVERFLOW_BADLY",
-        "OFFSET_FOUND_NULL",
+        GetStatus.NO_MESSAGE_IN_QUEUE,
+        GetStatus.NO_MATCHED_LOGIC_QUEUE,
+        GetStatus.OFFSET_TOO_SMALL,
+        GetStatus.OFFSET_OVERFLOW_ONE,
+        GetStatus.OFFSET_OVERFLOW_BADLY,
+        GetStatus.OFFSET_FOUND_NULL,
     }
 )
 """The statuses whose next offset is the store's correction of the one asked for."""
@@ -67,15 +68,15 @@ class Standing:
         """Whether a wrong offset is corrected by what this store has."""
         return not self.is_slave or self.offset_check_in_slave
 
-    def code(self, code: int, status: str, traits: Traits, *, suggests_slave: bool) -> int:
+    def code(self, code: int, status: GetStatus, traits: Traits, *, suggests_slave: bool) -> int:
         """The response code, given that of a lone master."""
-        if self._sends_to_master(traits, suggests_slave=suggests_slave) and status != "FOUND":
+        if self._sends_to_master(traits, suggests_slave=suggests_slave) and status is not GetStatus.FOUND:
             return _RETRY_IMMEDIATELY
         if code == _OFFSET_MOVED and not self.corrects_offsets:
             return _RETRY_IMMEDIATELY
         return code
 
-    def offset_next(self, asked: int, found: int, status: str) -> int:
+    def offset_next(self, asked: int, found: int, status: GetStatus) -> int:
         """Where to go on: a slave that corrects nothing says what was asked."""
         return asked if status in _CORRECTED and not self.corrects_offsets else found
 

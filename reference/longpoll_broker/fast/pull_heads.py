@@ -5,7 +5,8 @@ from __future__ import annotations
 from attrs import define
 
 from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.pull import Desk, Read
+from longpoll_broker.core.pull import Desk
+from longpoll_broker.core.read import GetResult
 from longpoll_broker.service.pull.pull_answers import JSON, RESPONSE, PullAnswers
 from longpoll_protocol.fast.pull_answer import encode_pull_head
 from longpoll_protocol.frames.frame import Serialisation
@@ -20,7 +21,7 @@ def tells_offsets_only(desk: Desk) -> bool:
 class PatchedPullAnswers(PullAnswers):
     """`PullAnswers` for a broker of which `tells_offsets_only` is true."""
 
-    def head(self, pull: Pull, code: int, read: Read, kind: Serialisation, body_size: int) -> bytes:
+    def head(self, pull: Pull, code: int, read: GetResult, kind: Serialisation, body_size: int) -> bytes:
         """The frame before the records."""
         if kind is not JSON:
             return super().head(pull, code, read, kind, body_size)

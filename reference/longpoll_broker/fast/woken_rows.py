@@ -16,7 +16,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.core.filter.filters import Filter
-from longpoll_broker.core.hold import ANSWERED, QUEUED, Pull
+from longpoll_broker.core.hold import ANSWERED, QUEUED, Cause, Pull
 from longpoll_broker.core.pull import FLAG_SUBSCRIPTION, Found
 from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
@@ -25,6 +25,7 @@ from longpoll_broker.service.pull.pull_answers import RESPONSE
 from longpoll_broker.service.pull.pull_events import ONE_WAY
 from longpoll_broker.service.pull.pull_runner import PullRunner
 from longpoll_protocol.fast.pull_answer import PullHeads, pull_heads
+from longpoll_protocol.frames.frame import Buffer
 from longpoll_runtime.faults import KeepGoing
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,11 @@ class RowAnswer:
             return (heads.head(opaques[0]), *records)
         if self._body:
             return (heads.frames(opaques, self._body),)
-        return [part for opaque in opaques for part in (heads.head(opaque), *records)]
+        parts: list[Buffer] = []
+        for opaque in opaques:
+            parts.append(heads.head(opaque))
+            parts.extend(records)
+        return parts
 
     def _make(self) -> PullHeads:
         read = self.found.read
@@ -99,7 +104,7 @@ class RowRunner(PullRunner):
     _last: RowAnswer | None = field(default=None, init=False)
     """One assignment, so threads see the old one or the new one."""
 
-    def run(self, pull: Pull, cause: str, outbox: Outbox) -> None:
+    def run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
         """Run a pull, or answer it as the last woken one was where it would get the same."""
         self.runtime.step("run")
         key = self._row_key(pull) if cause == "woken" else None

@@ -16,6 +16,7 @@ from attrs import evolve
 from msgspec.structs import replace
 
 from longpoll_broker.config import StoreConfig
+from longpoll_broker.core.read import GetResult, GetStatus
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
 from longpoll_broker.store.dispatch import Dispatcher
@@ -25,7 +26,7 @@ from longpoll_broker.store.limits import check_config, check_place, is_storable,
 from longpoll_broker.store.log.commit_log import CommitLog, size_of
 from longpoll_broker.store.log.deletions import Deletions
 from longpoll_broker.store.log.retention import count_expired
-from longpoll_broker.store.messages import Arrival, GetResult, GetStatus, MessageToStore, PutResult, QueryResult
+from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult, QueryResult
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
 from longpoll_broker.store.queues.nearest import nearest_offset

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from longpoll_broker.config import StoreConfig
+from longpoll_broker.core.read import GetResult, GetStatus
 from longpoll_broker.store.log.commit_log import CommitLog
-from longpoll_broker.store.messages import GetResult, GetStatus
 from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.segment import Segment
 from longpoll_protocol.log_record import Lookup, lookup_in

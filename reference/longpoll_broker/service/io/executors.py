@@ -12,16 +12,16 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.core.hold import Pull
+from longpoll_broker.core.hold import Cause, Pull
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_runtime import Event, Queue, Runtime, Thread
 from longpoll_runtime.faults import FAULTS
 
 log = logging.getLogger(__name__)
 
-Run = Callable[[Pull, str, Outbox], None]
+Run = Callable[[Pull, Cause, Outbox], None]
 Task = Callable[[Outbox], None]
-Refuse = Callable[[Pull, str, Outbox], None]
+Refuse = Callable[[Pull, Cause, Outbox], None]
 TAKE_S: Final = 0.5
 """How long a worker waits before it looks whether the pool stops."""
 LOOK_S: Final = 0.01
@@ -34,7 +34,7 @@ class InlineExecutor:
 
     run: Run
 
-    def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
+    def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:
         """Run the pull; always true. What running it raises must not cost those behind it their turn."""
         try:
             self.run(pull, cause, outbox)
@@ -83,7 +83,7 @@ class PoolExecutor:
         self._tasks = self.runtime.queue(self.capacity)
         self._ended = self.runtime.event()
 
-    def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:  # noqa: ARG002 - a worker has its own outbox
+    def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:  # noqa: ARG002 - a worker has its own outbox
         """Queue the pull; false when the queue is full or the pool stops."""
         return self.offer(
             lambda worker_outbox: self.run(pull, cause, worker_outbox),

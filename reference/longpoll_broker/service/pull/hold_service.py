@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from attrs import frozen
 
 from longpoll_broker.core.filter.sql92 import Lookup
-from longpoll_broker.core.hold import HELD, MISSED, QUEUED, Bucket, HoldTable, Key, Pull, Room
+from longpoll_broker.core.hold import HELD, MISSED, QUEUED, Bucket, Cause, HoldTable, Key, Pull, Room
 from longpoll_broker.core.notifier import Walk
 from longpoll_broker.core.pull import Store, wants_visible
 from longpoll_broker.service.io.channel import FLUSH_COUNT, Channel, Outbox
@@ -53,7 +53,7 @@ RECHECK: Final = Steps("walk_start", "walk_each", "walk_end")
 class Executor(Protocol):
     """Runs a pull that left the table."""
 
-    def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
+    def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:
         """Run the pull now or soon; false when it cannot be taken."""
         ...
 
@@ -92,7 +92,7 @@ class HoldService:
         ends: Ends,
         executor: Executor,
         *,
-        refuse: Callable[[Pull, str, Outbox], None],
+        refuse: Callable[[Pull, Cause, Outbox], None],
         held_count_max: int,
         queue_held_count_max: int | None = None,
         events: PullEvents | None = None,
@@ -176,7 +176,7 @@ class HoldService:
         with shard.lock:
             return shard.table.find_bucket(key)
 
-    def _hold_locked(self, table: HoldTable, pull: Pull, bucket: Bucket | None) -> str | None:
+    def _hold_locked(self, table: HoldTable, pull: Pull, bucket: Bucket | None) -> Cause | None:
         """Insert the pull; or why it must be answered instead."""
         if self._stopping and self._policy.on_stop == "answer":
             return "stopped"
@@ -454,7 +454,7 @@ class HoldService:
 
     # -- the way out -------------------------------------------------------------------------------------------------
 
-    def _queue(self, pull: Pull, cause: str, outbox: Outbox) -> None:
+    def _queue(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
         """Hand a pull that is in nobody's list to the executor."""
         if cause in {"busy", "thrown", "stopped"}:
             self._refuse(pull, cause, outbox)

@@ -11,8 +11,9 @@ from typing import Final
 
 from attrs import define
 
-from longpoll_broker.core.hold import ANSWERED, Pull
-from longpoll_broker.core.pull import Decision, Desk, Found, Read, Refused, code_of
+from longpoll_broker.core.hold import ANSWERED, Cause, Pull
+from longpoll_broker.core.pull import Decision, Desk, Found, Refused, code_of
+from longpoll_broker.core.read import GetResult
 from longpoll_broker.service.io.channel import Outbox, Parts
 from longpoll_broker.service.io.exchange import Refusal
 from longpoll_broker.service.pull.pull_events import PullEvents
@@ -33,7 +34,7 @@ class PullAnswers:
     desk: Desk
     events: PullEvents
 
-    def encode(self, pull: Pull, decision: Decision, cause: str, kind: Serialisation, outbox: Outbox) -> Parts:
+    def encode(self, pull: Pull, decision: Decision, cause: Cause, kind: Serialisation, outbox: Outbox) -> Parts:
         """The buffers of an answer; 20, 21, 19 and 0 carry offsets, a refusal none."""
         pull.phase = ANSWERED
         flag = pull.flag | RESPONSE
@@ -50,7 +51,7 @@ class PullAnswers:
         self.events.answered(pull, decision.code, read, cause, outbox)
         return [head, *read.records] if is_found else [head]
 
-    def head(self, pull: Pull, code: int, read: Read, kind: Serialisation, body_size: int) -> bytes:
+    def head(self, pull: Pull, code: int, read: GetResult, kind: Serialisation, body_size: int) -> bytes:
         """The frame before the records of an answer that tells of a read."""
         fields = {
             "suggestWhichBrokerId": "0",
@@ -78,9 +79,9 @@ class PullAnswers:
             "groupSysFlag": str(group.group_sys_flag if group is not None else 0),
         }
 
-    def _standing_fields(self, pull: Pull, read: Read) -> dict[str, str]:
+    def _standing_fields(self, pull: Pull, read: GetResult) -> dict[str, str]:
         """What a slave, or a master that may send its readers to one, says otherwise."""
-        standing, status = self.desk.standing, read.status.name
+        standing, status = self.desk.standing, read.status
         group = self.desk.groups.by_name.get(pull.group)
         suggested = standing.suggested_broker(
             group, code_of(status, pull.offset), self.desk.traits, suggests_slave=read.suggest_slave

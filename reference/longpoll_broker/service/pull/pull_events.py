@@ -14,8 +14,9 @@ from typing import Any
 from attrs import define
 
 from longpoll_broker.core.filter.filters import Filter
-from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.pull import FLAG_SUSPEND, Read, Refused
+from longpoll_broker.core.hold import Cause, Pull
+from longpoll_broker.core.pull import FLAG_SUSPEND, Refused
+from longpoll_broker.core.read import GetResult
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.store.messages import Arrival
 from longpoll_protocol.codes import CommandFlag
@@ -57,7 +58,7 @@ class PullEvents:
     def ran(self, pull: Pull, after_ns: int) -> None:
         """A pull that left the table was decided once more."""
 
-    def answered(self, pull: Pull, code: int, read: Read | None, cause: str, outbox: Outbox) -> None:
+    def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
         """An answer is about to be queued in the outbox; `read` is what it tells of, None for a refusal."""
 
     def made_visible(self, arrivals: Iterable[Arrival], after_ns: int) -> None:
@@ -129,7 +130,7 @@ class RecordedPullEvents(PullEvents):
         """`run`."""
         self.recorder.put("run", after_ns, **_place(pull))
 
-    def answered(self, pull: Pull, code: int, read: Read | None, cause: str, outbox: Outbox) -> None:
+    def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
         """`answer_sent`, once the answer has been handed to the socket."""
         if pull.flag & ONE_WAY:
             return

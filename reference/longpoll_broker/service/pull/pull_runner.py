@@ -15,7 +15,7 @@ from typing import Final
 from attrs import define
 
 from longpoll_broker.core.filter.filters import Filter, TagFilter
-from longpoll_broker.core.hold import ANSWERED, Pull
+from longpoll_broker.core.hold import ANSWERED, Cause, Pull
 from longpoll_broker.core.pull import (
     PULL_OFFSET_MOVED,
     SYSTEM_ERROR,
@@ -30,6 +30,7 @@ from longpoll_broker.core.pull import (
     look,
     of_negative_count,
 )
+from longpoll_broker.core.read import GetResult, GetStatus
 from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.service.pull.pull_answers import JSON, KINDS, PullAnswers
@@ -81,13 +82,13 @@ class PullRunner:
         elif isinstance(decision, OffsetMoved) and decision.code == PULL_OFFSET_MOVED:
             self.offset_moved(pull, decision.read.offset_next)
 
-    def run(self, pull: Pull, cause: str, outbox: Outbox) -> None:
+    def run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
         """Decide a pull once more, from its first check on, and answer it whatever comes out."""
         after_ns = self.events.now_ns()
         self.runtime.step("run")
         self.run_now(pull, cause, after_ns, outbox)
 
-    def run_now(self, pull: Pull, cause: str, after_ns: int, outbox: Outbox) -> Decision:
+    def run_now(self, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
         """The same behind the step point; what it came to. `after_ns` is a moment of the events' clock before it."""
         begun_ns = self.runtime.monotonic_ns()
         try:
@@ -104,19 +105,24 @@ class PullRunner:
         self.answer(pull, decision, cause, outbox)
         return decision
 
-    def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
+    def refuse(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
         """Answer a pull without running it: `busy`, `thrown`, or, for what it did not do, the offset it came with."""
         if cause == "stopped":
-            self.answer(pull, Miss(_Unread(pull, self.store), _NO_FILTER), cause, outbox)
+            self.answer(pull, Miss(self._unread(pull), _NO_FILTER), cause, outbox)
         elif cause == "busy":
             self.answer(pull, Refused(ResponseCode.SYSTEM_BUSY, "too many pulls, try again later"), cause, outbox)
         else:
             self.answer(pull, Refused(SYSTEM_ERROR, "the filter of this pull failed"), cause, outbox)
 
+    def _unread(self, pull: Pull) -> GetResult:
+        """What a stopping broker says without reading: nothing new, ask again from the same offset."""
+        ends = self.store.ends(pull.topic, pull.queue_id)
+        return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, pull.offset, *ends, [], [], 0, suggest_slave=False)
+
     def forget_last(self) -> None:
         """Let go of whatever of the log is kept from one run to the next; before the store closes."""
 
-    def answer(self, pull: Pull, decision: Decision, cause: str, outbox: Outbox) -> None:
+    def answer(self, pull: Pull, decision: Decision, cause: Cause, outbox: Outbox) -> None:
         """Queue the answer to a pull that left the table, unless nobody waits for one."""
         channel, traits = pull.channel, self.desk.traits
         assert isinstance(channel, Channel)
@@ -129,22 +135,3 @@ class PullRunner:
 
 
 _NO_FILTER: Final = TagFilter("*", "TAG", frozenset(), all_tags=True)
-
-
-class _Status:
-    name: Final = "OFFSET_OVERFLOW_ONE"
-
-
-class _Unread:
-    """What a stopping broker says without reading: nothing new, ask again from the same offset."""
-
-    status: Final = _Status()
-    records: tuple[memoryview, ...] = ()
-    offsets: tuple[int, ...] = ()
-    size_bytes: Final = 0
-    suggest_slave: Final = False
-
-    def __init__(self, pull: Pull, store: MessageStore) -> None:
-        self.offset_next = pull.offset
-        self.offset_min = store.visible_start(pull.topic, pull.queue_id)
-        self.offset_max = store.visible_end(pull.topic, pull.queue_id)

@@ -12,7 +12,7 @@ from typing import Final
 from attrs import define, field, frozen
 
 from longpoll_broker.core.filter.sql92 import Lookup
-from longpoll_broker.store.messages import GetResult, GetStatus
+from longpoll_broker.core.read import GetResult, GetStatus
 
 Key = tuple[str, int]
 
