@@ -19,9 +19,8 @@ from typing import Any, Final
 import msgspec
 from attrs import define, field
 
-from longpoll_broker import broker, name_server
-from longpoll_broker.service.access import access_admin
-from longpoll_broker.testing.protocol_page import served_by, shapes
+from longpoll_broker import name_server
+from longpoll_broker.testing.protocol_page import served_by, services, shapes
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_protocol.bodies import Body
 from longpoll_protocol.codes import RequestCode
@@ -57,7 +56,7 @@ PROPERTIES: Final = (
 PREPARED: Final = "TRAN_MSG\x01true\x02PGROUP\x01SP\x02UNIQ_KEY\x01u\x02"
 ENDS: Final = ("0", "4", "8", "12")
 """commitOrRollback: not known, and neither; commit; roll back."""
-BROKER_CODES: Final = served_by(broker) | served_by(access_admin)
+BROKER_CODES: Final = served_by(*services())
 NAME_SERVER_CODES: Final = served_by(name_server)
 COMMON: Final = ("topic", "group", "groupName", "consumerGroup", "producerGroup", "queueId", "offset", "timestamp",
                  "clientId", "clientID", "brokerName", "brokerId", "isForce", "cleanOffset")  # fmt: skip

@@ -157,6 +157,9 @@ def test_every_code_is_asked_at_every_kind_of_number() -> None:
     for _request in range(1_500):
         for command in (script.for_broker(), script.for_name_server()):
             asked.setdefault(command.code, set()).update(command.ext_fields or {})
+    # What is served is read from the services' text: a move of theirs must not leave it unseen.
+    assert len(BROKER_CODES) > 30
+    assert len(NAME_SERVER_CODES) > 5
     for name in BROKER_CODES | NAME_SERVER_CODES:
         code = RequestCode[name]
         assert code in asked

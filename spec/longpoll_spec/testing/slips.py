@@ -1,8 +1,8 @@
 """Planted slips: the law with one small mistake in one action, to see that something goes red.
 
-A slip changes every instance of one action, as a mistake in its text would, and is planted before `tick` is made to wait
-for the urgent actions. `slips_of` makes them for every action there is: it forgets each part of each guard, forgets
-each variable that an effect writes, and takes the other case of each choice.
+A slip changes every instance of one action, as a mistake in its text would, and is planted before `tick` is made to
+wait for the urgent actions. `slips_of` makes them for every action there is: it forgets each part of each guard,
+forgets each variable that an effect writes, and takes the other case of each choice.
 
 Leaves out what must go red: the tests say so.
 """
