@@ -139,6 +139,7 @@ def first_of(wanted: NDArray[Any], keys: NDArray[Any]) -> Integers:
         return np.full(len(wanted), -1, dtype=np.int64)
     order = np.argsort(keys, kind="stable")
     at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    # A key that is not there finds its neighbour, which is another.
     found: Integers = np.where(keys[order][at] == wanted, order[at], -1)
     return found
 
@@ -153,10 +154,12 @@ def highest_before(
     _groups, numbers = np.unique(np.concatenate((group, asked_group)), return_inverse=True)
     times = np.concatenate((ended_ns, moment_ns))
     is_asked = np.arange(len(times)) >= count
+    # By group, then by time; of one moment the questions come first, for what ends then has not ended before.
     order = np.lexsort((~is_asked, times, numbers))
     by_value = np.argsort(value, kind="stable")
     rank = np.zeros(len(times), dtype=np.int64)
     rank[by_value] = np.arange(1, count + 1)
+    # The running maximum within each group: a group's number times more than any rank keeps the groups apart.
     reached = np.maximum.accumulate(numbers[order].astype(np.int64) * (count + 1) + rank[order])
     best = reached - numbers[order].astype(np.int64) * (count + 1)
     found = np.full(len(times), -1, dtype=np.int64)

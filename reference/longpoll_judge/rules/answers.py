@@ -68,6 +68,7 @@ def pull_results(case: Case) -> Answers:
     """The answers of the queue that carry a pull result; error codes are left out."""
     pulls, events = case.pulls, case.events
     code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
+    # Without refusals, which tell of no read, and without pulls or answers that lack a field.
     pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered & case.is_sound)
     row = pulls.answer_row[pull]
     first, count, body = events.bodies(row)
@@ -104,6 +105,7 @@ def wrong_tags(answers: Answers) -> Booleans:
     for code, expression in enumerate(answers.case.pulls.expressions):
         if expression is not None:
             mine = expressions == code
+            # Places are cut to the log: of a message that it lacks the caller masks the answer (`is_known`).
             wrong[mine] = ~expression.matches(log.tag_codes[place[mine]])
     return wrong
 

@@ -126,6 +126,7 @@ class Case:
         code = events.integers("code", rows)
         ends = [events.integers(name, rows) for name in ("offset_next", "offset_min", "offset_max")]
         found[rows[code < 0]] = True
+        # -1 is a number that the answer does not tell: each of the three counts.
         lacks = is_one_of(code, PULL_RESULTS) & (np.minimum.reduce(ends) < 0)
         requests = events.integers("code", events.rows("request_received"))
         if (requests == QUERY_CONSUMER_OFFSET).any():
@@ -149,6 +150,7 @@ class Case:
     @cached_property
     def is_sound(self) -> Booleans:
         """Which pulls lack no field, nor their answers; nothing is concluded from the others."""
+        # Answered, and by an answer that is damaged.
         lacking = self.pulls.is_answered & ~self.is_answered
         for flags in self.missing.values():
             lacking |= flags
@@ -184,6 +186,7 @@ class Case:
         Answers are seen there later than they were sent, or never, and requests are not received when they are seen.
         From outside a hole may hide that it was not read.
         """
+        # Only an observer outside has to read the connection: inside, a hole hides events, and no pause of reading.
         holed = self.is_outside & ~self.is_watched(first_ns, last_ns)
         unread: Booleans = wanted & self.pulls.is_answered & holed
         for pull in np.flatnonzero(wanted).tolist() if self.context.blocked else ():
@@ -285,6 +288,7 @@ def _lives_of_requests(events: Events, lives: Lives) -> Integers:
     answered = np.zeros(count, dtype=np.bool_)
     answers = events.rows("answer_sent")
     answered[key[answers[mine[answers]]]] = True
+    # Its answer may come in any later life.
     last_of[~answered] = NEVER
     first_ns[mine], last_ns[mine] = first_of[key[mine]], last_of[key[mine]]
     return lives.number(first_ns, last_ns)

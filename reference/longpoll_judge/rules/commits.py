@@ -189,6 +189,7 @@ class _Group:
         is_answered = self.answer >= 0
         answer_code = np.where(is_answered, self._of_answers("code"), -1)
         is_explicit = code == UPDATE_CONSUMER_OFFSET
+        # An explicit commit took effect if it was answered SUCCESS, a pull's if the pull was read at all.
         took = np.where(is_explicit, answer_code == SUCCESS, is_one_of(answer_code, PULL_RESULTS)) & (value >= 0)
         return _Exchanges(
             source=coded(self.asked, "source")[0],
@@ -200,6 +201,7 @@ class _Group:
             told=np.where(is_answered & (answer_code == SUCCESS), self._of_answers("offset"), -1),
             is_explicit=is_explicit,
             took=took,
+            # A request without an answer may have been done; a pull that was refused may have committed before it was.
             may_take=took | ((~is_answered | ~is_explicit) & (value >= 0)),
         )
 
@@ -210,7 +212,9 @@ class _Group:
     def _told(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
         """What is wrong with the answer to one question; `resets` are those that may have come before it."""
         since_ns = max((reset.until_ns for reset in resets), default=-NEVER)
+        # Answered for certain before the question came, by the same observer, whose clock orders both.
         before = (all_.source == all_.source[question]) & (all_.done_ns < all_.after_ns[question])
+        # And asked after every reset had certainly taken effect.
         known = before & (all_.after_ns > since_ns)
         if context.asks("commit.told.least"):
             yield from self._too_little(all_, question, known, context)
@@ -227,6 +231,8 @@ class _Group:
         if told < 0 or not len(greater):
             return
         commit = int(greater[np.argmax(all_.after_ns[greater])])
+        # An explicit commit, of any observer, that was not certainly done before the greater one came, may have put it
+        # back.
         excuses = all_.is_explicit & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
         if (excuses & (all_.done_ns >= all_.after_ns[commit])).any():
             return
@@ -247,10 +253,12 @@ class _Group:
 
     def _too_much(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
         told = int(all_.told[question])
+        # Whatever may have been committed before the question was answered, by whichever observer.
         possible = all_.may_take & (all_.after_ns <= all_.done_ns[question])
         if told <= 0 or (possible & (all_.value >= told)).any():
             return
         earlier = known & (all_.code == QUERY_CONSUMER_OFFSET)
+        # Had none, or less: so more can only have come since.
         earlier &= (all_.answer_code == QUERY_NOT_FOUND) | ((all_.told >= 0) & (all_.told < told))
         most = int(all_.value[possible].max(initial=-1))
         why = f"{self._name} was told offset {told}, and no more than {max(most, 0)} can have been committed"
@@ -282,6 +290,7 @@ class _Group:
         since_ns = all_.after_ns[last]
         written = (all_.may_take & (all_.value == told)) | (is_question & (all_.told == told))
         written |= is_question & (all_.answer_code == QUERY_NOT_FOUND) & (told == 0)
+        # Begun before the question was answered, and not certainly done before the last offset that was another.
         written &= (all_.after_ns <= done_ns) & (all_.done_ns >= since_ns)
         written[question] = False
         reset = any(one.until_ns >= since_ns and (told == 0 or not one.deletes) for one in resets)

@@ -58,6 +58,7 @@ class Ends:
             table, number, np.flatnonzero(rows_where(table, "request_received") & named & is_one_of(code, PULL_CODES))
         )
         lowest, highest = table["offset_min"].to_numpy(), table["offset_max"].to_numpy()
+        # Bounds that contradict each other are another clause's matter, and say nothing of a fall.
         told = (lowest >= 0) & (lowest <= highest)
         is_answer = rows_where(table, "answer_sent") & named & is_one_of(code, PULL_RESULTS) & told
         rows = np.flatnonzero(is_answer)
@@ -69,6 +70,7 @@ def _delivered_end(table: pa.Table) -> Integers:
     lists = table["offsets"].combine_chunks()
     bounds, values = lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
     found = np.zeros(len(table), dtype=np.int64)
+    # Only FOUND delivers; a list beside another code is damage of its own.
     filled = np.flatnonzero((np.diff(bounds) > 0) & (table["code"].to_numpy() == FOUND))
     owner = np.repeat(filled, np.diff(bounds)[filled])
     at = np.arange(len(owner)) + np.repeat(bounds[filled] - _starts(np.diff(bounds)[filled]), np.diff(bounds)[filled])
@@ -88,12 +90,14 @@ def judge_falls(tables: Tables, context: Context) -> tuple[list[Finding], int]:
         ends.see(number, table)
     pulls, answers = ends.pulls.all(), ends.answers.all()
     request = first_of(answers.request, pulls.request)
+    # On one connection alone is it certain that an answer was sent before the next request came.
     mine = np.flatnonzero((request >= 0) & (answers.connection != 0))
     answers, asked = answers.take(mine), pulls.take(request[mine])
     # One that names no queue is about its request's; one that names another is not judged.
     mine = np.flatnonzero((answers.queue < 0) | (answers.place == asked.place))
     answers, asked = answers.take(mine), asked.take(mine)
     life = (asked.place * WEIGHT + answers.connection) * WEIGHT + lives(asked, answers, context)
+    # Where a source shows the visible end, `visible_is_monotone` says more of it.
     outside = ~np.isin(queue_keys(asked), keys_of_queues(context.shown))
     shown: list[tuple[str, str, int, int]] = []
     left_out = 0
@@ -104,6 +108,7 @@ def judge_falls(tables: Tables, context: Context) -> tuple[list[Finding], int]:
         value = answers.values[name]
         shown_value = answers.values[SHOWN[name]]
         before = highest_before(life, answers.before_ns, shown_value, life, asked.after_ns)
+        # -1, for none, is cut to 0 only to pick something: `before >= 0` leaves it out.
         fell = np.flatnonzero(is_asked & (before >= 0) & (shown_value[np.maximum(before, 0)] > value))
         fell = fell[np.argsort(answers.after_ns[fell], kind="stable")]
         # One answer that tells too much makes all later ones fall: it is told once.

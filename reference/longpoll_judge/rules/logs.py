@@ -98,8 +98,10 @@ def _not_appended(
     before_ns = events.integers("before_ns", rows)
     place = _places_of(last, offsets)
     begun_ns = np.append(events.integers("after_ns", appended), NEVER)[place]
+    # Below the first known append the record begins later; `NEVER`, of none, lies behind every moment.
     wrong = (last >= first) & (begun_ns > before_ns)
     since_ns = np.minimum(events.integers("after_ns", appended).min(initial=NEVER), before_ns)
+    # A hole since the first append may hide the one that is missing.
     is_whole = ~context.log_holes(events.text("broker", int(rows[0]))).touch(since_ns, before_ns)
 
     def explain(member: int) -> Explanation:
@@ -128,6 +130,7 @@ def _given_twice(events: Events, kind: str, rows: Integers, context: Context) ->
     order = np.argsort(offsets, kind="stable")
     before = np.full(len(rows), -1, dtype=np.int64)
     before[order[1:]] = order[:-1]
+    # Sorted by offset, so equal ones stand side by side.
     again = (before >= 0) & (offsets == offsets[before]) & (offsets >= 0)
 
     def explain(member: int) -> Explanation:
@@ -146,6 +149,7 @@ def _fallen(events: Events, rows: Integers, column: str, clause: str, words: str
     ended = np.argsort(before_ns, kind="stable")
     highest = np.maximum.accumulate(values[ended])
     known = np.searchsorted(before_ns[ended], after_ns, side="left")
+    # `known` rows had certainly ended before this one began: the highest of these is what it must not lie below.
     fell = (known > 0) & (values < np.append(highest, -1)[known - 1])
 
     def explain(member: int) -> Explanation:
@@ -161,6 +165,7 @@ def _fallen(events: Events, rows: Integers, column: str, clause: str, words: str
 def _left_out(events: Events, rows: Integers, context: Context) -> list[Suspects]:
     """Appends that do not follow upon the offset before; what is missing may have been lost by the recorder."""
     values, first = np.unique(events.integers("queue_offset", rows), return_index=True)
+    # The first offset of the record follows upon nothing.
     skips = np.append(False, np.diff(values) > 1)
     holes = context.log_holes(events.text("broker", int(rows[0])))
     after_ns = events.integers("after_ns", rows[first])

@@ -62,17 +62,20 @@ class Messages:
     def see(self, number: int, table: pa.Table) -> None:
         """The events of one slice."""
         named = have_request(table)
+        # A send without a name joins no acknowledgement.
         is_send = rows_where(table, "request_received") & named & is_one_of(table["code"].to_numpy(), SEND_CODES)
         self.sends.add(table, number, np.flatnonzero(is_send))
         topics, topic_names = coded_texts(table, "topic")
         # What lacks its place is damage, of which nothing is concluded.
         known = are_named(topic_names)[topics] & (table["queue"].to_numpy() >= 0)
         moved = rows_where(table, "make_visible") & known & (table["visible_end"].to_numpy() >= 0)
+        # Visible ends have no offset of a message; what else is gathered needs one.
         known &= table["queue_offset"].to_numpy() >= 0
         rows = np.flatnonzero(rows_where(table, "message_acknowledged") & known)
         is_own = np.array([name.startswith(OWN_TOPICS) for name in topic_names.to_pylist()], dtype=np.bool_)
         flags = {"is_moved": is_own[topics[rows]].astype(np.int64), "is_named": named[rows].astype(np.int64)}
         self.acknowledged.add(table, number, rows, flags)
+        # A read tells its bounds; an answer that tells none refused the send, or answers another kind of request.
         of_no_read = rows_where(table, "answer_sent") & named & (table["offset_min"].to_numpy() < 0)
         self.refused.add(table, number, np.flatnonzero(of_no_read))
         self.appended.add(table, number, np.flatnonzero(rows_where(table, "append") & known))
@@ -84,6 +87,7 @@ class Messages:
         found = np.flatnonzero(is_read & (table["code"].to_numpy() == 0) & (np.diff(bounds) > 0))
         counts = np.diff(bounds)[found]
         rows = np.repeat(found, counts)
+        # One row a message: the place where the answer's list begins, and how far in it the message stands.
         places = np.repeat(bounds[found] - (np.cumsum(counts) - counts), counts) + np.arange(len(rows))
         self.delivered.add(table, number, rows, {"queue_offset": lists.values.to_numpy()[places]})
 
@@ -122,6 +126,7 @@ def judge_sends(tables: Tables, context: Context) -> tuple[list[Finding], int, S
     findings = list(_findings(tables, breaches, context))
     left_out = sum(max(len(breach.members) - FINDINGS_MAX, 0) for breach in breaches)
     share = Share(len(np.unique(send[send >= 0])), max(len(sends), len(np.unique(told.request))))
+    # Only where the source tells of sends at all can one be missing.
     unasked = (send < 0) & (told.values["is_named"] == 1) & np.isin(told.source, np.unique(sends.source))
     return findings, left_out, share, int(np.count_nonzero(unasked))
 
@@ -131,16 +136,20 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     asked, answered = sends.take(send[mine]), told.take(mine)
     nothing = np.full(len(mine), -1)
     every = np.arange(len(mine))
+    # Certain only where the whole interval of the one lies before the other's.
     early = np.flatnonzero(answered.before_ns < asked.after_ns)
     pair = ((answered, every), (asked, every))
     yield _breach("send.acknowledged.after_request", early, pair, "a message was acknowledged before its send came")
+    # 0 is no name: an observer that tells no connections says nothing of two.
     both = (answered.connection != 0) & (asked.connection != 0)
     elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
     why = "a message was acknowledged on another connection than its send came on"
     yield _breach("send.acknowledged.same_connection", elsewhere, pair, why)
     life = answered.place * WEIGHT + lives(asked, answered, context)
     offset = answered.values["queue_offset"]
+    # Of the messages of this life acknowledged for certain before this send came: the one with the highest offset.
     before = highest_before(life, answered.before_ns, offset, life, asked.after_ns)
+    # One message with a wrong offset is at odds with all that follow it: the cause counts, and is told once.
     inverted = _once(np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset)), before)
     why = "a message that was sent after another one was acknowledged has the lower queue offset"
     events = ((answered, every), (asked, every), (answered, before), (asked, np.where(before >= 0, before, nothing)))
@@ -153,6 +162,7 @@ def _as_answers(
     """An acknowledgement answers its send: once, while the connection is open, and for the queue that was named."""
     names, counts = np.unique(sends.request, return_counts=True)
     mine = np.flatnonzero(send >= 0)
+    # Of an identifier that came twice it is not known which of the two sends was answered.
     mine = mine[np.isin(told.request[mine], names[counts == 1])]
     asked, answered = sends.take(send[mine]), told.take(mine)
     every = np.arange(len(mine))
@@ -162,12 +172,15 @@ def _as_answers(
     yield _breach("send.acknowledged.open_connection", np.flatnonzero(closed_ns < answered.after_ns), pair, why)
     order = np.argsort(answered.before_ns, kind="stable")
     first = order[first_of(answered.request, answered.request[order])]
+    # Another acknowledgement of this send had certainly come before this one.
     again = answered.before_ns[first] < answered.after_ns
     refusal = first_of(answered.request, refused.request)
     events = (*pair, (answered, np.where(again, first, -1)), (refused, refusal))
     twice = _once(np.flatnonzero(again | (refusal >= 0)), first)
     yield _breach("send.acknowledged.once", twice, events, "a send was answered once more after it was answered")
     elsewhere = (asked.topic != answered.topic) | ((asked.queue != answered.queue) & (asked.queue >= 0))
+    # A send may leave its topic or queue to the broker, and a broker stores retries, delays and half messages
+    # elsewhere.
     elsewhere &= (asked.topic != 0) & (answered.values["is_moved"] == 0)
     why = "a message was acknowledged in another queue than it was sent to"
     yield _breach("send.acknowledged.place", np.flatnonzero(elsewhere), pair, why)
@@ -179,11 +192,14 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     Not of sources that tell acknowledgements without saying which send they answer.
     """
     due_ns = sends.before_ns + SEND_MS * MS
+    # Neither acknowledged nor refused, by a source that names the sends it acknowledges, on a connection open until
+    # then.
     late = ~np.isin(sends.request, told.request) & ~np.isin(sends.request, refused.request)
     late &= ~np.isin(sends.source, told.source[told.values["is_named"] == 0]) & (_closes_of(sends, context)[0] > due_ns)
     goes_on, weak = (np.zeros(len(sends), dtype=np.bool_) for _ in range(2))
     for name, facts in context.sources.items():
         mine = sends.source == hash_of(name)
+        # A source that ended before the answer was due shows nothing of it; one with a hole in between may hide it.
         goes_on |= mine & (due_ns < facts.last_ns)
         weak |= mine & (facts.holes.touch(sends.after_ns, due_ns) | (name in context.settable))
     for (source, connection), holes in context.blocked.items():
@@ -192,6 +208,7 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     for (source, connection), closes in context.closed_often.items():
         mine = (sends.source == hash_of(source)) & (sends.connection == hash_of(connection))
         for after_ns, before_ns in closes:
+            # Closed at some moment in between: the answer had nowhere to go.
             late &= ~(mine & (before_ns >= sends.after_ns) & (after_ns <= due_ns))
     members = np.flatnonzero(late & goes_on)
     why = f"a send was neither acknowledged nor refused within {SEND_MS} ms"
@@ -261,6 +278,7 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
     place = first_of(keys, stored[by_time])
     append = np.full(len(told), -1, dtype=np.int64)
     append[mine] = np.where(place >= 0, by_time[place], -1)
+    # Appended, but certainly only after it was acknowledged.
     late = (append >= 0) & (appended.after_ns[append] > told.before_ns)
     missing = np.flatnonzero(inside & ((append < 0) | late))
     every = np.arange(len(told))
@@ -273,6 +291,7 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
     sure = np.flatnonzero(~is_vague)
     append = np.append(sure, -1)[first_of(own, logged[sure])]
     has_tag = np.isin(own * WEIGHT + told.tag, (logged * WEIGHT + appended.tag)[sure])
+    # Only of messages whose life is known, on both sides, and whose append is in the record.
     other = np.flatnonzero(inside & ~is_doubtful & (append >= 0) & ~late & ~has_tag)
     why = "a message was acknowledged with another tag than was appended"
     yield _breach("send.acknowledged.tag", other, ((told, every), (appended, append)), why)
@@ -287,6 +306,7 @@ def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context
     why = f"a message was acknowledged, and not visible {SHOWN_MS} ms later"
     yield _breach("send.shown", late, three, why, are_doubted(told, context))
     other, end = not_shown(appended, moved, context)
+    # A queue in which an acknowledged message was not shown has its finding.
     is_new = ~np.isin(appended.place[other], told.place[late])
     other, end = other[is_new], end[is_new]
     pair = ((appended, _at(len(appended), other, other)), (moved, _at(len(appended), other, end)))

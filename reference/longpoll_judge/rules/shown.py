@@ -29,6 +29,7 @@ def not_shown(messages: Gathered, moved: Gathered, context: Context) -> tuple[In
         # A law may take a queue's end back, and judges that itself.
         goes_on |= (name not in context.lawful) & (messages.source == hash_of(name)) & (due_ns < facts.last_ns)
     told = first_of(messages.place, moved.place)
+    # Only of queues whose visible end some source tells, and while that source goes on.
     asked = np.flatnonzero(goes_on & (told >= 0))
     asked = asked[~_may_be_gone(messages.take(asked), due_ns[asked], context)]
     life = _lives(messages, messages.after_ns, context, ended=True)
@@ -36,10 +37,12 @@ def not_shown(messages: Gathered, moved: Gathered, context: Context) -> tuple[In
     ends = np.concatenate([_lives(moved, at_ns, context, ended=False) for at_ns in (moved.after_ns, moved.before_ns)])
     value, begun_ns = np.tile(moved.values["visible_end"], 2), np.tile(moved.after_ns, 2)
     best = highest_before(ends, begun_ns, value, life[asked], due_ns[asked] + 1)
+    # The highest end told by then does not cover the message; an end is the offset after the last visible one.
     is_late = (best < 0) | (np.append(value, -1)[best] <= messages.values["queue_offset"][asked])
     late, best = asked[is_late], best[is_late]
     order = np.argsort(messages.after_ns[late], kind="stable")
     late, best = late[order], best[order]
+    # The first late message of a life: those behind it are late for the same reason.
     first = np.sort(np.unique(life[late], return_index=True)[1])
     late, best = late[first], best[first]
     return late, np.where(best >= 0, best % max(len(moved), 1), told[late])

@@ -126,6 +126,7 @@ def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
     received = received[is_one_of(events.integers("code", received), PULL_CODES) & (events.request_key[received] >= 0)]
     row = received[events.firsts(received) == received]
     answer_row = events.answer_to(events.request_key[row], "answer_sent")
+    # Without an answer among the events of this queue, and with one among those of another.
     elsewhere = answer_row < 0
     elsewhere[elsewhere] = events.is_told_anywhere(row[elsewhere], "answer_sent")
     row, answer_row = row[~elsewhere], answer_row[~elsewhere]
@@ -135,6 +136,7 @@ def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
     last_ns = np.array([fact.last_ns for fact in facts], dtype=np.int64)[source] if len(row) else row
     answered_after_ns = np.where(is_answered, events.integers("after_ns", answer_row), last_ns)
     closed_after_ns = _closed_after(events, context, row[~is_answered])
+    # A pull without answer waits until its source, or its connection, is certainly no more there.
     answered_after_ns[~is_answered] = np.minimum(answered_after_ns[~is_answered], closed_after_ns)
     is_closed = np.zeros(len(row), dtype=np.bool_)
     is_closed[~is_answered] = closed_after_ns < NEVER

@@ -27,7 +27,10 @@ def judge_codes(case: Case) -> list[Suspects]:
     is_refused = pulls.is_answered & ~is_one_of(code, PULL_RESULTS)
     if not is_refused.any():
         return []
+    # -1 is damage: the answer's code is not in the record.
     strange = is_refused & (code >= 0) & ~is_one_of(code, PULL_REFUSALS)
+    # A queue of which a message is known, a subscription of tags and a count that makes sense: nothing explains a
+    # failure.
     failed = is_refused & (code == SYSTEM_ERROR) & (case.log.base < NEVER)
     kinds, names = case.events.codes("expression_type", pulls.row)
     failed &= np.array([name == TAG for name in names], dtype=np.bool_)[kinds] & (pulls.count_max >= 0)

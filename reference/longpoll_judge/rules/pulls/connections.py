@@ -26,11 +26,14 @@ def judge_connections(case: Case) -> list[Suspects]:
     connections, names = events.codes("connection", rows)
     named = _are_named(names)
     came, _names = events.codes("connection", np.maximum(asked, 0))
+    # Codes are of names, and an empty name is none; -1 is cut to 0 only to pick something, and `asked >= 0` leaves it
+    # out.
     elsewhere = (asked >= 0) & (came != connections) & named[came] & named[connections]
     if elsewhere.any():
         elsewhere &= ~_came_twice(case, events.request_key[rows])
     _closed_after, closed_ns = closes_of(case, rows)
     after_ns = events.integers("after_ns", rows)
+    # Certainly closed before it was sent; one sent elsewhere says nothing of its own connection.
     late = ~elsewhere & (closed_ns < after_ns)
 
     def explain_elsewhere(row: int) -> Explanation:

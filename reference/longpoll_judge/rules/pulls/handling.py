@@ -27,6 +27,7 @@ def judge_handling(case: Case) -> list[Suspects]:
     if not len(rows) or not len(pulls):
         return []
     pull = events.batch.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))
+    # Steps of requests that are not in the record, or are no pulls of this queue, are left out.
     rows, pull = rows[pull >= 0], pull[pull >= 0]
     answered = case.is_answered[pull]
 

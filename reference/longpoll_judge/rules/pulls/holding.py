@@ -41,6 +41,7 @@ def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     pulls = case.pulls
     told, _perhaps = is_told_to_stop(case, pull)
     soon_ns = pulls.answered_before_ns[pull] + STOPPING_MS * MS
+    # A stop closes what it has answered: a connection that stays open for long was not stopped.
     closes = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull]) <= soon_ns
     if case.context.stops_silently:
         closes &= False
@@ -56,10 +57,12 @@ def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     """
     pulls = case.pulls
     causes, names = case.events.codes("cause", pulls.answer_row[pull])
+    # From outside nobody tells a cause.
     says = np.array([name == STOPPED for name in names], dtype=np.bool_)[causes] & ~case.is_outside[pull]
     told = says | (case.events.answer_to(case.events.request_key[pulls.row[pull]], "stop") >= 0)
     last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
     went_on_ns = last_ns - pulls.answered_before_ns[pull]
+    # A source that goes on did not stop, whatever it says; in between, or where roles change, it may have been so.
     ends = went_on_ns <= STOPPING_MS * MS
     may_end = (went_on_ns <= STOPPED_MS * MS) | (says & (not case.context.keeps_role))
     return told & ends, told & ~ends & may_end
@@ -81,6 +84,7 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
     closed_ns[pull] = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull])
     outside = case.is_outside
+    # No close in the record, but the record ends before one would have to be there.
     unseen = outside & (closed_ns == NEVER) & (last_ns < until_ns)
     late = outside & settable & (closed_ns < NEVER)
     _told, perhaps = is_told_to_stop(case, pull)
@@ -106,6 +110,7 @@ def _early(case: Case) -> list[Suspects]:
             )
     held_ns = pulls.answered_before_ns - pulls.received_after_ns
     weak |= may_have_stopped(case, pull)
+    # A broker whose long polling is off answers after `shortPollingTimeMills`; from outside both look alike.
     weak |= case.is_outside[pull] & (held_ns[pull] >= SHORT_POLLING_MS * MS)
 
     def explain(member: int) -> Explanation:
@@ -123,6 +128,7 @@ def _unheld(case: Case) -> list[Suspects]:
     least = pulls.answered_after_ns - pulls.received_before_ns
     most = pulls.answered_before_ns - pulls.received_after_ns
     is_judged = ~pulls.may_hold & case.is_answered
+    # Late whatever the true moments were, or late by some of them.
     late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
 
     def explain(pull: int) -> Explanation:
@@ -144,8 +150,10 @@ def _holds(case: Case) -> list[Suspects]:
         return []
     row = np.arange(len(pulls))
     pull = events.batch.look_up(events.request_key[holds], events.request_key[pulls.row], row)
+    # A hold whose request is not in the record is nobody's.
     holds, pull = holds[pull >= 0], pull[pull >= 0]
     first = events.firsts(holds)
+    # A damaged answer may be another's: the pull counts as open.
     answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
     moment_ns = np.minimum(events.integers("before_ns", holds), answered_ns)
     end_most = np.full(len(holds), NEVER, dtype=np.int64)
@@ -154,6 +162,7 @@ def _holds(case: Case) -> list[Suspects]:
     whole = case.is_log_whole(moment_ns)
     nothing = np.zeros(len(holds), dtype=np.bool_)
     after_ns = events.integers("after_ns", holds)
+    # Only an offset at the end is held; one past it is answered at once (21).
     past = pulls.offset[pull] > end_most
 
     def told(clause: str, say: Callable[[int, int], str]) -> Callable[[int], Explanation]:

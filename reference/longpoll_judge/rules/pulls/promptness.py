@@ -52,13 +52,17 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
         lambda matching, mine: matching.first_visible(pulls.offset[mine])
     )
     code = np.where(pulls.is_answered, case.events.integers("code", pulls.answer_row), -1)
+    # A pull that was answered without a hold was not woken; an illegal offset is answered whatever comes.
     is_judged = case.is_sound & case.is_decidable & (pulls.was_held | ~pulls.is_answered) & (code != OFFSET_ILLEGAL)
+    # The delay begins when both are there: the message visible, and the pull received.
     since_after = np.maximum(visible_after, pulls.received_after_ns)
     since_before = np.maximum(visible_before, pulls.received_before_ns)
     delay_least = pulls.answered_after_ns - since_before
     delay_most = _latest(case) - since_after
     over = is_judged & (delay_least > wake_ns)
+    # `NEVER`: there is no message that it could take, so nothing to be late for.
     may_be_over = is_judged & (visible_after < NEVER) & (delay_most > wake_ns)
+    # The record has a hole before the wake was overdue, in which the answer may be.
     missing = ~pulls.is_answered & (pulls.missing_until_ns - since_before <= wake_ns)
     unread = case.is_unread(over, pulls.received_after_ns, _latest(case))
 
@@ -77,6 +81,8 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
         return Explanation("pull.wake.prompt", why, _rows(case, pull), case.message_rows(message), [message])
 
     doubted = missing | unread
+    # An answer from certainly before the message was visible is no wake; from outside neither is one to a pull that
+    # certainly came after the message.
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
     if not case.log.is_white_box:
         measured &= visible_before > pulls.received_after_ns
@@ -110,6 +116,7 @@ def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
     due_before = pulls.received_before_ns + grace_ns
     late_least = pulls.answered_after_ns - due_before
     late_most = _latest(case) - pulls.received_after_ns - grace_ns
+    # A pull that may not be held has no deadline; only that it stays open is judged here.
     is_judged = case.is_sound & (pulls.may_hold | ~pulls.is_answered)
     over = is_judged & (late_least > late_ns)
     may_be_over = is_judged & (late_most > late_ns)
@@ -137,6 +144,7 @@ def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
 
     doubted = missing | unread
     violated, unknown = over & ~doubted, (over & doubted) | (may_be_over & ~over)
+    # What no finding accounts for: it was open when its record broke off.
     is_open = ~pulls.is_answered & ~pulls.is_closed & ~violated & ~unknown & ~forgotten
     was_cut = np.array([facts.stopped_ns is None for facts in pulls.source_facts], dtype=np.bool_)
     open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open]])) if len(was_cut) else 0
@@ -155,6 +163,7 @@ def _forgotten_on_stop(case: Case) -> Booleans:
         return np.zeros(len(pulls), dtype=np.bool_)
     stops = [-NEVER if facts.stopped_ns is None else facts.stopped_ns for facts in pulls.source_facts]
     stopped_ns = np.array(stops, dtype=np.int64)[pulls.source]
+    # One that came right before the stop may not have been read yet.
     was_there = stopped_ns - pulls.received_before_ns > case.context.late_ns
     return ~pulls.is_answered & ~pulls.is_closed & was_there
 

@@ -79,6 +79,7 @@ def judge_rightness(case: Case) -> list[Suspects]:
     rules = [rule for rule in rules if case.context.asks(rule.clause)]
     if not rules:
         return []
+    # From the last rule to the first, so that the first one that is broken stays.
     first_rule = np.full(len(answers.pull), -1, dtype=np.int64)
     for number, rule in reversed(list(enumerate(rules))):
         first_rule[rule.broken] = number
@@ -88,6 +89,7 @@ def judge_rightness(case: Case) -> list[Suspects]:
         if case.is_timeless(rule.clause):
             first_rule[rule.broken & unordered] = number
     whole = case.is_log_whole(answers.answered_before_ns)
+    # -1, of an answer that breaks no rule, picks the last one: `is_broken` masks it below.
     weak = np.array([rule.needs_whole_record for rule in rules])[first_rule] & ~whole
     for number, rule in enumerate(rules):
         if rule.doubted is not None:
@@ -115,9 +117,12 @@ def judge_rightness(case: Case) -> list[Suspects]:
 def _order(answers: Answers) -> list[Rule]:
     pulls = answers.case.pulls
     early = answers.answered_before_ns < answers.received_after_ns
+    # The bodies stand one behind the other: the first place of each follows upon another answer's last, and breaks
+    # nothing.
     follows = np.append(False, answers.body[1:] <= answers.body[:-1])[: len(answers.body)]
     follows[answers.body_first[answers.body_count > 0]] = False
     low = answers.body < answers.asked[answers.owner]
+    # Who asks for none is given one, as in RocketMQ; below 0 the count is missing, or none.
     count_max = np.maximum(pulls.count_max[answers.pull], 1)
     many = (pulls.count_max[answers.pull] >= 0) & (answers.body_count > count_max)
 
@@ -159,6 +164,7 @@ def _bounds(answers: Answers) -> list[Rule]:
     log = answers.case.log
     end_least = log.end_at_least(answers.received_after_ns)
     end_most = log.end_at_most(answers.answered_before_ns)
+    # -1: the answer does not tell its end.
     told = answers.max >= 0
     return [
         Rule(
@@ -205,17 +211,23 @@ def _found(answers: Answers) -> list[Rule]:
     is_found = answers.code == FOUND
     last = answers.last
     unknown = ~log.is_known(answers.body)
+    # Below the log's base the record may have begun later, and from outside appends are not seen.
     absent = ~log.may_be_there(answers.body) & (answers.body >= log.base) & log.is_white_box
     visible_after, _ = log.visible_for_content(answers.body)
+    # Not even the latest moment of the read comes after the earliest one at which the message was visible.
     unseen = visible_after > answers.answered_before_ns[answers.owner]
+    # Of a message that the record lacks the tag is not known.
     wrong_tag = wrong_tags(answers) & ~unknown
     is_full = answers.body_count >= np.maximum(case.pulls.count_max[answers.pull], 1)
     is_full &= case.pulls.count_max[answers.pull] >= 0
     everything = takes_everything(answers)
+    # A full body ends at its last message, and where every message matches nothing is passed over; else what follows
+    # the last message and does not match may have been passed over as well.
     exact = is_found & (is_full | everything) & (answers.next != last + 1)
     back = is_found & (answers.next <= last)
     first, end = answers.asked, np.maximum(answers.next, answers.asked)
     matching_least, _most = matching_counts(answers, first, end)
+    # More messages that match lie in what was passed over than the body carries, even by the least count.
     skipped = is_found & case.is_decidable[answers.pull] & (matching_least > answers.body_count)
 
     def say_next(answer: int) -> str:
@@ -277,6 +289,7 @@ def _not_found(answers: Answers) -> list[Rule]:
     matching_least, _most = matching_counts(answers, answers.asked, np.maximum(answers.next, answers.asked))
     inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
     wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
+    # Too high leads to the end, or as in 4.9 to the beginning where that is 0; too low leads to the beginning.
     wrong_end |= (answers.asked > answers.max) & (answers.next != answers.max) & (answers.min > 0)
     wrong_end |= (answers.asked < answers.min) & (answers.next != answers.min)
     return [
@@ -340,7 +353,9 @@ def _not_found(answers: Answers) -> list[Rule]:
 def _itself(answers: Answers) -> list[Rule]:
     """What an answer must not say beside the rest of what it says."""
     low = answers.any_in_body(answers.body < answers.min[answers.owner])
+    # The answer's own end: no record of the log is needed.
     beyond = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG)) & (answers.next > answers.max)
+    # Nothing new is told at the very end of the queue, but for a broker that stops and does not read once more.
     away = (answers.code == NO_NEW_MSG) & (answers.max != answers.asked)
     doubted = np.zeros_like(away)
     if away.any():
@@ -444,6 +459,7 @@ def judge_order(case: Case) -> list[Suspects]:
     rows = events.rows("answer_sent")
     read = pulls.answer_row[pulls.is_answered]
     read = read[is_one_of(events.integers("code", read), PULL_RESULTS)]
+    # Without those of which `judge_rightness` says it, and without damaged ones, which may be another request's.
     rows = rows[(events.request_key[rows] >= 0) & ~np.isin(rows, read) & ~case.is_damaged[rows]]
     asked = events.answer_to(events.request_key[rows], "request_received")
     early = (asked >= 0) & (events.integers("before_ns", rows) < events.integers("after_ns", asked))
@@ -463,6 +479,7 @@ def judge_once(case: Case) -> list[Suspects]:
     # One that is damaged may be no answer at all, or another's.
     rows = rows[(case.events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
     first = case.events.firsts(rows)
+    # Each later answer leads to the first of its request; one that is the first leads to itself.
     twice = np.unique(first[first < rows])
 
     def explain(row: int) -> Explanation:
