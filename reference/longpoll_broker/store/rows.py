@@ -1,7 +1,7 @@
 """Appends a row of messages at the cost of one: one time stamp, one write to the map, one hand-over to the dispatcher.
 
 Only what `MessageStore.put` would do in its plainest form, and byte for byte that: a message to a queue that there is,
-between IPv4 hosts, within the limits, in the part of the present file that has its disk blocks. A row ends before the
+within the limits, in the part of the present file that has its disk blocks. A row ends before the
 first message that is not so. Leaves out locks and everything that can fail; `put` does such a message.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from longpoll_broker.store.dispatch import Handed
 from longpoll_broker.store.limits import is_storable
-from longpoll_broker.store.log.commit_log import HOST_V4_SIZE, CommitLog, encode_record
+from longpoll_broker.store.log.commit_log import CommitLog, encode_record
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.queue_table import QueueTable
@@ -52,8 +52,7 @@ def append_row(
 
 def _is_plain(message: MessageToStore, body_size_max: int) -> bool:
     return (
-        len(message.born_host) == HOST_V4_SIZE == len(message.store_host)
-        and is_storable(message, body_size_max)
+        is_storable(message, body_size_max)
         and not message.sys_flag & SYS_FLAG_TRANSACTION_MASK
         and not message.inner_queues
         and message.topic != SCHEDULE_TOPIC

@@ -1,6 +1,7 @@
 """The commit log: every record of every queue, in the order of arrival (`CommitLog.java` 4.9).
 
-`append` is one pass from the message to the map: no object is made for the record. The layout stands in `record`.
+A record is made as bytes and written with the others of its row; one alone is a row of one. The layout stands in
+`longpoll_protocol.log_record`.
 Leaves out locks (the facade's), the queue's own offsets (its caller's) and repair (`recovery`).
 """
 
@@ -45,27 +46,42 @@ _SHORT: Final = struct.Struct(">h")
 
 def size_of(message: MessageToStore) -> int:
     """Bytes of the record that a message becomes."""
+    return record_size(message, 1 + len(message.topic.encode()))
+
+
+def record_size(message: MessageToStore, topic_part_size: int) -> int:
+    """The same, where the size of the topic with its length byte is known."""
     head = _HEADS[len(message.born_host), len(message.store_host)]
-    return head.size + len(message.body) + 1 + len(message.topic.encode()) + 2 + len(message.properties)
+    return head.size + len(message.body) + topic_part_size + 2 + len(message.properties)
 
 
 def encode_record(message: MessageToStore, topic_part: bytes, queue_offset: int, start: int, store_ms: int) -> bytes:
-    """The record between IPv4 hosts that `append` writes at a physical offset.
+    """The record of a message at a physical offset; `topic_part` is the topic with its length byte before it.
 
     Raises MessageRefusedError for a number that does not fit its field.
     """
     body, properties = message.body, message.properties
+    born_host, store_host = message.born_host, message.store_host
     body_size, properties_size = len(body), len(properties)
-    size = _HEAD_V4.size + body_size + len(topic_part) + 2 + properties_size
+    # A sender may claim any bit, but these two must be true of the hosts, or nobody can read the record and what comes
+    # after it. RocketMQ believes them.
+    sys_flag = message.sys_flag & ~HOST_BITS
+    if len(born_host) == HOST_V4_SIZE == len(store_host):
+        head = _HEAD_V4
+    else:
+        head = _HEADS[len(born_host), len(store_host)]
+        sys_flag |= SYS_FLAG_BORN_HOST_V6 if len(born_host) == HOST_V6_SIZE else 0
+        sys_flag |= SYS_FLAG_STORE_HOST_V6 if len(store_host) == HOST_V6_SIZE else 0
+    size = head.size + body_size + len(topic_part) + 2 + properties_size
     try:
-        head = _HEAD_V4.pack(
+        content = head.pack(
             size, MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, message.flag, queue_offset, start,
-            message.sys_flag & ~HOST_BITS, message.born_ms, message.born_host, store_ms, message.store_host,
-            message.reconsume_times, message.prepared_offset, body_size,
+            sys_flag, message.born_ms, born_host, store_ms, store_host, message.reconsume_times,
+            message.prepared_offset, body_size,
         )  # fmt: skip
     except struct.error as error:
         raise _out_of_range(error) from None
-    return b"".join((head, body, topic_part, _SHORT.pack(properties_size), properties))
+    return b"".join((content, body, topic_part, _SHORT.pack(properties_size), properties))
 
 
 def _out_of_range(error: struct.error) -> MessageRefusedError:
@@ -101,50 +117,15 @@ class CommitLog:
         self._segment = None
 
     def append(self, message: MessageToStore, topic_part: bytes, queue_offset: int, store_ms: int) -> int:
-        """Write one record at the end and return its physical offset.
+        """Write one record, a row of one, at the end and return its physical offset.
 
         `topic_part` is the topic with its length byte before it. Raises OSError when the disk is full and
         MessageRefusedError when no file can hold it or a number does not fit its field; the log is then as before, but
         for a blank that may end a file, and no byte after its end has been touched.
         """
-        body, properties = message.body, message.properties
-        born_host, store_host = message.born_host, message.store_host
-        # A sender may claim any bit, but these two must be true of the hosts, or nobody can read the record and what
-        # comes after it. RocketMQ believes them.
-        sys_flag = message.sys_flag & ~HOST_BITS
-        body_size, topic_part_size, properties_size = len(body), len(topic_part), len(properties)
-        if len(born_host) == HOST_V4_SIZE == len(store_host):
-            head = _HEAD_V4
-        else:
-            head = _HEADS[len(born_host), len(store_host)]
-            sys_flag |= SYS_FLAG_BORN_HOST_V6 if len(born_host) == HOST_V6_SIZE else 0
-            sys_flag |= SYS_FLAG_STORE_HOST_V6 if len(store_host) == HOST_V6_SIZE else 0
-        size = head.size + body_size + topic_part_size + 2 + properties_size
+        self.make_room(record_size(message, len(topic_part)))
         start = self.end
-        segment = self._segment
-        if segment is None or start + size + BLANK_SIZE_MIN > segment.stop:
-            segment = self._room_for(size)
-            start = self.end
-        position = start - segment.start
-        if position + size > segment.reserved_end:
-            segment.reserve(position, position + size)
-        try:
-            content = head.pack(
-                size, MAGIC_V1, crc32(body) & CRC_MASK, message.queue_id, message.flag, queue_offset, start,
-                sys_flag, message.born_ms, born_host, store_ms, store_host, message.reconsume_times,
-                message.prepared_offset, body_size,
-            )  # fmt: skip
-        except struct.error as error:
-            raise _out_of_range(error) from None
-        view = segment.view
-        body_position = position + head.size
-        tail_position = body_position + body_size
-        # The head goes last: it holds size and magic, so a process killed before it leaves zeros, not a torn record.
-        view[body_position:tail_position] = body
-        tail = topic_part + _SHORT.pack(properties_size) + properties
-        view[tail_position : tail_position + len(tail)] = tail
-        view[position:body_position] = content
-        self.end = start + size
+        self.append_records((encode_record(message, topic_part, queue_offset, start, store_ms),))
         return start
 
     @property
@@ -164,7 +145,7 @@ class CommitLog:
         position = self.end - segment.start
         mark_stop = position + SIZE_AND_MAGIC.size
         segment.view[mark_stop : position + len(content)] = content[SIZE_AND_MAGIC.size :]
-        # Last, as in `append`: a process killed before it leaves zeros where the first record begins, so none of them.
+        # Size and magic of the first go last: a process killed before it leaves zeros, and so no record of the row.
         segment.view[position:mark_stop] = content[: SIZE_AND_MAGIC.size]
         self.end += len(content)
 
