@@ -42,17 +42,19 @@ _HEADS: Final = {
 """From the size to the body's length, by the sizes of the born and the store host."""
 _HEAD_V4: Final = _HEADS[HOST_V4_SIZE, HOST_V4_SIZE]
 _SHORT: Final = struct.Struct(">h")
+_MARK_SIZE: Final = SIZE_AND_MAGIC.size
+_HEAD_SIZE: Final = _HEAD_V4.size - 2 * HOST_V4_SIZE + _SHORT.size
+"""What every record has, but for hosts, body, topic and properties."""
 
 
 def size_of(message: MessageToStore) -> int:
     """Bytes of the record that a message becomes."""
-    return record_size(message, 1 + len(message.topic.encode()))
+    return _HEAD_SIZE + _variable_size(message) + 1 + len(message.topic.encode())
 
 
-def record_size(message: MessageToStore, topic_part_size: int) -> int:
-    """The same, where the size of the topic with its length byte is known."""
-    head = _HEADS[len(message.born_host), len(message.store_host)]
-    return head.size + len(message.body) + topic_part_size + 2 + len(message.properties)
+def _variable_size(message: MessageToStore) -> int:
+    """The bytes of a record that differ from message to message, but for the topic's."""
+    return len(message.body) + len(message.born_host) + len(message.store_host) + len(message.properties)
 
 
 def encode_record(message: MessageToStore, topic_part: bytes, queue_offset: int, start: int, store_ms: int) -> bytes:
@@ -123,9 +125,12 @@ class CommitLog:
         MessageRefusedError when no file can hold it or a number does not fit its field; the log is then as before, but
         for a blank that may end a file, and no byte after its end has been touched.
         """
-        self.make_room(record_size(message, len(topic_part)))
-        start = self.end
-        self.append_records((encode_record(message, topic_part, queue_offset, start, store_ms),))
+        size = _HEAD_SIZE + _variable_size(message) + len(topic_part)
+        segment, start = self._segment, self.end
+        if segment is None or start + size > segment.start + min(segment.reserved_end, segment.size - BLANK_SIZE_MIN):
+            self.make_room(size)
+            start = self.end
+        self._write(encode_record(message, topic_part, queue_offset, start, store_ms))
         return start
 
     @property
@@ -138,16 +143,22 @@ class CommitLog:
 
     def append_records(self, records: Sequence[bytes]) -> None:
         """Write whole records (`encode_record`) at the end; they reach no further than `sure_end`. Raises nothing."""
-        segment = self._segment
-        content = memoryview(b"".join(records))
-        assert segment is not None
+        content = b"".join(records)
         assert self.end + len(content) <= self.sure_end
-        position = self.end - segment.start
-        mark_stop = position + SIZE_AND_MAGIC.size
-        segment.view[mark_stop : position + len(content)] = content[SIZE_AND_MAGIC.size :]
+        self._write(content)
+
+    def _write(self, content: bytes) -> None:
+        """Write whole records at the end, where there is room for them."""
+        segment = self._segment
+        assert segment is not None
+        view, start = segment.view, self.end
+        stop = start + len(content)
+        position = start - segment.start
+        mark_stop = position + _MARK_SIZE
+        view[mark_stop : stop - segment.start] = content[_MARK_SIZE:]
         # Size and magic of the first go last: a process killed before it leaves zeros, and so no record of the row.
-        segment.view[position:mark_stop] = content[: SIZE_AND_MAGIC.size]
-        self.end += len(content)
+        view[position:mark_stop] = content[:_MARK_SIZE]
+        self.end = stop
 
     def make_room(self, size: int) -> None:
         """Have the next `size` bytes, of several records, in one file and on the disk; raises as `append` does."""
