@@ -256,7 +256,7 @@ def printable(text: str) -> str:
 
 
 def _say(sentence: str, code: int) -> int:
-    """One line on stderr, if anybody reads it."""
+    """Write one line to stderr, if that can be written to; return the code."""
     with suppress(OSError, ValueError):
         sys.stderr.write(f"longpoll: {sentence}\n")
         sys.stderr.flush()

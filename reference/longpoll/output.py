@@ -107,7 +107,7 @@ def say(text: str) -> None:
 
 
 def progress_bar(*columns: ProgressColumn) -> Progress:
-    """A bar on stderr that is gone when it is done, and is not drawn where nobody sees it."""
+    """A bar on stderr that is gone when it is done, and is not drawn where stderr is no terminal."""
     shown = columns or (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     return _Progress(*shown, console=err, transient=True, disable=not err.is_terminal)
 

@@ -116,7 +116,7 @@ def run_real_client(
     wait_s: float = 60.0,
     progress: Progress | None = None,
 ) -> RealClientReport:
-    """Send `count` messages with tags, keys and properties, consume them, then send single ones to who waits.
+    """Send `count` messages with tags, keys and properties and consume them; then single ones, each waited for.
 
     `topic` and `group` must be new to the broker; each part may take `wait_s` seconds.
     Raises RealClientMissingError when the client cannot run here, ClientError when it failed.

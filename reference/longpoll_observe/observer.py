@@ -237,7 +237,7 @@ class Observer:
         return name_of(door.address)
 
     def _measure(self) -> None:
-        """Measure the ways to brokers that routes have named, for nobody's bytes may wait for that."""
+        """Measure the ways to brokers that routes have named, on a thread of its own: no bytes wait for that."""
         while not self._stopped:
             found = self._unmeasured.take(MEASURE_S)
             if found is None:

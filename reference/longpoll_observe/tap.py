@@ -225,7 +225,7 @@ class ConnectionTap:
             self._expect_other(command)
 
     def _expect_other(self, command: Command) -> None:
-        """A request that is not told may be answered: by an answer that is nobody else's, whatever its opaque was."""
+        """A request that becomes no event may be answered: that answer is of no other, whatever its opaque was."""
         if command.is_one_way:
             return
         opaque = command.opaque

@@ -106,7 +106,7 @@ def broker_holes(
 
 
 def _unwatched(sources: Mapping[str, SourceSurvey], inside: Collection[str]) -> Iterator[Interval]:
-    """Between which moments nobody stood before a broker, of those who tell of it."""
+    """The intervals in which no source in `sources` stood before the broker."""
     last_ns, is_over = INTEGER_LIMIT, False
     for name, seen in sorted(sources.items(), key=lambda item: item[1].first_ns):
         if seen.first_ns > last_ns and not is_over:

@@ -64,7 +64,7 @@ class SourceSurvey(msgspec.Struct):
     lost_count: int = 0
     """How many events the source says it dropped."""
     losses: list[Interval] = msgspec.field(default_factory=list)
-    """When these may have happened, as it says; and events of a name that nobody knows, which may be any."""
+    """When these may have happened, as it says; and when events of an unknown name did, which may be any."""
     damaged: list[Interval] = msgspec.field(default_factory=list)
     """When events happened that lack a field that they need: nothing is concluded from them."""
     spans: list[Span] = msgspec.field(default_factory=list)

@@ -213,7 +213,7 @@ def numbered_lives(asked: Gathered, answered: Gathered, context: Context) -> tup
 
 
 def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, Holes]]:
-    """When queues began anew, or may have where nobody watched, and which of the events are of these queues."""
+    """When queues began anew, or may have where no source watched, and which of the events are of these queues."""
     for (broker, topic), holes in context.deleted.items():
         mine = events.broker == _named(broker)
         yield (mine & (events.topic == _named(topic)) if topic else mine), holes

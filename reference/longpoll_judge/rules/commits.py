@@ -150,7 +150,7 @@ def _exchanges(history: History) -> tuple[pa.Table, pa.Table]:
 
 @frozen(eq=False)
 class _Group:
-    """What one group committed and was told of one queue, by all who tell, in the order of its requests."""
+    """What one group committed and was told of one queue, by all sources, in the order of its requests."""
 
     asked: pa.Table
     answers: pa.Table

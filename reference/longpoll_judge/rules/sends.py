@@ -50,7 +50,7 @@ OWN_TOPICS: Final = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHEC
 
 @define
 class Messages:
-    """What is known of sends, their messages and who got these."""
+    """What is known of sends, their messages and the pulls that got these."""
 
     sends: Gathering = field(factory=lambda: Gathering(()))
     acknowledged: Gathering = field(factory=lambda: Gathering(("queue_offset", "is_moved", "is_named")))

@@ -187,7 +187,7 @@ def _event(model: Model, number: int, action: Action, after: Packed) -> Event:
 
 
 def _seen(event: Event, draw: random.Random, overlapping: float) -> Event:
-    """The event as an observer saw it who may not know its moment exactly."""
+    """The event as seen by an observer that may not know its moment exactly."""
     if draw.random() >= overlapping:
         return event
     early_ns, late_ns = draw.randrange(SPREAD_NS), draw.randrange(SPREAD_NS)

@@ -32,7 +32,7 @@ _OPTIONS: Final = {
     "spark": ("session", "checkpoint"),
     "simulate": ("runs", "steps", "seed"),
 }
-"""Engine -> the options that it has besides everybody's."""
+"""Engine -> the options that it has besides those of every engine."""
 _USUAL: Final = {"symmetry": False, "workers": 1}
 """Options that say nothing with this value; every other one with none."""
 

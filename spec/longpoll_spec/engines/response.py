@@ -22,7 +22,7 @@ from longpoll_spec.state import Request
 from longpoll_spec.terms import Int, any_of
 
 BOUNDS: Final = Bounds("lateness", requests=1, messages=1, aspects=frozenset({"lateness"}))
-"""Enough to be as late as a policy lets anybody be: who is first or alone waits as long as the others."""
+"""Enough to be as late as a policy allows: one request alone waits as long as one among several."""
 
 _COUNTS: Final[dict[str, Callable[[Request], Int]]] = {
     "late": lambda request: request.late,

@@ -142,7 +142,7 @@ def _moves() -> Iterator[str]:
 
 
 def diagram(moves: Iterable[Move]) -> Iterator[str]:
-    """Moves as a mermaid state diagram: one arrow from a phase to another, with all who take it."""
+    """Moves as a mermaid state diagram: one arrow from a phase to another, with the actions that take it."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for move in moves:
         arrows.setdefault((move.before, move.after), []).append(move.action)

@@ -92,7 +92,7 @@ class Tag:
     """The wish for what the SQL filter lets through, if it lets this message through."""
 
     def passes(self, wants: Int) -> Bool:
-        """Whether the broker lets a message with this tag through to who wants that: it compares hashes of tags."""
+        """Whether the broker lets a message with this tag through to a pull that `wants` that: it compares hashes."""
         same = wants.is_one_of(other for other, hashed in enumerate(HASHES) if hashed == HASHES[self.tag])
         return same | self._passes_sql(wants)
 

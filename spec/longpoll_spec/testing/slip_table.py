@@ -308,7 +308,7 @@ def _as_json(row: Row, found: Found) -> Mapping[str, object]:
 
 
 def _say(text: str) -> None:
-    """Progress, where somebody is looking."""
+    """Show progress on stderr, if that is a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")
 

@@ -50,7 +50,7 @@ def drops_when_alone(state: State, action: Action) -> Effect:
 
 
 def renews_what_it_keeps(state: State, action: Action) -> Effect:
-    """A walker that gives whom it keeps a new deadline, as Redis did (#12998)."""
+    """A walker that gives a request that it keeps a new deadline, as Redis did (#12998)."""
     request = _acting(state, action)
     kept = request.phases.labels
     phase = _after(request.phase, action)

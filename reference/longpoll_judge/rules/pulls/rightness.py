@@ -54,7 +54,7 @@ def _no_messages(_answer: int) -> list[int]:
 
 @frozen(eq=False)
 class Rule:
-    """One conjunct of answer_is_right: who breaks it, whether for certain, and how to say so."""
+    """One conjunct of answer_is_right: which answers break it, whether for certain, and how to say so."""
 
     clause: str
     broken: Booleans

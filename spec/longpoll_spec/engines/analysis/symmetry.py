@@ -29,7 +29,7 @@ _ORDERED: Final = frozenset({"lt", "le", "add", "sub"})
 
 @frozen
 class Renaming:
-    """New numbers for requests and for queues; who is not named keeps the old one."""
+    """New numbers for requests and for queues; one that is not in its map keeps its number."""
 
     requests: Mapping[int, int] = {}
     queues: Mapping[int, int] = {}
@@ -44,7 +44,7 @@ class Renaming:
         return name
 
     def actor(self, actor: Actor) -> Actor:
-        """Who acts after renaming."""
+        """The actor that `actor` is after renaming."""
         if isinstance(actor, int):
             return self.requests.get(actor, actor)
         queue = queue_acting(actor)

@@ -167,7 +167,7 @@ class Orbits:
 
 
 def _kind_of(actor: Actor) -> Actor:
-    """What all who can be renamed into each other have in common."""
+    """What `actor` becomes under every renaming: a request another request, a queue another queue, the rest themselves."""
     return "request" if isinstance(actor, int) else "queue" if queue_acting(actor) is not None else actor
 
 

@@ -63,7 +63,7 @@ class _Alone:
 
 @define
 class _Search:
-    """A breadth-first search: the counts, and who does it."""
+    """A breadth-first search: the counts, and the processes that expand states."""
 
     model: Model
     ledger: Ledger

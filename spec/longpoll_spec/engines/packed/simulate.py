@@ -32,7 +32,7 @@ NAME: Final = "simulate"
 RUNS: Final = 40_000
 STEPS: Final = 40
 LEFT_OUT: Final = 0.25
-"""How likely a run is to leave out an action that nobody waits for."""
+"""The chance that a run leaves out an action for which time does not wait."""
 BATCH_RUNS: Final = 4096
 """Runs that take their steps together."""
 _NOBODY: Final = -1

@@ -55,7 +55,7 @@ def _tray(workers: int, states: int, words: int) -> _Tray:
 
 @frozen
 class _Worker:
-    """What a worker process has: its part of the search, everybody's trays and the pipe to the foreman."""
+    """What a worker process has: its part of the search, the trays of all workers and the pipe to the foreman."""
 
     part: Part
     trays: tuple[_Tray, ...]

@@ -43,8 +43,8 @@ REQUESTS: Final = 8
 TIMEOUT_S: Final = 10.0
 """For one question to the solver, and for the whole search for a run that breaks one property."""
 DEPTH_MAX: Final = 13
-"""Steps of the longest run that is unrolled; the deepest known race of a policy takes 11 (strict-clone: 12). Who
-asks for shorter ones gets no longer ones either: nothing is explored then."""
+"""Steps of the longest run that is unrolled; the deepest known race of a policy takes 11 (strict-clone: 12). A
+lower `depth_max` leaves out longer runs altogether: nothing is explored then."""
 REQUESTS_IN_RUNS: Final = 2
 PLAIN: Final = Bounds("proof", messages=None)
 """The world of a proof: its messages are not counted, and it has one queue, one tag and no aspect."""

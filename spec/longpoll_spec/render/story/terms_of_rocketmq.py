@@ -100,7 +100,7 @@ def participant_of(key: str) -> Participant:
 
 
 def in_order(keys: set[str]) -> tuple[Participant, ...]:
-    """The participants of these keys: who writes on the left, the table in the middle, who asks on the right."""
+    """The participants of these keys: writers on the left, the table in the middle, readers on the right."""
 
     def rank(key: str) -> tuple[int, str, int]:
         kind, _, slot = key.partition(" ")
