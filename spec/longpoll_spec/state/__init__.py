@@ -220,7 +220,7 @@ class State:
         return request.passes if self.filters else self.has_more(request)
 
     def announces_for(self, notifier: Notifier, request: Request) -> Bool:
-        """Whether the notifier would wake the request if there is something to read: one that announces no tag wakes all."""
+        """Whether the notifier would wake the request if there is something to read: one without a tag wakes all."""
         if notifier is not self.dispatcher:
             return TRUE
         told = (self.announced.is_(tag.index) & tag.passes(request.wants) for tag in self.tags)

@@ -167,7 +167,7 @@ class Orbits:
 
 
 def _kind_of(actor: Actor) -> Actor:
-    """What `actor` becomes under every renaming: a request another request, a queue another queue, the rest themselves."""
+    """What `actor` stays under every renaming: a request, a queue, or else itself."""
     return "request" if isinstance(actor, int) else "queue" if queue_acting(actor) is not None else actor
 
 
