@@ -19,7 +19,7 @@ from longpoll_broker.core import pull as core_pull
 from longpoll_broker.core.filter.filters import tag_filter
 from longpoll_broker.core.hold import Key, Pull
 from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.pull import pull_runner, pull_service
+from longpoll_broker.service.pull import pull_processor, pull_runner
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.service.pull.pull_answers import PullAnswers
 from longpoll_broker.testing.raw_client import PATIENCE_S
@@ -261,8 +261,10 @@ def dropped_wake(patch: pytest.MonkeyPatch) -> None:
 
 def early_deadline(patch: pytest.MonkeyPatch) -> None:
     """Pulls are held 30 ms less than they asked for."""
-    granted = pull_service.PullService._granted_ms
-    patch.setattr(pull_service.PullService, "_granted_ms", lambda service, asked_ms: granted(service, asked_ms) - 30)
+    granted = pull_processor.PullProcessor._granted_ms
+    patch.setattr(
+        pull_processor.PullProcessor, "_granted_ms", lambda service, asked_ms: granted(service, asked_ms) - 30
+    )
 
 
 def flipped_bit(patch: pytest.MonkeyPatch) -> None:

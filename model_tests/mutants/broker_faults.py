@@ -96,14 +96,14 @@ FAULTS: Final = (
     ),
     Fault(
         "a send that names no queue goes to 0",
-        f"{SERVICE}/send/send.py",
+        f"{SERVICE}/send/send_processor.py",
         "return next(self._next_queue) % max(topic.write_queue_nums, 1)",
         "return 0",
         f"{TESTS}/service/test_send.py::test_a_send_that_names_no_queue_goes_to_each_in_turn",
     ),
     Fault(
         "a deadline is rounded down",
-        f"{SERVICE}/pull/pull_service.py",
+        f"{SERVICE}/pull/pull_processor.py",
         "deadline_ms=-(-channel.received_ns // 1_000_000) + timeout_ms",
         "deadline_ms=channel.received_ns // 1_000_000 + timeout_ms",
         f"{TESTS}/service/test_pull_moments.py::test_a_deadline_is_never_early_and_less_than_a_millisecond_late",

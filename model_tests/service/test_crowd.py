@@ -16,7 +16,7 @@ from attrs import define, field
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io.channel import Channel, Parts
-from longpoll_broker.service.io.exchange import answer
+from longpoll_broker.service.io.processors import answer
 from longpoll_broker.service.io.transport import IoLoop
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.client_scenarios import new_topic

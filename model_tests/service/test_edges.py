@@ -118,7 +118,9 @@ def test_no_edge_of_any_field_raises(tmp_path: Path, policy: str) -> None:
 
 def test_planted_tries_that_do_not_go_round_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever answers them, the log has the traceback."""
-    monkeypatch.setattr("longpoll_broker.service.send.send_back.as_int32", lambda value: 1 // (value < 2**31) and value)
+    monkeypatch.setattr(
+        "longpoll_broker.service.send.send_back_processor.as_int32", lambda value: 1 // (value < 2**31) and value
+    )
     with watching() as raised, Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         sweep(broker)
     assert any("ZeroDivisionError" in line for line in raised)

@@ -14,7 +14,7 @@ from longpoll_broker.core.hold import ANSWERED, QUEUED, Pull
 from longpoll_broker.fast.woken_rows import RowExecutor
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.executors import PoolExecutor
-from longpoll_broker.service.pull.pull_service import PullService
+from longpoll_broker.service.pull.pull_processor import PullProcessor
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_message
 from longpoll_protocol.codes import CommandFlag, RequestCode
@@ -114,14 +114,14 @@ def codes_behind_a_pull_that_stands_still(
     passed_ns = [0]
     runtime.monotonic_ns = lambda: time.monotonic_ns() + passed_ns[0]
     begun, may_end = threading.Event(), threading.Event()
-    receive = PullService.receive
+    receive = PullProcessor.receive
 
-    def slowly(service: PullService, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+    def slowly(service: PullProcessor, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         begun.set()
         assert may_end.wait(PATIENCE_S)
         return receive(service, channel, command, outbox)
 
-    monkeypatch.setattr(PullService, "receive", slowly)
+    monkeypatch.setattr(PullProcessor, "receive", slowly)
     config = BrokerConfig(pull_thread_count=1, fast_failure=fast_failure)
     broker = start_broker(policy=ROCKETMQ_4_9, config=config, runtime=runtime)
     client = connect(broker.address)
@@ -201,14 +201,14 @@ def test_a_pull_that_finds_the_pool_full_is_told_at_once(
 ) -> None:
     """2 [OVERLOAD], without waiting for the two before it, which are served; a one-way pull is told nothing."""
     begun, may_end = threading.Event(), threading.Event()
-    receive = PullService.receive
+    receive = PullProcessor.receive
 
-    def slowly(service: PullService, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+    def slowly(service: PullProcessor, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         begun.set()
         assert may_end.wait(10)
         return receive(service, channel, command, outbox)
 
-    monkeypatch.setattr(PullService, "receive", slowly)
+    monkeypatch.setattr(PullProcessor, "receive", slowly)
     config = BrokerConfig(pull_thread_count=1, pull_queue_capacity=1)
     broker = start_broker(policy=ROCKETMQ_4_9, config=config)
     client = connect(broker.address)

@@ -14,11 +14,11 @@ from model_tests.service.sockless import Peer
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.fast import pull_heads, send_heads
-from longpoll_broker.fast.send_heads import PatchedSendService
+from longpoll_broker.fast.send_heads import PatchedSendProcessor
 from longpoll_broker.fast.woken_rows import RowExecutor, RowRunner
 from longpoll_broker.service.io.executors import InlineExecutor
 from longpoll_broker.service.pull.pull_runner import PullRunner
-from longpoll_broker.service.send.send import SendService
+from longpoll_broker.service.send.send_processor import SendProcessor
 from longpoll_broker.testing.brokers import SMALL_STORE, StartBroker
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_broker.testing.stores import StillRuntime
@@ -151,5 +151,5 @@ def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> 
         for broker in (quick, plain)
     ]
 
-    assert kinds == [[RowRunner, RowExecutor, PatchedSendService], [PullRunner, InlineExecutor, SendService]]
+    assert kinds == [[RowRunner, RowExecutor, PatchedSendProcessor], [PullRunner, InlineExecutor, SendProcessor]]
     assert [broker.handler.reads_sends for broker in (quick, plain)] == [True, False]

@@ -22,7 +22,7 @@ import pytest
 from attrs import define, field
 from model_tests.service.fuzzing import Fuzzer
 
-from longpoll_broker.service.admin.admin import AdminService
+from longpoll_broker.service.admin.admin_processor import AdminProcessor
 from longpoll_broker.testing.brokers import Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode
@@ -230,8 +230,8 @@ def test_planted_a_processor_that_fails_unexpectedly_is_seen(
     def refuses(*_arguments: object) -> None:
         raise HeaderError("a planted request", "field", "is planted")
 
-    monkeypatch.setattr(AdminService, "min_offset", refuses)
-    monkeypatch.setattr(AdminService, "max_offset", fails)
+    monkeypatch.setattr(AdminProcessor, "min_offset", refuses)
+    monkeypatch.setattr(AdminProcessor, "max_offset", fails)
     broker = start_broker()
     assert connect(broker.address).call(RequestCode.GET_MIN_OFFSET, {}).code == 1
     assert "planted" not in caplog.text

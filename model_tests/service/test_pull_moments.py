@@ -16,7 +16,7 @@ from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.core.tables.subscription import Clients
 from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import traits_of
-from longpoll_broker.service.pull.pull_service import PullService
+from longpoll_broker.service.pull.pull_processor import PullProcessor
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
@@ -64,7 +64,7 @@ def test_deadlines_do_not_go_by_the_wall_clock(
 @given(received_ns=st.integers(0, 10**15), timeout_ms=st.integers(1, 30_000))
 def test_a_deadline_is_never_early_and_less_than_a_millisecond_late(received_ns: int, timeout_ms: int) -> None:
     """Receipts lie between two milliseconds; the deadline is the first whole one at which the timeout is over."""
-    service = PullService.__new__(PullService)
+    service = PullProcessor.__new__(PullProcessor)
     service.config = BrokerConfig()
     service.desk = Desk(Topics(), Groups(), Clients(), traits=traits_of(STRICT))
     channel: Any = SimpleNamespace(request_count=0, received_ns=received_ns)

@@ -89,7 +89,7 @@ def test_a_number_that_fits_no_field_is_refused_before_a_byte_is_written(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: a count that is not wrapped. The answer says so, and what lies behind the log's end is as it was."""
-    monkeypatch.setattr("longpoll_broker.service.send.send_back.as_int32", lambda value: value)
+    monkeypatch.setattr("longpoll_broker.service.send.send_back_processor.as_int32", lambda value: value)
     broker = start_broker()
     log: CommitLog = broker.store._log
     client = connect(broker.address)

@@ -17,8 +17,8 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables import producers
 from longpoll_broker.core.tables.producers import Producers
 from longpoll_broker.service.send.append import HALF_TOPIC
+from longpoll_broker.service.send.end_transaction_processor import OP_TOPIC
 from longpoll_broker.service.send.transaction_check import GIVEN_UP_TOPIC, GROUP, TransactionChecks
-from longpoll_broker.service.send.transactions import OP_TOPIC
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_client.messages import ReceivedMessage, decode_messages

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.io.transport import RECEIVE_SIZE
-from longpoll_broker.service.send import send
+from longpoll_broker.service.send import send_processor as send
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.harness.topics import make_topic
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message

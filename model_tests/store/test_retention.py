@@ -12,7 +12,7 @@ from attrs import evolve
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.read import GetStatus
-from longpoll_broker.service.upkeep.retention_service import DELAY_MS, RetentionService
+from longpoll_broker.service.upkeep.retention import DELAY_MS, Retention
 from longpoll_broker.store.log.retention import HOUR_MS, REMOVED_COUNT_MAX, count_expired, is_hour
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.segment import SegmentList
@@ -174,7 +174,7 @@ def test_the_service_waits_and_tries_again(
         return 1
 
     monkeypatch.setattr(MessageStore, "remove_expired", remove_expired)
-    service = RetentionService(clock, store, any_hour.clean_period_ms)
+    service = Retention(clock, store, any_hour.clean_period_ms)
     for moment_ms in range(0, DELAY_MS + 30_000, 500):
         clock.now_ns = moment_ms * 1_000_000
         service.run_if_due()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.service.send.send import REGION_FIELDS
+from longpoll_broker.service.send.send_processor import REGION_FIELDS
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.fast import send_answer
 from longpoll_protocol.fast.send_answer import encode_send_head

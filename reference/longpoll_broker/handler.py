@@ -19,14 +19,22 @@ from longpoll_broker.assembly.sending import Sending
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.fast.send_rows import SendRows
-from longpoll_broker.service.access.access_admin import AccessAdmin
 from longpoll_broker.service.access.access_control import AccessControl
-from longpoll_broker.service.io import exchange
+from longpoll_broker.service.access.access_processor import AccessProcessor
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import OVERLOAD, TOO_LATE, Processor
+from longpoll_broker.service.io.processors import (
+    OVERLOAD,
+    TOO_LATE,
+    Processor,
+    answer_busy,
+    failure,
+    refuse,
+    serve,
+    tell_refused,
+)
 from longpoll_broker.service.io.request_counts import RequestCounts
 from longpoll_broker.service.io.rpc_hooks import RpcHook, with_hooks
-from longpoll_broker.service.pull.pull_service import PULLS
+from longpoll_broker.service.pull.pull_processor import PULLS
 from longpoll_protocol.fast.send_request import SendCommand, SendConnection
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Serialisation
@@ -63,9 +71,9 @@ class BrokerHandler:
         )
         rooms = [self.sending.processors, self.pulling.processors, self.administering.processors]
         if self.access is not None:
-            rooms.append(AccessAdmin(self.access, shared.config, "{}:{}".format(*shared.address)).processors)
+            rooms.append(AccessProcessor(self.access, shared.config, "{}:{}".format(*shared.address)).processors)
         processors = shared.recording.of_offsets(together(rooms))
-        self._serve = partial(exchange.serve, with_hooks(processors, self.hooks))
+        self._serve = partial(serve, with_hooks(processors, self.hooks))
         serves_rows = self.sending.stores_at_once and not shared.recording.is_on and not shared.standing.is_slave
         self.send_rows = SendRows(self.sending.send, self._serve) if self.reads_sends and serves_rows else None
 
@@ -82,7 +90,7 @@ class BrokerHandler:
         try:
             rows = self._receive(channel, command, outbox)
         except FAULTS as error:
-            exchange.refuse(channel, command, exchange.failure(channel, command, error), outbox)
+            refuse(channel, command, failure(channel, command, error), outbox)
         if rows is not None:
             self.request_counts.add(command.code, rows.serve_following(channel, outbox))
 
@@ -111,9 +119,9 @@ class BrokerHandler:
             return self.send_rows if type(command) is SendCommand else None
         if not pool.offer(
             partial(self._serve, channel, command),
-            lambda worker_outbox: exchange.answer_busy(channel, command, TOO_LATE, worker_outbox),
+            lambda worker_outbox: answer_busy(channel, command, TOO_LATE, worker_outbox),
         ):
-            exchange.answer_busy(channel, command, OVERLOAD, outbox)
+            answer_busy(channel, command, OVERLOAD, outbox)
         return None
 
     def _refusal(self, channel: Channel, command: Command) -> Parts | None:
@@ -121,7 +129,7 @@ class BrokerHandler:
         refusal = None if self.access is None else self.access.refusal(channel, command)
         if refusal is None and self.shared.standing.is_slave:
             refusal = self.pulling.roles.refusal(command)
-            exchange.tell_refused(channel, command, refusal)
+            tell_refused(channel, command, refusal)
         return refusal
 
 

@@ -21,7 +21,7 @@ from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, usable
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor, answer, serve
+from longpoll_broker.service.io.processors import Processor, answer, serve
 from longpoll_protocol.bodies import (
     BrokerData,
     DataVersion,

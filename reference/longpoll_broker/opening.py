@@ -13,7 +13,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.service.access.access_control import AccessControl
-from longpoll_broker.service.send.transactions import OP_TOPIC
+from longpoll_broker.service.send.end_transaction_processor import OP_TOPIC
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.names import name_problem
 from longpoll_runtime import Address, Listener, Runtime

@@ -8,24 +8,24 @@ from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.core.tables.queue_locks import QueueLocks
-from longpoll_broker.service.admin.admin import AdminService
-from longpoll_broker.service.admin.clients import ClientService
-from longpoll_broker.service.admin.lock_service import LockService
-from longpoll_broker.service.admin.query_service import QueryService
-from longpoll_broker.service.admin.statistics_service import StatisticsService
+from longpoll_broker.service.admin.admin_processor import AdminProcessor
+from longpoll_broker.service.admin.client_processor import ClientProcessor
+from longpoll_broker.service.admin.lock_processor import LockProcessor
+from longpoll_broker.service.admin.query_processor import QueryProcessor
+from longpoll_broker.service.admin.statistics_processor import StatisticsProcessor
 from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.io.exchange import Processor
+from longpoll_broker.service.io.processors import Processor
 
 
 @frozen(eq=False)
 class Administering:
     """The services."""
 
-    clients: ClientService
-    admin: AdminService
-    locks: LockService
-    queries: QueryService
-    statistics: StatisticsService
+    clients: ClientProcessor
+    admin: AdminProcessor
+    locks: LockProcessor
+    queries: QueryProcessor
+    statistics: StatisticsProcessor
 
     @property
     def processors(self) -> Mapping[int, Processor]:
@@ -38,7 +38,7 @@ def administering_of(shared: Shared, *, topic_deleted: Callable[[str, Outbox], N
     """Make the room; `topic_deleted` is called when a topic is gone."""
     runtime, traits = shared.runtime, shared.traits
     return Administering(
-        ClientService(
+        ClientProcessor(
             shared.topics,
             shared.groups,
             shared.clients,
@@ -46,8 +46,8 @@ def administering_of(shared: Shared, *, topic_deleted: Callable[[str, Outbox], N
             property_filter=shared.config.property_filter,
             traits=traits,
         ),
-        AdminService(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, traits),
-        LockService(runtime, QueueLocks(), runtime.lock()),
-        QueryService(shared.store),
-        StatisticsService(shared.statistics, shared.config.cluster_name),
+        AdminProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, traits),
+        LockProcessor(runtime, QueueLocks(), runtime.lock()),
+        QueryProcessor(shared.store),
+        StatisticsProcessor(shared.statistics, shared.config.cluster_name),
     )

@@ -9,7 +9,7 @@ from attrs import frozen
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.service.upkeep.config_files import ConfigFiles
 from longpoll_broker.service.upkeep.flush_service import FlushService
-from longpoll_broker.service.upkeep.retention_service import RetentionService
+from longpoll_broker.service.upkeep.retention import Retention
 from longpoll_broker.service.upkeep.schedule_service import ScheduleService
 
 
@@ -37,7 +37,7 @@ def keeping_of(
 ) -> Keeping:
     """Make the room; `show_waiting` makes visible what was appended by the schedule, or could not be before."""
     runtime, store, store_config = shared.runtime, shared.store, shared.store_config
-    retention = RetentionService(runtime, store, store_config.clean_period_ms)
+    retention = Retention(runtime, store, store_config.clean_period_ms)
     rounds = {
         "statistics": lambda: shared.statistics.sample(runtime.monotonic_ns() // 1_000_000),
         "open transactions": check_transactions,

@@ -13,16 +13,16 @@ from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.fast.pull_heads import PatchedPullAnswers, tells_offsets_only
 from longpoll_broker.fast.woken_rows import RowExecutor, RowRunner
-from longpoll_broker.service.admin.role_service import RoleService
+from longpoll_broker.service.admin.role_processor import RoleProcessor
 from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.io.exchange import Processor
 from longpoll_broker.service.io.executors import InlineExecutor, PoolExecutor
+from longpoll_broker.service.io.processors import Processor
 from longpoll_broker.service.pull.dispatch_service import DispatchService
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.service.pull.offset_moved import OffsetMovedTeller
 from longpoll_broker.service.pull.pull_answers import PullAnswers
+from longpoll_broker.service.pull.pull_processor import PullProcessor
 from longpoll_broker.service.pull.pull_runner import PullRunner, nobody_is_told
-from longpoll_broker.service.pull.pull_service import PullService
 from longpoll_broker.service.pull.scan_service import ScanService
 
 SHORT_SCAN_MS = 1_000
@@ -36,15 +36,15 @@ class Pulling:
     runner: PullRunner
     pool: PoolExecutor | None
     hold_service: HoldService
-    pull_service: PullService
-    roles: RoleService
+    pull_processor: PullProcessor
+    roles: RoleProcessor
     dispatch_service: DispatchService
     scan: ScanService | None
 
     @property
     def processors(self) -> Mapping[int, Processor]:
         """Of all of them."""
-        return {**self.pull_service.processors, **self.roles.processors}
+        return {**self.pull_processor.processors, **self.roles.processors}
 
     def start(self, dispatcher_sleep_ms: int) -> None:
         """Start the threads that there are."""
@@ -66,7 +66,7 @@ class Pulling:
     def topic_deleted(self, topic: str, outbox: Outbox) -> None:
         """Tell those who wait for a topic that is gone; RocketMQ's hear it at the scan after their deadline."""
         self.runner.forget_last()
-        if self.pull_service.policy.on_truncate == "wake":
+        if self.pull_processor.policy.on_truncate == "wake":
             self.hold_service.topic_deleted(topic, outbox)
 
 
@@ -90,8 +90,10 @@ def pulling_of(shared: Shared) -> Pulling:
         runner,
         pool,
         hold_service,
-        PullService(runtime, policy, config, shared.desk, shared.offsets, runner, hold_service, shared.recording.pulls),
-        RoleService(
+        PullProcessor(
+            runtime, policy, config, shared.desk, shared.offsets, runner, hold_service, shared.recording.pulls
+        ),
+        RoleProcessor(
             shared.standing,
             shared.traits,
             hold_service,

@@ -12,7 +12,7 @@ from attrs import field, frozen
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.admin.offset_records import recorded
 from longpoll_broker.service.io.channel import Channel
-from longpoll_broker.service.io.exchange import Processor
+from longpoll_broker.service.io.processors import Processor
 from longpoll_broker.service.pull.pull_events import PullEvents, RecordedPullEvents
 from longpoll_broker.service.send.send_events import RecordedSendEvents, SendEvents
 from longpoll_recorder.recorder import HistoryRecorder

@@ -7,25 +7,25 @@ from collections.abc import Callable, Mapping
 from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
-from longpoll_broker.fast.send_heads import PatchedSendService
+from longpoll_broker.fast.send_heads import PatchedSendProcessor
 from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_broker.service.io.exchange import Processor
+from longpoll_broker.service.io.processors import Processor
+from longpoll_broker.service.send.end_transaction_processor import EndTransactionProcessor
 from longpoll_broker.service.send.group_commit import GroupCommit
-from longpoll_broker.service.send.inner_queues import InnerQueueService
+from longpoll_broker.service.send.inner_queues import InnerQueues
 from longpoll_broker.service.send.message_maker import MessageMaker
-from longpoll_broker.service.send.send import SendService
-from longpoll_broker.service.send.send_back import SendBackService
+from longpoll_broker.service.send.send_back_processor import SendBackProcessor
+from longpoll_broker.service.send.send_processor import SendProcessor
 from longpoll_broker.service.send.transaction_check import TransactionChecks
-from longpoll_broker.service.send.transactions import TransactionService
 
 
 @frozen(eq=False)
 class Sending:
     """The services, and the threads of `SYNC_FLUSH`."""
 
-    send: SendService
-    back: SendBackService
-    transactions: TransactionService
+    send: SendProcessor
+    back: SendBackProcessor
+    transactions: EndTransactionProcessor
     checks: TransactionChecks
     commits: GroupCommit | None
 
@@ -58,15 +58,17 @@ def sending_of(
     commits = None
     if shared.store_config.flush_disk_sync:
         commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed)
-    inner_queues = InnerQueueService.of(store, shared.store_config)
+    inner_queues = InnerQueues.of(store, shared.store_config)
     maker = MessageMaker(
         runtime, config.cluster_name, shared.topics, shared.groups, shared.store_host, shared.traits, inner_queues
     )
-    kind = PatchedSendService if shared.is_fast else SendService
-    transactions = TransactionService(runtime, shared.appender, store, shared.store_host, shared.traits)
+    kind = PatchedSendProcessor if shared.is_fast else SendProcessor
+    transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return Sending(
         kind(shared.topics, maker, shared.appender, shared.recording.sends, commits, shared.traits),
-        SendBackService(config, shared.topics, shared.groups, store, shared.appender, shared.store_host, shared.traits),
+        SendBackProcessor(
+            config, shared.topics, shared.groups, store, shared.appender, shared.store_host, shared.traits
+        ),
         transactions,
         TransactionChecks(transactions, config, shared.store_config.file_reserved_hours, shared.offsets, producer_of),
         commits,

@@ -2,7 +2,7 @@
 
 A slave serves a copied store. It corrects no offsets, for its own may be behind, and sends its readers to the master:
 4.9 by name only, 5.x with an answer that is not held as long as the master is alive. Leaves out replication, and how
-a broker learns of another one (`service.admin.role_service`).
+a broker learns of another one (`service.admin.role_processor`).
 
 Sources: `PullMessageProcessor.java`, `DefaultMessageStore.nextOffsetCorrection` 4.9; `composeResponseHeader` and
 `DefaultPullMessageResultHandler.java` 5.x; upstream issues #1828 and #1829.

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from attrs import define, field
 
 from longpoll_broker.service.io.channel import Outbox, Parts
-from longpoll_broker.service.send.send import SendService
 from longpoll_broker.service.send.send_events import Asked, Stored
+from longpoll_broker.service.send.send_processor import SendProcessor
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.fast.send_answer import encode_send_head
 from longpoll_protocol.fast.send_request import SendCommand
@@ -21,8 +21,8 @@ _RESPONSE = CommandFlag.RESPONSE.value
 
 
 @define(slots=True, eq=False)
-class PatchedSendService(SendService):
-    """`SendService` for connections that read sends (`SendConnection`); it serves any other as well."""
+class PatchedSendProcessor(SendProcessor):
+    """`SendProcessor` for connections that read sends (`SendConnection`); it serves any other as well."""
 
     _is_patched: bool = field(init=False)
     """Whether an answer is given at once, with nothing in it but the message's place."""
@@ -32,7 +32,7 @@ class PatchedSendService(SendService):
         self._is_patched = self.commits is None and not self.traits.returns_transaction_id
 
     def header_of(self, command: Command) -> SendMessageRequestHeader:
-        """The request's header; raises as that of `SendService` does."""
+        """The request's header; raises as that of `SendProcessor` does."""
         return command.header if type(command) is SendCommand else super().header_of(command)
 
     def acknowledge_one(

@@ -3,8 +3,8 @@
 Neighbours that go the shortest way are stored together and their answers leave as one
 piece; any other is served by itself, in its turn. What is stored and what is answered is the same, to the byte.
 
-Leaves out what a send means (`service.send.send`), and brokers where more belongs to each send: a history, a disk
-to wait for, a transaction's id in the answer.
+Leaves out what a send means (`service.send.send_processor`), and brokers where more belongs to each send: a history, a
+disk to wait for, a transaction's id in the answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from attrs import define
 
 from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_broker.service.send.send import SendService
+from longpoll_broker.service.send.send_processor import SendProcessor
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.fast.send_answer import encode_send_head
@@ -34,7 +34,7 @@ _LEADING_ELSEWHERE: Final = frozenset({DELAY, PREPARED, INNER_QUEUES})
 class SendRows:
     """The processor of rows; callable from any loop's thread. Each row follows a send that was served by itself."""
 
-    send: SendService
+    send: SendProcessor
     serve_one: Callable[[Channel, Command, Outbox], None]
     """The common way of a request."""
 

@@ -22,7 +22,7 @@ import msgspec
 from attrs import define, field, frozen
 
 from longpoll_broker import name_server, service
-from longpoll_broker.service.admin import clients
+from longpoll_broker.service.admin import client_processor as clients
 from longpoll_broker.service.send import transaction_check
 from longpoll_protocol import bodies, headers
 from longpoll_protocol.bodies import Body

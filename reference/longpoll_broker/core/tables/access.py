@@ -4,7 +4,7 @@ A request is let in when its address is white for everybody or for its account, 
 its account may use every topic and group that the request names. More than 4.9.7 checks: the topics of batches (320)
 and lite pulls (361), and the groups of locks (41, 42) and of queries of offsets (14), which 4.9.7 lets pass.
 
-Leaves out reading the file (`service.access.access_control`) and changing it (`service.access.access_admin`).
+Leaves out reading the file (`service.access.access_control`) and changing it (`service.access.access_processor`).
 
 Source: `PlainPermissionManager.java`, `PlainAccessValidator.java`, `Permission.java` of 4.9.7.
 """

@@ -1,7 +1,7 @@
 """How much each group gets, how fast and how long it takes: sums sampled over the last minute, hour and day.
 
 Time is an argument. Whoever shares the statistics between threads gives a lock as `guard`. Leaves out who counts
-(`service.pull.pull_service`) and who asks (`service.admin.statistics_service`).
+(`service.pull.pull_processor`) and who asks (`service.admin.statistics_processor`).
 
 Source: `StatsItem.java`, `StatsItemSet.java`, `BrokerStatsManager.java`: the same names, keys and sampling.
 """

@@ -21,7 +21,7 @@ from longpoll_broker.core.tables.access import RIGHTS, Account, Claim, Right, Ru
 from longpoll_broker.core.tables.addresses import address_match
 from longpoll_broker.service.access.account_file import AccountFile
 from longpoll_broker.service.io.channel import Channel, Parts
-from longpoll_broker.service.io.exchange import answer
+from longpoll_broker.service.io.processors import answer
 from longpoll_protocol.bodies import ClusterAclConfig, HeartbeatData, LockBatchRequest, PlainAccessConfig
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError

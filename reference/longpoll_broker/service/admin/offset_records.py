@@ -1,7 +1,7 @@
 """Records what groups commit by themselves, what they are told of their offsets (14, 15), and what may put these back.
 
 A step around the processors, so that these know nothing of histories. Leaves out what pulls commit along: that stands
-in their own events (`pull_service`).
+in their own events (`pull_processor`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor
+from longpoll_broker.service.io.processors import Processor
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command, decode_frame
 from longpoll_protocol.frames.frame import FrameReader

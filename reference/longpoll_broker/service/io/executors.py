@@ -1,6 +1,6 @@
 """Who runs a pull that left the hold table: the thread that let it go, or a pool with a bounded queue.
 
-Leaves out what running means (`service.pull.pull_service`). Sources: `pullMessageExecutor` of `BrokerController.java`,
+Leaves out what running means (`service.pull.pull_runner`). Sources: `pullMessageExecutor` of `BrokerController.java`,
 `BrokerFastFailure.java`.
 """
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor, answer
+from longpoll_broker.service.io.processors import Processor, answer
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime.faults import FAULTS

@@ -223,7 +223,7 @@ class IoLoop:
             channel.flush()
             self._close(channel, f"it sent what cannot be read: {error}")
         except FAULTS:
-            # Requests are answered for what they raise (`service.io.exchange`): this came beside one.
+            # Requests are answered for what they raise (`service.io.processors`): this came beside one.
             log.exception("what %s sent cannot be served", channel)
             channel.flush()
             self._close(channel, CANNOT_BE_SERVED)

@@ -1,7 +1,7 @@
 """The shared hold table: shards with their locks, and the notifiers that go through them.
 
 Between two critical sections stands a step point named as the law's action; a policy's knobs say which sections there
-are. Works from any number of threads. Leaves out running a pull again and answering it (`service.pull.pull_service`).
+are. Works from any number of threads. Leaves out running a pull again and answering it (`service.pull.pull_runner`).
 
 Sources: `PullRequestHoldService.java`; upstream issue #7358 for the recheck.
 """

@@ -15,7 +15,7 @@ from longpoll_broker.core.hold import ANSWERED, Cause, Pull
 from longpoll_broker.core.pull import Decision, Desk, Found, Refused, code_of
 from longpoll_broker.core.read import GetResult
 from longpoll_broker.service.io.channel import Outbox, Parts
-from longpoll_broker.service.io.exchange import Refusal
+from longpoll_broker.service.io.processors import Refusal
 from longpoll_broker.service.pull.pull_events import PullEvents
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.frames.command import Command, encode_head

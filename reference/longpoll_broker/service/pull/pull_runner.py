@@ -1,6 +1,6 @@
 """Reads for a pull that has passed its checks, and runs one that left the hold table: decides it again and answers it.
 
-Leaves out the first pass (`service.pull.pull_service`), the hold table (`service.pull.hold_service`) and which thread
+Leaves out the first pass (`service.pull.pull_processor`), the hold table (`service.pull.hold_service`) and which thread
 runs a pull (`service.io.executors`).
 
 Source: `PullRequestHoldService.java`, `PullMessageProcessor.executeRequestWhenWakeup` 4.9.

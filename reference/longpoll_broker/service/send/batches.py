@@ -1,6 +1,6 @@
 """What a batch may have in all, asked before any of it is stored: what is stored must be acknowledged.
 
-Leaves out the limits of each message (`store.limits`) and storing them (`service.send.send`).
+Leaves out the limits of each message (`store.limits`) and storing them (`service.send.send_processor`).
 
 Sources: `DefaultMessageStore.checkMessages` 4.9.7, `MessageExtEncoder.encode` 5.x.
 """

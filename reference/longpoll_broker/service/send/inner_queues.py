@@ -35,7 +35,7 @@ class SendRefusedError(BrokerError):
 
 
 @define(slots=True, eq=False)
-class InnerQueueService:
+class InnerQueues:
     """Checks the names; callable from any thread. Invariant: `_light` are the light topics ever written to."""
 
     store: MessageStore

@@ -1,7 +1,7 @@
 """Makes the messages that requests ask to be stored: their properties, and where each of them goes.
 
 A delayed message goes to the schedule topic, a prepared one to the half topic, one tried too often to the dead letters.
-Leaves out the checks of a request and its answer (`service.send.send`), and batches (`service.send.batches`).
+Leaves out the checks of a request and its answer (`service.send.send_processor`), and batches (`service.send.batches`).
 
 Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9.
 """
@@ -21,7 +21,7 @@ from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.send.append import HALF_TOPIC, TRANSACTION_MASK, delayed, moved
-from longpoll_broker.service.send.inner_queues import InnerQueueService, SendRefusedError
+from longpoll_broker.service.send.inner_queues import InnerQueues, SendRefusedError
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.frame import Buffer
@@ -62,7 +62,7 @@ class MessageMaker:
     store_host: bytes
     """The broker's own address, as records hold it."""
     traits: Traits = STRICT_TRAITS
-    inner_queues: InnerQueueService | None = None
+    inner_queues: InnerQueues | None = None
     """Who says which further queues a message may name; None when multi-dispatch is off."""
     _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
     added_properties: bytes = field(init=False)

@@ -27,7 +27,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.service.send.append import HALF_TOPIC
-from longpoll_broker.service.send.transactions import OP_TOPIC, TransactionService
+from longpoll_broker.service.send.end_transaction_processor import OP_TOPIC, EndTransactionProcessor
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
@@ -59,7 +59,7 @@ HOUR_MS: Final = 3_600_000
 class TransactionChecks:
     """The rounds over the half topic; one thread calls `run_if_due`."""
 
-    ends: TransactionService
+    ends: EndTransactionProcessor
     """Where the answers go; its store and clock are ours."""
     config: BrokerConfig
     reserved_hours: int

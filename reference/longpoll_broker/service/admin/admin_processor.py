@@ -2,7 +2,7 @@
 
 Codes 14, 15, 17, 29 to 33, 200, 201, 207, 215.
 Deleting a topic makes it unknown and removes its queues; its messages stay in the log as in RocketMQ. Leaves out
-queries by key (`service.admin.query_service`).
+queries by key (`service.admin.query_processor`).
 
 Source: `ConsumerManageProcessor.java`, `AdminBrokerProcessor.java`, `QueryMessageProcessor.java` 4.9; answers as seen
 on 4.9.7.
@@ -21,7 +21,7 @@ from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, GroupConfig, Gro
 from longpoll_broker.core.time_search import offset_at
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor, answer
+from longpoll_broker.service.io.processors import Processor, answer
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import GroupTable, load_json
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -46,7 +46,7 @@ _BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot 
 
 
 @define(slots=True, eq=False)
-class AdminService:
+class AdminProcessor:
     """The processors of offsets, views, topics and groups."""
 
     topics: Topics

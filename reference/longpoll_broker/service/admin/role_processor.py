@@ -17,7 +17,7 @@ from attrs import define
 from longpoll_broker.core.standing import MASTER_ID, Standing
 from longpoll_broker.core.traits import Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor, answer
+from longpoll_broker.service.io.processors import Processor, answer
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -43,7 +43,7 @@ _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSA
 
 
 @define(slots=True, eq=False)
-class RoleService:
+class RoleProcessor:
     """What a broker's role forbids, and how it changes."""
 
     standing: Standing

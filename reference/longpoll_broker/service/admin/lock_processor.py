@@ -12,7 +12,7 @@ from attrs import define
 
 from longpoll_broker.core.tables.queue_locks import QueueLocks
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor, answer
+from longpoll_broker.service.io.processors import Processor, answer
 from longpoll_protocol.bodies import LockBatchRequest, LockBatchResponse
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -20,7 +20,7 @@ from longpoll_runtime import Lock, Runtime
 
 
 @define(slots=True, eq=False)
-class LockService:
+class LockProcessor:
     """The processors of queue locks."""
 
     runtime: Runtime

@@ -12,14 +12,14 @@ from attrs import define
 
 from longpoll_broker.core.tables.statistics import BROKER_GET_NUMS, Statistics
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor, answer
+from longpoll_broker.service.io.processors import Processor, answer
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import ViewBrokerStatsDataRequestHeader
 
 
 @define(slots=True, eq=False)
-class StatisticsService:
+class StatisticsProcessor:
     """The processor of code 315."""
 
     statistics: Statistics

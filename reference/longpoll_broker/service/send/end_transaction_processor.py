@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor, answer
+from longpoll_broker.service.io.processors import Processor, answer
 from longpoll_broker.service.send.append import HALF_TOPIC, Appender, brought_back
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
@@ -38,7 +38,7 @@ ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK.value
 
 
 @define(slots=True, eq=False)
-class TransactionService:
+class EndTransactionProcessor:
     """The processor of code 37."""
 
     runtime: Runtime

@@ -20,7 +20,7 @@ DELAY_MS: Final = 60_000
 
 
 @define(slots=True, eq=False)
-class RetentionService:
+class Retention:
     """Knows when it is due next. One thread calls it."""
 
     runtime: Runtime

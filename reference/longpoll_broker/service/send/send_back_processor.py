@@ -17,7 +17,7 @@ from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor, answer
+from longpoll_broker.service.io.processors import Processor, answer
 from longpoll_broker.service.send.append import Appender, delayed
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
@@ -43,7 +43,7 @@ LEVEL_OF_FIRST_RETRY: Final = 3
 
 
 @define(slots=True, eq=False)
-class SendBackService:
+class SendBackProcessor:
     """The processor of code 36."""
 
     config: BrokerConfig

@@ -1,7 +1,7 @@
 """Serves 12: messages by their key.
 
 A key of equal hash finds the same messages, and whoever asks compares, as in RocketMQ. Leaves out the index itself
-(`store.index.index`) and 33, the message at a physical offset (`service.admin.admin`).
+(`store.index.index`) and 33, the message at a physical offset (`service.admin.admin_processor`).
 
 Source: `QueryMessageProcessor.java` 4.9.
 """
@@ -14,7 +14,7 @@ from typing import Final
 from attrs import define
 
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor, answer
+from longpoll_broker.service.io.processors import Processor, answer
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
@@ -28,7 +28,7 @@ UNIQUE_KEY_COUNT: Final = 32
 
 
 @define(slots=True, eq=False)
-class QueryService:
+class QueryProcessor:
     """The processor of queries."""
 
     store: MessageStore

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor, answer
+from longpoll_broker.service.io.processors import Processor, answer
 from longpoll_broker.service.send.append import TRANSACTION_MASK, Appender
 from longpoll_broker.service.send.batches import BatchLimits, no_message
 from longpoll_broker.service.send.group_commit import GroupCommit
@@ -54,7 +54,7 @@ DEFAULT_QUEUE_COUNT: Final = 4
 
 
 @define(slots=True, eq=False)
-class SendService:
+class SendProcessor:
     """The processor of the send codes."""
 
     topics: Topics

@@ -22,7 +22,7 @@ from longpoll_broker.core.tables.access import RIGHTS
 from longpoll_broker.service.access.access_control import KEY_SIZE_MIN, AccessControl
 from longpoll_broker.service.access.account_file import AccountFile, Value
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor, answer
+from longpoll_broker.service.io.processors import Processor, answer
 from longpoll_protocol.bodies import DataVersion
 from longpoll_protocol.codes import AccountsResponseCode, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -43,7 +43,7 @@ _UPDATE_FAILED: Final = AccountsResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
 
 
 @frozen
-class AccessAdmin:
+class AccessProcessor:
     """The processors of one broker's accounts."""
 
     access: AccessControl

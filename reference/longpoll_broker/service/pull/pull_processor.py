@@ -26,7 +26,7 @@ from longpoll_broker.core.pull import (
 )
 from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.exchange import Processor
+from longpoll_broker.service.io.processors import Processor
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.service.pull.pull_answers import KINDS
 from longpoll_broker.service.pull.pull_events import ONE_WAY, PullEvents
@@ -43,7 +43,7 @@ PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_
 
 
 @define(slots=True, eq=False)
-class PullService:
+class PullProcessor:
     """The processor of pulls; callable from any thread."""
 
     runtime: Runtime
