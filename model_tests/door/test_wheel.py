@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,15 @@ import longpoll
 with longpoll.Broker() as broker, longpoll.Producer(broker.runtime, broker.name_server) as producer:
     assert producer.send("T", b"hello").queue_offset == 0
 assert longpoll.check("strict", properties=["answered_once"]).verdicts[0].verdict == "holds"
+"""
+COMMANDS: Final = """
+from click.testing import CliRunner
+from longpoll.cli import COMMANDS, main
+from longpoll.extras import COMMANDS as WITH_EXTRA
+for name in COMMANDS.keys() - WITH_EXTRA.keys():
+    done = CliRunner().invoke(main, [name, "--help"])
+    assert done.exit_code == 0, (name, done.output)
+assert CliRunner().invoke(main, ["check", "--bounds", "tiny", "--requests", "1", "--engine", "python"]).exit_code == 0
 """
 LAW: Final = """
 import longpoll
@@ -112,6 +122,30 @@ def test_each_extra_does_what_it_promises(
     tried(python, script, tmp_path)
 
     assert extra not in SIZE_MAX_MB or size_mb(python) <= SIZE_MAX_MB[extra]
+
+
+def lowest(pyproject: str) -> list[str]:
+    """The lowest version of each dependency that is declared, with any patch of it, as pip takes them."""
+    declared = tomllib.loads(pyproject)["project"]["dependencies"]
+    assert all(">=" in each for each in declared)
+    return [each.replace(">=", "==") + ".*" for each in declared]
+
+
+def test_the_lowest_versions_that_are_declared_do(installed: Callable[[str], Path], tmp_path: Path) -> None:
+    """Every command and the broker, with each dependency as old as it may be; one that is older is seen."""
+    python = installed("")
+
+    def install(*wanted: str) -> None:
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", *wanted], check=True, capture_output=True, timeout=600
+        )
+
+    install(*lowest((ROOT / "pyproject.toml").read_text()))
+    tried(python, BROKER, tmp_path)
+    tried(python, COMMANDS, tmp_path)
+    install("attrs==21.2")
+    with pytest.raises(AssertionError, match="attrs"):
+        tried(python, COMMANDS, tmp_path)
 
 
 @pytest.mark.xdist_group("spark")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import click
@@ -42,7 +42,13 @@ from longpoll_spec.render.story.story import story_of
 FORMATS: Final = ("text", "mermaid", "html", "itf", "json")
 
 
-class RequestsToProve(click.ParamType[int | None]):
+if TYPE_CHECKING:
+    _NumberOrAny = click.ParamType[int | None]
+else:
+    _NumberOrAny = click.ParamType  # which takes no type in click 8.1
+
+
+class RequestsToProve(_NumberOrAny):
     """A number of requests, or None for `any`."""
 
     name = "N|any"

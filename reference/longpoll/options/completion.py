@@ -32,7 +32,8 @@ from longpoll_spec.policy import (
     with_knob,
 )
 
-Item: TypeAlias = CompletionItem[str]
+Item: TypeAlias = "CompletionItem[str]"
+"""As text, for a CompletionItem of click 8.1 takes no type."""
 
 ASKED: Final = ("source", "complete")
 """What a script asks for: itself, or completions."""
@@ -125,7 +126,6 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[Item]:
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-@add_completion_class
 class Bash(BashComplete):
     """Click's, for words with `=`: bash hands over NAME=VALUE as three words, and completes the last of them only."""
 
@@ -144,6 +144,9 @@ class Bash(BashComplete):
         there = typed.rfind("=") + 1
         found = super().get_completions(args, incomplete)
         return [CompletionItem(each.value[there:], each.type, each.help) for each in found]
+
+
+add_completion_class(Bash)
 
 
 def check_request(asked: str) -> None:
