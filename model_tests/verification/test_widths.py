@@ -185,3 +185,15 @@ def test_no_command_lays_out_a_table_by_itself() -> None:
 
     assert found == {"output.py"}
     assert own_layouts("from rich.table import Table\ngrid = Table(title='a')") == [2]
+
+
+def test_prose_is_wrapped_where_columns_are_known_and_else_not() -> None:
+    """At 40 columns all but the commands to copy fits; in a pipe each sentence is one line, to be searched for."""
+    words = ["check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--requests", "1"]
+    narrow, piped = (CliRunner().invoke(main, words, env={"COLUMNS": columns}).stdout for columns in ("40", ""))
+
+    assert_within("\n".join(line for line in narrow.splitlines() if "longpoll explain" not in line), 40)
+    assert narrow.count("longpoll explain lp1.") == piped.count("longpoll explain lp1.") > 5
+    assert piped.splitlines()[0].endswith(", answered_on_stop")
+    with pytest.raises(AssertionError):
+        assert_within(piped, 140)

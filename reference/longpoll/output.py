@@ -49,18 +49,24 @@ WORD_MAX: Final = 18
 """Letters of a word that a table keeps on one line; longer ones, such as paths and ids, may be folded."""
 
 
+def _columns() -> int | None:
+    """The columns that COLUMNS asks for; None where it says nothing that makes sense."""
+    asked = os.environ.get("COLUMNS", "")
+    is_number = asked.isascii() and asked.isdigit() and len(asked) < 10 and int(asked)
+    return min(max(int(asked), WIDTH_MIN), WIDTH_MAX) if is_number else None
+
+
 class _Console(Console):
     """Rich's, less its own idea of what a closed pipe is (exit code 1), and of how wide a pipe is (80 columns)."""
 
     @property
     def size(self) -> ConsoleDimensions:
         """How many columns there are: what COLUMNS says, else the terminal's, else those of a file."""
-        size = super().size
+        size, asked = super().size, _columns()
         if self._width is not None:
             return size
-        asked = os.environ.get("COLUMNS", "")
-        if asked.isascii() and asked.isdigit() and len(asked) < 10 and int(asked):
-            return ConsoleDimensions(min(max(int(asked), WIDTH_MIN), WIDTH_MAX), size.height)
+        if asked is not None:
+            return ConsoleDimensions(asked, size.height)
         return size if self.file.isatty() else ConsoleDimensions(WIDTH_OF_A_FILE, size.height)
 
     @size.setter
@@ -71,6 +77,10 @@ class _Console(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print texts as they are, and what `styled` made in colours."""
         super().print(*(Text(plain(each)) if isinstance(each, str) else each for each in objects), **options)
+
+    def tell(self, said: str | Text) -> None:
+        """Print prose: at words where the columns are known; in a file on one line, where it can be searched for."""
+        self.print(said, soft_wrap=_columns() is None and not self.file.isatty())
 
     def on_broken_pipe(self) -> NoReturn:
         """Let the command end as any other that the system refuses something."""

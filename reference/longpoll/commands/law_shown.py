@@ -100,7 +100,7 @@ def show_survey(found: Survey) -> None:
     asked = found.asked
     if not all(each.complete for each in found.explorations):
         out.print(styled("[yellow]Stopped early: what is unknown was not found in these states.[/]"))
-    out.print(f"time waits for: {', '.join(asked.urgent) or 'nothing'}", soft_wrap=True)
+    out.tell(f"time waits for: {', '.join(asked.urgent) or 'nothing'}")
     for bound in found.response:
         ticks = "none" if bound.ticks is None else f"{bound.ticks} ticks"
         out.print(f"{bound.name}: tight bound {ticks} (scan period {RESPONSE_BOUNDS.scan_ticks} ticks)")
@@ -111,7 +111,7 @@ def show_survey(found: Survey) -> None:
     if meant:
         out.print(f"meant to be reached: {len(meant) - len(missing)} of {len(meant)} are")
     if missing:
-        out.print(styled("[yellow]not reached: {}[/]", ", ".join(missing)), soft_wrap=True)
+        out.tell(styled("[yellow]not reached: {}[/]", ", ".join(missing)))
     if asked.seen is not None:
         _show_coverage(asked)
     late = [(bound.name, bound.token) for bound in found.response if bound.token is not None]
@@ -134,7 +134,7 @@ def verdict_of(found: Survey) -> str:
 
 def show_verdict(said: str) -> None:
     """Print what came of a command, on a line of its own, which stands above all else that it says."""
-    out.print(styled("[bold]verdict: {}[/]", said), soft_wrap=True)
+    out.tell(styled("[bold]verdict: {}[/]", said))
 
 
 def _show_counts(found: Exploration) -> None:
@@ -142,11 +142,10 @@ def _show_counts(found: Exploration) -> None:
     rate = found.distinct_states / max(found.seconds, 1e-3)
     more = [f"{bounds.queues} queues"] * (bounds.queues > 1) + [f"{bounds.tags} tags"] * (bounds.tags > 1)
     world = "".join(f", {each}" for each in (*more, *sorted(bounds.aspects)))
-    out.print(
+    out.tell(
         f"{found.model.policy.name}: requests {bounds.requests}, messages {bounds.messages}, hold {bounds.hold_ticks}, "
         f"scan {bounds.scan_ticks} ticks{world}; {found.engine}: {found.distinct_states:,} distinct states, "
         f"{found.transitions:,} transitions, depth {found.depth}, {found.seconds:.1f} s ({rate:,.0f} states/s)",
-        soft_wrap=True,
     )
 
 

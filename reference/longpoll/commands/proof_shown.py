@@ -121,11 +121,10 @@ def show_proof(found: Proof) -> None:
 
 
 def _show_head(found: Proof, requests: str, world: str) -> None:
-    out.print(
+    out.tell(
         f"{found.model.policy.name}: {requests} requests, any number of messages, any timeout and scan period, "
         f"{world}{_world(found.model.bounds)}; "
         f"{len(found.obligations)} obligations in {found.seconds:.1f} s",
-        soft_wrap=True,
     )
 
 
@@ -160,7 +159,7 @@ def _show_cutoff(found: AnyProof) -> None:
         numbers = ", ".join(str(each) for each in found.proved_at[:-1])
         out.print(f"what is proved for {numbers} and {found.cutoff} requests is proved for any number")
     elif found.why_not is not None:
-        out.print(styled("[yellow]no proof for any number: {}[/]", found.why_not), soft_wrap=True)
+        out.tell(styled("[yellow]no proof for any number: {}[/]", found.why_not))
 
 
 def _by(found: Proof, name: str) -> tuple[Text, str]:
