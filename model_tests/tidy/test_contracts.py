@@ -48,6 +48,14 @@ PLANTS = {
         "reference/longpoll_observe/loop.py",
         "import longpoll_observe.events\nimport longpoll_observe.tap",
     ),
+    "kit: rules choose, an example does, the model judges": (
+        "reference/longpoll_kit/model.py",
+        "import longpoll_kit.polls",
+    ),
+    "the kit assumes no wire, and its threads and clock are the runtime's": (
+        "reference/longpoll_kit/polls.py",
+        "import longpoll_protocol.codes",
+    ),
     "judge: what is read, what is right, how it is run, what is shown": (
         "reference/longpoll_judge/read/source.py",
         "import longpoll_judge.evidence.survey",

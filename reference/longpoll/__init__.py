@@ -7,8 +7,9 @@
 
 `Broker` is a broker in this process. `Producer`, `TransactionProducer`, `PushConsumer`, `PullConsumer` and `Admin` are
 clients, for it and for any RocketMQ broker; `RealRuntime` is what they stand on. `check`, `prove` and `explain` ask the
-law, `judge` weighs a history, `observe` records one of a broker that runs elsewhere. What a user can do wrong is a
-`UserError`, and every exception that is raised on purpose a `LongpollError`.
+law, `judge` weighs a history, `observe` records one of a broker that runs elsewhere. `LongPollMachine` looks for faults
+in any long-polling service, of which a `LongPollSubject` says how to use it. What a user can do wrong is a `UserError`,
+and every exception that is raised on purpose a `LongpollError`.
 
 These names are stable: from one minor version to the next they take what they took and give what they gave. What else
 the packages have may change.
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
         StartAt,
         TransactionProducer,
     )
+    from longpoll_kit.machine import LongPollMachine
+    from longpoll_kit.subject import LongPollSubject, Polled
     from longpoll_runtime.real import RealRuntime
     from longpoll_spec.errors import LongpollError, UserError
 
@@ -44,7 +47,10 @@ __all__ = [
     "Broker",
     "ConsumeStatus",
     "ConsumerConfig",
+    "LongPollMachine",
+    "LongPollSubject",
     "LongpollError",
+    "Polled",
     "Producer",
     "PullConsumer",
     "PushConsumer",
@@ -73,6 +79,8 @@ _MODULES: Final = {
         "StartAt",
         "TransactionProducer",
     ),
+    "longpoll_kit.machine": ("LongPollMachine",),
+    "longpoll_kit.subject": ("LongPollSubject", "Polled"),
     "longpoll_runtime.real": ("RealRuntime",),
     "longpoll_spec.errors": ("LongpollError", "UserError"),
 }
@@ -87,7 +95,17 @@ def __getattr__(name: str) -> Any:
         return version("longpoll")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        home = import_module(_HOMES[name])
+    except ModuleNotFoundError as error:
+        from longpoll.extras import missing  # noqa: PLC0415 - only who misses something needs it
+        from longpoll.questions import ExtraMissingError  # noqa: PLC0415
+
+        said = missing(error)
+        if said is None:
+            raise
+        raise ExtraMissingError(said) from error
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

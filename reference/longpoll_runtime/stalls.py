@@ -14,7 +14,6 @@ import os
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -27,19 +26,33 @@ LOOK_S: Final = 0.005
 """How often the waits are looked at."""
 
 
-class StallWatch:
-    """Watches inside its block. Invariant: `_stalls` are in the order in which they ended; they change under `_lock`.
+SCHEDSTAT_SIZE_MAX: Final = 128
+"""Bytes of three numbers."""
 
-    `process_id` is the broker's; None watches the load alone.
+
+class StallWatch:
+    """Watches inside its block.
+
+    Invariant: `_stalls` are in the order in which they ended, and hold those that ended before `_seen_ns`; all of it
+    changes under `_changed`. `process_id` is the broker's; None watches the load alone. `sleep_s` is how long one sleep
+    of the watch's own takes: less of a processor, and a later look, where it is longer.
     """
 
-    def __init__(self, process_id: int | None = None) -> None:
-        self._tasks = [Path(f"/proc/{each}/task") for each in (os.getpid(), process_id) if each is not None]
+    def __init__(self, process_id: int | None = None, sleep_s: float = SLEEP_S) -> None:
+        self._sleep_s = sleep_s
+        self._tasks = [f"/proc/{each}/task" for each in (os.getpid(), process_id) if each is not None]
         self._waited_ns: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
         self._stalls: list[tuple[int, int]] = []
+        self._seen_ns = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="stall-watch", daemon=True)
+
+    def add(self, process_id: int) -> None:
+        """Watch one more process from now on."""
+        tasks = f"/proc/{process_id}/task"
+        if tasks not in self._tasks:
+            self._tasks = [*self._tasks, tasks]
 
     def __enter__(self) -> Self:
         self._look()
@@ -51,16 +64,23 @@ class StallWatch:
     ) -> None:
         self._ended.set()
         self._thread.join()
+        with self._changed:
+            self._changed.notify_all()
 
     def stalled_ms(self, begin_ns: int, end_ns: int) -> float:
         """How long the machine was seen to stand still between two moments of the monotonic clock."""
-        with self._lock:
+        with self._changed:
             stalls = sorted((max(begin, begin_ns), min(end, end_ns)) for begin, end in self._stalls)
         stalled_ns, counted_to = 0, begin_ns
         for begin, end in stalls:
             stalled_ns += max(0, end - max(begin, counted_to))
             counted_to = max(counted_to, end)
         return stalled_ns / 1e6
+
+    def wait_seen(self, moment_ns: int) -> None:
+        """Wait until every stall that ended before a moment has been noted; only inside the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._seen_ns >= moment_ns or self._ended.is_set())
 
     def note_sleep(self, begin_ns: int, end_ns: int) -> None:
         """Note a sleep; a short one is forgotten."""
@@ -73,29 +93,37 @@ class StallWatch:
             self._note(end_ns - wait_ns, end_ns)
 
     def _note(self, begin_ns: int, end_ns: int) -> None:
-        with self._lock:
+        with self._changed:
             self._stalls.append((begin_ns, end_ns))
 
     def _run(self) -> None:
         look_ns = 0
         while not self._ended.is_set():
             begin_ns = time.monotonic_ns()
-            time.sleep(SLEEP_S)
+            time.sleep(self._sleep_s)
             end_ns = time.monotonic_ns()
             self.note_sleep(begin_ns, end_ns)
             if end_ns >= look_ns:
                 look_ns = end_ns + int(LOOK_S * 1e9)
                 self._look()
+                with self._changed:
+                    self._seen_ns = end_ns
+                    self._changed.notify_all()
 
     def _look(self) -> None:
         """Note what each thread has waited since the last look."""
         for tasks in self._tasks:
             # A thread, or the broker, may end between the listing and the read.
             with suppress(OSError):
-                for task in tasks.iterdir():
-                    self._look_at(task)
+                for thread in os.listdir(tasks):  # noqa: PTH208 - a path is made many times a second
+                    with suppress(OSError):
+                        self._look_at(f"{tasks}/{thread}/schedstat", thread)
 
-    def _look_at(self, task: Path) -> None:
-        waited_ns = int((task / "schedstat").read_text().split()[1])
-        self.note_wait(waited_ns - self._waited_ns.get(task.name, waited_ns), time.monotonic_ns())
-        self._waited_ns[task.name] = waited_ns
+    def _look_at(self, path: str, thread: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            waited_ns = int(os.read(descriptor, SCHEDSTAT_SIZE_MAX).split()[1])
+        finally:
+            os.close(descriptor)
+        self.note_wait(waited_ns - self._waited_ns.get(thread, waited_ns), time.monotonic_ns())
+        self._waited_ns[thread] = waited_ns

@@ -1,0 +1,323 @@
+"""A long-polling service in a few lines, in memory, and the faults that the kit must find in it.
+
+`Feed` is read by offset and `TakeQueue` is consumed; each fault is one of them with one method written wrongly.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import defaultdict
+from typing import Any
+
+from attrs import define, field
+
+from longpoll_kit.subject import LongPollSubject, Polled, Semantics
+
+MESSAGES_MAX = 3
+"""Most messages of one answer."""
+
+
+@define(eq=False)
+class Poll:
+    """A poll that waits, or waited."""
+
+    queue: str
+    offset: int
+    timeout_ms: int
+    is_cancelled: bool = False
+    woken: threading.Event = field(factory=threading.Event)
+    received: float = field(factory=time.monotonic)
+
+    def left_s(self) -> float:
+        """How long it may still wait."""
+        return self.received + self.timeout_ms / 1000 - time.monotonic()
+
+
+class Feed:
+    """Queues that are read by offset."""
+
+    semantics: Semantics = "offsets"
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.queues: dict[str, list[bytes]] = defaultdict(list)
+        self.polls: weakref.WeakSet[Poll] = weakref.WeakSet()
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Append a message and wake whoever waits."""
+        with self.changed:
+            self.queues[queue].append(body)
+            self.changed.notify_all()
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        """The messages that there are for a poll, or will be by its deadline."""
+        with self.changed:
+            self.polls.add(poll)
+            self.changed.wait_for(lambda: poll.is_cancelled or self.has_some(poll), poll.left_s())
+            return [] if poll.is_cancelled else self.answer(poll)
+
+    def has_some(self, poll: Poll) -> bool:
+        """Whether a poll would be answered with messages; asked with the lock held, as is `answer`."""
+        return len(self.queues[poll.queue]) > poll.offset
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        """What a poll is given now."""
+        return self.queues[poll.queue][poll.offset :][:MESSAGES_MAX]
+
+    def cancel(self, poll: Poll) -> None:
+        """Give a poll nothing any more."""
+        with self.changed:
+            poll.is_cancelled = True
+            self.changed.notify_all()
+
+    def restart(self) -> None:
+        """Lose every poll, and no message."""
+        for poll in list(self.polls):
+            self.cancel(poll)
+
+
+class TakeQueue(Feed):
+    """Queues of which each message goes to one poll."""
+
+    semantics: Semantics = "consuming"
+
+    def has_some(self, poll: Poll) -> bool:
+        """Whether anything is there to be taken."""
+        return bool(self.queues[poll.queue])
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        """Take some messages."""
+        queue = self.queues[poll.queue]
+        taken, queue[:] = queue[:MESSAGES_MAX], queue[MESSAGES_MAX:]
+        return taken
+
+
+class LooksThenWaits(Feed):
+    """The lost wakeup: a message that comes after the look and before the wait wakes nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: dict[str, list[Poll]] = defaultdict(list)
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Append a message and wake whoever is on the list."""
+        self.queues[queue].append(body)
+        for poll in self.waiting.pop(queue, []):
+            poll.woken.set()
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        """Look; if there is nothing, go on the list and wait."""
+        if not self.has_some(poll):
+            self.polls.add(poll)
+            self.waiting[poll.queue].append(poll)
+            poll.woken.wait(poll.left_s())
+        return [] if poll.is_cancelled else self.answer(poll)
+
+    def cancel(self, poll: Poll) -> None:
+        """Wake it for nothing."""
+        poll.is_cancelled = True
+        poll.woken.set()
+
+
+class NotifiesThenAppends(LooksThenWaits):
+    """The same from the other side: a poll is told of a message that is not there yet."""
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Wake whoever is on the list, then append."""
+        for poll in self.waiting.pop(queue, []):
+            poll.woken.set()
+        self.queues[queue].append(body)
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        """Wait again when it was woken for nothing; go on the list before the look."""
+        self.polls.add(poll)
+        self.waiting[poll.queue].append(poll)
+        while not self.has_some(poll) and not poll.is_cancelled and poll.left_s() > 0:
+            poll.woken.wait(poll.left_s())
+            poll.woken.clear()
+        return [] if poll.is_cancelled else self.answer(poll)
+
+
+class RepeatsItself(Feed):
+    """Every answer has its first message twice."""
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        """Repeat it."""
+        found = super().answer(poll)
+        return found[:1] + found
+
+
+class WakesOne(Feed):
+    """A message wakes one of those that wait for it."""
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Append a message and wake one poll."""
+        with self.changed:
+            self.queues[queue].append(body)
+            self.changed.notify()
+
+
+class NeverWakes(Feed):
+    """Polls look when they come and when their time is up."""
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Append a message."""
+        with self.changed:
+            self.queues[queue].append(body)
+
+
+class Late(Feed):
+    """A poll waits for twice its time."""
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        """Wait for too long."""
+        poll.timeout_ms *= 2
+        return super().poll(poll)
+
+
+class Early(Feed):
+    """A poll waits for half its time."""
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        """Wait for too short a time."""
+        poll.timeout_ms //= 2
+        return super().poll(poll)
+
+
+class GivesUpOnOthers(Feed):
+    """Whatever is published ends every wait."""
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        """Wait once."""
+        with self.changed:
+            self.polls.add(poll)
+            if not self.has_some(poll) and not poll.is_cancelled:
+                self.changed.wait(poll.left_s())
+            return [] if poll.is_cancelled else self.answer(poll)
+
+
+class BeginsOneBefore(Feed):
+    """The last message of an answer comes again."""
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        """Read from one before."""
+        return self.queues[poll.queue][max(poll.offset - 1, 0) :][:MESSAGES_MAX] if self.has_some(poll) else []
+
+
+class LeavesOneOut(Feed):
+    """Of a full answer one message is missing."""
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        """Leave the middle one out."""
+        found = super().answer(poll)
+        return [found[0], found[2]] if len(found) == MESSAGES_MAX else found
+
+
+class MixesQueues(Feed):
+    """Queues whose names end alike are one."""
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Publish to the first of them."""
+        super().publish(queue[:-1] + "0", body)
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        """Read the first of them."""
+        poll.queue = poll.queue[:-1] + "0"
+        return super().poll(poll)
+
+
+class ForgetsOnRestart(Feed):
+    """What was acknowledged is gone."""
+
+    def restart(self) -> None:
+        """Lose everything."""
+        super().restart()
+        with self.changed:
+            self.queues.clear()
+
+
+class TakesAfterCancel(TakeQueue):
+    """A poll that was cancelled waits on, and takes a message that nobody gets."""
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        """Wait; when it was cancelled, drop what was taken."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.has_some(poll), poll.left_s())
+            taken = self.answer(poll)
+        return [] if poll.is_cancelled else taken
+
+    def cancel(self, poll: Poll) -> None:
+        """Note it only."""
+        poll.is_cancelled = True
+
+
+class DropsAtCancel(TakeQueue):
+    """A cancel takes off the queue what its poll would have been given."""
+
+    def cancel(self, poll: Poll) -> None:
+        """Cancel, and take."""
+        super().cancel(poll)
+        with self.changed:
+            del self.queues[poll.queue][:1]
+
+
+class GivesToAll(TakeQueue):
+    """Two polls that wait are given the same message."""
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        """Look, let another one look, and take."""
+        taken = self.queues[poll.queue][:MESSAGES_MAX]
+        self.changed.release()
+        self.changed.acquire()
+        self.queues[poll.queue] = [each for each in self.queues[poll.queue] if each not in taken]
+        return taken
+
+
+class TakesLastFirst(TakeQueue):
+    """The newest message goes first."""
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        """Take the last one."""
+        queue = self.queues[poll.queue]
+        return [queue.pop()] if queue else []
+
+
+class AnswersNothingAtTimes(TakeQueue):
+    """A poll that finds messages is told that there are none when they are many."""
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        """Give nothing of three and more."""
+        return super().answer(poll) if len(self.queues[poll.queue]) < MESSAGES_MAX else []
+
+
+class InMemory(LongPollSubject):
+    """A service of this module as a subject."""
+
+    durable = True
+
+    def __init__(self, service: Feed) -> None:
+        self.service = service
+        self.semantics = service.semantics
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Publish."""
+        self.service.publish(queue, body)
+
+    def start_poll(self, queue: str, position: Any, timeout_ms: int) -> Poll:
+        """Make a poll; it is received when it is waited for."""
+        return Poll(queue, position or 0, timeout_ms)
+
+    def finish_poll(self, handle: Poll) -> Polled:
+        """Wait for its answer."""
+        bodies = self.service.poll(handle)
+        return Polled(bodies, position_next=handle.offset + len(bodies))
+
+    def cancel(self, handle: Poll) -> None:
+        """Cancel it."""
+        self.service.cancel(handle)
+
+    def restart(self) -> None:
+        """Restart the service."""
+        self.service.restart()

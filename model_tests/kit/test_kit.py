@@ -1,0 +1,123 @@
+"""The kit finds what is wrong with a service, says which property it breaks, and accuses no correct one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+from hypothesis import Phase, settings
+from model_tests.kit import broken_http, services
+from model_tests.kit.http_service import HttpService, HttpSubject
+from model_tests.kit.services import Feed, InMemory, TakeQueue
+
+import longpoll
+from longpoll_kit.run import KitReport
+from longpoll_spec.testing.cases import quick_if
+
+GOOD: Final = settings(max_examples=6, stateful_step_count=15, database=None)
+BAD: Final = settings(max_examples=60, stateful_step_count=15, database=None, phases=(Phase.generate,))
+SEED: Final = 14
+IMPATIENT: Final = {"wake_ms": 200, "late_ms": 150, "long_ms": 500}
+"""A service that is wrong is found so sooner."""
+PATIENT: Final = {"wake_ms": 3_000, "late_ms": 3_000, "long_ms": 5_000}
+"""A machine that is busy with other tests delays a correct one."""
+
+FAULTS: Final = {
+    services.LooksThenWaits: {"no_lost_wakeup"},
+    services.NotifiesThenAppends: {"no_lost_wakeup"},
+    services.WakesOne: {"no_lost_wakeup"},
+    services.NeverWakes: {"no_lost_wakeup"},
+    services.Late: {"answered_by_deadline"},
+    services.Early: {"not_early"},
+    services.GivesUpOnOthers: {"not_early"},
+    services.BeginsOneBefore: {"in_order", "answered_once"},
+    services.RepeatsItself: {"answered_once"},
+    services.LeavesOneOut: {"nothing_lost"},
+    services.MixesQueues: {"right_messages"},
+    services.ForgetsOnRestart: {"kept_by_restart"},
+    services.TakesAfterCancel: {"nothing_lost", "kept_by_restart", "cancelled_is_over"},
+    services.DropsAtCancel: {"nothing_lost", "kept_by_restart"},
+    services.GivesToAll: {"answered_once"},
+    services.TakesLastFirst: {"in_order"},
+    services.AnswersNothingAtTimes: {"not_early", "nothing_lost"},
+}
+"""A service with a fault -> the properties by which it may be found first."""
+
+QUICK: Final = {
+    services.WakesOne,
+    services.Early,
+    services.RepeatsItself,
+    services.LeavesOneOut,
+    services.MixesQueues,
+    services.GivesToAll,
+    services.DropsAtCancel,
+}
+"""One of each kind that no other test has; the others say the same of a fault that is like it."""
+
+
+def machine(subject: Any, **attributes: Any) -> type[longpoll.LongPollMachine]:
+    """A machine of a subject, as a user derives one."""
+    return type("Mine", (longpoll.LongPollMachine,), {"subject": staticmethod(subject), **attributes})
+
+
+@contextmanager
+def served(feed: Feed) -> Iterator[HttpService]:
+    """A service behind HTTP."""
+    service = HttpService(feed)
+    try:
+        yield service
+    finally:
+        service.stop()
+
+
+def exercise(service: type[Feed], chosen: settings, **attributes: Any) -> KitReport:
+    """What the kit says of a service in memory."""
+    return machine(lambda: InMemory(service()), **attributes).exercise(chosen, SEED)
+
+
+@pytest.mark.parametrize("service", [Feed, TakeQueue])
+def test_a_correct_service_is_valid(service: type[Feed]) -> None:
+    """With all that its subject can do seen, and told in numbers."""
+    report = exercise(service, GOOD, **PATIENT)
+
+    assert report.verdict == "valid", report
+    assert report.left_out == ("answered_again",)
+    assert min(report.counts.values()) > 0
+
+
+@pytest.mark.parametrize("service", quick_if(FAULTS, QUICK.__contains__), ids=lambda fault: fault.__name__)
+def test_each_fault_is_found(service: type[Feed]) -> None:
+    """By the property that it breaks, with the steps that lead there."""
+    report = exercise(service, BAD, **IMPATIENT)
+
+    assert report.verdict == "invalid", report
+    assert report.property in FAULTS[service], report
+    assert report.steps
+
+
+def test_a_correct_service_behind_http_is_valid() -> None:
+    """Over real connections, with polls held while others are sent."""
+    with served(TakeQueue()) as service:
+        report = machine(lambda: HttpSubject(service), **PATIENT).exercise(
+            settings(GOOD, max_examples=4, stateful_step_count=10), SEED
+        )
+
+    assert report.verdict == "valid", report
+    assert set(report.left_out) == {"answered_again", "restart"}
+
+
+def test_a_broken_service_of_sixty_lines_turns_red() -> None:
+    """A lost wakeup behind HTTP, between two lines of a handler's own thread, as a few steps."""
+    thread = threading.Thread(target=broken_http.SERVER.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        report = machine(broken_http.Feed, **IMPATIENT).exercise(BAD, SEED)
+    finally:
+        broken_http.SERVER.shutdown()
+        broken_http.SERVER.server_close()
+        thread.join()
+
+    assert (report.verdict, report.property) == ("invalid", "no_lost_wakeup"), report

@@ -1,0 +1,65 @@
+"""docs/kit.md: its snippets run, and say what the page says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import longpoll
+from longpoll_kit.errors import HINTS
+from longpoll_kit.model import Allowances
+
+PAGE = (Path(__file__).parents[2] / "docs" / "kit.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"```python (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
+SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def run(directory: Path, service: str) -> subprocess.CompletedProcess[str]:
+    """What pytest says of the page's test and a service."""
+    (directory / "service.py").write_text(service)
+    (directory / "test_service.py").write_text(FILES["test_service.py"])
+    (directory / "conftest.py").write_text(
+        "from hypothesis import Phase, settings\nfrom longpoll_kit.testcase import MachineTestCase\n"
+        "MachineTestCase.settings = settings("
+        "max_examples=10, stateful_step_count=15, database=None, phases=(Phase.generate,))\n"
+    )
+    call = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-rP", str(directory)]
+    return subprocess.run(call, cwd=directory, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("is_broken", [pytest.param(False, marks=pytest.mark.long), True])
+def test_the_page_s_test_says_what_the_page_says(tmp_path: Path, *, is_broken: bool) -> None:
+    """Green, and red with the line that the page tells of."""
+    right = "            self.changed.wait_for(lambda: self.queues[queue], timeout_s)\n"
+    wrong = "            if not self.queues[queue]:\n                self.changed.wait(timeout_s)\n"
+    assert right in FILES["service.py"]
+    done = run(tmp_path, FILES["service.py"].replace(right, wrong) if is_broken else FILES["service.py"])
+
+    assert done.returncode == is_broken, done.stdout
+    assert ("AssertionError: invalid: not_early" in done.stdout) == is_broken
+    assert ("valid\nexamples: 10;" in done.stdout) != is_broken
+
+
+def test_the_other_snippets_run() -> None:
+    """One after the other; the defaults that they tell of are so."""
+    names: dict[str, Any] = {}
+    for snippet in SNIPPETS:
+        exec(compile(snippet, "docs/kit.md", "exec"), names)  # noqa: S102 - our own page
+    told = {name: value.replace("_", "") for name, value in re.findall(r"    (\w+_ms) = .*; (\S.*)\n", SNIPPETS[1])}
+    machine = longpoll.LongPollMachine
+
+    assert names["Patient"].TestCase.settings.max_examples == 100
+    assert told == {name: str(getattr(machine, name)) for name in told}
+    assert set(told) == {name for name in vars(machine) if name.endswith("_ms")}
+    assert Allowances() == Allowances(machine.wake_ms, machine.late_ms, machine.early_ms, machine.visible_ms)
+
+
+def test_the_page_tells_of_each_property() -> None:
+    """And of no other."""
+    assert set(re.findall(r"^\| `(\w+)` \| a", PAGE, re.MULTILINE)) - {"process_id"} == set(HINTS) - {"in_order"}
+    assert "| `in_order` |" in PAGE

@@ -1,0 +1,415 @@
+"""One example: does what a rule says to a subject, and has the model judge whatever comes back.
+
+A step ends when every poll that is owed a message has been answered; polls that are owed none stay under way over
+steps. Whoever waits here waits for an answer that must come, or for a deadline of the service's own.
+
+Leaves out choosing what to do (`machine`), and what is kept of a failure (`run`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Literal
+
+from attrs import define, field
+
+from longpoll_kit.errors import SubjectError, ViolationError
+from longpoll_kit.model import MS, Allowances, Ask, ConsumingQueue, Message, OffsetQueue, Queue
+from longpoll_kit.polls import Polls, Workers
+from longpoll_kit.subject import LongPollSubject, abilities_of
+from longpoll_runtime import Runtime
+from longpoll_runtime.pauses import Pause
+from longpoll_runtime.stalls import StallWatch
+
+Place = Literal["start", "known", "end"]
+Who = Literal["poll", "publish"]
+Order = Literal["cancel only", "cancel first", "together"]
+QUEUE_COUNT: Final = 2
+POLLS_MAX: Final = 8
+"""Most polls under way at once."""
+LINES_MAX: Final = 40
+"""Most lines of a service before which a thread is stopped."""
+GIVEN_UP_MS: Final = 5_000
+"""A poll that is not answered so long after it was late never is."""
+HELD_MS: Final = 5
+"""A poll that was sent so long before its message's publish began was waiting by then, as far as can be told."""
+NOTHING_DONE: Final = "nothing to do"
+
+FOUND: Final = "answered at once"
+WOKEN: Final = "held and woken"
+EXPIRED: Final = "held until its deadline"
+CROSSED: Final = "met by its message on the way"
+CANCELLED: Final = "cancelled"
+RESTARTED: Final = "under a restart"
+ONCE: Final = "looked at for a second answer"
+NEEDED: Final = {FOUND: "", WOKEN: "", EXPIRED: "", CANCELLED: "cancel", RESTARTED: "restart", ONCE: "answered_again"}
+"""What must have been seen at least once -> the ability that it takes."""
+
+
+@define(eq=False)
+class Example:
+    """A subject with queues of its own.
+
+    Invariant: between two steps no poll is under way to which the model owes a message.
+    """
+
+    runtime: Runtime
+    subject: LongPollSubject
+    watch: StallWatch
+    allowances: Allowances
+    name: str
+    """Unique among all examples against one service: its queues are named after it."""
+    workers: Workers
+    suspect: Callable[[ViolationError], None]
+    """Told of what was late, and no more than late; raises it if that is enough."""
+    long_ms: int
+    short_ms: int
+    counts: Counter[str] = field(factory=Counter)
+    queues: list[Queue] = field(init=False)
+    polls: Polls = field(init=False)
+    abilities: frozenset[str] = field(init=False)
+    _asked: int = 0
+    _answered: list[Ask] = field(factory=list)
+    _lives: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.abilities = abilities_of(self.subject)
+        process_id = getattr(self.subject, "process_id", None)
+        if process_id is not None:
+            self.watch.add(process_id)
+        self.polls = Polls(self.runtime, self.subject, self.watch, self.workers)
+        self._make_queues()
+
+    def _make_queues(self) -> None:
+        kind = OffsetQueue if self.subject.semantics == "offsets" else ConsumingQueue
+        names = [f"{self.name}-{self._lives}-{index}" for index in range(QUEUE_COUNT)]
+        self.queues = [kind(name, self.allowances) for name in names]
+        self._lives += 1
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def publish(self, queue: Queue, payload: bytes, count: int = 1) -> str:
+        """Publish messages, one after the other; whoever waits for them must be answered."""
+        messages = [self._publish(queue, payload) for _ in range(count)]
+        self.settle()
+        return ", ".join(map(str, messages))
+
+    def poll(self, queue: Queue, place: Place, timeout_ms: int, count: int) -> str:
+        """Poll from some place, `count` times at once."""
+        if len(self.polls.under_way) + count > POLLS_MAX:
+            return NOTHING_DONE
+        asks = [self._begin(queue, self._first(queue, place), timeout_ms) for _ in range(count)]
+        for ask in asks:
+            self.polls.wait_sent(ask)
+        self.settle()
+        return f"{sum(ask.ended_ns is None for ask in asks)} of {count} wait"
+
+    def wake(self, queue: Queue, payload: bytes, count: int) -> str:
+        """Hold polls until the service has surely seen them, as the deadline of a later one shows; then publish."""
+        self.poll(queue, "end", self.long_ms, count)
+        other = self.queues[self.queues.index(queue) - 1]
+        self.expire(other, self.short_ms)
+        return self.publish(queue, payload)
+
+    def expire(self, queue: Queue, timeout_ms: int) -> str:
+        """Let a poll wait until its deadline."""
+        ask = self._expire_at_end(queue, timeout_ms)
+        if ask.is_suspected:
+            self._expire_at_end(queue, timeout_ms)  # a service that is late is late again
+        return str(ask)
+
+    def cross(self, queue: Queue, payload: bytes, rounds: int, gap_us: int) -> str:
+        """Poll and publish at the same time, again and again; the publish begins `gap_us` after the poll."""
+        for _ in range(rounds):
+            ask = self._begin(queue, self._first(queue, "end"), self.long_ms)
+            self._spin(gap_us)
+            self._publish(queue, payload)
+            self.polls.wait_sent(ask)
+            self.settle()
+        return f"{rounds} times"
+
+    def preempt(self, queue: Queue, payload: bytes, who: Who) -> str:
+        """Stop a poll between any two lines of the service's code, and publish there; or the other way round.
+
+        Nothing comes of it but polls and publishes where the service is not Python in this process.
+        """
+        for line in range(LINES_MAX):
+            pause = Pause(line)
+            is_reached = (self._preempt_poll if who == "poll" else self._preempt_publish)(queue, payload, pause)
+            self.settle()
+            if not is_reached:
+                return f"before each of {line} lines"
+        return f"before each of {LINES_MAX} lines"
+
+    def cancel(self, queue: Queue, payload: bytes, order: Order, gap_us: int) -> str:
+        """Cancel a poll that waits, with a message published never, right after or at the same time."""
+        ask = self._begin(queue, self._first(queue, "end"), self.long_ms)
+        self.polls.wait_sent(ask)
+        if ask.error is None:
+            join = self.polls.apart(lambda: self._cancel(ask))
+            if order == "together":
+                self._spin(gap_us)
+                self._publish(queue, payload)
+            join()
+            if order == "cancel first":
+                self._publish(queue, payload)
+            self._wait_cancelled(ask)
+        self.counts[CANCELLED] += 1
+        self.settle()
+        return str(ask)
+
+    def restart(self) -> str:
+        """Restart the service; what was acknowledged is there afterwards, if that is promised."""
+        held, now_ns = list(self.polls.under_way), self.runtime.monotonic_ns()
+        for ask in held:
+            ask.cancelled_ns = now_ns
+        for queue in self.queues:
+            queue.restarted_ns = now_ns
+        self.subject.restart()
+        for ask in held:
+            self._wait_over(ask)
+        self._judge_ended()
+        self.counts[RESTARTED] += 1
+        if getattr(self.subject, "durable", False):
+            self._read_all()
+        else:
+            self._make_queues()
+        return f"{len(held)} polls were under way"
+
+    def end(self) -> None:
+        """Have every poll answered, read everything, and see that nothing more comes."""
+        self.settle()
+        for queue in self.queues:
+            while any(ask.queue == queue.name for ask in self.polls.under_way):
+                self.publish(queue, b"")
+        self._read_all()
+        for queue in self.queues:
+            while (ask := self._expire_at_end(queue, self.short_ms)).answer is None or ask.answer.bodies:
+                pass  # a message in doubt may come after all
+        self._look_for_second_answers()
+
+    def close(self) -> None:
+        """End the subject."""
+        if "close" in self.abilities:
+            self.subject.close()
+
+    # -- the parts of a step -----------------------------------------------------------------------------------------
+
+    def _publish(self, queue: Queue, payload: bytes) -> Message:
+        number = len(queue.messages)
+        message = queue.publish(f"{queue.name}/{number}/".encode() + payload, self.runtime.monotonic_ns())
+        self.subject.publish(queue.name, message.body)
+        message.acked_ns = self.runtime.monotonic_ns()
+        return message
+
+    def _begin(self, queue: Queue, first: int, timeout_ms: int, pause: Pause | None = None) -> Ask:
+        position = queue.positions[first] if isinstance(queue, OffsetQueue) else None
+        self._asked += 1
+        ask = Ask(self._asked, queue.name, first, position, timeout_ms, self.runtime.monotonic_ns())
+        self.polls.begin(ask, pause)
+        return ask
+
+    def _preempt_poll(self, queue: Queue, payload: bytes, pause: Pause) -> bool:
+        first = self._first(queue, "end")
+        with pause.new_threads():
+            ask = self._begin(queue, first, self.long_ms, pause)
+            is_reached = pause.wait_reached()
+        self._publish(queue, payload)
+        pause.end()
+        self.polls.wait_sent(ask)
+        return is_reached
+
+    def _preempt_publish(self, queue: Queue, payload: bytes, pause: Pause) -> bool:
+        first = self._first(queue, "end")
+        with pause.new_threads():
+            join = self.polls.apart(lambda: self._publish(queue, payload), pause)
+            is_reached = pause.wait_reached()
+        ask = self._begin(queue, first, self.long_ms)
+        self.polls.wait_sent(ask)
+        join()
+        return is_reached
+
+    def _first(self, queue: Queue, place: Place) -> int:
+        """The number of the first message to ask for; for the end, everything is read first."""
+        if place == "end":
+            self._read_up(queue)
+            return queue.end if isinstance(queue, OffsetQueue) else 0
+        if place == "start" or not isinstance(queue, OffsetQueue):
+            return 0
+        known = sorted(queue.positions)
+        return known[len(known) // 2]
+
+    def _read_up(self, queue: Queue) -> None:
+        """Read until the queue's end is known, or nothing is left to take."""
+        if isinstance(queue, OffsetQueue):
+            while queue.end not in queue.positions:
+                self._read(queue, max(queue.positions))
+        elif isinstance(queue, ConsumingQueue):
+            while queue.waiting():
+                self._read(queue, 0)
+
+    def _read_all(self) -> None:
+        """Read every queue from its first message on."""
+        for queue in self.queues:
+            if not isinstance(queue, OffsetQueue):
+                self._read_up(queue)
+                continue
+            first = 0
+            while first < queue.end:
+                ask = self._read(queue, first)
+                first += len(ask.answer.bodies) if ask.answer else 0
+
+    def _read(self, queue: Queue, first: int) -> Ask:
+        """Poll for a message that is there."""
+        ask = self._begin(queue, first, self.long_ms)
+        self.polls.wait_sent(ask)
+        self.settle()
+        return ask
+
+    def _expire_at_end(self, queue: Queue, timeout_ms: int) -> Ask:
+        ask = self._begin(queue, self._first(queue, "end"), timeout_ms)
+        self.polls.wait_sent(ask)
+        self._wait_over(ask)
+        self.settle()
+        return ask
+
+    def _spin(self, gap_us: int) -> None:
+        """Let some microseconds pass without giving the processor away: which of two comes first is the point."""
+        end_ns = self.runtime.monotonic_ns() + gap_us * 1_000
+        while self.runtime.monotonic_ns() < end_ns:
+            pass
+
+    def _cancel(self, ask: Ask) -> None:
+        self.subject.cancel(ask.handle)
+        ask.cancelled_ns = self.runtime.monotonic_ns()
+
+    # -- judging -----------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Judge what has come, and wait until no poll is owed a message; raises ViolationError."""
+        self._judge_ended()
+        while (owed := self._owed()) is not None:
+            if not self.polls.wait_any(self.runtime.monotonic_ns(), self.allowances.wake_ms):
+                self._wait_lost(*owed)
+            self._judge_ended()
+        for ask in list(self.polls.under_way):
+            if ask.sent_ns is not None and self._is_late(ask, self.runtime.monotonic_ns()):
+                self._wait_over(ask)
+        self._judge_ended()
+
+    def _judge_ended(self) -> None:
+        for ask in self.polls.take_ended():
+            self._judge(ask)
+
+    def _judge(self, ask: Ask) -> None:
+        queue = self._queue(ask)
+        if ask.error is not None:
+            if ask.cancelled_ns is None or isinstance(ask.error, SubjectError):
+                ask.error.add_note(f"raised for {ask}, which was neither cancelled nor under way during a restart")
+                raise ask.error
+            queue.ended_unanswered(ask)
+            return
+        assert ask.ended_ns is not None
+        queue.judge(ask)
+        if ask.cancelled_ns is None and self._is_late(ask, ask.ended_ns):
+            self._suspect(ask, self._late(ask))
+        self._answered.append(ask)
+        self._count(ask, queue)
+
+    def _count(self, ask: Ask, queue: Queue) -> None:
+        assert ask.answer is not None
+        if not ask.answer.bodies:
+            self.counts[EXPIRED] += ask.cancelled_ns is None
+            return
+        message = next(each for each in queue.messages if each.body == ask.answer.bodies[0])
+        if message.is_sure(ask.begun_ns):
+            self.counts[FOUND] += 1
+        elif ask.sent_ns is not None and message.begun_ns - ask.sent_ns >= HELD_MS * MS:
+            self.counts[WOKEN] += 1
+        else:
+            self.counts[CROSSED] += 1
+
+    def _queue(self, ask: Ask) -> Queue:
+        return next(queue for queue in self.queues if queue.name == ask.queue)
+
+    def _owed(self) -> tuple[Ask, Message] | None:
+        for ask in self.polls.under_way:
+            message = self._queue(ask).owed(ask)
+            if message is not None:
+                return ask, message
+        return None
+
+    def _suspect(self, ask: Ask, error: ViolationError) -> None:
+        """Note what was late of a poll, once."""
+        if not ask.is_suspected:
+            ask.is_suspected = True
+            self.suspect(error)
+
+    def _wait_lost(self, ask: Ask, message: Message) -> None:
+        """Wait for a poll that should have been answered: one that is answered before its deadline was only late."""
+        lost = self._lost(ask, message)
+        if not self._is_over(ask):
+            raise lost
+        self._judge_ended()
+        assert ask.ended_ns is not None
+        if ask.ended_ns >= ask.earliest_deadline_ns(self.allowances.early_ms):
+            raise lost
+        self._suspect(ask, lost)
+
+    def _wait_cancelled(self, ask: Ask) -> None:
+        now_ns, wake_ms = self.runtime.monotonic_ns(), self.allowances.wake_ms
+        if self.polls.wait_ended(ask, now_ns, wake_ms):
+            return
+        still = ViolationError("cancelled_is_over", f"{ask} still waits {wake_ms} ms (wake_ms) after its cancel")
+        if not self._is_over(ask):
+            raise still
+        self._suspect(ask, still)
+
+    def _lost(self, ask: Ask, message: Message) -> ViolationError:
+        assert message.acked_ns is not None
+        order = "before" if message.acked_ns < ask.begun_ns else "after"
+        what = (
+            f"{ask} was not answered within {self.allowances.wake_ms} ms (wake_ms) in which the machine did not stand "
+            f"still, though {message} is there for it, acknowledged {order} the poll was begun"
+        )
+        return ViolationError(self._queue(ask).property_lost(ask, message), what)
+
+    def _wait_over(self, ask: Ask) -> None:
+        if not self._is_over(ask):
+            self._suspect(ask, self._late(ask))
+            if not self.polls.wait_ended(ask, self.runtime.monotonic_ns(), GIVEN_UP_MS):
+                raise self._late(ask)
+
+    def _is_over(self, ask: Ask) -> bool:
+        """Wait until a poll has ended; false if it has not by its deadline and what is allowed after it."""
+        since_ns = ask.begun_ns if ask.sent_ns is None else ask.sent_ns
+        allowed_ms = ask.timeout_ms + self.allowances.late_ms
+        return ask.ended_ns is not None or self.polls.wait_ended(ask, since_ns, allowed_ms)
+
+    def _is_late(self, ask: Ask, moment_ns: int) -> bool:
+        assert ask.sent_ns is not None
+        allowed_ms = ask.timeout_ms + self.allowances.late_ms
+        if (moment_ns - ask.sent_ns) / MS <= allowed_ms:
+            return False
+        return self.polls.awake_ms(ask.sent_ns, moment_ns) > allowed_ms
+
+    def _late(self, ask: Ask) -> ViolationError:
+        assert ask.sent_ns is not None
+        end_ns = self.runtime.monotonic_ns() if ask.ended_ns is None else ask.ended_ns
+        late_ms = (end_ns - ask.sent_ns) / MS - ask.timeout_ms
+        stalled_ms = (end_ns - ask.sent_ns) / MS - self.polls.awake_ms(ask.sent_ns, end_ns)
+        how = "is not answered" if ask.ended_ns is None else "was answered"
+        return ViolationError(
+            "answered_by_deadline",
+            f"{ask} {how} {late_ms:.0f} ms after its deadline, where {self.allowances.late_ms} are allowed (late_ms), "
+            f"and the machine stood still for {stalled_ms:.0f} ms of its whole time",
+        )
+
+    def _look_for_second_answers(self) -> None:
+        if "answered_again" not in self.abilities:
+            return
+        for ask in self._answered:
+            if self.subject.answered_again(ask.handle):
+                raise ViolationError("answered_once", f"{ask} was answered a second time")
+            self.counts[ONCE] += 1

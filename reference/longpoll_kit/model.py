@@ -1,0 +1,293 @@
+"""What a correct service may answer: the messages of each queue, and for each answer whether it can be right.
+
+All of it is told from outside: a message is sure to be there from its acknowledgement on, and may be there from the
+moment its publish began; a poll was received at some moment after it was begun. So every accusation rests on an order
+that the tester has seen, and none on how long the way takes.
+
+Leaves out how long something may take (`waiting`) and how polls are sent (`polls`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final
+
+from attrs import define, field, frozen
+
+from longpoll_kit.errors import SubjectError, ViolationError
+from longpoll_kit.subject import Polled
+
+MS: Final = 1_000_000
+"""Nanoseconds of a millisecond."""
+SHOWN_MAX: Final = 60
+"""Most characters of a body that a message shows."""
+
+
+@frozen
+class Allowances:
+    """How much is asked of a service, in milliseconds; while the machine stands still, the first two do not pass.
+
+    `wake_ms`: from the moment a message and a poll that wants it are both there to the poll's answer.
+    `late_ms`: from a poll's deadline to its answer.
+    `early_ms`: how long before its deadline a poll may be answered with nothing, for clocks that count milliseconds.
+    `visible_ms`: from a publish's acknowledgement until a poll must find its message.
+    """
+
+    wake_ms: int = 500
+    late_ms: int = 250
+    early_ms: int = 2
+    visible_ms: int = 0
+
+
+@define(eq=False)
+class Message:
+    """A message that is or was being published."""
+
+    number: int
+    """Its place in its queue: 0, 1, 2, ..."""
+    body: bytes
+    begun_ns: int
+    acked_ns: int | None = None
+    """When its publish returned; None while it has not."""
+    taken_by: Ask | None = None
+    """Of a consuming service: whose answer had it."""
+    in_doubt: bool = False
+    """A poll that ended without an answer may have taken it, so nobody need have it."""
+
+    def is_sure(self, moment_ns: int | None = None) -> bool:
+        """Whether it was acknowledged, before a moment if one is given."""
+        return self.acked_ns is not None and (moment_ns is None or self.acked_ns < moment_ns)
+
+    def __str__(self) -> str:
+        return f"message {self.number} ({shown(self.body)})"
+
+
+@define(eq=False)
+class Ask:
+    """A poll that was begun."""
+
+    number: int
+    queue: str
+    first: int
+    """Of an `offsets` service: the number of the first message that it asks for; 0 of a consuming one."""
+    position: Any
+    timeout_ms: int
+    begun_ns: int
+    sent_ns: int | None = None
+    """When `start_poll` returned."""
+    cancelled_ns: int | None = None
+    """When `cancel` returned, or when a restart began."""
+    ended_ns: int | None = None
+    handle: Any = None
+    answer: Polled | None = None
+    error: Exception | None = None
+    """How it ended without an answer."""
+    is_suspected: bool = False
+    """Something of it was late already."""
+
+    def earliest_deadline_ns(self, early_ms: int) -> int:
+        """Before this moment the service has no reason to give up: it received the poll after it was begun."""
+        return self.begun_ns + (self.timeout_ms - early_ms) * MS
+
+    def __str__(self) -> str:
+        start = f" from message {self.first}" if self.first else ""
+        return f"poll {self.number} of {self.queue}{start} (up to {self.timeout_ms} ms)"
+
+
+@define(eq=False)
+class Queue(ABC):
+    """One queue as the tester knows it.
+
+    Invariant: `messages[n].number == n`; all but the last are acknowledged, since one is published after the other.
+    """
+
+    name: str
+    allowances: Allowances
+    messages: list[Message] = field(factory=list)
+    restarted_ns: int = 0
+    """When the service's last restart began."""
+
+    def publish(self, body: bytes, begun_ns: int) -> Message:
+        """Note that a message's publish begins."""
+        message = Message(len(self.messages), body, begun_ns)
+        self.messages.append(message)
+        return message
+
+    @property
+    def end(self) -> int:
+        """How many messages are acknowledged: the number of the next one."""
+        return sum(message.is_sure() for message in self.messages)
+
+    @abstractmethod
+    def owed(self, ask: Ask) -> Message | None:
+        """A message for which a poll under way must be answered now; None if there is none."""
+
+    @abstractmethod
+    def judge(self, ask: Ask) -> None:
+        """Check the answer of a poll that has ended, and take it into account; raises ViolationError."""
+
+    def ended_unanswered(self, ask: Ask) -> None:
+        """Take into account that a poll ended without an answer, by a cancel or a restart."""
+        assert ask.cancelled_ns is not None
+
+    def judge_moment(self, ask: Ask) -> None:
+        """Check that nothing came too early, nor from after a cancel."""
+        assert ask.answer is not None
+        assert ask.ended_ns is not None
+        early_ns = ask.earliest_deadline_ns(self.allowances.early_ms) - ask.ended_ns
+        if not ask.answer.bodies and ask.cancelled_ns is None and early_ns > 0:
+            raise ViolationError("not_early", f"{ask} was answered with nothing {early_ns / MS:.1f} ms too early")
+
+    def judge_after_cancel(self, ask: Ask, messages: Sequence[Message]) -> None:
+        """Check that no message was published only after the poll was cancelled."""
+        if ask.cancelled_ns is None:
+            return
+        for message in messages:
+            if message.begun_ns > ask.cancelled_ns:
+                raise ViolationError("cancelled_is_over", f"{ask} was given {message}, published after its cancel")
+
+    def passed_over(self, ask: Ask, message: Message) -> ViolationError:
+        """A poll was answered with nothing though a message was there."""
+        assert message.acked_ns is not None
+        since_ms = (ask.earliest_deadline_ns(self.allowances.early_ms) - message.acked_ns) / MS
+        when = f"{since_ms:.1f} ms before its deadline" if message.acked_ns > ask.begun_ns else "before it was begun"
+        what = f"{ask} was answered with nothing, though {message} was acknowledged {when}"
+        return ViolationError(self.property_lost(ask, message), what)
+
+    def property_lost(self, ask: Ask, message: Message) -> str:
+        """Which property it breaks that a poll did not get an acknowledged message."""
+        assert message.acked_ns is not None
+        if message.acked_ns > ask.begun_ns:
+            return "no_lost_wakeup"
+        return "kept_by_restart" if message.acked_ns < self.restarted_ns else "nothing_lost"
+
+    def must_have_seen(self, ask: Ask, message: Message) -> bool:
+        """Whether a message was there for certain when the poll's time was up."""
+        visible_ns = self.allowances.visible_ms * MS
+        return message.is_sure(ask.earliest_deadline_ns(self.allowances.early_ms) - visible_ns)
+
+
+@define(eq=False)
+class OffsetQueue(Queue):
+    """A queue that is read by position. Invariant: `positions[n]` leads to message n."""
+
+    positions: dict[int, Any] = field(factory=lambda: {0: None})
+
+    def owed(self, ask: Ask) -> Message | None:
+        """The message that it asks for, once that is there."""
+        return self.messages[ask.first] if ask.first < self.end else None
+
+    def judge(self, ask: Ask) -> None:
+        """The answer is the messages from the one that was asked for, in order and without a gap."""
+        assert ask.answer is not None
+        self.judge_moment(ask)
+        bodies = ask.answer.bodies
+        if not bodies:
+            self._judge_nothing(ask)
+            return
+        for number, body in enumerate(bodies, ask.first):
+            self._judge_body(ask, number, body)
+        self.judge_after_cancel(ask, self.messages[ask.first : ask.first + len(bodies)])
+        if ask.answer.position_next is None:
+            raise SubjectError("an answer with messages has no position_next; give longpoll.Polled the next position")
+        self.positions[ask.first + len(bodies)] = ask.answer.position_next
+
+    def _judge_nothing(self, ask: Ask) -> None:
+        message = self.messages[ask.first] if ask.first < len(self.messages) else None
+        if ask.cancelled_ns is None and message is not None and self.must_have_seen(ask, message):
+            raise self.passed_over(ask, message)
+        if ask.answer is not None and ask.answer.position_next is not None:
+            self.positions[ask.first] = ask.answer.position_next
+
+    def _judge_body(self, ask: Ask, number: int, body: bytes) -> None:
+        if number < len(self.messages) and self.messages[number].body == body:
+            return
+        known = [message.number for message in self.messages if message.body == body]
+        if not known:
+            raise ViolationError("right_messages", f"{ask} was given {shown(body)}, never published to its queue")
+        expected = f"message {number}" if number < len(self.messages) else "nothing more"
+        if ask.first <= known[0] < number:
+            raise ViolationError(
+                "answered_once", f"{ask} was given message {known[0]} a second time where {expected} stands"
+            )
+        prop = "nothing_lost" if known[0] > number else "in_order"
+        raise ViolationError(prop, f"{ask} was given message {known[0]} where {expected} stands")
+
+
+@define(eq=False)
+class ConsumingQueue(Queue):
+    """A queue of which each message goes to one poll.
+
+    Invariant: `_answers` and `_nothings` are the polls that ended with messages, and with none at their deadline.
+    """
+
+    _by_body: dict[bytes, Message] = field(factory=dict)
+    _answers: list[tuple[Ask, int]] = field(factory=list)
+    """With the highest number that each took."""
+    _nothings: list[Ask] = field(factory=list)
+
+    def publish(self, body: bytes, begun_ns: int) -> Message:
+        """Note that a message's publish begins; no two have one body."""
+        message = super().publish(body, begun_ns)
+        assert body not in self._by_body
+        self._by_body[body] = message
+        return message
+
+    def waiting(self) -> list[Message]:
+        """Messages that some poll must still get."""
+        return [each for each in self.messages if each.is_sure() and each.taken_by is None and not each.in_doubt]
+
+    def owed(self, ask: Ask) -> Message | None:  # noqa: ARG002 - it is anybody's
+        """Any message that nobody has: while there is one, no poll may wait."""
+        return next(iter(self.waiting()), None)
+
+    def judge(self, ask: Ask) -> None:
+        """Each message is a new one, in order, and after all that went to polls that ended before this one began."""
+        assert ask.answer is not None
+        self.judge_moment(ask)
+        if not ask.answer.bodies:
+            if ask.cancelled_ns is None:
+                self._nothings.append(ask)
+            return
+        taken = [self._take(ask, body) for body in ask.answer.bodies]
+        self.judge_after_cancel(ask, taken)
+        sure = [message.number for message in taken if not message.in_doubt]
+        if sure != sorted(sure):
+            raise ViolationError("in_order", f"{ask} was given messages in the order {sure}")
+        if sure:
+            self._judge_order(ask, sure[0])
+            self._answers.append((ask, sure[-1]))
+
+    def ended_unanswered(self, ask: Ask) -> None:
+        """Whatever it could have taken is in doubt: the answer may have been on its way."""
+        super().ended_unanswered(ask)
+        assert ask.cancelled_ns is not None
+        for message in self.messages:
+            if message.taken_by is None and message.begun_ns < ask.cancelled_ns:
+                message.in_doubt = True
+
+    def _take(self, ask: Ask, body: bytes) -> Message:
+        message = self._by_body.get(body)
+        if message is None:
+            raise ViolationError("right_messages", f"{ask} was given {shown(body)}, never published to its queue")
+        if message.taken_by is not None:
+            raise ViolationError("answered_once", f"{ask} was given {message}, which went to {message.taken_by} before")
+        for nothing in self._nothings:
+            assert nothing.ended_ns is not None
+            if nothing.ended_ns < ask.begun_ns and self.must_have_seen(nothing, message) and not message.in_doubt:
+                raise self.passed_over(nothing, message)
+        message.taken_by = ask
+        return message
+
+    def _judge_order(self, ask: Ask, lowest: int) -> None:
+        for earlier, highest in self._answers:
+            assert earlier.ended_ns is not None
+            if earlier.ended_ns < ask.begun_ns and lowest < highest:
+                raise ViolationError("in_order", f"{ask} was given message {lowest} after {earlier} got {highest}")
+
+
+def shown(body: bytes) -> str:
+    """A body for a message to the user, escaped and cut."""
+    text = repr(body)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}... ({len(body)} bytes)"

@@ -1,0 +1,178 @@
+"""Polls under way, each on a thread of its own, and waiting for what they bring.
+
+Leaves out what an answer may be (`model`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Final
+
+from longpoll_kit.errors import StandstillError
+from longpoll_kit.model import MS, Ask
+from longpoll_kit.subject import LongPollSubject, Polled, polled_of
+from longpoll_runtime import Queue, Runtime
+from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.pauses import Pause
+from longpoll_runtime.stalls import StallWatch
+
+PATIENCE_MAX_MS: Final = 30_000
+"""Beyond this a machine that still stands still ends the example: nobody can be accused."""
+
+
+WAITING_MAX: Final = 1
+"""A worker has one thing to do at a time."""
+
+
+class Workers:
+    """Threads that do one thing after the other, for all examples of a run: the stall watch sees only what lives on.
+
+    Invariant: `_idle` are the workers that have nothing to do; it changes under `_lock`.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lock = runtime.lock()
+        self._idle: list[Queue[Callable[[], None] | None]] = []
+        self._made = 0
+
+    def do(self, body: Callable[[], None]) -> None:
+        """Do something on a worker of its own; it must not raise."""
+        with self._lock:
+            worker = self._idle.pop() if self._idle else None
+            self._made += worker is None
+        if worker is None:
+            worker = self._runtime.queue(WAITING_MAX)
+            self._runtime.spawn(f"kit-{self._made}", partial(self._run, worker))
+        worker.offer(body)
+
+    def end(self) -> None:
+        """End those that have nothing to do; the others belong to polls that a service has never answered."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.offer(None)
+
+    def _run(self, worker: Queue[Callable[[], None] | None]) -> None:
+        while (body := worker.take()) is not None:
+            body()
+            with self._lock:
+                self._idle.append(worker)
+
+
+class Polls:
+    """The polls of one example.
+
+    Invariant: an ask is in `under_way` from `begin` until whoever judges it takes it out by `take_ended`; its fields
+    change under `_changed`.
+    """
+
+    def __init__(self, runtime: Runtime, subject: LongPollSubject, watch: StallWatch, workers: Workers) -> None:
+        self.under_way: list[Ask] = []
+        self._runtime = runtime
+        self._subject = subject
+        self._watch = watch
+        self._workers = workers
+        self._changed = runtime.condition()
+
+    def begin(self, ask: Ask, pause: Pause | None = None) -> None:
+        """Begin a poll on a thread of its own, which may be stopped on its way."""
+        self.under_way.append(ask)
+        self._workers.do(partial(self._run_to, pause, ask) if pause else partial(self._run, ask))
+
+    def _run_to(self, pause: Pause, ask: Ask) -> None:
+        with pause.here():
+            self._run(ask)
+
+    def _run(self, ask: Ask) -> None:
+        try:
+            self._note(ask, handle=self._subject.start_poll(ask.queue, ask.position, ask.timeout_ms))
+            answer = self._subject.finish_poll(ask.handle)
+            self._note(ask, answer=polled_of(answer, self._subject))
+        except FAULTS as error:
+            self._note(ask, error=error)
+
+    def _note(
+        self, ask: Ask, *, handle: Any = None, answer: Polled | None = None, error: Exception | None = None
+    ) -> None:
+        now_ns = self._runtime.monotonic_ns()
+        with self._changed:
+            if answer is None and error is None:
+                ask.handle, ask.sent_ns = handle, now_ns
+            else:
+                ask.answer, ask.error, ask.ended_ns = answer, error, now_ns
+            self._changed.notify_all()
+
+    def take_ended(self) -> list[Ask]:
+        """The polls that have ended and were not taken yet, in the order in which they ended."""
+        with self._changed:
+            ended = [ask for ask in self.under_way if ask.ended_ns is not None]
+            self.under_way = [ask for ask in self.under_way if ask.ended_ns is None]
+        return sorted(ended, key=lambda ask: ask.ended_ns or 0)
+
+    def apart(self, body: Callable[[], object], pause: Pause | None = None) -> Callable[[], None]:
+        """Do something on a thread of its own; what is returned waits for its end, and raises what it raised."""
+        errors: list[Exception] = []
+        ended = self._runtime.event()
+
+        def run() -> None:
+            try:
+                with pause.here() if pause else nullcontext():
+                    body()
+            except FAULTS as error:
+                errors.append(error)
+            finally:
+                ended.set()
+
+        def join() -> None:
+            ended.wait()
+            for error in errors:
+                raise error
+
+        self._workers.do(run)
+        return join
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def wait_sent(self, ask: Ask) -> None:
+        """Wait until a poll has been sent, or has ended."""
+        with self._changed:
+            while ask.sent_ns is None and ask.ended_ns is None:
+                self._changed.wait()
+
+    def wait_any(self, since_ns: int, allowed_ms: float) -> bool:
+        """Wait until any poll under way has ended; false if none had when the time, without stalls, was up."""
+        return self._wait(lambda: any(ask.ended_ns is not None for ask in self.under_way), since_ns, allowed_ms)
+
+    def wait_ended(self, ask: Ask, since_ns: int, allowed_ms: float) -> bool:
+        """Wait until a poll has ended; false if it had not when the time, without stalls, was up."""
+        return self._wait(lambda: ask.ended_ns is not None, since_ns, allowed_ms)
+
+    def awake_ms(self, begin_ns: int, end_ns: int) -> float:
+        """How long the machine did not stand still between two moments, both in the past."""
+        self._watch.wait_seen(end_ns)
+        return (end_ns - begin_ns) / MS - self._watch.stalled_ms(begin_ns, end_ns)
+
+    def _wait(self, is_done: Callable[[], bool], since_ns: int, allowed_ms: float) -> bool:
+        left_ms = allowed_ms - (self._runtime.monotonic_ns() - since_ns) / MS
+        while True:
+            if self._wait_plainly(is_done, left_ms):
+                return True
+            now_ns = self._runtime.monotonic_ns()
+            left_ms = allowed_ms - self.awake_ms(since_ns, now_ns)
+            if left_ms <= 0:
+                return self._wait_plainly(is_done, 0)
+            if (now_ns - since_ns) / MS > allowed_ms + PATIENCE_MAX_MS:
+                raise StandstillError(f"the machine stood still for most of {(now_ns - since_ns) / MS:.0f} ms")
+
+    def _wait_plainly(self, is_done: Callable[[], bool], left_ms: float) -> bool:
+        end_ns = self._runtime.monotonic_ns() + left_ms * MS
+        with self._changed:
+            while not is_done():
+                left_ns = end_ns - self._runtime.monotonic_ns()
+                if left_ns <= 0:
+                    return False
+                self._changed.wait(left_ns / 1e9)
+            return True

@@ -1,0 +1,90 @@
+"""How Hypothesis runs a machine: as a `unittest.TestCase` that pytest finds, or by a call.
+
+Its own opinions on time are off, and a failure that does not come again is kept: a race does not come every time.
+
+Leaves out the rules (`machine`).
+"""
+
+from __future__ import annotations
+
+import functools
+import unittest
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, Protocol
+
+from hypothesis import HealthCheck, Verbosity, settings
+from hypothesis import seed as with_seed
+from hypothesis.errors import Flaky
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from longpoll_kit.errors import ViolationError
+from longpoll_kit.run import KitReport, Run
+
+SETTINGS: Final = settings(max_examples=20, stateful_step_count=20)
+"""Of a test case that says nothing else: some seconds."""
+
+
+def run_examples(machine: Callable[[], RuleBasedStateMachine], run: Run, chosen: settings) -> None:
+    """Run examples until one fails; `run` keeps the failure, and whatever is no violation is raised."""
+    plain = settings(
+        chosen,
+        deadline=None,
+        report_multiple_bugs=False,
+        print_blob=False,
+        verbosity=Verbosity.quiet if chosen.verbosity is Verbosity.normal else chosen.verbosity,
+        suppress_health_check=[*HealthCheck],  # pyright: ignore[reportArgumentType] - its metaclass hides the type
+    )
+
+    @with_seed(run.seed)
+    def example() -> RuleBasedStateMachine:
+        return machine()
+
+    try:
+        run_state_machine_as_test(
+            example,  # type: ignore[arg-type] # a function that makes a machine is a factory, says its docstring
+            settings=plain,
+        )
+    except (ViolationError, Flaky):
+        # Flaky: what was seen once is kept in the run.
+        if run.failure is None:
+            raise
+
+
+class Machine(Protocol):
+    """A class of machines, as far as a test case knows it."""
+
+    def exercise(self, chosen: settings = SETTINGS, seed: int | None = None) -> KitReport:
+        """Run examples until one fails."""
+        ...
+
+
+class MachineTestCase(unittest.TestCase):
+    """A test of one machine; `settings` of a derived case say how many examples of how many steps."""
+
+    machine: ClassVar[Machine]
+    settings: ClassVar[settings] = SETTINGS
+    report: ClassVar[KitReport | None] = None
+    """What came of the last run."""
+
+    def runTest(self) -> None:  # noqa: N802 - unittest's name
+        """Run the machine: a violation fails the test, and one that did not see everything is skipped as unknown."""
+        case = type(self)
+        case.report = report = self.machine.exercise(self.settings)
+        if report.verdict == "invalid":
+            self.fail(str(report))
+        if report.verdict == "unknown":
+            self.skipTest(str(report))
+        print(report)  # noqa: T201 - pytest -rP shows it
+
+
+class TestCases:
+    """The attribute `TestCase` of a machine: a test case for each class that derives from it."""
+
+    def __get__(self, _machine: Any, kind: Any) -> type[MachineTestCase]:
+        return _case_of(kind)
+
+
+@functools.cache
+def _case_of(kind: Any) -> type[MachineTestCase]:
+    names = {"machine": kind, "__module__": kind.__module__, "__qualname__": f"{kind.__qualname__}.TestCase"}
+    return type(f"{kind.__name__}.TestCase", (MachineTestCase,), names)
