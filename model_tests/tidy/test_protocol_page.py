@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from longpoll_broker.testing.protocol_page import anchor, contents, heading, page, section_text, sections
+from longpoll_broker.testing import protocol_page
+from longpoll_broker.testing.protocol_page import anchor, contents, heading, section_text
 from longpoll_protocol.codes import RequestCode, ResponseCode
 
+page = cache(protocol_page.page)
+sections = cache(protocol_page.sections)
 PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
 
 
