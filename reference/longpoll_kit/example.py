@@ -1,7 +1,7 @@
 """One example: does what a rule says to a subject, and has the model judge whatever comes back.
 
 A step ends when every poll that is owed a message has been answered; polls that are owed none stay under way over
-steps. Whoever waits here waits for an answer that must come, or for a deadline of the service's own.
+steps. What is waited for here is an answer that must come, or a deadline of the service's own.
 
 Leaves out choosing what to do (`machine`), and what is kept of a failure (`run`).
 """
@@ -90,7 +90,7 @@ class Example:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def publish(self, queue: Queue, payload: bytes, count: int = 1) -> str:
-        """Publish messages, one after the other; whoever waits for them must be answered."""
+        """Publish `count` messages, one after the other; the polls that wait for them must be answered."""
         messages = [self._publish(queue, payload) for _ in range(count)]
         self.settle()
         return ", ".join(map(str, messages))

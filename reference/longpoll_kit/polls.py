@@ -65,7 +65,7 @@ class Workers:
 class Polls:
     """The polls of one example.
 
-    Invariant: an ask is in `under_way` from `begin` until whoever judges it takes it out by `take_ended`; its fields
+    Invariant: an ask is in `under_way` from `begin` until `take_ended` takes it out to be judged; its fields
     change under `_changed`.
     """
 
