@@ -1,7 +1,7 @@
 """What a broker tells Prometheus: connections, requests, held pulls, how far the log is, and groups that lag.
 
-Everything is read when it is asked for; serving costs one count a request. Leaves out HTTP, which belongs to whoever
-starts the broker (`longpoll serve --metrics`).
+Everything is read when it is asked for; serving costs one count a request. Leaves out HTTP, which the program that
+starts the broker has (`longpoll serve --metrics`).
 """
 
 from __future__ import annotations

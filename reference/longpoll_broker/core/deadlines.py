@@ -54,7 +54,7 @@ class Deadlines(Generic[Item]):
         return self._heap[0] if self._heap else None
 
     def pop_due(self, now_ms: int, count_max: int | None = None) -> list[Item]:
-        """Disarm and return the items armed at `now_ms` or before, earliest first; no more than so many of them."""
+        """Disarm and return the items armed at `now_ms` or before, earliest first; at most `count_max` of them."""
         due: list[Item] = []
         while self._heap and self._heap[0] <= now_ms:
             items = self._due.get(self._heap[0], {})

@@ -1,7 +1,7 @@
 """The hold table: pulls that found nothing and wait for a message or for their deadline.
 
-A `HoldTable` is one shard of the broker's table. Each public method is one critical section of the law: whoever
-shares a table between threads calls it with the shard's lock held, and does everything else outside the lock. Time
+A `HoldTable` is one shard of the broker's table. Each public method is one critical section of the law: threads
+that share a table call it with the shard's lock held, and do everything else outside the lock. Time
 is an argument (milliseconds of any clock that never steps back), so a test drives the very same table with virtual
 time.
 
@@ -112,7 +112,7 @@ class Room:
             return True
 
     def give(self, count: int) -> None:
-        """So many pulls have left."""
+        """Count `count` pulls fewer: they have left."""
         with self.guard:
             self.used -= count
 
@@ -261,7 +261,7 @@ class HoldTable:
     def wake_in_place(self, key: Key, choose: Choose) -> tuple[list[Pull], list[Pull]]:
         """Go through a bucket under the lock: (pulls to run, pulls for which the filter raised), both let go.
 
-        They are in no bucket and counted nowhere then; whoever asked says `settle` in the end.
+        They are in no bucket and counted nowhere then; the caller calls `settle` in the end.
         """
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -381,7 +381,7 @@ class HoldTable:
         self._unlink(pulls)
 
     def _leave(self, count: int) -> None:
-        """So many pulls of the table are neither held nor taken any more."""
+        """Count `count` pulls of the table as neither held nor taken any more."""
         self._held -= count
         if self.room is not None:
             self.room.give(count)

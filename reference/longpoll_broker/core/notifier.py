@@ -25,7 +25,7 @@ from longpoll_runtime.faults import FAULTS
 from longpoll_spec.policy import Policy
 
 LONG_ROW: Final = 16
-"""So many pulls woken in place are handed out in rows, and the table forgets them when they have been answered."""
+"""Fewest pulls woken in place that are handed out in rows; the table forgets them when they have been answered."""
 _DEADLINE_MS: Final[Callable[[Pull], int]] = attrgetter("deadline_ms")
 
 
@@ -111,7 +111,7 @@ class Walk:
         return None
 
     def row(self, count_max: int) -> list[Pull]:
-        """The next pulls, up to so many, if all are `woken` in place; else none: ask `each`."""
+        """The next pulls, up to `count_max`, if all are `woken` in place; else none: ask `each`."""
         ready = self._ready
         row = [ready.popleft() for _ in range(min(count_max, len(ready)))]
         if row and min(map(_DEADLINE_MS, row)) <= self.now_ms:

@@ -1,7 +1,7 @@
 """What to answer a pull: the checks in RocketMQ's order, one read of the store, and what the read means.
 
 `decide` is pure but for that one read: it neither holds nor answers. A held pull is decided again, from the first
-check on, when it is woken or late; that time whoever runs it answers a `Miss` as well.
+check on, when it is woken or late; that time a `Miss` is answered as well.
 
 Leaves out offsets that a pull carries along to be committed, holding, and writing the answer (`service`).
 

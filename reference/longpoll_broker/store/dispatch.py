@@ -98,7 +98,7 @@ class Dispatcher:
 
         One caller at a time. Raises OSError when a queue's file cannot grow (the cursor stays before that record) and
         StoreDamageError when the log holds no record where one must be; not while there are arrivals to tell of, for
-        whoever waits for them must hear, and the next call meets the same.
+        the pulls that wait for them must be woken, and the next call meets the same.
         """
         arrivals: list[Arrival] = []
         end = self._log.flushed_end if self.only_durable else self._log.end

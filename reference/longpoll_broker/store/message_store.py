@@ -399,7 +399,7 @@ class MessageStore:
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> QueryResult:
         """Up to `count_max` (at most 64) messages with a key, the newest ones, stored from `begin_ms` to `end_ms`.
 
-        Times are compared by the second. A key of equal hash finds the same messages: whoever asks compares.
+        Times are compared by the second. A key of equal hash finds the same messages: the caller compares.
         """
         if self._indexer is None:
             return QueryResult([], 0, 0)

@@ -162,7 +162,7 @@ class SegmentList:
             raise
 
     def remove(self, count: int | None = None) -> None:
-        """Remove so many of the oldest files, or all. Slices handed out, and readers at work, keep their maps."""
+        """Remove the `count` oldest files, or all. Slices handed out, and readers at work, keep their maps."""
         removed = self.segments[:count]
         self.segments = self.segments[len(removed) :]
         for segment in removed:

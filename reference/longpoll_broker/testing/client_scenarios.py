@@ -53,7 +53,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 def wait_for_all(seen: Collection[object], count: int) -> None:
-    """Wait until so many things have been seen, for as long as there are ever more of them."""
+    """Wait until `seen` has `count` things, for as long as there are ever more of them."""
     before = -1
     while before < len(seen) < count:
         before = len(seen)
@@ -62,7 +62,7 @@ def wait_for_all(seen: Collection[object], count: int) -> None:
 
 @contextmanager
 def new_topic(name_server: str, queue_count: int = 8) -> Iterator[str]:
-    """A topic of so many queues that the name server knows."""
+    """A topic of `queue_count` queues that the name server knows."""
     topic = f"story-{uuid.uuid4().hex[:12]}"
     with Admin(RUNTIME, name_server) as admin:
         admin.create_topic(topic, queue_count)
@@ -389,7 +389,7 @@ def broadcasting(name_server: str, count: int, offsets_file: str) -> tuple[list[
 
 
 def _numbers(name_server: str, topic: str, config: ConsumerConfig, count: int, stack: ExitStack) -> list[int]:
-    """The bodies of the first so many messages that a member polls, sorted; it runs on until the stack is closed."""
+    """The bodies of the first `count` messages that a member polls, sorted; it runs on until the stack is closed."""
     consumer = stack.enter_context(PullConsumer(RUNTIME, name_server, config))
     consumer.subscribe(topic)
     consumer.start()

@@ -1,8 +1,8 @@
 """The syntax tree of an SQL92 filter and the rules that RocketMQ checks while it builds one.
 
 Each `make_...` is one `create...` of RocketMQ's expression classes: the same refusals, the same result. A chain of
-AND or OR is one node with many operands; every other nesting counts towards `DEPTH_MAX`, so that whoever walks a tree
-may recurse.
+AND or OR is one node with many operands; every other nesting counts towards `DEPTH_MAX`, so that a walk through a
+tree may recurse.
 
 Leaves out the grammar (`sql92_grammar`) and the meaning of a tree (`sql92`).
 

@@ -1,6 +1,6 @@
 """Which connections have a producer of each group: whom to ask how a transaction ended.
 
-Not thread-safe; whoever shares it has a lock. Leaves out what is asked (`service.send.transaction_check`).
+Not thread-safe; threads that share it hold a lock. Leaves out what is asked (`service.send.transaction_check`).
 
 Source: `ProducerManager.java` 4.9: `registerProducer`, `getAvailableChannel`.
 """

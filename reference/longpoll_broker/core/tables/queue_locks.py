@@ -1,7 +1,7 @@
 """Which client of a group may consume a queue alone: `RebalanceLockManager.java`.
 
 A lock lives for a minute and is renewed by asking again. Time is an argument. Leaves out the requests (`service`).
-Whoever shares the table between threads calls it with a lock held.
+Threads that share the table call it with a lock held.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Routes:
         self._by_address.pop(address, None)
 
     def closed(self, channel: object) -> None:
-        """Forget whoever registered by this connection."""
+        """Forget the brokers that registered by this connection."""
         for broker in self:
             if broker.channel is channel:
                 del self._by_address[broker.address]

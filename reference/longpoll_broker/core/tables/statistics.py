@@ -1,6 +1,6 @@
 """How much each group gets, how fast and how long it takes: sums sampled over the last minute, hour and day.
 
-Time is an argument. Whoever shares the statistics between threads gives a lock as `guard`. Leaves out who counts
+Time is an argument. To share the statistics between threads give a lock as `guard`. Leaves out who counts
 (`service.pull.pull_processor`) and who asks (`service.admin.statistics_processor`).
 
 Source: `StatsItem.java`, `StatsItemSet.java`, `BrokerStatsManager.java`: the same names, keys and sampling.

@@ -75,8 +75,8 @@ class GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
 class Topics:
     """Every topic of a broker.
 
-    Invariant: every name in `by_name` passes `name_problem`. `changed` is set after every change, so whoever saves the
-    table lowers it first, copies then, and misses nothing.
+    Invariant: every name in `by_name` passes `name_problem`. `changed` is set after every change, so saving the table
+    lowers it first, copies then, and misses nothing.
     """
 
     auto_create: bool = True

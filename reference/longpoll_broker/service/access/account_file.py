@@ -162,7 +162,7 @@ def _node(value: Value) -> Node:
 
 
 def _get(mapping: MappingNode, name: str) -> Node | None:
-    """The value of a key; the last one when the key stands there twice, as whoever loads the file sees it."""
+    """The value of a key; the last one when the key stands there twice, as a YAML loader has it."""
     found: Node | None = None
     for key, value in mapping.value:
         if _text_of(key) == name:

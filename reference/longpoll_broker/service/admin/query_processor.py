@@ -1,6 +1,6 @@
 """Serves 12: messages by their key.
 
-A key of equal hash finds the same messages, and whoever asks compares, as in RocketMQ. Leaves out the index itself
+A key of equal hash finds the same messages, and the client compares, as in RocketMQ. Leaves out the index itself
 (`store.index.index`) and 33, the message at a physical offset (`service.admin.admin_processor`).
 
 Source: `QueryMessageProcessor.java` 4.9.

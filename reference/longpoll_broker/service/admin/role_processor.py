@@ -1,7 +1,7 @@
 """Refuses what a slave must not do, and serves 905: which brokers of this one's name are alive.
 
-When the master of a slave comes back, whoever is held at the slave is let go, to pull from the master again. Leaves
-out replication and registering at a name server, so 905 comes from whoever watches the brokers.
+When the master of a slave comes back, the pulls that the slave holds are let go, to go to the master again. Leaves out
+replication and registering at a name server, so 905 comes from a program that watches the brokers.
 
 Sources: `rejectRequest` of the processors, `AdminBrokerProcessor.validateSlave` 4.9, `EndTransactionProcessor.java`,
 `HookUtils.checkBeforePutMessage`, `BrokerController.onMinBrokerChange`, `AdminBrokerProcessor.notifyBrokerIdChange`.

@@ -1,6 +1,6 @@
 """One connection's two ends, and the outbox by which any thread writes to it.
 
-Rules: only the loop that owns a channel reads and closes it; whoever holds the channel's lock writes; nothing blocks.
+Rules: only the loop that owns a channel reads and closes it; a thread that holds its lock writes; nothing blocks.
 Leaves out the loop (`service.io.transport`) and what commands mean.
 """
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 FLUSH_COUNT: Final = 8
 """Commands after which a long row of answers is sent without waiting for its end; the next part is twice as long."""
 FLUSH_COUNT_MAX: Final = 2048
-"""Longest part: so many answers over twenty connections are still a hundred for each system call."""
+"""Longest part: 2048 answers over twenty connections are still a hundred for each system call."""
 CHANNEL_COUNT: Final = 64
 """Answers to one connection that are worth a system call of their own, whatever others wait for."""
 
@@ -115,7 +115,7 @@ class Channel:
         self.peer = f"{peer[0]}:{peer[1]}"
         self.peer_host = peer
         self.host_bytes = b""
-        """The peer's address as a record holds it; filled by whoever stores messages of this channel."""
+        """The peer's address as a record holds it; filled in when a message of this channel is first stored."""
         self.closed = False
         self.broken = False
         self.received_ns = 0

@@ -1,7 +1,7 @@
 """Lets somebody else's code see every request before its processor does, and every answer before it leaves.
 
 A processor that answers None has no answer yet: the pull is held, or the send waits for its disk. The hooks hear of
-that at once, and whoever answers later asks none of them, as in RocketMQ (upstream issue #7890). A refusal from before
+that at once, and the later answer passes none of them, as in RocketMQ (upstream issue #7890). A refusal from before
 the processor (an unknown code, a full pool, a wrong signature, a slave of 5.x) is not a processor's and has no hooks.
 
 Without hooks nothing here is called. Leaves out changing an answer, which Java's hooks may do.
@@ -85,7 +85,7 @@ def _tell_held(hooks: tuple[RpcHook, ...], channel: Channel, command: Command) -
 
 
 def _as_command(parts: Parts) -> Command:
-    """An answer as whoever receives it reads it."""
+    """An answer as its client reads it."""
     connection = Connection()
     connection.receive_data(b"".join(parts))
     response = connection.next_event()

@@ -1,7 +1,7 @@
 """Makes appended messages visible and notifies who waits for them; at the append, or from a poll of its own.
 
-Under `notify=at_append` whoever appended calls `run` before its answers leave. Under `notify=dispatcher_poll` one
-thread polls every millisecond, as `ReputMessageService` does: a wake waits half of that on average.
+Under `notify=at_append` the thread that appended calls `run` before its answers leave. Under `notify=dispatcher_poll`
+one thread polls every millisecond, as `ReputMessageService` does: a wake waits half of that on average.
 
 Leaves out the cursor (`store.dispatch`) and the walk through a bucket (`service.pull.hold_service`).
 """
@@ -32,7 +32,7 @@ ANNOUNCED_MAX: Final = 16
 
 @define(slots=True, eq=False)
 class DispatchService:
-    """The dispatcher. Whoever calls `run` is a notifier; several may be at work at once."""
+    """The dispatcher. A thread that calls `run` is a notifier; several may be at work at once."""
 
     runtime: Runtime
     store: MessageStore

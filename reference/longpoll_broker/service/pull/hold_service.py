@@ -326,7 +326,7 @@ class HoldService:
                     self._sweep(shard, key)
 
     def _sweep(self, shard: Shard, key: Key) -> None:
-        """Remove a bucket that looked empty, as `LmqPullRequestHoldService` does: whoever found it meanwhile loses."""
+        """Remove a bucket that looked empty, as `LmqPullRequestHoldService` does; a pull that found it is lost."""
         self._runtime.step("sweep")
         with shard.lock:
             is_empty = not shard.table.has(key)

@@ -85,7 +85,7 @@ class PullProcessor:
                 self._commit(pull)
             if is_held:
                 if self.desk.topics.get(pull.topic) is None and self.policy.on_truncate == "wake":
-                    # Deleted between the check and the insert: whoever deleted it may have looked before.
+                    # Deleted between the check and the insert: the deletion may have looked into the bucket before.
                     self.hold_service.topic_deleted(pull.topic, outbox)
                 return None
         self.runner.count(pull, decision, channel.received_ns)

@@ -35,7 +35,7 @@ class BatchLimits:
 
     @classmethod
     def of(cls, size_max: int, host_size: int, traits: Traits) -> Self:
-        """The limits of a broker whose host has so many characters in a message's id."""
+        """The limits of a broker whose host takes `host_size` characters of a message's id."""
         count_max = (HEADER_SIZE_MAX - OTHER_FIELDS_SIZE) // (host_size + ID_REST_SIZE)
         return cls(size_max, count_max, traits.batch_size_is_an_error)
 

@@ -1,6 +1,6 @@
 """Has sends answered when they are durable, many of them by one sync (`SYNC_FLUSH`).
 
-Whoever appended leaves a request: how far the log must be durable, and what to do then. The committer takes all
+A send that has appended leaves a request: how far the log must be durable, and what to do then. The committer takes all
 requests that wait, syncs once and answers each; while the disk works the next ones gather. A second thread watches the
 clock: a request whose disk takes too long is answered as not durable, and the sync goes on.
 

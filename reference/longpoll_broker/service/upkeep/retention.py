@@ -16,7 +16,7 @@ from longpoll_runtime import Runtime
 log = logging.getLogger(__name__)
 
 DELAY_MS: Final = 60_000
-"""Nothing is removed before that, so that whoever opened a store by mistake can stop again."""
+"""Nothing is removed before that, so that a broker that opened a store by mistake can be stopped again."""
 
 
 @define(slots=True, eq=False)

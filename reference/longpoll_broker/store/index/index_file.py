@@ -59,7 +59,7 @@ def key_hash(topic: str, key: str) -> int:
 
 
 def index_file_size(slot_count: int, entry_count: int) -> int:
-    """Bytes of a file with so many slots and room for so many entries, the unused one among them."""
+    """Bytes of a file with `slot_count` slots and room for `entry_count` entries, the unused one among them."""
     return HEADER_SIZE + SLOT.size * slot_count + ENTRY_SIZE * entry_count
 
 

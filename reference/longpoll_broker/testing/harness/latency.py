@@ -142,7 +142,7 @@ class FanOut:
 
 
 def fan_outs(address: Address, topic: str, pull_count: int, line_count: int, rounds: int) -> list[FanOut]:
-    """Hold so many pulls on one queue, over so many connections, and send one message; again and again."""
+    """Hold `pull_count` pulls on one queue, over `line_count` connections, and send a message; `rounds` times."""
     template, frame = PullTemplate(topic), send_frame(topic, 0, BODY)
     found = []
     with ExitStack() as stack:

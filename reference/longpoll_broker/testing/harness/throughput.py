@@ -1,7 +1,7 @@
 """How many messages a second go in and come out: pipelined sends, and pulls with some requests under way.
 
 Every connection is a process of its own; all begin at one moment, warm up, and then count for the same time. Answers
-are counted, not decoded; whoever compares the counts with the queues' ends knows that they were successes.
+are counted, not decoded; that they were successes shows a comparison of the counts with the queues' ends.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def sends(address: Address, topic: str, connection_count: int, *, seconds: float
 
 @frozen
 class Stored:
-    """What queue 0 of a topic holds: so many messages whose records are all of one size."""
+    """What queue 0 of a topic holds: `count` messages whose records are all of one size."""
 
     count: int
     record_size: int
@@ -154,7 +154,7 @@ class _Puller:
 
 
 def fill(address: Address, topic: str, message_count: int) -> Stored:
-    """Put so many messages into queue 0 of a new topic, 64 sends under way; raises ClientError."""
+    """Put `message_count` messages into queue 0 of a new topic, 64 sends under way; raises ClientError."""
     line = Line(address)
     frame = send_frame(topic, 0, BODY)
     record_size = send_first(line, topic)

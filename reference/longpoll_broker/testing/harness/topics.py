@@ -19,7 +19,7 @@ VISIBLE_S: Final = 10.0
 
 
 def make_topic(address: Address, topic: str, queue_count: int) -> None:
-    """Make a topic with so many queues; raises ClientError."""
+    """Make a topic with `queue_count` queues; raises ClientError."""
     header = CreateTopicRequestHeader(
         topic=topic, default_topic="TBW102", read_queue_nums=queue_count, write_queue_nums=queue_count
     )
@@ -38,7 +38,7 @@ def send_each(address: Address, topic: str, queue_count: int) -> None:
 
 
 def check_stored(address: Address, topic: str, queue_count: int, message_count: int) -> None:
-    """Check that the topic's queues hold exactly so many messages, once they are visible; raises ClientError.
+    """Check that the topic's queues hold exactly `message_count` messages, once they are visible; raises ClientError.
 
     Answers of a load are counted and not read: if one was a refusal, a message is missing here.
     """

@@ -47,7 +47,7 @@ def _serve(listening: socket.socket, answer: bytes) -> None:
 
 @contextmanager
 def trivial_server(answer: bytes, connection_count: int) -> Iterator[Address]:
-    """Serve so many connections, until the end of the block."""
+    """Serve `connection_count` connections, until the end of the block."""
     context = multiprocessing.get_context("spawn")
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
         processes = [

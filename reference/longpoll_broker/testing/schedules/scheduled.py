@@ -83,7 +83,7 @@ class Actor:
         self._stands.release()
 
     def _note(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        """Keep whatever ended the target: whoever scheduled the segment raises it again."""
+        """Keep whatever ended the target: the scheduler raises it again."""
         self.failure = error
         return True
 
