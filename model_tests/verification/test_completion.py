@@ -12,6 +12,7 @@ import pytest
 from click.shell_completion import BashComplete, ShellComplete, get_completion_class
 from click.testing import CliRunner
 
+from longpoll import cli
 from longpoll.cli import COMMANDS, COMPLETING, main
 from longpoll.options import completion
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, TIMEOUTS, named
@@ -113,6 +114,7 @@ def test_every_property_of_a_policy_is_offered(policy: str) -> None:
         ("bash", {}, "ask for: bash_source"),
         ("bash_complete", {}, "the script that bash_source prints"),
         ("zsh_complete", {"COMP_WORDS": "longpoll", "COMP_CWORD": "first"}, "the script that zsh_source prints"),
+        ("bash_complete", {"COMP_WORDS": "longpoll", "COMP_CWORD": "9" * 5000}, "the script that bash_source prints"),
     ],
 )
 def test_what_no_script_asks_for_is_one_clear_line(
@@ -125,6 +127,20 @@ def test_what_no_script_asks_for_is_one_clear_line(
     assert done.exit_code == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_command_without_its_extra_offers_nothing_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called it says what it lacks; while a shell completes, that would stand in the middle of the user's line."""
+
+    def lacking(name: str) -> object:
+        raise ModuleNotFoundError(f"No module named 'pyarrow', for {name}", name="pyarrow")
+
+    monkeypatch.setattr(cli.importlib, "import_module", lacking)
+
+    assert offered("judge", "--eng") == []
+    done = CliRunner().invoke(main, ["judge", "x"], prog_name="longpoll")
+    assert done.exit_code == 2
+    assert "pip install 'longpoll[judge]'" in done.stderr
 
 
 @pytest.mark.parametrize("name", completion.SHELLS)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from longpoll import guard
+from longpoll import extras, guard
 from longpoll.guard import printable
 from longpoll_spec.errors import not_known
 
@@ -74,12 +74,17 @@ class LazyGroup(click.Group):
         """Every command, in the order of the list above."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - the same
-        """The command of this name, imported now; None when there is none."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, imported now; None for none, and while one without its extra is completed."""
         if cmd_name not in COMMANDS:
             return None
-        with guard.whole_imports():
-            module = importlib.import_module(COMMANDS[cmd_name][0])
+        try:
+            with guard.whole_imports():
+                module = importlib.import_module(COMMANDS[cmd_name][0])
+        except ModuleNotFoundError as error:
+            if ctx.resilient_parsing and extras.missing(error, cmd_name) is not None:
+                return None
+            raise
         command: click.Command = getattr(module, cmd_name)
         return command
 

@@ -155,6 +155,7 @@ def check_request(asked: str) -> None:
     if get_completion_class(shell) is None or what not in ASKED:
         known = ", ".join(f"{each}_source" for each in SHELLS)
         raise click.UsageError(f"there is no {asked!r} to complete with; for a shell's script ask for: {known}")
-    number = os.environ.get("COMP_CWORD")
-    if what == "complete" and ("COMP_WORDS" not in os.environ or not (shell == "fish" or (number or "").isdecimal())):
+    number = os.environ.get("COMP_CWORD", "")
+    is_placed = shell == "fish" or (number.isdecimal() and len(number) < 10)
+    if what == "complete" and not ("COMP_WORDS" in os.environ and is_placed):
         raise click.UsageError(f"{asked} is asked for by the script that {shell}_source prints: load that one")
