@@ -5,8 +5,8 @@ Between two step points one of them runs, and the variables of the law, read off
 where some of that actor's own actions lead the law; none at all is allowed too. The code is coarser than the law
 where a walk is in place, and where it passes over an empty bucket without a step.
 
-`explore` tries every schedule, `wander` random ones. The executor may be made full and be emptied again, at any time.
-Left out are the stop and a filter that throws, which `machines/test_core.py` has.
+`explore` tries every schedule, `wander` random ones. Where it is asked for, the executor may be made full and be
+emptied again at any time, the broker may be stopped, and what a notifier looks at may throw (`machines/test_core.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from longpoll_broker.core.filter.filters import tag_filter
+from longpoll_broker.core.filter.filters import TagFilter
+from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import ANSWERED, HELD, MISSED, PULLING, QUEUED, TAKEN, Pull
 from longpoll_broker.core.notifier import Walk
 from longpoll_broker.core.pull import Found, look
+from longpoll_broker.core.read import GetResult
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.testing.plain.memory_queues import MemoryQueues
@@ -36,19 +38,32 @@ from longpoll_spec.state import DUE, IDLE, RECHECKING, WALKING
 
 TOPIC: Final = "T"
 KEY: Final = (TOPIC, 0)
-EVERYTHING: Final = tag_filter("*", None)
 STEPS_MAX: Final = 9
 """Most steps of the law in one segment: a walk in place of a whole bucket."""
 
 Move = tuple[str, int]
 """What happens next: its kind, and the number of the request, or of the actor, that it is about."""
+NOTIFIERS: Final = ("dispatcher", "scanner")
 OF_ACTOR: Final = {
     "dispatcher": {"make_visible", "notify_start", "notify_each", "notify_end", "recheck"},
     "scanner": {"scan_start", "scan_each", "scan_end", "recheck"},
     "pull": {"pull_read", "hold", "recheck"},
 }
 """The law's actions that each actor does."""
+OWN_STEPS: Final = {"append", "next_pull", "expire", "run", "stop", "throw"}
+"""Moves that are each a step of the law to another state."""
 POSITION: Final = {"start": DUE, "each": WALKING, "end": WALKING}
+
+
+class Fragile(TagFilter, frozen=True):
+    """A filter that takes everything, and fails while its world says so."""
+
+    world: Any
+
+    def matches(self, tags_code: int | None) -> bool:
+        """Whether it takes a tag: each."""
+        self.world.may_throw()
+        return super().matches(tags_code)
 
 
 @define(eq=False)
@@ -72,6 +87,13 @@ class World:
     rejects: bool = False
     """Whether the executor may become full."""
     full: bool = False
+    faults: bool = False
+    """Whether the broker may be stopped, and what a notifier looks at may throw."""
+    running: bool = True
+    throws: bool = False
+    """Whether what is looked at now throws."""
+    wanted: Fragile = field(init=False)
+    """What every pull wants."""
     scheduler: Scheduler = field(factory=Scheduler)
     queues: MemoryQueues = field(factory=MemoryQueues)
     executor: list[Pull] = field(factory=list)
@@ -89,11 +111,12 @@ class World:
 
     def __attrs_post_init__(self) -> None:
         self.runtime = ScheduledRuntime(self.scheduler)
+        self.wanted = Fragile("*", "TAG", frozenset(), all_tags=True, world=self)
         # What a hold table asks of a runtime is its locks, its clock and its step points.
         self.service = HoldService(
             self.runtime,  # type: ignore[arg-type]
             self.model.policy,
-            self.queues,
+            self,
             self,
             refuse=self.refuse,
             held_count_max=100,
@@ -117,6 +140,26 @@ class World:
         """How large the world is."""
         return self.model.bounds
 
+    # -- what a hold table asks of a store ---------------------------------------------------------------------------
+
+    def may_throw(self) -> None:
+        """Throw, if what is looked at now does."""
+        if self.throws:
+            raise LookupError("planted by the world")
+
+    def visible_end(self, topic: str, queue_id: int) -> int:
+        """The queue's visible end."""
+        self.may_throw()
+        return self.queues.visible_end(topic, queue_id)
+
+    def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
+        """The properties of a message."""
+        return self.queues.properties_at(topic, queue_id, offset)
+
+    def get(self, *place: Any, **wanted: Any) -> GetResult:
+        """A read."""
+        return self.queues.get(*place, **wanted)
+
     # -- what the threads do ---------------------------------------------------------------------------------------
 
     def serve(self, number: int) -> None:
@@ -125,12 +168,12 @@ class World:
         pull = slot.pull
         assert pull is not None
         self.runtime.step("pull_read")
-        decision = look(pull, EVERYTHING, self.queues)
+        decision = look(pull, self.wanted, self.queues)
         if isinstance(decision, Found):
             self.answer(pull, decision.read.offset_next)
         else:
             pull.phase = MISSED
-            pull.filter = EVERYTHING
+            pull.filter = self.wanted
             self.service.hold(pull, Outbox())
 
     def dispatch(self) -> None:
@@ -158,8 +201,8 @@ class World:
         return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
-        """Tell a consumer that the executor is full; it asks again from the same offset."""
-        assert cause == "busy"
+        """Tell a consumer that nothing was read for it; it asks again from the same offset."""
+        assert cause == "busy" or self.faults
         slot = self.slots[self.slot_of(pull)]
         slot.dropped = False
         self.answer(pull, slot.offset)
@@ -189,23 +232,46 @@ class World:
         if "expire" in names:
             found.append(("expire", -1))
         found += [("run", self.slot_of(pull)) for pull in self.executor]
+        if self.faults:
+            found += self.faulty_moves(allowed)
         if self.rejects:
             found.append(("empty" if self.full else "fill", -1))
         return found + [("go", self.number_of(name)) for name, actor in self.scheduler.actors.items() if actor.can_go]
 
+    def faulty_moves(self, allowed: set[tuple[str, tuple[Any, ...]]]) -> list[Move]:
+        """The stop, which a broker begins when its notifiers have ended, and throws of a notifier's next look."""
+        actors = self.scheduler.actors
+        found: list[Move] = []
+        if ("stop", ()) in allowed and not any(name in actors for name in NOTIFIERS):
+            found.append(("stop", -1))
+        for name in NOTIFIERS:
+            walk = self.walks.get(name)
+            looks = name in actors and (actors[name].at or "").endswith("_each") and actors[name].can_go
+            next_seen = walk._waiting[0] if walk is not None and looks and walk._waiting else None
+            if next_seen is not None and ("notifier_throws", (name, self.slot_of(next_seen))) in allowed:
+                found.append(("throw", self.number_of(name)))
+        return found
+
     def do(self, move: Move) -> None:
         """Make one move, and one of the law's; an AssertionError when the law has none that fits."""
         kind, number = move
+        before = self.state
         if kind == "go":
             name = list(self.scheduler.actors)[number]
             self.scheduler.go(name)
             own: set[str] = OF_ACTOR[name.partition(" ")[0]]
+        elif kind == "throw":
+            self.throws = True
+            self.scheduler.go(list(self.scheduler.actors)[number])
+            self.throws = False
+            own = {"notifier_throws"}
         elif kind in {"dispatch", "scan"}:
             own = self.begin("dispatcher" if kind == "dispatch" else "scanner")
         else:
             own = {kind}
             getattr(self, f"do_{kind}")(number)
         self.follow(move, own | {"executor_rejects"} if self.rejects else own)
+        assert kind not in OWN_STEPS or self.state != before, f"{move} does nothing, and the law has a step for it"
         for slot in self.slots:
             pull = slot.pull
             if pull is not None and pull.phase is HELD:
@@ -242,6 +308,11 @@ class World:
         self.scheduler.spawn(slot.thread, lambda: self.serve(number))
         self.scheduler.go(slot.thread)
 
+    def do_stop(self, _number: int) -> None:
+        """The broker stops, and answers what is held."""
+        self.running = False
+        self.service.stop(Outbox())
+
     def do_expire(self, _number: int) -> None:
         """The clock's thread lets everybody go who is late."""
         self.service.wait_s()
@@ -260,7 +331,7 @@ class World:
         pull = self.slots[number].pull
         assert pull is not None
         self.executor.remove(pull)
-        decision = look(pull, EVERYTHING, self.queues)
+        decision = look(pull, self.wanted, self.queues)
         self.answer(pull, decision.read.offset_next)
 
     def stale(self) -> str | None:
@@ -313,8 +384,8 @@ class World:
         seen = {
             "log_end": len(self.queues.messages.get(KEY, ())),
             "visible_end": self.queues.visible_end(*KEY),
-            "running": 1,
-            "next_scan": max(self.next_scan_ms - self.runtime.now_ms, 0),
+            "running": int(self.running),
+            "next_scan": max(self.next_scan_ms - self.runtime.now_ms, 0) if self.running else 0,
             "dispatcher": self.counter("dispatcher"),
             "scanner": self.counter("scanner"),
         }
@@ -458,9 +529,9 @@ def wander(policy: Policy, bounds: Bounds, *, seed: int, runs: int, moves: int) 
 
 
 @contextmanager
-def run(model: Model, law: Successors, *, rejects: bool = False) -> Iterator[World]:
+def run(model: Model, law: Successors, *, rejects: bool = False, faults: bool = False) -> Iterator[World]:
     """A world whose threads end with it."""
-    world = World(model, law, rejects)
+    world = World(model, law, rejects, faults=faults)
     try:
         yield world
     finally:
