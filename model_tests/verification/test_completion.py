@@ -12,7 +12,6 @@ import pytest
 from click.shell_completion import BashComplete, ShellComplete, get_completion_class
 from click.testing import CliRunner
 
-from longpoll import cli
 from longpoll.cli import COMMANDS, COMPLETING, main
 from longpoll.options import completion
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, TIMEOUTS, named
@@ -135,7 +134,7 @@ def test_a_command_without_its_extra_offers_nothing_and_says_nothing(monkeypatch
     def lacking(name: str) -> object:
         raise ModuleNotFoundError(f"No module named 'pyarrow', for {name}", name="pyarrow")
 
-    monkeypatch.setattr(cli.importlib, "import_module", lacking)
+    monkeypatch.setattr("longpoll.cli.importlib.import_module", lacking)
 
     assert offered("judge", "--eng") == []
     done = CliRunner().invoke(main, ["judge", "x"], prog_name="longpoll")
