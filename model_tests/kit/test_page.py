@@ -45,14 +45,15 @@ def test_the_page_s_test_says_what_the_page_says(tmp_path: Path, *, is_broken: b
     assert ("valid\nexamples: 10;" in done.stdout) != is_broken
 
 
-def test_the_other_snippets_run() -> None:
+def test_the_other_snippets_run(capsys: pytest.CaptureFixture[str]) -> None:
     """One after the other; the defaults that they tell of are so."""
     names: dict[str, Any] = {}
     for snippet in SNIPPETS:
         exec(compile(snippet, "docs/kit.md", "exec"), names)  # noqa: S102 - our own page
-    told = {name: value.replace("_", "") for name, value in re.findall(r"    (\w+_ms) = .*; (\S.*)\n", SNIPPETS[1])}
+    told = {name: value.replace("_", "") for name, value in re.findall(r"    (\w+_ms) = .*; (\S.*)\n", SNIPPETS[-1])}
     machine = longpoll.LongPollMachine
 
+    assert capsys.readouterr().out == "valid []\n"
     assert names["Patient"].TestCase.settings.max_examples == 100
     assert told == {name: str(getattr(machine, name)) for name in told}
     assert set(told) == {name for name in vars(machine) if name.endswith("_ms")}

@@ -8,8 +8,9 @@
 `Broker` is a broker in this process. `Producer`, `TransactionProducer`, `PushConsumer`, `PullConsumer` and `Admin` are
 clients, for it and for any RocketMQ broker; `RealRuntime` is what they stand on. `check`, `prove` and `explain` ask the
 law, `judge` weighs a history, `observe` records one of a broker that runs elsewhere. `LongPollMachine` looks for faults
-in any long-polling service, of which a `LongPollSubject` says how to use it. What a user can do wrong is a `UserError`,
-and every exception that is raised on purpose a `LongpollError`.
+in any long-polling service, of which a `LongPollSubject` says how to use it, and `HistoryWriter` records what such a
+service does. What a user can do wrong is a `UserError`, and every exception that is raised on purpose a
+`LongpollError`.
 
 These names are stable: from one minor version to the next they take what they took and give what they gave. What else
 the packages have may change.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     )
     from longpoll_kit.machine import LongPollMachine
     from longpoll_kit.subject import LongPollSubject, Polled
+    from longpoll_recorder.writer import HistoryWriter
     from longpoll_runtime.real import RealRuntime
     from longpoll_spec.errors import LongpollError, UserError
 
@@ -47,6 +49,7 @@ __all__ = [
     "Broker",
     "ConsumeStatus",
     "ConsumerConfig",
+    "HistoryWriter",
     "LongPollMachine",
     "LongPollSubject",
     "LongpollError",
@@ -81,6 +84,7 @@ _MODULES: Final = {
     ),
     "longpoll_kit.machine": ("LongPollMachine",),
     "longpoll_kit.subject": ("LongPollSubject", "Polled"),
+    "longpoll_recorder.writer": ("HistoryWriter",),
     "longpoll_runtime.real": ("RealRuntime",),
     "longpoll_spec.errors": ("LongpollError", "UserError"),
 }

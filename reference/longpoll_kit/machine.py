@@ -104,7 +104,8 @@ class LongPollMachine(RuleBasedStateMachine):
         make = getattr(cls, "subject", None)
         if not callable(make):
             raise SubjectError(f"{cls.__name__}.subject is not set; set it to what makes a longpoll.LongPollSubject")
-        subject: LongPollSubject = make()
+        made: Any = make()
+        subject: LongPollSubject = made
         return subject
 
     @classmethod

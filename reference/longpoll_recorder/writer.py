@@ -1,0 +1,153 @@
+"""A history written by any long-polling service of its own pulls, for the judge: one call a message, a poll, an answer.
+
+    with HistoryWriter(RealRuntime(), "history") as history:
+        history.published("jobs", 0)
+        poll = history.polled("jobs", offset=0, timeout_ms=30_000)
+        history.answered(poll, offsets=[0])
+
+A queue is named by a text, and its messages are numbered 0, 1, 2, ... in their order. Every call may come from any
+thread, at the moment of what it tells of; where it comes later, `since_ns` says when that had not happened yet.
+
+Leaves out what is RocketMQ's alone: tags, groups, commits and several queues of a topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from attrs import frozen
+
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_recorder.recorder import HistoryRecorder, RecordError
+from longpoll_runtime import Runtime
+
+COUNT_MAX: Final = 2**31 - 1
+"""Most messages of an answer, for a service that has no limit."""
+EVERYTHING: Final = "*"
+
+
+@frozen
+class RecordedPoll:
+    """A poll that was told of, for `answered` and `abandoned`."""
+
+    queue: str
+    offset: int
+    request: str
+    connection: str
+    end: int
+    """The queue's end that had been told of when it came."""
+
+
+class HistoryWriter:
+    """A history of one service, from now until `close`; a context manager.
+
+    Invariant: `_ends` is the end of each queue as `published` has told of it; it, `_count` and `_is_closed` change
+    under `_lock`.
+    """
+
+    def __init__(
+        self, runtime: Runtime, directory: str | Path, *, service: str = "service", uncertainty_ns: int = 0
+    ) -> None:
+        """Begin a history.
+
+        Args:
+            runtime: Clock, threads and files.
+            directory: Where it is written; one that has a history is added to.
+            service: The service's name, in findings.
+            uncertainty_ns: How far a moment that is told may be from what happened, for one who watches from outside.
+
+        Raises:
+            RecordError: the directory cannot be written.
+        """
+        where = str(Path(directory).absolute())
+        self._recorder = HistoryRecorder(runtime, where, broker=service, policy="", uncertainty_ns=uncertainty_ns)
+        self._runtime = runtime
+        self._lock = runtime.lock()
+        self._ends: dict[str, int] = {}
+        self._count = 0
+        self._is_closed = False
+
+    def now_ns(self) -> int:
+        """The clock of every `since_ns`."""
+        return self._runtime.monotonic_ns()
+
+    def published(self, queue: str, offset: int, *, since_ns: int | None = None) -> None:
+        """A message was acknowledged to its publisher: from now on every poll can have it."""
+        with self._lock:
+            self._ends[queue] = max(self._ends.get(queue, 0), offset + 1)
+        self._put("message_acknowledged", since_ns, topic=queue, queue=0, queue_offset=offset)
+
+    def polled(
+        self, queue: str, offset: int, timeout_ms: int, *, count_max: int = COUNT_MAX, since_ns: int | None = None
+    ) -> RecordedPoll:
+        """A poll was received that reads from `offset` on and may wait for `timeout_ms`; 0 where it may not wait."""
+        with self._lock:
+            self._count += 1
+            poll = RecordedPoll(queue, offset, f"r{self._count}", f"c{self._count}", self._ends.get(queue, 0))
+        self._put(
+            "request_received",
+            since_ns,
+            topic=queue,
+            queue=0,
+            request=poll.request,
+            connection=poll.connection,
+            code=RequestCode.PULL_MESSAGE.value,
+            offset=offset,
+            count_max=count_max,
+            may_hold=timeout_ms > 0,
+            timeout_ms=timeout_ms,
+            expression_type="TAG",
+            expression=EVERYTHING,
+        )
+        return poll
+
+    def answered(
+        self, poll: RecordedPoll, offsets: Sequence[int] = (), *, end: int | None = None, since_ns: int | None = None
+    ) -> None:
+        """A poll was answered with the messages at these offsets, or with none.
+
+        `end` is the queue's end that the service saw when it read for the answer; None takes what the answer itself
+        says of it: that there is nothing at the offset, or what it delivers and what was published before the poll.
+        """
+        offset_next = offsets[-1] + 1 if offsets else poll.offset
+        seen = max(offset_next, poll.end) if offsets else poll.offset
+        self._put(
+            "answer_sent",
+            since_ns,
+            topic=poll.queue,
+            queue=0,
+            request=poll.request,
+            connection=poll.connection,
+            code=(ResponseCode.SUCCESS if offsets else ResponseCode.PULL_NOT_FOUND).value,
+            offset_next=offset_next,
+            offset_min=0,
+            offset_max=seen if end is None else end,
+            offsets=list(offsets),
+        )
+
+    def abandoned(self, poll: RecordedPoll, *, since_ns: int | None = None) -> None:
+        """The client of a poll is gone, or has cancelled it: it need not be answered any more."""
+        self._put("connection_closed", since_ns, connection=poll.connection)
+
+    def close(self) -> None:
+        """End the history; raises RecordError where it is not whole. A second call does nothing."""
+        with self._lock:
+            ended, self._is_closed = self._is_closed, True
+        trouble = "" if ended else self._recorder.stop()
+        if trouble:
+            raise RecordError(trouble)
+
+    def _put(self, event: str, since_ns: int | None, **fields: object) -> None:
+        now_ns = self.now_ns()
+        self._recorder.put(event, now_ns if since_ns is None else since_ns, before_ns=now_ns, **fields)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
