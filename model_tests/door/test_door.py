@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,10 @@ from pathlib import Path
 import pytest
 
 import longpoll
+from longpoll.addresses import address_of
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
+from longpoll_broker.testing.raw_client import RawClient
+from longpoll_protocol.codes import RequestCode, ResponseCode
 
 PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -76,6 +80,34 @@ def test_nothing_is_left_of_a_broker() -> None:
 
     wait_until(lambda: left() == before)
     assert broker.record_trouble == ""
+
+
+def test_a_name_server_stands_alone() -> None:
+    """It knows no topic until a broker registers, forgets it with its connection, and leaves nothing behind."""
+    with longpoll.NameServer():
+        pass  # what a process opens once stays open
+    before = left()
+    with longpoll.NameServer() as server:
+        with RawClient(address_of(server.address)) as client, RawClient(address_of(server.address)) as broker:
+            question = RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}
+            assert client.call(*question).code == ResponseCode.TOPIC_NOT_EXIST
+            fields = {"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "C", "brokerId": "0"}
+            topics = {"T": {"topicName": "T", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}}
+            table = {"topicConfigSerializeWrapper": {"topicConfigTable": topics, "dataVersion": {"counter": 1}}}
+            registered = broker.call(
+                RequestCode.REGISTER_BROKER, fields | {"haServerAddr": ""}, json.dumps(table).encode()
+            )
+            assert registered.code == ResponseCode.SUCCESS
+            assert client.call(*question).code == ResponseCode.SUCCESS
+            assert json.loads(bytes(client.call(RequestCode.GET_BROKER_CLUSTER_INFO).body))["clusterAddrTable"] == {
+                "C": ["b"]
+            }
+            broker.close()
+            wait_until(lambda: client.call(*question).code == ResponseCode.TOPIC_NOT_EXIST)
+        with pytest.raises(longpoll.UserError, match="cannot listen"):
+            longpoll.NameServer(port=int(server.address.rpartition(":")[2]))
+    server.close()
+    wait_until(lambda: left() == before)
 
 
 def test_a_store_of_ones_own_stays(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@
     with longpoll.Broker() as broker, longpoll.Producer(broker.runtime, broker.name_server) as producer:
         producer.send("Greetings", b"hello")
 
-`Broker` is a broker in this process. `Producer`, `TransactionProducer`, `PushConsumer`, `PullConsumer` and `Admin` are
-clients, for it and for any RocketMQ broker; `RealRuntime` is what they stand on. `check`, `prove` and `explain` ask the
-law, `judge` weighs a history, `observe` records one of a broker that runs elsewhere. `LongPollMachine` looks for faults
-in any long-polling service, of which a `LongPollSubject` says how to use it, and `HistoryWriter` records what such a
-service does. What a user can do wrong is a `UserError`, and every exception that is raised on purpose a
-`LongpollError`.
+`Broker` is a broker in this process, `NameServer` a name server for brokers that register at it. `Producer`,
+`TransactionProducer`, `PushConsumer`, `PullConsumer` and `Admin` are clients, for it and for any RocketMQ broker;
+`RealRuntime` is what they stand on. `check`, `prove` and `explain` ask the law, `judge` weighs a history, `observe`
+records one of a broker that runs elsewhere. `LongPollMachine` looks for faults in any long-polling service, of which a
+`LongPollSubject` says how to use it, and `HistoryWriter` records what such a service does. What a user can do wrong is
+a `UserError`, and every exception that is raised on purpose a `LongpollError`.
 
 These names are stable: from one minor version to the next they take what they took and give what they gave. What else
 the packages have may change.
@@ -24,7 +24,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from longpoll.embedded import Broker
+    from longpoll.embedded import Broker, NameServer
     from longpoll.questions import check, explain, judge, observe, prove
     from longpoll_client import (
         Admin,
@@ -53,6 +53,7 @@ __all__ = [
     "LongPollMachine",
     "LongPollSubject",
     "LongpollError",
+    "NameServer",
     "Polled",
     "Producer",
     "PullConsumer",
@@ -70,7 +71,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "longpoll.embedded": ("Broker",),
+    "longpoll.embedded": ("Broker", "NameServer"),
     "longpoll.questions": ("check", "explain", "judge", "observe", "prove"),
     "longpoll_client": (
         "Admin",

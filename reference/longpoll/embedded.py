@@ -1,4 +1,4 @@
-"""A broker in this process, for tests and examples: real sockets on loopback, real files, one `with` block.
+"""A broker or a name server in this process, for tests and examples: real sockets on loopback, one `with` block.
 
 Leaves out serving for others (`longpoll serve`), with its signals, logs and metrics.
 """
@@ -11,6 +11,9 @@ from pathlib import Path
 
 from longpoll_broker.broker import Broker as BrokerInThreads
 from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.name_server import NameServer as NameServerHandler
+from longpoll_broker.opening import limits_of, open_listener
+from longpoll_broker.service.io.transport import IoLoop
 from longpoll_runtime.closeable import Closeable
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT, Policy, policy_of
@@ -81,3 +84,37 @@ class Broker(Closeable):
     def close(self) -> None:
         """Answer what is held, stop, and remove a temporary store. A second call does nothing."""
         self._undo.close()
+
+
+class NameServer(Closeable):
+    """A name server by itself, at which brokers of any kind register; it serves until `close`, or its block's end.
+
+    Args:
+        port: Where it listens on 127.0.0.1; 0 takes any free port.
+
+    Raises:
+        UserError: the port is taken.
+    """
+
+    def __init__(self, *, port: int = 0) -> None:
+        """See the class."""
+        runtime = RealRuntime()
+        with ExitStack() as undo:
+            listener = open_listener(runtime, ("127.0.0.1", port), undo)
+            self._address = listener.address
+            self._loop = IoLoop(runtime, "name-server", limits_of(BrokerConfig()), pass_ended=lambda _outbox: None)
+            self._loop.add_listener(listener, NameServerHandler(now_ms=runtime.unix_ms))
+            self._loop.start()
+            undo.pop_all()
+        self._is_closed = False
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as HOST:PORT: what brokers and clients are given."""
+        return "{}:{}".format(*self._address)
+
+    def close(self) -> None:
+        """Close every connection and stop. A second call does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._loop.stop()

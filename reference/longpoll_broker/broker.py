@@ -29,9 +29,9 @@ from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core.standing import MASTER_ID
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.name_server import NameServer
-from longpoll_broker.opening import ANY_PORT, adopt_topics, open_access_control, open_listener
-from longpoll_broker.service.io.channel import Limits, Outbox
+from longpoll_broker.name_server import NameServer, OwnBroker
+from longpoll_broker.opening import ANY_PORT, adopt_topics, limits_of, open_access_control, open_listener
+from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.rpc_hooks import RpcHook
 from longpoll_broker.service.io.transport import IoLoop
 from longpoll_broker.service.upkeep.config_files import ConfigFiles
@@ -85,9 +85,7 @@ class Broker:
 
     def _loops(self, listeners: tuple[Listener, Listener]) -> list[IoLoop]:
         shared, config = self.shared, self.config
-        limits = Limits(
-            config.frame_size_max, config.output_bytes_max, config.connection_count_max, config.channel_idle_ms_max
-        )
+        limits = limits_of(config)
         loops = [
             IoLoop(
                 shared.runtime,
@@ -103,12 +101,8 @@ class Broker:
         self.hold_service.run_clock_on(first.outbox, first.wake)
         first.add_listener(listeners[0], self.handler)
         advertised = "127.0.0.1" if self.address[0] in {"0.0.0.0", "::"} else self.address[0]  # noqa: S104 - compared
-        first.add_listener(
-            listeners[1],
-            NameServer(
-                config, shared.topics, f"{advertised}:{self.address[1]}", shared.traits, now_ms=shared.runtime.unix_ms
-            ),
-        )
+        own = OwnBroker(config, shared.topics, f"{advertised}:{self.address[1]}")
+        first.add_listener(listeners[1], NameServer(own, shared.traits, now_ms=shared.runtime.unix_ms))
         return loops
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A name server that knows its own broker, and every other one that registers.
+"""A name server that knows its own broker, if it has one, and every other one that registers.
 
 Serves 103 to 106, 206 and 322; a code that it does not know is answered 3 as by 5.x, or, under a policy of 4.9, not at
 all. Leaves out settings by key (`KVConfigManager`) and other name servers, which know nothing of each other.
@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 
 import msgspec
-from attrs import define, field
+from attrs import define, field, frozen
 from msgspec import UNSET, structs
 
 from longpoll_broker.config import BrokerConfig
@@ -45,14 +45,21 @@ from longpoll_protocol.headers import (
 )
 
 
+@frozen(eq=False)
+class OwnBroker:
+    """The broker that a name server shares its process with, and that need not register."""
+
+    config: BrokerConfig
+    topics: Topics
+    address: str
+    """HOST:PORT that clients are told to go to."""
+
+
 @define(slots=True, eq=False)
 class NameServer:
     """The handler of the name server's listener."""
 
-    config: BrokerConfig
-    topics: Topics
-    broker_address: str
-    """HOST:PORT that clients are told to go to."""
+    own: OwnBroker | None = None
     traits: Traits = STRICT_TRAITS
     now_ms: Callable[[], int] = field(kw_only=True)
     """The wall clock."""
@@ -86,10 +93,11 @@ class NameServer:
         self.routes.expire(self.now_ms())
         brokers: list[BrokerData] = []
         queues: list[QueueData] = []
-        own = self.topics.get(name)
-        if own is not None:
-            brokers.append(self._broker())
-            queues.append(_queue_data(self.config.broker_name, own))
+        own = self.own
+        own_topic = None if own is None else own.topics.get(name)
+        if own is not None and own_topic is not None:
+            brokers.append(self._broker(own))
+            queues.append(_queue_data(own.config.broker_name, own_topic))
         for broker, topic in self.routes.with_topic(name):
             brokers.append(self._registered(broker))
             queues.append(_queue_data(broker.name, topic))
@@ -104,10 +112,13 @@ class NameServer:
 
     def cluster(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """106: every cluster and its brokers."""
-        config = self.config
         self.routes.expire(self.now_ms())
-        brokers = {config.broker_name: self._broker()}
-        clusters = {config.cluster_name: [config.broker_name]}
+        brokers: dict[str, BrokerData] = {}
+        clusters: dict[str, list[str]] = {}
+        if self.own is not None:
+            config = self.own.config
+            brokers[config.broker_name] = self._broker(self.own)
+            clusters[config.cluster_name] = [config.broker_name]
         for broker in self.routes:
             brokers[broker.name] = self._registered(broker)
             members = clusters.setdefault(broker.cluster, [])
@@ -119,7 +130,7 @@ class NameServer:
     def topic_list(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """206: the names of all topics."""
         self.routes.expire(self.now_ms())
-        names = {topic.topic_name for topic in self.topics}
+        names = set() if self.own is None else {topic.topic_name for topic in self.own.topics}
         for broker in self.routes:
             names.update(broker.topics)
         return answer(command, ResponseCode.SUCCESS, body=TopicList(topic_list=sorted(names)).encode())
@@ -176,7 +187,7 @@ class NameServer:
             return "crc32 not match"
         if header.compressed:
             return "a compressed registration is not read here: set compressedRegister=false"
-        if header.broker_name == self.config.broker_name:
+        if self.own is not None and header.broker_name == self.own.config.broker_name:
             return f"the broker name {header.broker_name[:60]!r} is this name server's own: give the broker another one"
         return None
 
@@ -188,11 +199,11 @@ class NameServer:
             enable_acting_master=False if self.traits.acting_master_fields else UNSET,
         )
 
-    def _broker(self) -> BrokerData:
+    def _broker(self, own: OwnBroker) -> BrokerData:
         return BrokerData(
-            cluster=self.config.cluster_name,
-            broker_name=self.config.broker_name,
-            broker_addrs={self.config.broker_id: self.broker_address},
+            cluster=own.config.cluster_name,
+            broker_name=own.config.broker_name,
+            broker_addrs={own.config.broker_id: own.address},
             enable_acting_master=False if self.traits.acting_master_fields else UNSET,
         )
 

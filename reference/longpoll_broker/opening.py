@@ -13,6 +13,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.service.access.access_control import AccessControl
+from longpoll_broker.service.io.channel import Limits
 from longpoll_broker.service.send.end_transaction_processor import OP_TOPIC
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.names import name_problem
@@ -37,6 +38,13 @@ def open_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listen
         raise ListenError(f"cannot listen on {host}:{port}: {error}; give another address") from None
     undo.callback(listener.close)
     return listener
+
+
+def limits_of(config: BrokerConfig) -> Limits:
+    """What one connection may cost."""
+    return Limits(
+        config.frame_size_max, config.output_bytes_max, config.connection_count_max, config.channel_idle_ms_max
+    )
 
 
 def adopt_topics(topics: Topics, store: MessageStore) -> None:
