@@ -39,6 +39,10 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("LONGPOLL_PROFILE", "quick"))
 
+# Where a process has loaded readline, as pytest does, its children are told a width and a height that nobody asked for.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.log_record import MAGIC_V1
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.stalls import StallWatch
 from longpoll_spec.policy import STRICT as STRICT_POLICY
 from longpoll_spec.policy import preset, with_knob
 
@@ -356,15 +357,19 @@ def test_a_send_that_nobody_acknowledges_may_be_dropped_but_not_each_time(
 
     monkeypatch.setattr(Link, "ask", ask)
     expectations = attrs.evolve(HURRIED, patience_ms=200)
-    with EmbeddedSubject(RealRuntime(), str(tmp_path), expectations=expectations) as subject:
-        links = Links(subject.runtime, subject)
+    with (
+        EmbeddedSubject(RealRuntime(), str(tmp_path), expectations=expectations) as subject,
+        StallWatch() as watch,
+        ExitStack() as stack,
+    ):
+        links = Links(subject.runtime, subject, watch.stalled_ms)
+        stack.callback(links.drop_all)
         driver = Driver(Example(subject.runtime, subject, links, expectations, "E"))
         driver.begin()
         queue = driver.example.queues[0, 0]
         with nullcontext() if holds else pytest.raises(ViolationError, match="though message 0 was sent 3 times"):
             driver.sends.send_one_way(0, queue, b"one way", {"TAGS": "a"}, Form())
         assert queue.end == int(holds)
-        links.drop_all()
 
 
 def test_a_broker_late_by_a_scan_is_not_strict(tmp_path: Path) -> None:

@@ -59,6 +59,11 @@ def _columns() -> int | None:
 class _Console(Console):
     """Rich's, less its own idea of what a closed pipe is (exit code 1), and of how wide a pipe is (80 columns)."""
 
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False)
+        # Rich would keep what COLUMNS says now, and it may say another thing later.
+        self._width = self._height = None
+
     @property
     def size(self) -> ConsoleDimensions:
         """How many columns there are: what COLUMNS says, else the terminal's, else those of a file."""
@@ -87,8 +92,8 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-out = _Console(highlight=False)
-err = _Console(stderr=True, highlight=False)
+out = _Console()
+err = _Console(stderr=True)
 
 
 class Exit(enum.IntEnum):
