@@ -121,6 +121,16 @@ class LooksThenWaits(Feed):
         poll.woken.set()
 
 
+class SlowToHold(LooksThenWaits):
+    """The same where the way from the look to the list is long, as through a database."""
+
+    def has_some(self, poll: Poll) -> bool:
+        """Look, and take 5 ms to tell."""
+        found = super().has_some(poll)
+        poll.woken.wait(0.005)
+        return found
+
+
 class NotifiesThenAppends(LooksThenWaits):
     """The same from the other side: a poll is told of a message that is not there yet."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
-from model_tests.kit.services import Early, Feed, InMemory, Late, Poll
+from model_tests.kit.services import Early, Feed, InMemory, Late, Poll, SlowToHold
 from model_tests.kit.test_kit import IMPATIENT, PATIENT, machine
 
 import longpoll
@@ -91,6 +91,7 @@ def test_two_machines_have_cases_of_their_own() -> None:
 def test_one_delay_is_unknown_and_two_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time alone convicts nobody the first time."""
     monkeypatch.setattr(LateOnce, "was_late", False)
+    monkeypatch.setattr(StallWatch, "stalled_ms", lambda *_moments: 0.0)
     many = settings(max_examples=4, stateful_step_count=15, database=None)
     once = machine(lambda: InMemory(LateOnce()), late_ms=1_000, wake_ms=2_000, long_ms=5_000).exercise(many, 14)
 
@@ -209,6 +210,14 @@ def test_what_a_subject_raises_comes_through() -> None:
 
     with pytest.raises(ConnectionRefusedError, match="nobody listens"):
         machine(Refuses).exercise(settings(max_examples=5, database=None, phases=(Phase.generate,)), 14)
+
+
+def test_a_race_is_met_where_no_line_can_be_stopped_at() -> None:
+    """A poll is on its way while the publish waits for its moment: that takes no turn of the processor from it."""
+    mine = machine(lambda: InMemory(SlowToHold()), **IMPATIENT)()
+    with pytest.raises(longpoll.LongpollError, match="no_lost_wakeup"):
+        mine.cross(queue=0, payload=b"", rounds=16, gap_us=2_000)
+    mine.teardown()
 
 
 def test_a_machine_runs_by_itself_too() -> None:

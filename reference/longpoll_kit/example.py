@@ -120,10 +120,12 @@ class Example:
         return str(ask)
 
     def cross(self, queue: Queue, payload: bytes, rounds: int, gap_us: int) -> str:
-        """Poll and publish at the same time, again and again; the publish begins `gap_us` after the poll."""
-        for _ in range(rounds):
+        """Poll and publish at the same time, again and again, with gaps up to `gap_us`; with 0 either may be first."""
+        for number in range(rounds):
             ask = self._begin(queue, self._first(queue, "end"), self.long_ms)
-            self._spin(gap_us)
+            if gap_us:
+                self.polls.wait_sent(ask)
+                self.polls.let_pass(gap_us * (number + 1) // rounds)
             self._publish(queue, payload)
             self.polls.wait_sent(ask)
             self.settle()
@@ -149,7 +151,7 @@ class Example:
         if ask.error is None:
             join = self.polls.apart(lambda: self._cancel(ask))
             if order == "together":
-                self._spin(gap_us)
+                self.polls.let_pass(gap_us)
                 self._publish(queue, payload)
             join()
             if order == "cancel first":
@@ -273,12 +275,6 @@ class Example:
         self._wait_over(ask)
         self.settle()
         return ask
-
-    def _spin(self, gap_us: int) -> None:
-        """Let some microseconds pass without giving the processor away: which of two comes first is the point."""
-        end_ns = self.runtime.monotonic_ns() + gap_us * 1_000
-        while self.runtime.monotonic_ns() < end_ns:
-            pass
 
     def _cancel(self, ask: Ask) -> None:
         self.subject.cancel(ask.handle)

@@ -150,6 +150,10 @@ class Polls:
         """Wait until a poll has ended; false if it had not when the time, without stalls, was up."""
         return self._wait(lambda: ask.ended_ns is not None, since_ns, allowed_ms)
 
+    def let_pass(self, gap_us: int) -> None:
+        """Let some microseconds pass, in which any other thread may run: which of two comes first is the point."""
+        self._wait_plainly(lambda: False, gap_us / 1000)
+
     def awake_ms(self, begin_ns: int, end_ns: int) -> float:
         """How long the machine did not stand still between two moments, both in the past."""
         self._watch.wait_seen(end_ns)
