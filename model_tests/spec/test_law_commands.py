@@ -36,7 +36,7 @@ def _by_name(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in rows}
 
 
-@pytest.mark.parametrize("engine", ["packed", "python"])
+@pytest.mark.parametrize("engine", [pytest.param("packed", marks=pytest.mark.long), "python"])
 def test_check_finds_the_race_of_rocketmq(engine: str) -> None:
     """rocketmq-4.9 loses a wakeup: exit 1, the contract's keys, and a token that replays and is explained."""
     made = _json("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--engine", engine, code=1)
