@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import msgspec
 import pytest
+from hypothesis import Phase, settings
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -28,7 +29,7 @@ from longpoll_broker.testing.served import STRICT, EmbeddedSubject, RemoteSubjec
 from longpoll_broker.testing.served.driver import Driver
 from longpoll_broker.testing.served.example import Example, Links
 from longpoll_broker.testing.served.link import Link
-from longpoll_broker.testing.served.machine import Failure, RestartingMachine, Run
+from longpoll_broker.testing.served.machine import Failure, RestartingMachine, Run, ServedMachine
 from longpoll_broker.testing.served.model import ViolationError
 from longpoll_broker.testing.served.requests import Form
 from longpoll_broker.testing.served.subject import SMALL_FILES, expectations_of
@@ -39,6 +40,7 @@ from longpoll_protocol.frames.command import Command
 from longpoll_protocol.log_record import MAGIC_V1
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.stalls import StallWatch
+from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import STRICT as STRICT_POLICY
 from longpoll_spec.policy import preset, with_knob
 
@@ -506,3 +508,22 @@ def test_a_machine_that_stood_still_has_more_time(stalled_ms: float, is_patient:
         reply = link.wait(opaque, runtime.monotonic_ns())
         link.close()
     assert (reply is not None) == is_patient
+
+
+def test_a_machine_of_ones_own_tests_a_broker_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pytest runs a `TestCase`: it passes, a planted fault is its failure, and a class without a broker says so."""
+    with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_FILES) as broker:
+
+        class Mine(ServedMachine):
+            subject = RemoteSubject(broker.address)
+
+        case = Mine.TestCase
+        case.settings = settings(max_examples=4, stateful_step_count=15, deadline=None, database=None)
+        assert case("runTest").run().wasSuccessful()  # type: ignore[union-attr] # a TestCase makes a result of its own
+        wrong_next_offset(monkeypatch)
+        case.settings = settings(case.settings, max_examples=60, phases=[Phase.generate])
+        failed = case("runTest").run()
+        assert failed is not None
+        assert "expected Read" in str(failed.errors + failed.failures)
+    with pytest.raises(ConfigError, match="names no broker"):
+        ServedMachine()

@@ -1,12 +1,14 @@
 """The property suite over the wire: a served broker, driven through real sockets beside a plain model.
 
 `run_suite(runtime, subject, ...)` runs it against an `EmbeddedSubject` (started and restarted here) or against any
-RocketMQ broker by its address, a `RemoteSubject`. From the outside in: `suite` runs, `machine` chooses the steps,
-`driver` does them, `model` judges them; `link`, `requests` and `answers` are the wire.
+RocketMQ broker by its address, a `RemoteSubject`; a `ServedMachine` that names one is a test of its own. From the
+outside in: `suite` runs, `machine` chooses the steps, `driver` does them, `model` judges them; `link`, `requests` and
+`answers` are the wire.
 
 Leaves out what cannot be seen from a client: the history is the judge's.
 """
 
+from longpoll_broker.testing.served.machine import ServedMachine
 from longpoll_broker.testing.served.model import ROCKETMQ, STRICT, Expectations, ViolationError
 from longpoll_broker.testing.served.subject import EmbeddedSubject, RemoteSubject, Subject
 from longpoll_broker.testing.served.suite import SuiteReport, run_suite
@@ -17,6 +19,7 @@ __all__ = [
     "EmbeddedSubject",
     "Expectations",
     "RemoteSubject",
+    "ServedMachine",
     "Subject",
     "SuiteReport",
     "ViolationError",

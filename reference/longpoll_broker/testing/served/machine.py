@@ -9,9 +9,11 @@ Leaves out how a step is done and judged (`driver`, `model`).
 from __future__ import annotations
 
 import functools
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Concatenate, Final, ParamSpec
+from contextlib import ExitStack
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec
 
 import attrs
 from attrs import define, field, frozen
@@ -26,6 +28,9 @@ from longpoll_broker.testing.served.sends import LONG_MS
 from longpoll_broker.testing.served.subject import Subject
 from longpoll_client.errors import UnreachableError
 from longpoll_runtime import Runtime
+from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.stalls import StallWatch
+from longpoll_spec.errors import ConfigError
 
 LINK_COUNT: Final = 4
 PULL_COUNT_MAX: Final = 24
@@ -114,6 +119,11 @@ class Run:
             self.failure = failure
 
 
+def new_name(runtime: Runtime) -> str:
+    """A name that no other run against any broker has."""
+    return f"served-{runtime.unix_ms():x}-{random.SystemRandom().getrandbits(24):06x}"
+
+
 Arguments = ParamSpec("Arguments")
 
 
@@ -133,12 +143,21 @@ def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concat
 class ServedMachine(RuleBasedStateMachine):
     """One example: steps over real connections, judged by the model.
 
+    By itself it is a test of a broker that runs: `class Mine(ServedMachine): subject = RemoteSubject(("host", 10911))`,
+    and then `TestMine = Mine.TestCase`.
+
     Invariant: `is_sound` is false from the start of a step to its good end; what is not sound is not looked at again.
     """
 
-    def __init__(self, run: Run) -> None:
-        """Begin an example of a run."""
+    subject: ClassVar[Subject | None] = None
+    """The broker of a machine that is run by itself."""
+
+    def __init__(self, run: Run | None = None) -> None:
+        """Begin an example of a run, or with None one by itself; raises ConfigError where no broker is named."""
         super().__init__()
+        self._own = ExitStack()
+        if run is None:
+            run = self._run_alone()
         self.run = run
         run.examples += run.failure is None
         run.started += 1
@@ -147,6 +166,18 @@ class ServedMachine(RuleBasedStateMachine):
         )
         self.steps: list[str] = []
         self.is_sound = False
+
+    def _run_alone(self) -> Run:
+        """A run of one example, which `teardown` ends."""
+        subject = self.subject
+        if subject is None:
+            raise ConfigError(
+                f"{type(self).__name__} names no broker: write `subject = RemoteSubject((HOST, PORT))` in the class"
+            )
+        runtime, watch = RealRuntime(), self._own.enter_context(StallWatch())
+        links = Links(runtime, subject, watch.stalled_ms)
+        self._own.callback(links.drop_all)
+        return Run(runtime, subject, new_name(runtime), links, subject.expectations, lambda _done: None)
 
     def do(self, name: str, arguments: Mapping[str, Any], body: Callable[[], object]) -> None:
         """Do one step."""
@@ -181,11 +212,12 @@ class ServedMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """End the example well, or forget connections of which nobody knows what is under way on them."""
-        if self.is_sound:
-            self.do("end", {}, self.driver.end)
-        if not self.is_sound:
-            self.run.links.drop_all()
-        self.run.example_done(self.run.examples)
+        with self._own:
+            if self.is_sound:
+                self.do("end", {}, self.driver.end)
+            if not self.is_sound:
+                self.run.links.drop_all()
+            self.run.example_done(self.run.examples)
 
     @initialize()
     @step

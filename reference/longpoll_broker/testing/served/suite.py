@@ -15,7 +15,7 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from longpoll_broker.testing.served.example import Links
-from longpoll_broker.testing.served.machine import RestartingMachine, Run, ServedMachine
+from longpoll_broker.testing.served.machine import RestartingMachine, Run, ServedMachine, new_name
 from longpoll_broker.testing.served.model import ViolationError
 from longpoll_broker.testing.served.subject import Subject
 from longpoll_client.errors import UnreachableError
@@ -72,7 +72,7 @@ def run_suite(
     run = Run(
         runtime,
         subject,
-        f"served-{runtime.unix_ms():x}-{random.SystemRandom().getrandbits(24):06x}",
+        new_name(runtime),
         links,
         subject.expectations,
         lambda done: tell(min(done, max_examples), max_examples),
