@@ -1,0 +1,42 @@
+"""Who serves which code: each is some one service's, and that service says so itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from longpoll_broker.handler import CodeServedTwiceError, together
+from longpoll_broker.service.io.processors import Processor
+from longpoll_broker.testing.brokers import StartBroker
+from longpoll_protocol.codes import RequestCode
+from longpoll_spec.policy import preset
+
+
+def nothing(*_arguments: Any) -> None:
+    """A processor that answers nothing."""
+
+
+def other(*_arguments: Any) -> None:
+    """Another one."""
+
+
+def test_two_services_that_serve_one_code_are_refused() -> None:
+    """With the code's number; codes of their own are put together."""
+    first: dict[int, Processor] = {RequestCode.PULL_MESSAGE: nothing, RequestCode.HEART_BEAT: nothing}
+
+    assert together([first, {RequestCode.SEND_MESSAGE: other}]) == first | {RequestCode.SEND_MESSAGE: other}
+    with pytest.raises(CodeServedTwiceError, match=r"\[11\]"):
+        together([first, {RequestCode.PULL_MESSAGE: other}])
+
+
+@pytest.mark.parametrize(("policy", "more"), [("strict", set()), ("rocketmq-5", {361, 905})])
+def test_a_room_serves_what_its_services_say(start_broker: StartBroker, policy: str, more: set[int]) -> None:
+    """Nothing is left out between a service and the handler: 26 codes, and what a policy adds."""
+    broker = start_broker(policy=preset(policy))
+    pulls, sends = broker.pulling.processors, broker.sending.processors
+
+    assert set(sends) == {10, 310, 320, 36, 37}
+    assert {RequestCode.PULL_MESSAGE.value} <= set(pulls)
+    assert more <= set(pulls)
+    assert len(together([pulls, sends, broker.handler.administering.processors])) >= 26
