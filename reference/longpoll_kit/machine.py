@@ -13,10 +13,9 @@ Leaves out how a step is done and judged (`example`, `model`).
 
 from __future__ import annotations
 
-import functools
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Concatenate, ParamSpec
+from typing import Any, ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -26,6 +25,7 @@ from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
 from longpoll_kit.example import QUEUE_COUNT, Example, Order, Place, Who
 from longpoll_kit.model import Allowances
 from longpoll_kit.run import Failure, KitReport, Run
+from longpoll_kit.steps import step
 from longpoll_kit.subject import LongPollSubject
 from longpoll_kit.testcase import SETTINGS, TestCases, run_examples
 from longpoll_runtime.real import RealRuntime
@@ -33,21 +33,6 @@ from longpoll_runtime.real import RealRuntime
 queues = st.integers(0, QUEUE_COUNT - 1)
 gaps_us = st.sampled_from([0, 0, 100, 500, 1_000, 2_000, 5_000])
 payloads = st.text("abc\N{SPACE}xyz0189", max_size=20).map(str.encode)
-
-Arguments = ParamSpec("Arguments")
-
-
-def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concatenate[Any, Arguments], None]:
-    """Make a step of a method: note it for the report, and keep what it violates."""
-
-    @functools.wraps(body)
-    def wrapped(machine: Any, /, *nothing: Arguments.args, **arguments: Arguments.kwargs) -> None:
-        machine.do(body.__name__, arguments, lambda: body(machine, *nothing, **arguments))
-
-    # Hypothesis switches rules off at random, whole examples long, and tells them by this name. Here that leaves most
-    # examples with polls but no publish, or publishes but no poll; under one name all rules stay on.
-    wrapped.__name__ = "step"
-    return wrapped
 
 
 class LongPollMachine(RuleBasedStateMachine):

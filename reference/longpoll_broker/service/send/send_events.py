@@ -8,8 +8,8 @@ Leaves out pulls (`service.pull.pull_events`) and how a history is written (`lon
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import msgspec
 from attrs import define
@@ -49,7 +49,7 @@ class SendEvents:
     def refused(self, asked: Asked, code: int, outbox: Outbox) -> None:
         """It is about to be answered with a code that is no success."""
 
-    def acknowledged(self, asked: Asked, stored: Iterable[Stored], outbox: Outbox) -> None:
+    def acknowledged(self, asked: Asked, stored: Sequence[Stored], outbox: Outbox) -> None:
         """It is about to be answered that its messages are stored."""
 
     def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
@@ -69,30 +69,58 @@ class RecordedSendEvents(SendEvents):
     def received(self, asked: Asked) -> None:
         """`request_received`."""
         if not asked.command.is_one_way:
-            self.recorder.put("request_received", asked.channel.received_ns, **_place(asked), code=asked.command.code)
+            connection = str(asked.channel.number)
+            self.recorder.put(
+                "request_received",
+                asked.channel.received_ns,
+                topic=asked.header.topic,
+                queue=asked.header.queue_id,
+                request=f"{connection}-{asked.number}",
+                connection=connection,
+                code=asked.command.code,
+            )
 
     def refused(self, asked: Asked, code: int, outbox: Outbox) -> None:
         """`answer_sent`, once the answer has been handed to the socket."""
-        if not asked.command.is_one_way:
-            self._when_answered(asked, outbox, ("answer_sent", _place(asked) | {"code": code, "cause": "error"}))
+        if asked.command.is_one_way:
+            return
+        after_ns, connection, header = self.recorder.now_ns(), str(asked.channel.number), asked.header
 
-    def acknowledged(self, asked: Asked, stored: Iterable[Stored], outbox: Outbox) -> None:
+        def tell() -> None:
+            self.recorder.put(
+                "answer_sent",
+                after_ns,
+                topic=header.topic,
+                queue=header.queue_id,
+                request=f"{connection}-{asked.number}",
+                connection=connection,
+                code=code,
+                cause="error",
+            )
+
+        outbox.after_answer(asked.channel, tell)
+
+    def acknowledged(self, asked: Asked, stored: Sequence[Stored], outbox: Outbox) -> None:
         """A `message_acknowledged` each, once the answer has been handed to the socket."""
-        if not asked.command.is_one_way:
-            events = [
-                (
+        if asked.command.is_one_way:
+            return
+        after_ns, connection = self.recorder.now_ns(), str(asked.channel.number)
+        request = f"{connection}-{asked.number}"
+
+        def tell() -> None:
+            for message, tag, result in stored:
+                self.recorder.put(
                     "message_acknowledged",
-                    _place(asked)
-                    | {
-                        "topic": message.topic,
-                        "queue": message.queue_id,
-                        "queue_offset": result.queue_offset,
-                        "tag": tag,
-                    },
+                    after_ns,
+                    topic=message.topic,
+                    queue=message.queue_id,
+                    request=request,
+                    connection=connection,
+                    queue_offset=result.queue_offset,
+                    tag=tag,
                 )
-                for message, tag, result in stored
-            ]
-            self._when_answered(asked, outbox, *events)
+
+        outbox.after_answer(asked.channel, tell)
 
     def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
         """An `append` each."""
@@ -105,22 +133,3 @@ class RecordedSendEvents(SendEvents):
                 queue_offset=result.queue_offset,
                 tag=tag,
             )
-
-    def _when_answered(self, asked: Asked, outbox: Outbox, *events: tuple[str, dict[str, Any]]) -> None:
-        after_ns = self.recorder.now_ns()
-
-        def tell() -> None:
-            for event, fields in events:
-                self.recorder.put(event, after_ns, **fields)
-
-        outbox.after_answer(asked.channel, tell)
-
-
-def _place(asked: Asked) -> dict[str, Any]:
-    number = str(asked.channel.number)
-    return {
-        "topic": asked.header.topic,
-        "queue": asked.header.queue_id,
-        "request": f"{number}-{asked.number}",
-        "connection": number,
-    }

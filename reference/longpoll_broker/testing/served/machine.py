@@ -8,12 +8,11 @@ Leaves out how a step is done and judged (`driver`, `model`).
 
 from __future__ import annotations
 
-import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any, ClassVar, Concatenate, Final, ParamSpec
+from typing import Any, ClassVar, Final
 
 import attrs
 from attrs import define, field, frozen
@@ -27,6 +26,7 @@ from longpoll_broker.testing.served.requests import BAD_REQUESTS, FORMS, MALFORM
 from longpoll_broker.testing.served.sends import LONG_MS
 from longpoll_broker.testing.served.subject import Subject
 from longpoll_client.errors import UnreachableError
+from longpoll_kit.steps import step
 from longpoll_runtime import Runtime
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.stalls import StallWatch
@@ -122,22 +122,6 @@ class Run:
 def new_name(runtime: Runtime) -> str:
     """A name that no other run against any broker has."""
     return f"served-{runtime.unix_ms():x}-{random.SystemRandom().getrandbits(24):06x}"
-
-
-Arguments = ParamSpec("Arguments")
-
-
-def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concatenate[Any, Arguments], None]:
-    """Make a step of a method: do it, judge whatever has arrived meanwhile, and note it for the report."""
-
-    @functools.wraps(body)
-    def wrapped(machine: Any, /, *nothing: Arguments.args, **arguments: Arguments.kwargs) -> None:
-        machine.do(body.__name__, arguments, lambda: body(machine, *nothing, **arguments))
-
-    # Hypothesis switches rules off at random, whole examples long, and tells them by this name. Here that leaves most
-    # examples with pulls but no send, or sends but no pull; under one name all rules stay on.
-    wrapped.__name__ = "step"
-    return wrapped
 
 
 class ServedMachine(RuleBasedStateMachine):
