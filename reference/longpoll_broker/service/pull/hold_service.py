@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
+from zlib import crc32
 
 from attrs import frozen
 
@@ -72,6 +73,11 @@ class Ends(Store, Protocol):
     def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
         """The properties of the message at a queue offset; None when it is not there."""
         ...
+
+
+def shard_of(topic: str, queue_id: int) -> int:
+    """Which shard has a queue's bucket; the same in every process, so that a run can be played again in another."""
+    return (crc32(topic.encode()) + queue_id) % SHARD_COUNT
 
 
 @frozen(eq=False)
@@ -145,7 +151,7 @@ class HoldService:
         """Hold a pull that missed, or queue it at once when a recheck finds that it need not wait."""
         policy = self._policy
         key = (pull.topic, pull.queue_id)
-        shard = self._shards[hash(key) % SHARD_COUNT]
+        shard = self._shards[shard_of(*key)]
         pull.phase = MISSED
         if policy.hold_limit == "at_read" and len(self) >= self._held_count_max:
             pull.phase = QUEUED
@@ -215,7 +221,7 @@ class HoldService:
 
     def _walk(self, steps: Steps, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
         """Walk a bucket; once more, announcing no message, as long as a recheck after the put-back finds a reason."""
-        shard = self._shards[hash(key) % SHARD_COUNT]
+        shard = self._shards[shard_of(*key)]
         again: int | None = visible_end
         while again is not None:
             # Without the lock this is safe: a pull inserted after this look rechecks the end that was moved before it.

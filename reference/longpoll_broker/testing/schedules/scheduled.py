@@ -1,7 +1,7 @@
-"""A controlled scheduler: real threads of which one runs, from one step point to the next, as the test chooses.
+"""A controlled scheduler: actors of which one runs, from one step point to the next, as the test chooses.
 
 The code under test is unchanged: it takes its locks, clock and step points from a `ScheduledRuntime`. An actor is a
-thread that stands at a step point, waits for a lock, or has ended; `Scheduler.go` lets one actor run its next segment
+greenlet that stands at a step point, waits for a lock, or has ended; `Scheduler.go` lets one actor run its next segment
 and returns when it stands again. So a schedule is a list of names, and the same list gives the same run.
 
 Leaves out what the actors do and what must hold after a segment (`model_tests/simulate`). It injects no fault: who
@@ -10,24 +10,19 @@ waits for a lock that nobody gives back is a failure of the code under test.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Final, Self
+from typing import Self
 
 from attrs import define, field
 
-PATIENCE_S: Final = 20.0
-"""How long a segment may take; only a failing test waits so long."""
-
-
-class AbandonedError(BaseException):
-    """Ends an actor that is not wanted any more; nothing under test may catch it."""
+from longpoll_simulation.errors import AbandonedError
+from longpoll_simulation.greenlets import Greenlet, current_greenlet, new_greenlet
 
 
 @define(eq=False)
 class Actor:
-    """One thread. Invariant: it runs only while `Scheduler.go` waits for it."""
+    """One thread of control. Invariant: it runs only while `Scheduler.go` waits for it."""
 
     name: str
     target: Callable[[], None]
@@ -36,10 +31,7 @@ class Actor:
     waits_for: ScheduledLock | None = None
     done: bool = False
     failure: BaseException | None = None
-    _abandoned: bool = field(default=False, init=False)
-    _turn: threading.Semaphore = field(factory=lambda: threading.Semaphore(0), init=False)
-    _stands: threading.Semaphore = field(factory=lambda: threading.Semaphore(0), init=False)
-    _thread: threading.Thread | None = field(default=None, init=False)
+    _greenlet: Greenlet | None = field(default=None, init=False)
 
     @property
     def can_go(self) -> bool:
@@ -47,40 +39,31 @@ class Actor:
         return not self.done and (self.waits_for is None or self.waits_for.owner is None)
 
     def run_segment(self) -> None:
-        """Let it run until it stands again."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-            self._thread.start()
-        self._turn.release()
-        assert self._stands.acquire(timeout=PATIENCE_S), f"{self.name} does not come to its next step point"
-        if self.failure is not None and not isinstance(self.failure, AbandonedError):
+        """Let it run until it stands again. Raises what it raises."""
+        if self._greenlet is None:
+            self._greenlet = new_greenlet(self._run)
+        self._greenlet.parent = current_greenlet()
+        self._greenlet.switch()
+        if self.failure is not None:
             raise self.failure
 
     def stand(self) -> None:
-        """Stand until the next turn; called on the actor's own thread."""
-        self._stands.release()
-        self._turn.acquire()
-        if self._abandoned:
-            raise AbandonedError
+        """Stand until the next turn; called in the actor."""
+        assert self._greenlet is not None
+        self._greenlet.parent.switch()
 
     def abandon(self) -> None:
         """End it where it stands."""
-        if self._thread is None or self.done:
-            return
-        self._abandoned = True
-        self._turn.release()
-        assert self._stands.acquire(timeout=PATIENCE_S)
-        self._thread.join(PATIENCE_S)
+        if self._greenlet:
+            self._greenlet.parent = current_greenlet()
+            self._greenlet.throw(AbandonedError)
 
     def _run(self) -> None:
-        self._turn.acquire()
         with ExitStack() as stack:
             stack.push(self._note)
-            if not self._abandoned:
-                self.target()
+            self.target()
         self.at = None
         self.done = True
-        self._stands.release()
 
     def _note(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         """Keep whatever ended the target: the scheduler raises it again."""

@@ -1,0 +1,475 @@
+"""Sockets between the processes of a world: ordered bytes that arrive after a while, in pieces, or not at all.
+
+A connection is two pipes. What is written to one arrives after its delay, in order, whatever else arrives meanwhile
+on other connections; the reader gets as much as a `Weather` lets it have at once. Nothing else is lost: a connection
+is whole, or is cut, and then both ends hear of it.
+
+Leaves out TLS, names of hosts beside `localhost`, and packets: the law of a stream is all that a broker sees of TCP.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from attrs import define, field
+
+from longpoll_runtime.interface import Address, Buffer, Listener, Socket
+from longpoll_simulation.world import Actor, World
+
+PIPE_SIZE: Final = 1 << 18
+"""Bytes that a pipe takes before its reader has read them: those under way count."""
+BACKLOG: Final = 1024
+"""Connections that wait to be accepted; one more is refused."""
+FIRST_PORT: Final = 40_000
+LOCAL: Final = "127.0.0.1"
+ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared
+
+
+class Weather(Protocol):
+    """How well a network carries."""
+
+    def delay_ns(self) -> int:
+        """How long the next piece takes, ns."""
+        ...
+
+    def piece(self, size: int) -> int:
+        """How many of `size` bytes, of which there is one or more, go at once: 1 to `size`."""
+        ...
+
+
+class FairWeather:
+    """Everything arrives at once and whole."""
+
+    def delay_ns(self) -> int:
+        """None."""
+        return 0
+
+    def piece(self, size: int) -> int:
+        """All of it."""
+        return size
+
+
+@define(eq=False)
+class Pipe:
+    """One direction of a connection.
+
+    Invariants: `came` are bytes that have arrived and were not read; `under_way` counts those that were sent and have
+    not arrived; bytes arrive in the order in which they were sent.
+    """
+
+    came: bytearray = field(factory=bytearray)
+    under_way: int = 0
+    arrives_ns: int = 0
+    """When what was sent last arrives."""
+    ended: bool = False
+    """The end of the stream has arrived: after `came` nothing more comes."""
+    cut: bool = False
+    """The connection was cut: its reader gets ECONNRESET, and what came is gone."""
+    deaf: bool = False
+    """Its reader has closed: what is sent breaks the connection."""
+    count: int = 0
+    """Bytes that have ever arrived."""
+
+
+class SimulatedSocket:
+    """One end of a connection."""
+
+    __slots__ = ("_closed", "_network", "_number", "_out", "_pollers", "_waiting", "incoming", "other", "process")
+
+    def __init__(self, network: Network, process: str, incoming: Pipe, out: Pipe) -> None:
+        self._network = network
+        self._number = network.number()
+        self.process = process
+        self.incoming = incoming
+        self._out = out
+        self._closed = False
+        self._pollers: list[SimulatedPoller] = []
+        self._waiting: list[Actor] = []
+        self.other: SimulatedSocket | None = None
+
+    # -- what a runtime's socket does --------------------------------------------------------------------------------
+
+    def recv_into(self, buffer: bytearray | memoryview, /) -> int:
+        """Receive what came, or a part of it; 0 at the end. Raises BlockingIOError, ConnectionResetError."""
+        self._network.world.point("receive", self)
+        self._check_open()
+        pipe = self.incoming
+        if pipe.cut:
+            raise ConnectionResetError(errno.ECONNRESET, "the connection was cut")
+        if not pipe.came:
+            if pipe.ended:
+                return 0
+            raise BlockingIOError(errno.EAGAIN, "nothing is there")
+        size = self._network.weather.piece(min(len(pipe.came), len(buffer)))
+        buffer[:size] = pipe.came[:size]
+        was_full = len(pipe.came) + pipe.under_way >= PIPE_SIZE
+        del pipe.came[:size]
+        if was_full and self.other is not None:
+            self.other.changed()
+        return size
+
+    def send(self, content: Buffer, /) -> int:
+        """Send some of the bytes. Raises BlockingIOError, BrokenPipeError, ConnectionResetError."""
+        network, pipe = self._network, self._out
+        network.world.point("send", self)
+        self._check_open()
+        if network.world.over:
+            return len(content)
+        if self.incoming.cut:
+            raise ConnectionResetError(errno.ECONNRESET, "the connection was cut")
+        if pipe.deaf or pipe.ended:
+            raise BrokenPipeError(errno.EPIPE, "the peer has closed")
+        room = PIPE_SIZE - len(pipe.came) - pipe.under_way
+        size = min(room, len(content))
+        if size <= 0 and len(content):
+            raise BlockingIOError(errno.EAGAIN, "none fit")
+        size = network.weather.piece(size) if size else 0
+        self._carry(bytes(memoryview(content)[:size]))
+        return size
+
+    def send_parts(self, parts: Sequence[Buffer], /) -> int:
+        """Send some of the bytes of the parts, in order, as if joined."""
+        return self.send(b"".join(parts))
+
+    def fileno(self) -> int:
+        """A number of its own; -1 when closed."""
+        return -1 if self._closed else self._number
+
+    def close(self) -> None:
+        """Close both directions: the peer reads what was sent, and then the end."""
+        world = self._network.world
+        world.point("close", self)
+        if self._closed or world.over:
+            return
+        self._closed = True
+        self.incoming.deaf = True
+        self._end()
+        if self.incoming.came and self.other is not None:
+            # As TCP: who closes with something unread resets the connection.
+            self.other.cut_short()
+
+    def end_sending(self) -> None:
+        """Tell the peer that nothing more comes, and go on to receive."""
+        self._network.world.point("end", self)
+        self._check_open()
+        self._end()
+
+    def acknowledge(self) -> None:
+        """Nothing is put off here."""
+
+    def arrived(self) -> tuple[int, int]:
+        """How many bytes had come; that more may have been sent unasked is not told."""
+        return self.incoming.count, 0
+
+    # -- what actors of a scenario do beside ------------------------------------------------------------------------
+
+    def wait_readable(self, timeout_s: float | None = None) -> bool:
+        """Have the current actor wait until there is something to receive, be it the end; false after the time."""
+        world = self._network.world
+        if not self.is_readable:
+            world.wait(self._waiting, self, timeout_s)
+        return self.is_readable
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether `recv_into` would give or raise something."""
+        return bool(self.incoming.came) or self.incoming.ended or self.incoming.cut
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether `send` would take or raise something."""
+        pipe = self._out
+        return len(pipe.came) + pipe.under_way < PIPE_SIZE or pipe.deaf or self.incoming.cut
+
+    def cut(self) -> None:
+        """Cut the connection: both ends hear of it, and what was under way is lost."""
+        self.cut_short()
+        if self.other is not None:
+            self.other.cut_short()
+
+    def cut_short(self) -> None:
+        """This end is told that the connection was cut."""
+        if not self._closed:
+            self.incoming.cut = True
+            self.incoming.came.clear()
+            self.changed()
+
+    def watch(self, poller: SimulatedPoller) -> None:
+        """Tell a poller of every change."""
+        self._pollers.append(poller)
+
+    def forget(self, poller: SimulatedPoller) -> None:
+        """Tell it no more."""
+        self._pollers.remove(poller)
+
+    def changed(self) -> None:
+        """Something has come, or has room: tell those who wait."""
+        for poller in self._pollers:
+            poller.changed()
+        if self._waiting:
+            self._network.world.wake_all(self._waiting)
+
+    def __str__(self) -> str:
+        return f"socket {self._number} of {self.process}"
+
+    # -- the parts ---------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OSError(errno.EBADF, "the socket is closed")
+
+    def _carry(self, content: bytes) -> None:
+        pipe, world = self._out, self._network.world
+        delay_ns = self._network.weather.delay_ns()
+        if not delay_ns and not pipe.under_way:
+            self._arrive(content)
+            return
+        pipe.under_way += len(content)
+        pipe.arrives_ns = max(pipe.arrives_ns, world.now_ns + delay_ns)
+        world.at(pipe.arrives_ns, lambda: self._arrive_late(content))
+
+    def _arrive_late(self, content: bytes) -> None:
+        self._out.under_way -= len(content)
+        self._arrive(content)
+
+    def _arrive(self, content: bytes) -> None:
+        pipe = self._out
+        if pipe.cut or pipe.deaf:
+            if self.other is not None and pipe.deaf:
+                self.cut_short()
+            return
+        pipe.came += content
+        pipe.count += len(content)
+        if self.other is not None:
+            self.other.changed()
+
+    def _end(self) -> None:
+        """The end of the stream follows what is under way."""
+        pipe, world = self._out, self._network.world
+
+        def arrive() -> None:
+            pipe.ended = True
+            if self.other is not None:
+                self.other.changed()
+
+        if pipe.under_way:
+            world.at(pipe.arrives_ns, arrive)
+        else:
+            arrive()
+
+
+class SimulatedListener:
+    """A listening socket. Invariant: `_waiting` are connections whose other end is open or was."""
+
+    def __init__(self, network: Network, process: str, address: Address) -> None:
+        self._network = network
+        self._number = network.number()
+        self._address = address
+        self.process = process
+        self._pollers: list[SimulatedPoller] = []
+        self._waiting: deque[tuple[SimulatedSocket, Address]] = deque()
+        self._closed = False
+
+    @property
+    def address(self) -> Address:
+        """Host and port it is bound to."""
+        return self._address
+
+    def accept(self) -> tuple[SimulatedSocket, Address]:
+        """A connection and its peer's address; raises BlockingIOError when none waits."""
+        self._network.world.point("accept", self)
+        if not self._waiting:
+            raise BlockingIOError(errno.EAGAIN, "nobody waits")
+        return self._waiting.popleft()
+
+    def knock(self, sock: SimulatedSocket, peer: Address) -> bool:
+        """A connection comes; false when too many wait already."""
+        if len(self._waiting) >= BACKLOG:
+            return False
+        self._waiting.append((sock, peer))
+        self.changed()
+        return True
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether somebody waits to be accepted."""
+        return bool(self._waiting)
+
+    is_writable = False
+
+    def fileno(self) -> int:
+        """A number of its own."""
+        return -1 if self._closed else self._number
+
+    def close(self) -> None:
+        """Stop listening; who waits to be accepted is cut off."""
+        self._network.world.point("close", self)
+        if self._closed or self._network.world.over:
+            return
+        self._closed = True
+        self._network.forget(self)
+        for sock, _peer in self._waiting:
+            sock.cut()
+        self._waiting.clear()
+
+    def watch(self, poller: SimulatedPoller) -> None:
+        """Tell a poller of every connection that comes."""
+        self._pollers.append(poller)
+
+    def forget(self, poller: SimulatedPoller) -> None:
+        """Tell it no more."""
+        self._pollers.remove(poller)
+
+    def changed(self) -> None:
+        """Tell those who wait."""
+        for poller in self._pollers:
+            poller.changed()
+
+    def __str__(self) -> str:
+        return f"the listener of {self._address[0]}:{self._address[1]}"
+
+
+@define
+class _Watched:
+    key: Any
+    read: bool
+    write: bool
+    data: object
+
+
+class SimulatedPoller:
+    """Waits until one of many sockets is ready, as epoll does when asked for levels."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._watched: dict[int, _Watched] = {}
+        self._woken = False
+        self._waiting: list[Actor] = []
+
+    def register(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
+        """Watch a socket. Raises FileExistsError when it is watched, OSError when it is closed."""
+        number = key.fileno()
+        if number < 0:
+            raise OSError(errno.EBADF, "the socket is closed")
+        if number in self._watched:
+            raise FileExistsError(errno.EEXIST, "the socket is watched already")
+        self._watched[number] = _Watched(key, read, write, data)
+        _simulated(key).watch(self)
+        self.changed()
+
+    def modify(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
+        """Change what is watched. Raises FileNotFoundError when it is not watched."""
+        watched = self._watched.get(key.fileno())
+        if watched is None:
+            raise FileNotFoundError(errno.ENOENT, "the socket is not watched")
+        watched.read, watched.write, watched.data = read, write, data
+        self.changed()
+
+    def unregister(self, key: Socket | Listener) -> None:
+        """Watch it no more. Raises FileNotFoundError when it is not watched."""
+        if self._watched.pop(key.fileno(), None) is None:
+            raise FileNotFoundError(errno.ENOENT, "the socket is not watched")
+        _simulated(key).forget(self)
+
+    def poll(self, timeout: float | None) -> list[tuple[object, bool, bool]]:
+        """Wait up to `timeout` seconds; (data, readable, writable) of every ready socket."""
+        world = self._network.world
+        world.point("poll", self)
+        ready = self._ready()
+        if not ready and not self._woken and timeout != 0:
+            world.wait(self._waiting, self, timeout)
+            ready = self._ready()
+        self._woken = False
+        return ready
+
+    def wake(self) -> None:
+        """Make a waiting `poll` return now."""
+        self._network.world.point("wake", self)
+        self._woken = True
+        if self._waiting:
+            self._network.world.wake_all(self._waiting)
+
+    def close(self) -> None:
+        """Release what it holds."""
+        for watched in self._watched.values():
+            watched.key.forget(self)
+        self._watched.clear()
+
+    def changed(self) -> None:
+        """A watched socket has changed: end a wait if one is ready."""
+        if self._waiting and self._ready():
+            self._network.world.wake_all(self._waiting)
+
+    def _ready(self) -> list[tuple[object, bool, bool]]:
+        found = []
+        for watched in self._watched.values():
+            readable = watched.key.is_readable and (watched.read or watched.key.incoming.cut)
+            writable = watched.write and watched.key.is_writable
+            if readable or writable:
+                found.append((watched.data, readable, writable))
+        return found
+
+    def __str__(self) -> str:
+        return f"one of {len(self._watched)} sockets"
+
+
+def _simulated(key: Socket | Listener) -> SimulatedSocket | SimulatedListener:
+    assert isinstance(key, SimulatedSocket | SimulatedListener)
+    return key
+
+
+@define(eq=False)
+class Network:
+    """All addresses of a world, and how well it carries. Invariant: `_listeners` are those that are open."""
+
+    world: World
+    weather: Weather = field(factory=FairWeather)
+    _listeners: dict[int, SimulatedListener] = field(factory=dict)
+    sockets: list[SimulatedSocket] = field(factory=list)
+    """Every end of every connection that there was."""
+    _numbers: Any = field(factory=lambda: itertools.count(3))
+    _ports: Any = field(factory=lambda: itertools.count(FIRST_PORT))
+
+    def number(self) -> int:
+        """The next number of a socket."""
+        return int(next(self._numbers))
+
+    def listen(self, process: str, host: str, port: int) -> SimulatedListener:
+        """Listen; port 0 picks one. Raises OSError when the port is taken."""
+        self.world.point("listen", f"{host}:{port}")
+        port = port or int(next(self._ports))
+        if port in self._listeners:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        self._listeners[port] = SimulatedListener(self, process, (host, port))
+        return self._listeners[port]
+
+    def connect(self, process: str, host: str, port: int) -> SimulatedSocket:
+        """Connect; raises ConnectionRefusedError when nobody listens there."""
+        self.world.point("connect", f"{host}:{port}")
+        listener = self._listeners.get(port)
+        if listener is None:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        there, here = Pipe(), Pipe()
+        near = SimulatedSocket(self, process, here, there)
+        far = SimulatedSocket(self, listener.process, there, here)
+        near.other, far.other = far, near
+        if not listener.knock(far, (LOCAL, int(next(self._ports)))):
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+        self.sockets += (near, far)
+        return near
+
+    def forget(self, listener: SimulatedListener) -> None:
+        """A listener has closed."""
+        self._listeners.pop(listener.address[1], None)
+
+    def lose(self, process: str) -> None:
+        """A process was killed: its listeners close, and its peers are cut off after what they were sent."""
+        for listener in [each for each in self._listeners.values() if each.process == process]:
+            listener.close()
+        for sock in self.sockets:
+            if sock.process == process:
+                sock.close()

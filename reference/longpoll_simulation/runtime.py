@@ -1,0 +1,133 @@
+"""The door to a simulated world: what one process of it has of threads, clock, sockets and files.
+
+Leaves out who goes on (`world`), and faults (`weather`, and what a `Disk` is told).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from attrs import define, field
+
+from longpoll_runtime.interface import (
+    Condition,
+    Event,
+    Files,
+    Listener,
+    Lock,
+    PlainSocket,
+    Poller,
+    Queue,
+    Socket,
+    Thread,
+)
+from longpoll_simulation.network import LOCAL, Network, SimulatedPoller
+from longpoll_simulation.sync import (
+    SimulatedCondition,
+    SimulatedEvent,
+    SimulatedLock,
+    SimulatedQueue,
+    SimulatedThread,
+)
+from longpoll_simulation.world import BEGIN_NS, Actor, World
+
+MEMORY_SIZE: Final = 8 << 30
+BEGIN_UNIX_MS: Final = 1_700_000_000_000
+"""What the wall clock shows when a world begins, milliseconds since 1970."""
+
+
+@define(eq=False, slots=False)
+class SimulatedRuntime:
+    """A `Runtime` of one process. Invariant: `actors` are all that the process has started."""
+
+    network: Network
+    files: Files
+    process: str = ""
+    unix_ahead_ms: int = 0
+    """How far the wall clock is ahead of where it began; a step of it is a change of this."""
+    steps_seen: Callable[[str], None] | None = None
+    """Told of every step point before it."""
+    actors: list[Actor] = field(factory=list, init=False)
+
+    @property
+    def world(self) -> World:
+        """The world it is in."""
+        return self.network.world
+
+    def monotonic_ns(self) -> int:
+        """The world's time, ns."""
+        return self.network.world.now_ns
+
+    def unix_ms(self) -> int:
+        """The wall clock: the world's time and how far it is ahead."""
+        return BEGIN_UNIX_MS + (self.network.world.now_ns - BEGIN_NS) // 1_000_000 + self.unix_ahead_ms
+
+    def sleep(self, seconds: float) -> None:
+        """Let the world's time pass."""
+        self.world.wait([], f"{seconds:g} s", seconds)
+
+    def lock(self) -> Lock:
+        """A new lock."""
+        return SimulatedLock(self.world)
+
+    def condition(self) -> Condition:
+        """A new condition."""
+        return SimulatedCondition(self.world)
+
+    def event(self) -> Event:
+        """A new flag, down."""
+        return SimulatedEvent(self.world)
+
+    def queue(self, capacity: int) -> Queue[Any]:
+        """A new queue."""
+        return SimulatedQueue(self.world, capacity)
+
+    def spawn(self, name: str, target: Callable[[], None]) -> Thread:
+        """Start an actor; one that ends by an exception ends the run with it."""
+        self.world.point("spawn", name)
+        actor = self.world.spawn(name, target, self.process)
+        self.actors.append(actor)
+        return SimulatedThread(self.world, actor)
+
+    def listen(self, host: str, port: int) -> Listener:
+        """Listen for connections; port 0 picks one. Raises OSError."""
+        return self.network.listen(self.process, host, port)
+
+    def connect(self, host: str, port: int, timeout_s: float) -> Socket:  # noqa: ARG002 - nobody makes it wait here
+        """Connect. Raises OSError."""
+        return self.network.connect(self.process, self.look_up(host, port), port)
+
+    def look_up(self, host: str, port: int) -> str:  # noqa: ARG002 - as the interface has it
+        """The address of a host: one in digits, or this machine's. Raises OSError for every other name."""
+        if host == "localhost":
+            return LOCAL
+        try:
+            return str(ipaddress.ip_address(host))
+        except ValueError:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
+
+    def begin_connect(self, address: str, port: int) -> PlainSocket:
+        """Connect without waiting. Raises OSError."""
+        return self.network.connect(self.process, address, port)
+
+    def poller(self) -> Poller:
+        """A new poller."""
+        return SimulatedPoller(self.network)
+
+    def memory_size(self) -> int:
+        """Bytes of memory of the simulated machine."""
+        return MEMORY_SIZE
+
+    def step(self, action: str) -> None:
+        """A point that bears the name of one of the law's actions."""
+        if self.steps_seen is not None:
+            self.steps_seen(action)
+        self.world.point(action)
+
+    def kill(self) -> None:
+        """End the process as SIGKILL does: its actors stop where they stand, and its peers are cut off."""
+        self.world.abandon(self.actors)
+        self.network.lose(self.process)

@@ -1,0 +1,199 @@
+"""Who goes on: by chance, by priorities, by weights, or as told by turns.
+
+Sources: PCT, a randomized scheduler with probabilistic guarantees (Burckhardt et al., ASPLOS 2010); selectively
+uniform random walks (Zhao et al., ASPLOS 2025).
+
+Leaves out trying every schedule (`exhaust`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_simulation.world import Actor, Turn, World
+
+NEVER: Final = 1 << 62
+
+
+@define(eq=False)
+class RandomWalk:
+    """At every point any ready actor, each as likely."""
+
+    seed: int
+    _random: random.Random = field(init=False)
+
+    def begin(self, world: World) -> None:
+        """Draw from the seed anew."""
+        self._random = random.Random(self.seed)
+        world.ask_at = 0
+
+    def choose(self, world: World) -> Actor:
+        """Any."""
+        ready = world.ready
+        return ready[int(self._random.random() * len(ready))]
+
+    def became_ready(self, world: World, actor: Actor) -> None:
+        """It is drawn with the others."""
+
+
+@define(eq=False)
+class FewSwitches:
+    """The plain order but for a few switches, at points drawn from the first ones; or one every few points.
+
+    A seed draws which: most runs have one to `few_max` switches, for nearly every known race needs no more, all of
+    them within as many points as one of `lengths` says.
+    """
+
+    seed: int
+    lengths: Sequence[int] = (60, 200, 600)
+    few_max: int = 3
+    few_share: float = 0.7
+    _random: random.Random = field(init=False)
+    _places: list[int] | None = field(init=False, default=None)
+    _mean: int = field(init=False, default=1)
+
+    def begin(self, world: World) -> None:
+        """Draw how often, and where."""
+        draw = self._random = random.Random(self.seed)
+        self._places = None
+        if draw.random() < self.few_share:
+            length = draw.choice(self.lengths)
+            self._places = sorted(draw.sample(range(1, length + 1), draw.randint(1, self.few_max)), reverse=True)
+        self._mean = 1 << draw.randint(0, 6)
+        self._plan(world)
+
+    def choose(self, world: World) -> Actor:
+        """Another one at a drawn point, else the current one; who follows one that waits is drawn."""
+        draw, current = self._random, world.current
+        if current is not None and world.step >= world.ask_at:
+            self._plan(world)
+        return world.ready[int(draw.random() * len(world.ready))]
+
+    def became_ready(self, world: World, actor: Actor) -> None:
+        """It waits for a drawn point."""
+
+    def _plan(self, world: World) -> None:
+        if self._places is None:
+            world.ask_at = world.step + 1 + int(self._random.expovariate(1 / self._mean))
+            return
+        while self._places and self._places[-1] <= world.step:
+            self._places.pop()
+        world.ask_at = self._places.pop() if self._places else NEVER
+
+
+@define(eq=False)
+class Priorities:
+    """PCT: the ready actor of the highest priority; at `depth` - 1 points drawn from the first `length` it falls.
+
+    With k actors and n points a bug of depth d is found with a chance of at least 1 / (k n^(d-1)) a run.
+    """
+
+    seed: int
+    depth: int
+    length: int
+    _random: random.Random = field(init=False)
+    _falls: list[int] = field(init=False, factory=list)
+    _priorities: dict[int, float] = field(init=False, factory=dict)
+
+    def begin(self, world: World) -> None:
+        """Draw the points of change."""
+        self._random = random.Random(self.seed)
+        falls = self._random.choices(range(1, self.length + 1), k=self.depth - 1)
+        self._falls = sorted(falls, reverse=True)
+        self._priorities = {}
+        world.ask_at = self._falls[-1] if self._falls else NEVER
+
+    def choose(self, world: World) -> Actor:
+        """The highest; at a point of change the current one falls below all others first."""
+        while self._falls and self._falls[-1] <= world.step:
+            self._falls.pop()
+            if world.current is not None:
+                # The later the fall, the lower: -1, -2, ...
+                self._priorities[world.current.number] = -float(self.depth - len(self._falls))
+        world.ask_at = self._falls[-1] if self._falls else NEVER
+        return max(world.ready, key=lambda actor: self._priorities[actor.number])
+
+    def became_ready(self, world: World, actor: Actor) -> None:
+        """A new actor draws its priority; one that is higher than the current one goes on at the next point."""
+        if actor.number not in self._priorities:
+            self._priorities[actor.number] = 1 + self._random.random()
+        world.ask_at = 0
+
+
+@define(eq=False)
+class WeightedWalk:
+    """SURW: an actor is as likely as it has points left, of as many as an earlier run counted of its name."""
+
+    seed: int
+    counts: Mapping[str, int]
+    """Name of an actor -> its points in a run of the plain order (`count_points`)."""
+    _random: random.Random = field(init=False)
+    _left: dict[int, int] = field(init=False, factory=dict)
+
+    def begin(self, world: World) -> None:
+        """Everybody has all of its points before it."""
+        self._random = random.Random(self.seed)
+        self._left = {}
+        world.ask_at = 0
+
+    def choose(self, world: World) -> Actor:
+        """One drawn by what each has left, and at least one point."""
+        left = self._left
+        if world.current is not None:
+            left[world.current.number] -= 1
+        sums = list(accumulate(max(left[actor.number], 1) for actor in world.ready))
+        drawn = self._random.random() * sums[-1]
+        return next(actor for actor, upto in zip(world.ready, sums, strict=True) if drawn < upto)
+
+    def became_ready(self, world: World, actor: Actor) -> None:  # noqa: ARG002 - as the others
+        """A new one has as many before it as its name had."""
+        self._left.setdefault(actor.number, self.counts.get(str(actor), 1))
+
+
+@define(eq=False)
+class Replay:
+    """The plain order but for the turns told; one whose actor is not ready at its point is left out."""
+
+    turns: Iterable[Turn] = ()
+    _by_step: dict[int, int] = field(init=False, factory=dict)
+    _steps: list[int] = field(init=False, factory=list)
+
+    def begin(self, world: World) -> None:
+        """Go back to the first turn."""
+        self._by_step = {turn.step: turn.actor for turn in self.turns}
+        self._steps = sorted(self._by_step, reverse=True)
+        self._plan(world)
+
+    def choose(self, world: World) -> Actor:
+        """As told; else the plain order."""
+        told = self._by_step.get(world.step)
+        self._plan(world)
+        for actor in world.ready:
+            if actor.number == told:
+                return actor
+        return world.current or world.ready[0]
+
+    def became_ready(self, world: World, actor: Actor) -> None:
+        """It waits for its turn."""
+
+    def _plan(self, world: World) -> None:
+        while self._steps and self._steps[-1] <= world.step:
+            self._steps.pop()
+        world.ask_at = self._steps[-1] if self._steps else NEVER
+
+
+class PointCount:
+    """Counts the points of each actor: a world's `note`."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, actor: Actor, _operation: str, _thing: object) -> None:
+        """One more."""
+        self.counts[str(actor)] += 1

@@ -1,0 +1,211 @@
+"""Locks, conditions, flags, queues and threads between the actors of a world, as `longpoll_runtime.threads` has them.
+
+Each operation is a point of the world, the giving back of a lock included. Who waits for a lock is woken when it is
+free, and takes it when the strategy lets it go on; meanwhile another may have been quicker, as on real machines.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Self, TypeVar
+
+from longpoll_simulation.errors import StuckError
+from longpoll_simulation.world import Actor, World
+
+T = TypeVar("T")
+OUTSIDE = object()
+"""Who has a lock that was taken outside of a run."""
+
+
+class SimulatedLock:
+    """A lock. Invariant: `owner` is who has it; None when it is free."""
+
+    __slots__ = ("_waiting", "_world", "owner")
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._waiting: list[Actor] = []
+        self.owner: object | None = None
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it, waiting up to `timeout` seconds; false if it could not be had. Raises StuckError on its owner."""
+        world = self._world
+        world.point("acquire", self)
+        if self.owner is None or world.over:
+            self.owner = world.current or OUTSIDE
+            return True
+        return blocking and self._wait(None if timeout < 0 else world.now_ns + int(timeout * 1e9))
+
+    def _wait(self, until_ns: int | None) -> bool:
+        world = self._world
+        while self.owner is not None:
+            if self.owner is world.current:
+                raise StuckError(f"{world.current} waits for a lock that it has itself")
+            left_s = None if until_ns is None else (until_ns - world.now_ns) / 1e9
+            if left_s is not None and left_s <= 0:
+                return False
+            world.wait(self._waiting, self, left_s)
+        self.owner = world.current
+        return True
+
+    def release(self) -> None:
+        """Give it back. Raises RuntimeError when nobody has it."""
+        if self.owner is None and not self._world.over:
+            raise RuntimeError("release of a lock that nobody has")
+        self.give_back()
+        self._world.point("release", self)
+
+    def give_back(self) -> None:
+        """Give it back, with no point after it: the owner is about to wait."""
+        self.owner = None
+        if self._waiting:
+            self._world.wake_all(self._waiting)
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.release()
+
+    def __str__(self) -> str:
+        return f"a lock of {self.owner}" if self.owner is not None else "a free lock"
+
+
+class SimulatedCondition:
+    """A condition with a lock of its own."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lock = SimulatedLock(world)
+        self._waiting: list[Actor] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Give the lock back, wait to be notified, and take it again; false after `timeout` seconds."""
+        self._lock.give_back()
+        woken = self._world.wait(self._waiting, self, timeout)
+        self._lock.acquire()
+        return woken
+
+    def notify(self, n: int = 1) -> None:
+        """Wake up to n waiters, those first that came first."""
+        for actor in self._waiting[:n]:
+            self._world.wake(actor)
+        self._world.point("notify", self)
+
+    def notify_all(self) -> None:
+        """Wake every waiter."""
+        self.notify(len(self._waiting))
+
+    def __enter__(self) -> Self:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+
+    def __str__(self) -> str:
+        return "a condition"
+
+
+class SimulatedEvent:
+    """A flag."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._waiting: list[Actor] = []
+        self._is_set = False
+
+    def set(self) -> None:
+        """Raise the flag."""
+        self._world.point("set", self)
+        self._is_set = True
+        self._world.wake_all(self._waiting)
+        self._world.point("set", self)
+
+    def clear(self) -> None:
+        """Lower the flag."""
+        self._world.point("clear", self)
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Whether the flag is up."""
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the flag; false after `timeout` seconds."""
+        self._world.point("wait", self)
+        if self._is_set:
+            return True
+        self._world.wait(self._waiting, self, timeout)
+        return self._is_set
+
+    def __str__(self) -> str:
+        return "a flag"
+
+
+class SimulatedQueue(Generic[T]):
+    """A bounded queue. Invariant: it has at most `_capacity` items."""
+
+    def __init__(self, world: World, capacity: int) -> None:
+        assert capacity > 0
+        self._world = world
+        self._capacity = capacity
+        self._items: deque[T] = deque()
+        self._waiting: list[Actor] = []
+
+    def offer(self, item: T) -> bool:
+        """Add the item at the end; false when the queue is full."""
+        self._world.point("offer", self)
+        if len(self._items) >= self._capacity:
+            return False
+        self._items.append(item)
+        if self._waiting:
+            self._world.wake(self._waiting[0])
+        self._world.point("offer", self)
+        return True
+
+    def take(self, timeout: float | None = None) -> T | None:
+        """The first item, waited for up to `timeout` seconds; None when none came."""
+        world = self._world
+        world.point("take", self)
+        until_ns = None if timeout is None else world.now_ns + int(timeout * 1e9)
+        while not self._items:
+            left_s = None if until_ns is None else (until_ns - world.now_ns) / 1e9
+            if left_s is not None and left_s <= 0:
+                return None
+            world.wait(self._waiting, self, left_s)
+        return self._items.popleft()
+
+    def take_if(self, wanted: Callable[[T], bool]) -> T | None:
+        """The first item if it is wanted; None, at once, when it is not or there is none."""
+        self._world.point("take", self)
+        return self._items.popleft() if self._items and wanted(self._items[0]) else None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __str__(self) -> str:
+        return f"a queue of {len(self._items)}"
+
+
+class SimulatedThread:
+    """An actor as who started it sees it."""
+
+    def __init__(self, world: World, actor: Actor) -> None:
+        self._world = world
+        self._actor = actor
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, or `timeout` seconds."""
+        self._world.point("join", self._actor)
+        if not self._actor.done and not self._world.over:
+            self._world.wait(self._actor.joined_by, self, timeout)
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return not self._actor.done
+
+    def __str__(self) -> str:
+        return f"the end of {self._actor}"

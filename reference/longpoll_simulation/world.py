@@ -1,0 +1,344 @@
+"""A world of actors on one thread: who goes on is a strategy's choice, and time passes only when nobody can.
+
+An actor is a greenlet that runs from one point to the next. A point is an operation of the runtime, such as taking a
+lock, or where `lines` watches the code a line or a bytecode. At each point the strategy may let another actor go on
+that is ready. A run is told by its seed and by the points at which it left the plain order (`Turn`), in which an
+actor goes on until it must wait, and then the one of the lowest number follows; the same turns give the same run.
+
+Leaves out what locks, sockets and disks do (`sync`, `network`, `disk`), and how turns are chosen (`strategies`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any, Final, Protocol, TypeVar
+
+from attrs import define, field, frozen
+
+from longpoll_simulation.errors import AbandonedError, StuckError
+from longpoll_simulation.greenlets import Greenlet, current_greenlet, new_greenlet
+
+T = TypeVar("T")
+STEP_NS: Final = 1_000
+"""How long a point takes in virtual time, ns."""
+BEGIN_NS: Final = 1_000_000_000_000
+"""What the monotonic clock shows when a world begins, ns."""
+STEPS_MAX: Final = 2_000_000
+"""Points after which a run that has not ended counts as turning in circles."""
+
+
+@frozen
+class Turn:
+    """At the point of this number (`step`, from 1), the actor of this number goes on, against the plain order."""
+
+    step: int
+    actor: int
+
+
+@define(eq=False)
+class Actor:
+    """One thread of control. Invariant: it runs only while it is `World.current`."""
+
+    number: int
+    name: str
+    process: str
+    greenlet: Greenlet = field(init=False)
+    is_ready: bool = True
+    done: bool = False
+    waits_for: object = None
+    """What it waits for, for a person; None while it is ready."""
+    waits: int = 0
+    """How often it has begun to wait: a timer of an earlier wait does not end a later one."""
+    woken: bool = False
+    """Whether its last wait was ended by somebody, and not by its time."""
+    waits_in: list[Actor] | None = None
+    joined_by: list[Actor] = field(factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.process}/{self.name}" if self.process else self.name
+
+
+class Strategy(Protocol):
+    """Chooses who goes on."""
+
+    def begin(self, world: World) -> None:
+        """A run begins: whatever is kept of the last one is forgotten."""
+        ...
+
+    def choose(self, world: World) -> Actor:
+        """Who goes on, of `world.ready`, of which there are two or more; perhaps `world.current`.
+
+        May set `world.ask_at`: before the point of that number it is not asked again as long as the actor that it
+        chose can go on.
+        """
+        ...
+
+    def became_ready(self, world: World, actor: Actor) -> None:
+        """An actor can go on that could not; where that matters, `world.ask_at` is set to 0."""
+        ...
+
+
+class Tracer(Protocol):
+    """Makes points inside the code that actors run."""
+
+    def act(self, target: Callable[[], None]) -> None:
+        """Run an actor's target so."""
+        ...
+
+    def go_on(self) -> None:
+        """Go on after an actor was ended where it stood."""
+        ...
+
+    def stop(self) -> None:
+        """The run is over."""
+        ...
+
+
+@define(eq=False)
+class World:
+    """One run.
+
+    Invariants: `ready` are the actors that can go on, `current` among them, in the order of their numbers; `_timers` is
+    a heap of what is due when; `turns` are all choices so far that were not the plain order's.
+    """
+
+    strategy: Strategy
+    steps_max: int = STEPS_MAX
+    step_ns: int = STEP_NS
+    now_ns: int = BEGIN_NS
+    step: int = 0
+    """Points so far."""
+    ask_at: int = 0
+    """The strategy is not asked before the point of this number, as long as the current actor can go on."""
+    current: Actor | None = None
+    ready: list[Actor] = field(factory=list)
+    actors: list[Actor] = field(factory=list)
+    """All that there were, by their numbers."""
+    turns: list[Turn] = field(factory=list)
+    note: Callable[[Actor, str, object], None] | None = None
+    """Told of every point: who came to it, the operation, and on what."""
+    tracer: Tracer | None = None
+    """What makes points inside the code (`lines`)."""
+    over: bool = False
+    _timers: list[tuple[int, int, Callable[[], None]]] = field(factory=list)
+    _timer_numbers: Any = field(factory=itertools.count)
+    _failure: BaseException | None = None
+    _hub: Greenlet = field(init=False)
+
+    # -- a run -------------------------------------------------------------------------------------------------------
+
+    def run(self, main: Callable[[], T]) -> T:
+        """Run `main` as the first actor to its end, with everybody whom it starts; who is left then is abandoned.
+
+        Raises what `main` or any other actor raises, and StuckError.
+        """
+        results: list[T] = []
+        self._hub = current_greenlet()
+        self.strategy.begin(self)
+        first = self.spawn("main", lambda: results.append(main()))
+        with ExitStack() as stack:
+            stack.callback(self._abandon)
+            following: Actor | None = first
+            while following is not None and not first.done and self._failure is None:
+                self.current = following
+                following.greenlet.switch()
+                following = None if first.done or self._failure is not None else self._next()
+            self.current = None
+        if self._failure is not None:
+            raise self._failure
+        return results[0]
+
+    def spawn(self, name: str, target: Callable[[], None], process: str = "") -> Actor:
+        """A new actor, which is ready."""
+        actor = Actor(len(self.actors), name, process)
+        self.actors.append(actor)
+        actor.greenlet = new_greenlet(lambda: self._act(actor, target), self._hub)
+        self.ready.append(actor)
+        self.strategy.became_ready(self, actor)
+        return actor
+
+    def abandon(self, actors: Iterable[Actor]) -> None:
+        """End actors where they stand: a killed process's. The current one ends when it next comes to a point."""
+        for actor in actors:
+            if actor is self.current or actor.done:
+                continue
+            self._end(actor)
+
+    # -- what an actor calls -----------------------------------------------------------------------------------------
+
+    def point(self, operation: str, thing: object = None) -> None:
+        """The current actor comes to a point, and others may go on before it does; outside of a run nothing happens."""
+        me = self.current
+        if me is None or self.over:
+            return
+        self.step = step = self.step + 1
+        self.now_ns += self.step_ns
+        if self.note is not None:
+            self.note(me, operation, thing)
+        if self._timers and self._timers[0][0] <= self.now_ns:
+            self._fire()
+        if step >= self.ask_at and len(self.ready) > 1:
+            self.offer_turn()
+
+    def offer_turn(self) -> None:
+        """Ask the strategy who goes on, and let that actor; returns when the current one is chosen again."""
+        me = self.current
+        assert me is not None
+        chosen = self.strategy.choose(self)
+        if chosen is me:
+            return
+        self.turns.append(Turn(self.step, chosen.number))
+        self._switch(chosen)
+
+    def wait(self, waiting: list[Actor], thing: object, timeout_s: float | None = None) -> bool:
+        """Have the current actor wait among `waiting` until it is woken; false when `timeout_s` was over first.
+
+        Raises StuckError outside of a run, where nobody is there to wake.
+        """
+        me = self.current
+        if self.over:
+            raise AbandonedError
+        if me is None:
+            raise StuckError(f"nobody is there to end the wait for {thing}")
+        self.step += 1
+        self.now_ns += self.step_ns
+        if self.note is not None:
+            self.note(me, "wait", thing)
+        me.waits += 1
+        me.woken, me.is_ready, me.waits_for, me.waits_in = False, False, thing, waiting
+        waiting.append(me)
+        self.ready.remove(me)
+        if timeout_s is not None:
+            number = me.waits
+            self.at(self.now_ns + int(timeout_s * 1e9), lambda: self._time_out(me, number))
+        following = self._next()
+        if following is None:
+            self._hub.switch()
+        elif following is not me:
+            self._switch(following)
+        return me.woken
+
+    def wake(self, actor: Actor) -> None:
+        """End an actor's wait; nothing if it does not wait."""
+        if actor.is_ready or actor.done:
+            return
+        actor.woken = True
+        self._make_ready(actor)
+
+    def wake_all(self, waiting: list[Actor]) -> None:
+        """End the waits of all of a list."""
+        for actor in list(waiting):
+            self.wake(actor)
+
+    def at(self, moment_ns: int, do: Callable[[], None]) -> None:
+        """Have something done when the clock shows this; in the order in which it was asked for."""
+        heapq.heappush(self._timers, (moment_ns, next(self._timer_numbers), do))
+
+    # -- the parts ---------------------------------------------------------------------------------------------------
+
+    def _switch(self, to: Actor) -> None:
+        self.current = to
+        to.greenlet.switch()
+
+    def _next(self) -> Actor | None:
+        """Who goes on when the current one cannot; None when nobody can, which is then the failure of the run."""
+        while not self.ready:
+            if not self._timers:
+                self._failure = self._failure or StuckError(self.who_waits())
+                return None
+            self.now_ns = max(self.now_ns, self._timers[0][0])
+            self._fire()
+        if self.step > self.steps_max:
+            self._failure = StuckError(f"no end after {self.steps_max} steps: {self.who_waits()}")
+            return None
+        plain = self.ready[0]
+        if len(self.ready) == 1:
+            return plain
+        self.current = None
+        chosen = self.strategy.choose(self)
+        if chosen is not plain:
+            self.turns.append(Turn(self.step, chosen.number))
+        self.current = chosen
+        return chosen
+
+    def who_waits(self) -> str:
+        """Everybody who is left, and for what, as text."""
+        left = [actor for actor in self.actors if not actor.done]
+        said = [f"{actor} waits for {actor.waits_for}" if not actor.is_ready else f"{actor} is ready" for actor in left]
+        return "; ".join(said) or "nobody is left"
+
+    def _fire(self) -> None:
+        """Do what is due."""
+        timers = self._timers
+        while timers and timers[0][0] <= self.now_ns:
+            heapq.heappop(timers)[2]()
+
+    def _time_out(self, actor: Actor, number: int) -> None:
+        if not actor.is_ready and not actor.done and actor.waits == number:
+            self._make_ready(actor)
+
+    def _make_ready(self, actor: Actor) -> None:
+        assert actor.waits_in is not None
+        actor.waits_in.remove(actor)
+        actor.waits_in = actor.waits_for = None
+        actor.is_ready = True
+        ready, number = self.ready, actor.number
+        place = len(ready)
+        while place and ready[place - 1].number > number:
+            place -= 1
+        ready.insert(place, actor)
+        self.strategy.became_ready(self, actor)
+
+    def _act(self, actor: Actor, target: Callable[[], None]) -> None:
+        with ExitStack() as stack:
+            stack.push(self._keep_failure)
+            if self.tracer is not None:
+                self.tracer.act(target)
+            else:
+                target()
+        self._leave(actor)
+
+    def _keep_failure(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if error is not None and not isinstance(error, AbandonedError) and self._failure is None:
+            self._failure = error
+        return True
+
+    def _leave(self, actor: Actor) -> None:
+        actor.done = True
+        if actor.is_ready:
+            self.ready.remove(actor)
+            actor.is_ready = False
+        elif actor.waits_in is not None:
+            actor.waits_in.remove(actor)
+            actor.waits_in = None
+        self.wake_all(actor.joined_by)
+
+    def _end(self, actor: Actor) -> None:
+        """Raise AbandonedError where an actor stands; one that has not begun is only left out."""
+        if not actor.greenlet:
+            self._leave(actor)
+            return
+        # On its way out it may give locks back and close things: no points, and nothing that another process sees.
+        self.over = True
+        actor.greenlet.parent = current_greenlet()
+        actor.greenlet.throw(AbandonedError)
+        self.over = False
+        if self.tracer is not None:
+            self.tracer.go_on()
+
+    def _abandon(self) -> None:
+        """The run is over: end everybody who is left."""
+        self.over = True
+        self.current = None
+        for actor in self.actors:
+            if actor.greenlet:
+                actor.greenlet.parent = current_greenlet()
+                actor.greenlet.throw(AbandonedError)
+            actor.done = True
+        self.ready.clear()
+        self._timers.clear()
+        if self.tracer is not None:
+            self.tracer.stop()
