@@ -174,6 +174,32 @@ def test_sends_wait_for_the_disk_under_sync_flush(start_broker: StartBroker, con
         assert broker.store.flushed_end == broker.store.log_end
 
 
+@pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
+def test_what_is_acknowledged_is_visible(start_broker: StartBroker, connect: Connect, sync: bool) -> None:
+    """Strict makes it so before the answer leaves, and does not leave it to the flush thread."""
+    store_config = attrs.evolve(SMALL_STORE, flush_disk_sync=sync, flush_interval_ms=1_000_000)
+    broker = start_broker(store_config=store_config)
+    client = connect(broker.address)
+    for number in range(3):
+        assert send_message(client, "T") == number
+        assert broker.store.visible_end("T", 0) == number + 1
+
+
+def test_a_stopped_broker_lets_go_of_its_log(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    """Also when the last thing that it made is the answer to a woken pull, with its slices of the log."""
+    mapped = Path("/proc/self/maps")
+    broker = start_broker()
+    puller, sender = connect(broker.address), connect(broker.address)
+    send_message(sender, "T")
+    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    send_message(sender, "T")
+    assert puller.reply(opaque) is not None
+    assert str(tmp_path) in mapped.read_text(encoding="utf-8")
+    broker.stop()
+    assert str(tmp_path) not in mapped.read_text(encoding="utf-8")
+
+
 def test_a_stopped_broker_ends_its_threads(start_broker: StartBroker, connect: Connect) -> None:
     """Every thread that it started is joined, under any policy."""
     for policy in (STRICT, ROCKETMQ_4_9):

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.hold import Cause, Pull
+from longpoll_broker.core.pull import Decision
+from longpoll_broker.fast.woken_rows import RowRunner
+from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import pull_fields, send_message
+from longpoll_broker.testing.raw_client import pull_fields, records_of, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
 
@@ -71,6 +76,62 @@ def test_a_pull_held_behind_the_deletion_is_told_too(
     monkeypatch.setattr(HoldService, "hold", delete_then_hold)
     assert admin.call(PULL, pull_fields("T", 1, timeout_ms=LONG_MS)).code == 17
     assert len(broker.hold_service) == 0
+
+
+def woken_by(body: bytes, broker: Broker, connect: Connect) -> list[bytes]:
+    """What a pull that waits for the first message of a topic is given when it comes."""
+    puller, sender = connect(broker.address), connect(broker.address)
+    opaque = puller.send(PULL, pull_fields("T", 0, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    send_message(sender, "T", body)
+    reply = puller.reply(opaque)
+    assert reply is not None
+    return [bytes(record.body) for record in records_of(reply)]
+
+
+def make_topic(broker: Broker, connect: Connect) -> None:
+    """The topic with the same settings each time."""
+    fields = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+    assert connect(broker.address).call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
+
+
+def test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its_name(
+    start_broker: StartBroker, connect: Connect
+) -> None:
+    """Settings and ends of the two are equal; the answer that the first one woke must not be told again."""
+    broker = start_broker()
+    make_topic(broker, connect)
+    assert woken_by(b"old", broker, connect) == [b"old"]
+    assert connect(broker.address).call(DELETE, {"topic": "T"}).code == 0
+    make_topic(broker, connect)
+
+    assert woken_by(b"new", broker, connect) == [b"new"]
+
+
+def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read before, and its answer is kept when the deletion has forgotten all that was kept."""
+    run_now = RowRunner.run_now
+
+    def run_and_delete(runner: RowRunner, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
+        decision = run_now(runner, pull, cause, after_ns, outbox)
+        if not deletions:
+            deletions.append("T")
+            broker.topics.remove("T")
+            broker.store.delete_topic("T")
+            broker.pulling.topic_deleted("T", outbox)
+        return decision
+
+    deletions: list[str] = []
+    monkeypatch.setattr(RowRunner, "run_now", run_and_delete)
+    broker = start_broker()
+    make_topic(broker, connect)
+    assert woken_by(b"old", broker, connect) == [b"old"]
+    assert deletions == ["T"]
+    make_topic(broker, connect)
+
+    assert woken_by(b"new", broker, connect) == [b"new"]
 
 
 def test_it_stays_gone_after_a_restart(

@@ -37,6 +37,15 @@ class OneMessage:
 
     dispatchable_end: int = 100
     dispatched_end: int = 0
+    log_end: int = 100
+
+    def waiting(self) -> Sequence[Arrival]:
+        """It was appended, and is not visible yet."""
+        return [Arrival("T", 3, 8, 0, 0, 0, 100)]
+
+    def visible_end(self, _topic: str, _queue_id: int) -> int:
+        """Without it."""
+        return 7
 
     def dispatch(self, _count_max: int) -> Sequence[Arrival]:
         """Make it visible."""
@@ -62,3 +71,32 @@ def test_a_message_is_announced_again_after_a_walk_that_threw(throws: int) -> No
 def test_walks_that_always_throw_do_not_stop_the_dispatcher() -> None:
     """Java announces for ever; here the dispatcher goes on some time."""
     assert len(_announced(10_000)) == ANNOUNCED_MAX
+
+
+def _told_at_the_end_of_a_pass(store: OneMessage, **settings: bool) -> list[tuple[tuple[str, int], int]]:
+    service = Throwing(0)
+    dispatcher = DispatchService(
+        RealRuntime(),
+        cast("MessageStore", store),
+        cast("HoldService", service),
+        PullEvents(),
+        notifies=True,
+        **settings,
+    )
+    dispatcher.pass_ended(Outbox())
+    return service.told
+
+
+def test_what_a_pass_appended_is_visible_and_announced_at_its_end() -> None:
+    """Unless a thread of its own polls for it."""
+    store = OneMessage()
+    assert _told_at_the_end_of_a_pass(store, polls=True) == []
+    assert store.dispatched_end == 0
+    assert _told_at_the_end_of_a_pass(store) == [(("T", 3), 8)]
+    assert store.dispatched_end == store.dispatchable_end
+
+
+def test_what_may_not_be_seen_yet_is_not_announced_at_the_end_of_a_pass() -> None:
+    """Nothing is dispatchable while the message is not durable; passes that end before its sync announce nothing."""
+    assert _told_at_the_end_of_a_pass(OneMessage(dispatchable_end=0), before_visible=True) == []
+    assert _told_at_the_end_of_a_pass(OneMessage(), before_visible=True) == [(("T", 3), 7)]

@@ -22,6 +22,9 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
 from longpoll_spec.policy import STRICT, STRICT_CLONE, Policy
 
+WOKEN_COUNT = 5
+"""Pulls that ask the same."""
+
 
 def events_of(directory: Path) -> list[Event]:
     """Every event of a history, by sequence."""
@@ -80,6 +83,31 @@ def test_a_wake_is_told_from_request_to_answer(
     assert one(events, "answer_sent", request=late.request).cause == "expired"
 
 
+def test_pulls_that_one_message_wakes_are_told_one_by_one(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """However alike they are: a run and an answer each, with the offsets that it got."""
+    directory = tmp_path / "history"
+    broker = start_broker(record_directory=str(directory))
+    puller, sender = connect(broker.address), connect(broker.address)
+    send_message(sender, "T")
+    opaques = [
+        puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=10_000)) for _ in range(WOKEN_COUNT)
+    ]
+    wait_until(lambda: len(broker.hold_service) == WOKEN_COUNT)
+    send_message(sender, "T")
+    assert all(puller.reply(opaque) is not None for opaque in opaques)
+    broker.stop()
+
+    events = events_of(directory)
+    asked = [event.request for event in events if event.event == "request_received" and event.may_hold]
+    assert len(set(asked)) == WOKEN_COUNT
+    for request in asked:
+        assert one(events, "run", request=request)
+        answered = one(events, "answer_sent", request=request)
+        assert (answered.cause, answered.offsets) == ("woken", [1])
+
+
 def test_a_second_life_is_a_second_source(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     """With a name of its own; what was visible before is told once a queue."""
     directory = tmp_path / "history"
@@ -120,6 +148,7 @@ def test_a_refused_send_and_a_refused_pull_are_told_as_answers(
     assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("a@b")).code == 1
     assert client.call(RequestCode.PULL_MESSAGE, pull_fields("U", 0)).code == 17
     client.send(RequestCode.PULL_MESSAGE, pull_fields("U", 0, timeout_ms=10_000), flag=CommandFlag.ONE_WAY)
+    client.send(RequestCode.SEND_MESSAGE_V2, send_fields("a@b"), flag=CommandFlag.ONE_WAY)
     client.send(RequestCode.SEND_MESSAGE_V2, send_fields("V"), flag=CommandFlag.ONE_WAY)
     wait_until(lambda: broker.store.visible_end("V", 0) == 1)
     broker.stop()
@@ -128,6 +157,9 @@ def test_a_refused_send_and_a_refused_pull_are_told_as_answers(
     asked = {each.request: each.topic for each in events if each.event == "request_received"}
     assert {asked[request]: code for request, code in codes.items()} == {"a@b": 1, "U": 17}
     assert set(asked) == set(codes)
+    assert len([each for each in events if each.event == "answer_sent"]) == len(codes)
+    assert one(events, "append", topic="V")
+    assert not any(each.event == "message_acknowledged" for each in events)
 
 
 class FussyFile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_broker.testing.stores import message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_spec.errors import ConfigError
@@ -37,7 +39,7 @@ def start_slave(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> 
             send_message(client, "T", f"m{number}".encode())
         master.stop()
         shutil.copytree(tmp_path / "master", tmp_path / "slave")
-        config = BrokerConfig(role="SLAVE", broker_id=1, scan_period_ms=20, **settings)
+        config = BrokerConfig(**{"role": "SLAVE", "broker_id": 1, "scan_period_ms": 20, **settings})
         return start_broker(directory=str(tmp_path / "slave"), policy=policy, config=config)
 
     return start
@@ -154,6 +156,36 @@ def test_4_9_does_not_know_the_request(start_slave: StartSlave, connect: Connect
     """Code 3."""
     client = connect(start_slave(ROCKETMQ_4_9).address)
     assert client.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}).code == 3
+
+
+@pytest.mark.parametrize(("policy", "woken"), [(ROCKETMQ_4_9, False), (ROCKETMQ_5, True)], ids=["4.9", "5"])
+def test_whether_what_is_copied_to_a_slave_wakes_who_waits_there(
+    policy: Policy, woken: bool, start_slave: StartSlave, connect: Connect
+) -> None:
+    """4.9 leaves them to the scan, which does not come here; 5.x announces what becomes visible, as a master does."""
+    broker = start_slave(policy, slave_read=True, scan_period_ms=100 * LONG_MS)
+    client = connect(broker.address)
+    opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    # As the master's copier appends; when the second is visible, the first has been announced, or never is.
+    for end in (4, 5):
+        broker.store.put(message("T", 0, b"copied"))
+        wait_until(lambda end=end: broker.store.visible_end("T", 0) == end)  # type: ignore[misc]
+
+    assert len(broker.hold_service) == (0 if woken else 1)
+    if woken:
+        reply = client.reply(opaque)
+        assert reply is not None
+        assert reply.code == 0
+
+
+def test_a_slave_delivers_nothing_that_is_delayed(start_slave: StartSlave, start_broker: StartBroker) -> None:
+    """Its master does, and what it appends is copied; so it has no thread of the schedule, which a master has."""
+    slave = start_slave(STRICT, slave_read=True)
+    assert "schedule" not in {thread.name for thread in threading.enumerate()}
+    slave.stop()
+    start_broker()
+    assert "schedule" in {thread.name for thread in threading.enumerate()}
 
 
 def test_a_slave_needs_an_id_of_its_own(start_broker: StartBroker) -> None:

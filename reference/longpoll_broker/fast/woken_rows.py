@@ -53,6 +53,8 @@ class RowKey(msgspec.Struct, frozen=True, gc=False):
     ends: tuple[int, int]
     """Of the queue."""
     log_start: int
+    since: object
+    """What `forget_last` makes anew: a topic that is deleted and made again may be equal in everything above."""
 
 
 @define(slots=True, eq=False)
@@ -103,6 +105,8 @@ class RowRunner(PullRunner):
 
     _last: RowAnswer | None = field(default=None, init=False)
     """One assignment, so threads see the old one or the new one."""
+    _since: object = field(factory=object, init=False)
+    """In the key of each pull that began to run after the last was forgotten, and in no other's."""
 
     def run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
         """Run a pull, or answer it as the last woken one was where it would get the same."""
@@ -132,7 +136,11 @@ class RowRunner(PullRunner):
             self._answer_in_row(list(of_channel), row, outbox)
 
     def forget_last(self) -> None:
-        """Let go of the last answer's slices of the log; before the store closes."""
+        """Let go of the last answer's slices of the log; before the store closes.
+
+        A pull that is at work on another thread may put the answer of before back: nobody after it has its key.
+        """
+        self._since = object()
         self._last = None
 
     def _row_key(self, pull: Pull) -> RowKey | None:
@@ -147,6 +155,7 @@ class RowRunner(PullRunner):
         return RowKey(
             desk.topics.get(pull.topic), pull.queue_id, pull.offset, desk.groups.find(pull.group),
             pull.count_max, pull.filter, pull.flag, store.ends(pull.topic, pull.queue_id), store.log_start,
+            self._since,
         )  # fmt: skip
 
     def _answer_in_row(self, pulls: Sequence[Pull], row: RowAnswer, outbox: Outbox) -> None:
