@@ -13,6 +13,7 @@ from attrs import frozen
 from longpoll_broker.broker import Broker
 from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.name_server import NameServer
+from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.upkeep.schedule_service import ScheduleService
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
@@ -174,27 +175,32 @@ def test_what_the_name_server_raises_is_answered(
     assert_serves(broker, connect)
 
 
+def channels(broker: Broker) -> set[Channel]:
+    """Every connection to a broker."""
+    return {channel for loop in broker.loops for channel in loop._channels}
+
+
 @pytest.mark.parametrize("method", ["receive_data", "next_event"])
 def test_what_reading_raises_costs_the_connection_only(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, method: str, caplog: Any
 ) -> None:
     """A memory that is full while a frame is read: the log says so, the peer is closed, and nobody else."""
     broker = start_broker()
-    bystander, victim = connect(broker.address), connect(broker.address)
+    bystander = connect(broker.address)
     assert bystander.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
-    victim_peer = f"/127.0.0.1:{victim._socket.getsockname()[1]}"
+    others = channels(broker)
+    victim = connect(broker.address)
+    assert victim.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+    (channel,) = channels(broker) - others
 
     def fails(*_arguments: object) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        for loop in broker.loops:
-            for channel in loop._channels:
-                if str(channel) == victim_peer:
-                    patch.setattr(channel, "connection", type("Full", (Connection,), {method: fails})())
+        patch.setattr(channel, "connection", type("Full", (Connection,), {method: fails})())
         victim.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
         assert victim.wait_closed()
-    assert f"what {victim_peer} sent cannot be" in caplog.text
+    assert f"what {channel} sent cannot be" in caplog.text
     assert bystander.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
     assert_serves(broker, connect)
 

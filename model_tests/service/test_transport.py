@@ -56,7 +56,7 @@ def test_silent_connections_are_closed(start_broker: StartBroker, connect: Conne
     def is_closed() -> bool:
         loop._idle_check_ns = 0
         loop.wake()
-        silent._read(0.01)
+        silent.reply(1, 0.01)
         return silent.closed
 
     wait_until(is_closed)

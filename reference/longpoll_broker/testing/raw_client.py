@@ -1,47 +1,36 @@
-"""A client that does exactly what a test says: any request, any bytes, in any order, over one blocking socket.
+"""A client that does exactly what a test says: any request, any bytes, in any order, over one socket.
 
 Leaves out everything that a real client does on its own.
 """
 
 from __future__ import annotations
 
-import socket
 import struct
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from longpoll_protocol.codes import CommandFlag, RequestCode
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.connection import Connection
+from longpoll_broker.testing.wire_end import WireEnd
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
 from longpoll_protocol.log_record import Record, decode
-from longpoll_runtime.closeable import Closeable
+from longpoll_runtime import Address
+from longpoll_runtime.real import RealRuntime
 
 _PHYSICAL_OFFSET: Final = struct.Struct(">q")
 PATIENCE_S: Final = 10.0
 """How long a reply that must come is waited for; only a failing test waits so long."""
 
 
-class RawClient(Closeable):
+class RawClient(WireEnd):
     """One connection. Replies that were not asked for yet are kept by opaque; `pushes` are the peer's requests."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._socket = socket.create_connection(address, PATIENCE_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection = Connection()
-        self._opaque = 0
+    def __init__(self, address: Address) -> None:
+        """Connect; raises OSError."""
+        # A test that sends and does not read means it.
+        super().__init__(RealRuntime(), address, reads_while_writing=False)
         self._replies: dict[int, Command] = {}
         self.pushes: list[Command] = []
-        self.closed = False
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-
-    def send_bytes(self, content: bytes) -> None:
-        """Send bytes as they are."""
-        self._socket.sendall(content)
 
     def send(
         self,
@@ -53,30 +42,19 @@ class RawClient(Closeable):
         serialisation: Serialisation = Serialisation.JSON,
     ) -> int:
         """Send a request; returns its opaque."""
-        self._opaque += 1
-        command = Command(code, self._opaque, flag, ext_fields=fields, body=body, serialisation=serialisation)
-        self._socket.sendall(b"".join(encode(command)))
-        return self._opaque
+        opaque, content = self._request(code, fields, body, flag=flag, serialisation=serialisation)
+        self.send_bytes(content)
+        return opaque
 
     def send_row(self, code: int, row: Sequence[tuple[dict[str, str], Buffer]]) -> list[int]:
         """Send requests with these fields and bodies as one piece; returns their opaques."""
-        opaques = [self._opaque + 1 + number for number in range(len(row))]
-        self._opaque += len(row)
-        commands = [
-            Command(code, opaque, ext_fields=fields, body=body)
-            for opaque, (fields, body) in zip(opaques, row, strict=True)
-        ]
-        self._socket.sendall(b"".join(b"".join(encode(command)) for command in commands))
-        return opaques
+        requests = [self._request(code, fields, body) for fields, body in row]
+        self.send_bytes(b"".join(content for _opaque, content in requests))
+        return [opaque for opaque, _content in requests]
 
     def reply(self, opaque: int, timeout_s: float = PATIENCE_S) -> Command | None:
         """The reply to a request; None when none came in time or the peer closed."""
-        deadline_s = time.monotonic() + timeout_s
-        while opaque not in self._replies and not self.closed:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                return None
-            self._read(left_s)
+        self._wait(lambda: opaque in self._replies, timeout_s)
         return self._replies.pop(opaque, None)
 
     def call(
@@ -94,37 +72,24 @@ class RawClient(Closeable):
 
     def wait_closed(self) -> bool:
         """Whether the peer closes the connection in time."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not self.closed and time.monotonic() < deadline_s:
-            self._read(deadline_s - time.monotonic())
+        self._wait(lambda: False, PATIENCE_S)
         return self.closed
 
     def wait_push(self) -> Command:
         """The peer's next request; an AssertionError when none comes."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not self.pushes and not self.closed and time.monotonic() < deadline_s:
-            self._read(deadline_s - time.monotonic())
+        self._wait(lambda: bool(self.pushes), PATIENCE_S)
         assert self.pushes, "the peer pushed nothing"
         return self.pushes.pop(0)
 
-    def _read(self, timeout_s: float) -> None:
-        self._socket.settimeout(max(timeout_s, 0.001))
-        try:
-            received = self._socket.recv(1 << 20)
-        except TimeoutError:
-            return
-        except ConnectionError:
-            self.closed = True
-            return
-        if not received:
-            self.closed = True
-            return
-        self._connection.receive_data(received)
-        while isinstance(event := self._connection.next_event(), Command):
-            if event.flag & CommandFlag.RESPONSE:
-                self._replies[event.opaque] = event
-            else:
-                self.pushes.append(event)
+    def _wait(self, is_done: Callable[[], bool], timeout_s: float) -> None:
+        deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
+        self._read_until(is_done, lambda: deadline_ns - self._runtime.monotonic_ns())
+
+    def _received(self, command: Command, _read_ns: int) -> None:
+        if command.is_response:
+            self._replies[command.opaque] = command
+        else:
+            self.pushes.append(command)
 
 
 def send_fields(topic: str, queue_id: int = 0, properties: str = "") -> dict[str, str]:

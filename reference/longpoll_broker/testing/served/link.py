@@ -17,21 +17,16 @@ from typing import Final, TypeAlias
 from attrs import frozen
 
 from longpoll_broker.testing.served.model import ViolationError
+from longpoll_broker.testing.wire_end import STALL_S, WireEnd
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
 from longpoll_runtime import Address, Runtime
 
-CONNECT_S: Final = 10.0
-RECEIVE_SIZE: Final = 1 << 18
 BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
 """RocketMQ's brokers answer so when a request has waited 200 ms for a thread, which a busy machine brings about."""
 TRIES_MAX: Final = 100
-STALL_S: Final = 30.0
-"""A broker that takes no bytes for so long does not serve."""
-
 
 Stalled: TypeAlias = Callable[[int, int], float]
 """For how many ms the machine stood still between two moments of the runtime's clock: nobody answers meanwhile."""
@@ -51,7 +46,7 @@ class Reply:
     """When it was read from the socket; it may have lain there for a while."""
 
 
-class Link:
+class Link(WireEnd):
     """One connection.
 
     Invariant: an opaque is in exactly one of `_asked` (no reply yet), `_replies` (not yet taken), or is done with;
@@ -60,29 +55,14 @@ class Link:
 
     def __init__(self, runtime: Runtime, address: Address, number: int, stalled_ms: Stalled = never) -> None:
         """Connect; raises OSError."""
+        # The broker may wait for its answers to be read before it reads on.
+        super().__init__(runtime, address, reads_while_writing=True)
         self.number = number
         self._stalled_ms = stalled_ms
-        self.closed = False
-        """The broker closed the connection; replies that came before are still there."""
-        self.written_ns = runtime.monotonic_ns()
-        """When bytes were last written."""
-        self._runtime = runtime
-        self._socket = runtime.connect(*address, CONNECT_S)
-        self._poller = runtime.poller()
-        self._poller.register(self._socket, read=True, write=False, data=self)
-        self._connection = Connection()
-        self._buffer = bytearray(RECEIVE_SIZE)
-        self._opaque = 0
         self._asked: set[int] = set()
         self._repeatable: dict[int, tuple[bytes, int]] = {}
         """Of those that were asked and are no pulls: their bytes, and how often they were sent."""
         self._replies: dict[int, Reply] = {}
-
-    def close(self) -> None:
-        """Close the socket, with whatever is still asked."""
-        self._poller.unregister(self._socket)
-        self._poller.close()
-        self._socket.close()
 
     # -- out ---------------------------------------------------------------------------------------------------------
 
@@ -110,43 +90,22 @@ class Link:
         one_way: bool = False,
     ) -> tuple[int, bytes]:
         """As `ask`, but the bytes are returned to be written together with others."""
-        self._opaque += 1
         flag = CommandFlag.ONE_WAY.value if one_way else 0
-        command = Command(
-            code,
-            self._opaque,
-            flag,
-            ext_fields=None if fields is None else dict(fields),
-            body=body,
-            serialisation=serialisation,
-        )
-        content = b"".join(encode(command))
+        opaque, content = self._request(code, fields, body, flag=flag, serialisation=serialisation)
         if not one_way:
-            self._asked.add(self._opaque)
+            self._asked.add(opaque)
             if code != RequestCode.PULL_MESSAGE:
-                self._repeatable[self._opaque] = content, 1
-        return self._opaque, content
+                self._repeatable[opaque] = content, 1
+        return opaque, content
 
     def write(self, content: bytes) -> None:
         """Send bytes as they are; raises ViolationError when the broker does not take them."""
-        rest = memoryview(content)
-        self.written_ns = self._runtime.monotonic_ns()
-        while rest:
-            try:
-                rest = rest[self._socket.send(rest) :]
-            except BlockingIOError:
-                self._wait_writable()
-            except OSError as error:
-                raise ViolationError(f"connection {self.number} was closed by the broker: {error}") from None
-
-    def _wait_writable(self) -> None:
-        """Wait until bytes fit, reading meanwhile, for the broker may wait for that."""
-        self._poller.modify(self._socket, read=True, write=True, data=self)
-        ready = self._poller.poll(STALL_S)
-        self._poller.modify(self._socket, read=True, write=False, data=self)
-        if not ready:
-            raise ViolationError(f"the broker took no bytes of connection {self.number} for {STALL_S:g} s")
-        self.drain()
+        try:
+            self.send_bytes(content)
+        except TimeoutError:
+            raise ViolationError(f"the broker took no bytes of connection {self.number} for {STALL_S:g} s") from None
+        except OSError as error:
+            raise ViolationError(f"connection {self.number} was closed by the broker: {error}") from None
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
@@ -170,53 +129,36 @@ class Link:
     def _wait(self, is_done: Callable[[], bool], deadline_ns: int, since_ns: int | None) -> None:
         """Read until there is what was waited for, the connection is closed, or the time is over."""
         begun_ns = self._runtime.monotonic_ns() if since_ns is None else since_ns
-        self.drain()
-        while not (is_done() or self.closed):
+
+        def left_ns() -> float:
             now_ns = self._runtime.monotonic_ns()
-            left_ns: float = deadline_ns - now_ns
-            if left_ns <= 0:
-                left_ns += self._stalled_ms(begun_ns, now_ns) * 1e6
-            if left_ns <= 0:
-                return
-            self._poller.poll(left_ns / 1e9)
-            self.drain()
+            wait_ns: float = deadline_ns - now_ns
+            if wait_ns <= 0:
+                wait_ns += self._stalled_ms(begun_ns, now_ns) * 1e6
+            return wait_ns
+
+        self._read_until(is_done, left_ns)
 
     def drain(self) -> None:
         """Read everything that has arrived, without waiting."""
-        while not self.closed:
-            try:
-                size = self._socket.recv_into(self._buffer)
-            except BlockingIOError:
-                return
-            except OSError:
-                size = 0
-            if size == 0:
-                self.closed = True
-                return
-            self._connection.receive_data(memoryview(self._buffer)[:size])
-            self._read_commands(self._runtime.monotonic_ns())
-            if size < RECEIVE_SIZE:
-                return
-
-    def _read_commands(self, now_ns: int) -> None:
         try:
-            while isinstance(command := self._connection.next_event(), Command):
-                if command.is_response:
-                    self._received(Reply(command, now_ns))
+            super().drain()
         except RemoteProtocolError as error:
             raise ViolationError(f"the broker sent what is no command: {error}") from None
 
-    def _received(self, reply: Reply) -> None:
-        opaque = reply.command.opaque
+    def _received(self, command: Command, read_ns: int) -> None:
+        if not command.is_response:
+            return
+        opaque = command.opaque
         if opaque not in self._asked:
             what = "a second answer to" if 0 < opaque <= self._opaque else "an answer to"
             raise ViolationError(
-                f"connection {self.number} got {what} request {opaque}, which waits for none: code {reply.command.code}"
+                f"connection {self.number} got {what} request {opaque}, which waits for none: code {command.code}"
             )
         content, tries = self._repeatable.pop(opaque, (b"", TRIES_MAX))
-        if reply.command.code in BUSY and tries < TRIES_MAX:
+        if command.code in BUSY and tries < TRIES_MAX:
             self._repeatable[opaque] = content, tries + 1
             self.write(content)
             return
         self._asked.discard(opaque)
-        self._replies[opaque] = reply
+        self._replies[opaque] = Reply(command, read_ns)
