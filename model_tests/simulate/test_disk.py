@@ -1,0 +1,468 @@
+"""The simulated disk: beside real files, call by call; and what a kill, a power cut and age leave of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_runtime.files import RealFiles
+from longpoll_runtime.interface import AppendFile, Files, MappedFile
+from longpoll_simulation.disk import Disk
+from longpoll_simulation.file_bytes import PAGE_SIZE, SECTOR_SIZE, SMALL_SIZE_MAX
+from longpoll_simulation.files import ERRORS, SimulatedFiles
+
+PATHS = ["a", "b", "a/x", "a/y", "a/x/deep", "c/d", "a//x", "./b"]
+SIZES = [0, 1, 700, 2 * PAGE_SIZE, PAGE_SIZE + 1, SMALL_SIZE_MAX + 5000]
+BIG = SMALL_SIZE_MAX + PAGE_SIZE
+
+
+class Side:
+    """One file layer with what was opened through it. Invariant: both sides of a test open the same things."""
+
+    def __init__(self, files: Files, root: str) -> None:
+        self.files = files
+        self.root = root
+        self.maps: list[MappedFile] = []
+        self.appends: list[AppendFile] = []
+        self.unlocks: list[Callable[[], None]] = []
+
+    def do(self, operation: str, path: str, arguments: tuple[Any, ...]) -> object:
+        """What comes of an operation: its result, or the error's number."""
+        try:
+            return getattr(self, operation)(f"{self.root}/{path}", *arguments)
+        except OSError as error:
+            return type(error).__name__, error.errno
+
+    def map(self, path: str, size: int, writable: bool, create: bool) -> int:
+        """Map, and keep the map."""
+        self.maps.append(self.files.map(path, size, writable=writable, create=create))
+        return len(self.maps[-1].view)
+
+    def map_write(self, _path: str, which: int, at: int, content: bytes) -> object:
+        """Write through the view of a map, which others of its file see."""
+        if not self.maps or not (view := self.maps[which % len(self.maps)].view):
+            return None
+        at %= len(view)
+        content = content[: len(view) - at]
+        try:
+            view[at : at + len(content)] = content
+        except TypeError:
+            return "read-only"
+        return content
+
+    def map_view(self, _path: str, which: int) -> object:
+        """All that a map shows."""
+        return bytes(self.maps[which % len(self.maps)].view) if self.maps else None
+
+    def map_call(self, _path: str, which: int, name: str, start: int, length: int) -> None:
+        """Reserve, sync or clear."""
+        if self.maps and len((mapped := self.maps[which % len(self.maps)]).view) > 1 and not mapped.view.readonly:
+            size = len(mapped.view)
+            start %= size
+            {
+                "reserve": lambda: mapped.reserve(start, min(size, start + length)),
+                "sync": lambda: mapped.sync(start, min(size, start + length)),
+                "clear": lambda: mapped.clear_from(start),
+            }[name]()
+
+    def data_from(self, _path: str, which: int, at: int) -> object:
+        """Whether all that is passed over is zeros; how far that is may differ."""
+        if not self.maps:
+            return None
+        mapped = self.maps[which % len(self.maps)]
+        found = mapped.data_from(at)
+        return found >= min(at, len(mapped.view)), bytes(mapped.view[at:found]).strip(b"\0")
+
+    def close_maps(self, _path: str) -> None:
+        """Close every map."""
+        while self.maps:
+            self.maps.pop().close()
+
+    def append(self, path: str, content: bytes, is_synced: bool) -> object:
+        """Open, append, sync and perhaps close."""
+        file = self.files.open_append(path)
+        self.appends.append(file)
+        file.reserve(10)
+        file.write(content)
+        if is_synced:
+            file.sync()
+        return None
+
+    def append_more(self, _path: str, which: int, content: bytes) -> None:
+        """Append to what is open, or was, be it removed or closed."""
+        if self.appends:
+            self.appends[which % len(self.appends)].write(content)
+
+    def close_append(self, _path: str, which: int) -> None:
+        """Close one, perhaps again."""
+        if self.appends:
+            self.appends[which % len(self.appends)].close()
+
+    def lock(self, path: str) -> None:
+        """Lock, and keep the unlock."""
+        self.unlocks.append(self.files.lock(path))
+
+    def unlock(self, _path: str) -> None:
+        """Give the newest lock back."""
+        if self.unlocks:
+            self.unlocks.pop()()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.files, name)
+
+    def close(self) -> None:
+        """End what is open."""
+        self.close_maps("")
+        for file in self.appends:
+            file.close()
+        for unlock in self.unlocks:
+            unlock()
+
+    def tree(self) -> dict[str, bytes | None]:
+        """Every path below the root: a file's bytes, None for a directory."""
+        found: dict[str, bytes | None] = {}
+        waiting = [""]
+        while waiting:
+            below = waiting.pop()
+            for name in self.files.list(f"{self.root}/{below}"):
+                path = f"{below}/{name}"
+                try:
+                    found[path] = self.files.read(f"{self.root}{path}")
+                except IsADirectoryError:
+                    found[path] = None
+                    waiting.append(path)
+        return found
+
+
+def operations() -> st.SearchStrategy[tuple[str, str, tuple[Any, ...]]]:
+    """One operation, its path and its further arguments."""
+    content, which, at = st.binary(max_size=20), st.integers(0, 3), st.integers(0, SIZES[-1])
+    map_call = st.tuples(which, st.sampled_from(["reserve", "sync", "clear"]), at, st.integers(0, 5000))
+    arguments: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
+        "map": st.tuples(st.sampled_from(SIZES), st.booleans(), st.booleans()),
+        "map_write": st.tuples(which, at, content),
+        "map_view": st.tuples(which),
+        "map_call": map_call,
+        "data_from": st.tuples(which, at),
+        "close_maps": st.just(()),
+        "append": st.tuples(content, st.booleans()),
+        "append_more": st.tuples(which, content),
+        "close_append": st.tuples(which),
+        "write_atomic": st.tuples(content),
+    }
+    plain = ["read", "exists", "list", "make_directory", "sync_directory", "remove", "lock", "unlock"]
+    arguments.update(dict.fromkeys(plain, st.just(())))
+    return st.sampled_from(sorted(arguments)).flatmap(
+        lambda name: st.tuples(st.just(name), st.sampled_from(PATHS), arguments[name])
+    )
+
+
+def is_left_out(side: Side, operation: str, path: str, arguments: tuple[Any, ...]) -> bool:
+    """Whether maps must be closed first: a file would grow while it is mapped, or another would get its name."""
+    if operation in {"append", "append_more", "write_atomic"}:
+        return True
+    if operation != "map" or not arguments[2]:
+        return False
+    found = side.do("size", path, ())
+    # A removed file's maps stay valid, until there is another of its name that they would be taken for.
+    return not isinstance(found, int) or found < arguments[0]
+
+
+@given(st.lists(operations(), min_size=5, max_size=40))
+def test_as_real_files(drawn: list[tuple[str, str, tuple[Any, ...]]]) -> None:
+    """Whatever is asked of both in the same order, they give the same results, errors and bytes."""
+    directory = tempfile.mkdtemp(prefix="longpoll-disk-")
+    disk = Disk()
+    disk.make_directory("/root")
+    real, simulated = Side(RealFiles(), directory), Side(SimulatedFiles(disk), "/root")
+    try:
+        for operation, path, arguments in drawn:
+            if is_left_out(real, operation, path, arguments):
+                real.close_maps("")
+                simulated.close_maps("")
+            expected = real.do(operation, path, arguments)
+            assert simulated.do(operation, path, arguments) == expected, (operation, path, arguments)
+        assert simulated.tree() == real.tree()
+    finally:
+        real.close()
+        simulated.close()
+        shutil.rmtree(directory)
+
+
+# ---------------------------------------------------------------------- what is left
+
+
+def filled(before: Callable[[str, str], None] = lambda _operation, _path: None) -> tuple[Disk, SimulatedFiles]:
+    """A disk with one durable directory, `/d`."""
+    disk = Disk()
+    files = SimulatedFiles(disk, before=before)
+    files.make_directory("/d")
+    files.sync_directory("/")
+    return disk, files
+
+
+def cuts(disk: Disk, count: int = 200, *, in_order: bool = False) -> list[SimulatedFiles]:
+    """What many power cuts leave."""
+    return [SimulatedFiles(disk.cut(random.Random(seed), in_order=in_order)) for seed in range(count)]
+
+
+def test_synced_bytes_survive_a_cut_and_others_by_chance() -> None:
+    """Of a page written since its sync the old one is left, the new one or a torn one; a synced one stays."""
+    disk, files = filled()
+    mapped = files.map("/d/f", 2 * PAGE_SIZE, writable=True, create=True)
+    mapped.view[:] = b"s" * len(mapped.view)
+    mapped.sync(0, len(mapped.view))
+    files.sync_directory("/d")
+    assert {each.read("/d/f") for each in cuts(disk)} == {b"s" * 2 * PAGE_SIZE}
+    mapped.view[:PAGE_SIZE] = b"n" * PAGE_SIZE
+    mapped.view[PAGE_SIZE] = ord("n")
+    mapped.sync(PAGE_SIZE, PAGE_SIZE + 1)
+    left = {each.read("/d/f") for each in cuts(disk)}
+    assert {content[PAGE_SIZE:] for content in left} == {b"n" + b"s" * (PAGE_SIZE - 1)}
+    heads = {content[:PAGE_SIZE] for content in left}
+    assert {b"s" * PAGE_SIZE, b"n" * PAGE_SIZE} < heads
+    assert {len(set(head[at : at + SECTOR_SIZE])) for head in heads for at in range(0, PAGE_SIZE, SECTOR_SIZE)} == {1}
+
+
+def test_a_kernel_writes_back_what_it_likes() -> None:
+    """A page may come to the disk between two writes to it, so a cut can leave what stood there in between."""
+    disk, files = filled()
+    mapped = files.map("/d/f", 3, writable=True, create=True)
+    mapped.sync(0, 3)
+    files.sync_directory("/d")
+    mapped.view[0] = 1
+    for seed in range(20):
+        disk.write_back(random.Random(seed))
+    mapped.view[0] = 2
+    assert {each.read("/d/f") for each in cuts(disk)} == {b"\1\0\0", b"\2\0\0"}
+
+
+def test_appended_bytes_are_left_up_to_any_place() -> None:
+    """Of what was appended since the last sync any part is left, whole or with zeros; before that nothing is lost."""
+    disk, files = filled()
+    file = files.open_append("/d/f")
+    file.write(b"s" * 5000)
+    file.sync()
+    files.sync_directory("/d")
+    file.write(b"n" * 5000)
+    left = {each.read("/d/f") for each in cuts(disk)}
+    assert {content[:5000] for content in left} == {b"s" * 5000}
+    tails = {content[5000:] for content in left}
+    assert len({len(tail) for tail in tails}) > 20
+    assert {b"", b"n" * 5000} < tails
+    assert any(tail.strip(b"n").strip(b"\0") == b"" and b"\0" in tail for tail in tails)
+    file.sync()
+    assert {each.read("/d/f") for each in cuts(disk)} == {b"s" * 5000 + b"n" * 5000}
+
+
+def test_names_are_durable_with_their_directory() -> None:
+    """What was made or removed is there or not until its directory is synced, however often its own bytes were."""
+    disk, files = filled()
+    files.make_directory("/d/sub")
+    mapped = files.map("/d/new", 10, writable=True, create=True)
+    mapped.sync(0, 10)
+    assert {(each.exists("/d/sub"), each.exists("/d/new")) for each in cuts(disk)} == {
+        (sub, new) for sub in (True, False) for new in (True, False)
+    }
+    files.sync_directory("/d")
+    assert {tuple(each.list("/d")) for each in cuts(disk)} == {("new", "sub")}
+    files.remove("/d/new")
+    assert {each.exists("/d/new") for each in cuts(disk)} == {True, False}
+    assert {each.read("/d/new") for each in cuts(disk) if each.exists("/d/new")} == {bytes(10)}
+    files.sync_directory("/d")
+    assert {each.exists("/d/new") for each in cuts(disk)} == {False}
+
+
+def test_lengths_are_durable_with_their_file() -> None:
+    """A file whose name is durable may be empty until it is synced; one that was cleared may end where that began."""
+    disk, files = filled()
+    mapped = files.map("/d/f", 100, writable=True, create=True)
+    files.sync_directory("/d")
+    assert {each.size("/d/f") for each in cuts(disk)} == {0, 100}
+    mapped.view[:] = b"x" * 100
+    mapped.sync(0, 100)
+    mapped.clear_from(40)
+    left = {each.read("/d/f") for each in cuts(disk)}
+    assert {b"x" * 40, b"x" * 40 + bytes(60), b"x" * 100} == left
+
+
+def test_a_replaced_file_is_old_or_new() -> None:
+    """Wherever a replacement is cut off, the old bytes are there or the new ones; and the new ones once it is done."""
+    seen: list[set[bytes]] = []
+
+    def before(_operation: str, _path: str) -> None:
+        if planned:
+            seen.append({each.read("/d/f") for each in cuts(disk)})
+
+    planned = False
+    disk, files = filled(before)
+    files.write_atomic("/d/f", b"old")
+    planned = True
+    files.write_atomic("/d/f", b"new")
+    assert len(seen) == len(["replace", "write", "sync", "rename", "sync_directory"])
+    assert seen[:4] == [{b"old"}] * 4
+    assert seen[4] == {b"old", b"new"}
+    planned = False
+    assert {each.read("/d/f") for each in cuts(disk)} == {b"new"}
+
+
+def test_changes_in_order() -> None:
+    """Where a file system keeps changes in order, no later name is found without every earlier one."""
+    disk, files = filled()
+    mapped = [files.map(f"/d/{name}", 1, writable=True, create=True) for name in "abc"]
+    prefixes = {("",), ("a",), ("a", "b"), ("a", "b", "c")}
+    assert {tuple(each.list("/d")) or ("",) for each in cuts(disk, in_order=True)} == prefixes
+    assert ("a", "c") in {tuple(each.list("/d")) for each in cuts(disk)}
+    # What is synced takes along whatever came before it.
+    mapped[0].sync(0, 1)
+    assert {tuple(each.list("/d")) for each in cuts(disk, in_order=True)} == {("a", "b", "c")}
+
+
+def test_a_kill_leaves_all_but_locks() -> None:
+    """After a kill everything live is there, no more is durable than before, and whoever was killed writes no more."""
+    disk, files = filled()
+    files.lock("/d/lock")
+    with pytest.raises(BlockingIOError) as locked:
+        SimulatedFiles(disk).lock("/d/lock")
+    assert locked.value.errno == errno.EAGAIN
+    view = files.map("/d/f", BIG, writable=True, create=True).view
+    view[0] = view[BIG - 1] = 7
+    left = disk.kill()
+    view[0] = 8
+    again = SimulatedFiles(left)
+    content = again.read("/d/f")
+    assert (content[0], content[BIG - 1], len(content), any(content[1:-1])) == (7, 7, BIG, False)
+    again.lock("/d/lock")
+    assert {each.exists("/d/f") for each in cuts(left)} == {True, False}
+    again.map("/d/f", BIG, writable=True).sync(0, BIG)
+    again.sync_directory("/d")
+    assert {each.read("/d/f") for each in cuts(left, 5)} == {content}
+
+
+def test_untouched_pages_cost_nothing() -> None:
+    """A file of a gibibyte is made, mapped, written, synced, cleared, copied and cut as quickly as a short one."""
+    disk, files = filled()
+    size = 1 << 30
+    mapped = files.map("/d/f", size, writable=True, create=True)
+    mapped.view[size - 5] = 1
+    assert mapped.data_from(10) == size - PAGE_SIZE
+    mapped.sync(0, size)
+    files.sync_directory("/d")
+    mapped.view[3] = 2
+    for left in (disk.kill(), disk.cut(random.Random(0))):
+        again = SimulatedFiles(left).map("/d/f", size, writable=True)
+        assert again.view[size - 5] == 1
+        again.clear_from(5)
+        assert again.data_from(5) == size
+        again.close()
+
+
+def test_a_bit_rots() -> None:
+    """As many bits as asked for are turned round, for readers and on the disk."""
+    disk, files = filled()
+    files.write_atomic("/d/f", bytes(100))
+    positions = disk.rot(random.Random(3), "/d/f", 1)
+    for each in (files, *cuts(disk, 3)):
+        content = each.read("/d/f")
+        assert [at for at, byte in enumerate(content) if byte] == positions
+        assert content[positions[0]].bit_count() == 1
+
+
+CALLS: dict[str, Callable[[SimulatedFiles, MappedFile, AppendFile], object]] = {
+    "map": lambda files, _mapped, _file: files.map("/d/f", 9, writable=True),
+    "create": lambda files, _mapped, _file: files.map("/d/new", 5, writable=True, create=True),
+    "lengthen": lambda files, _mapped, _file: files.map("/d/log", 5, writable=True, create=True),
+    "reserve": lambda _files, mapped, _file: mapped.reserve(0, 9),
+    "clear": lambda _files, mapped, _file: mapped.clear_from(0),
+    "data_from": lambda _files, mapped, _file: mapped.data_from(0),
+    "sync": lambda _files, mapped, _file: mapped.sync(0, 9),
+    "read": lambda files, _mapped, _file: files.read("/d/f"),
+    "replace": lambda files, _mapped, _file: files.write_atomic("/d/f", b"x"),
+    "write": lambda _files, _mapped, file: file.write(b"y"),
+    "rename": lambda files, _mapped, _file: files.write_atomic("/d/f", b"x"),
+    "append": lambda files, _mapped, _file: files.open_append("/d/g"),
+    "size": lambda files, _mapped, _file: files.size("/d/f"),
+    "list": lambda files, _mapped, _file: files.list("/d"),
+    "make_directory": lambda files, _mapped, _file: files.make_directory("/d/sub"),
+    "sync_directory": lambda files, _mapped, _file: files.sync_directory("/d"),
+    "changed_ms": lambda files, _mapped, _file: files.changed_ms("/d/f"),
+    "used_ratio": lambda files, _mapped, _file: files.used_ratio("/d"),
+    "remove": lambda files, _mapped, _file: files.remove("/d/f"),
+    "lock": lambda files, _mapped, _file: files.lock("/d/lock"),
+}
+
+
+@pytest.mark.parametrize("operation", CALLS)
+def test_every_operation_can_fail(operation: str) -> None:
+    """What `before` raises comes out of the operation, which has then changed no bytes of a file."""
+    failing = False
+
+    def before(told: str, path: str) -> None:
+        if failing and told == operation:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    _disk, files = filled(before)
+    files.write_atomic("/d/f", b"content!!")
+    mapped, file = files.map("/d/f", 9, writable=True), files.open_append("/d/log")
+    failing = True
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        CALLS[operation](files, mapped, file)
+    failing = False
+    assert (files.read("/d/f"), files.read("/d/log")) == (b"content!!", b"")
+    CALLS[operation](files, mapped, file)
+
+
+def test_every_operation_is_told_of() -> None:
+    """Each of those that may fail is in the table, and a question whether a path exists is answered no, as really."""
+    assert {*CALLS, "exists"} == {*ERRORS}
+
+    def before(_told: str, path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    disk, files = filled()
+    files.write_atomic("/d/f", b"")
+    assert [SimulatedFiles(disk, before=each).exists("/d/f") for each in (files.before, before)] == [True, False]
+
+
+def test_equal_seeds_leave_equal_disks() -> None:
+    """The same calls and the same seed leave the same names and bytes, whatever the addresses of objects are."""
+
+    def run(seed: int) -> list[tuple[str, bytes]]:
+        chance = random.Random(seed)
+        disk, files = filled()
+        for turn in range(30):
+            path = f"/d/{chance.randrange(6)}"
+            if chance.random() < 0.5:
+                files.write_atomic(path, bytes(turn))
+            elif not files.exists(path):
+                files.map(path, 900, writable=True, create=True).view[chance.randrange(900)] = turn
+        left = disk.kill().cut(chance)
+        return [(path, SimulatedFiles(left).read(path)) for path in left.paths()]
+
+    assert [run(seed) for seed in range(20)] == [run(seed) for seed in range(20)]
+    assert len({str(run(seed)) for seed in range(20)}) > 10
+
+
+@pytest.mark.parametrize("planted", ["sync", "sync_directory", "commit"])
+def test_planted_slips_are_seen(monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
+    """A sync that forgets, and a directory that is not synced, are seen in what a cut leaves."""
+    if planted == "sync":
+        monkeypatch.setattr("longpoll_simulation.file_bytes.FileBytes.sync", lambda *_: False)
+        broken = test_synced_bytes_survive_a_cut_and_others_by_chance
+    elif planted == "sync_directory":
+        monkeypatch.setattr("longpoll_simulation.disk.Directory.sync", lambda _: None)
+        broken = test_names_are_durable_with_their_directory
+    else:
+        monkeypatch.setattr("longpoll_simulation.disk.Disk.commit", lambda _: None)
+        broken = test_changes_in_order
+    with pytest.raises((AssertionError, FileNotFoundError)):
+        broken()

@@ -1,0 +1,353 @@
+"""The file layer over a simulated disk: what `longpoll_runtime.files` does, with the same errors, and no system call.
+
+Every operation first tells `before` of itself: there a scheduler goes on with another actor, and a plan of faults
+raises the error that the operating system would. One that takes several system calls tells of each that something can
+come between or that can fail by itself.
+
+Leaves out symbolic links, rights, partial writes and sizes of directories. A file does not grow while it is mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import posixpath
+from collections.abc import Callable
+from typing import Final
+
+from longpoll_runtime.interface import Buffer
+from longpoll_simulation.disk import ROOT, Directory, Disk
+from longpoll_simulation.file_bytes import FileBytes
+
+Before = Callable[[str, str], None]
+"""Told of an operation, by name and path, before it is done; raises OSError in its place."""
+
+_ANYWHERE: Final = (errno.EIO,)
+_OPENING: Final = (errno.EIO, errno.EMFILE, errno.ENFILE)
+_GROWING: Final = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+
+ERRORS: Final[dict[str, tuple[int, ...]]] = {
+    "map": _OPENING,
+    "create": (*_OPENING, errno.ENOSPC, errno.EDQUOT),
+    "lengthen": _GROWING,
+    "reserve": (*_GROWING, errno.EMFILE, errno.ENFILE),
+    "clear": _OPENING,
+    "data_from": _OPENING,
+    "sync": _GROWING,
+    "read": _OPENING,
+    "replace": (*_OPENING, errno.ENOSPC, errno.EDQUOT),
+    "write": _GROWING,
+    "rename": (errno.EIO, errno.ENOSPC),
+    "append": _OPENING,
+    "exists": _ANYWHERE,
+    "size": _ANYWHERE,
+    "list": _OPENING,
+    "make_directory": _GROWING,
+    "sync_directory": _OPENING,
+    "changed_ms": _ANYWHERE,
+    "used_ratio": _ANYWHERE,
+    "remove": _ANYWHERE,
+    "lock": _OPENING,
+}
+"""Each operation that `before` is told of, with the errors that an operating system may answer it with."""
+
+
+def _nothing(_operation: str, _path: str) -> None:
+    """Nobody comes between, and nothing fails."""
+
+
+def _always_zero() -> int:
+    return 0
+
+
+def _error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code), path)
+
+
+def _plain(path: str) -> str:
+    """The one spelling of a path, where `normpath` keeps two slashes at the beginning as POSIX allows."""
+    path = posixpath.normpath(path)
+    return path[1:] if path.startswith("//") else path
+
+
+class SimulatedMappedFile:
+    """One file of fixed length, mapped. Invariant: `view` is the file's own memory, or released."""
+
+    __slots__ = ("_file", "_files", "_is_open", "_path", "_writable", "view")
+
+    def __init__(self, files: SimulatedFiles, path: str, file: FileBytes, *, writable: bool) -> None:
+        self._files = files
+        self._path = path
+        self._file = file
+        self._writable = writable
+        self._is_open = True
+        # The operating system maps no file without bytes: that view cannot be written to.
+        view = memoryview(file.memory) if file.size else memoryview(b"")
+        self.view = view if writable else view.toreadonly()
+        file.map_count += 1
+        file.was_mapped |= writable
+
+    def _named(self) -> FileBytes:
+        """The file that has the path now: what works by descriptor opens it anew. Raises FileNotFoundError."""
+        file = self._files.disk.file(self._path)
+        assert file is self._file, f"{self._path} was replaced while it was mapped"
+        return file
+
+    def reserve(self, start: int, stop: int) -> None:
+        """Have disk blocks for bytes [start, stop); memory always has them, so only the plan of faults can fail."""
+        self._files.before("reserve", self._path)
+        file = self._named()
+        if start < 0 or stop <= start:
+            raise _error(errno.EINVAL, self._path)
+        assert stop <= file.size
+
+    def clear_from(self, start: int) -> None:
+        """Make zeros of everything from `start` on."""
+        self._files.before("clear", self._path)
+        file = self._named()
+        size = len(self.view)
+        if start < 0:
+            raise _error(errno.EINVAL, self._path)
+        if start < size:
+            disk = self._files.disk
+            file.clear_from(start, disk.next_number())
+            disk.next_number()
+            file.changed_ms = self._files.now_ms()
+
+    def data_from(self, position: int) -> int:
+        """The first position at or after this one whose byte may not be zero; the length if there is none."""
+        if position >= len(self.view):
+            return len(self.view)
+        self._files.before("data_from", self._path)
+        return self._named().data_from(position)
+
+    def sync(self, start: int, stop: int) -> None:
+        """Make bytes [start, stop) durable, by the page."""
+        assert self._writable
+        assert 0 <= start <= stop <= len(self.view)
+        self._files.before("sync", self._path)
+        if self._file.sync(start, stop):
+            self._file.changed_ms = self._files.now_ms()
+        self._files.disk.commit()
+
+    def close(self) -> None:
+        """Release the view; the memory goes when the last slice of it is gone."""
+        if self._is_open:
+            self._is_open = False
+            self._file.map_count -= 1
+        with contextlib.suppress(BufferError):
+            self.view.release()
+
+
+class SimulatedAppendFile:
+    """A file that only grows."""
+
+    __slots__ = ("_file", "_files", "_path")
+
+    def __init__(self, files: SimulatedFiles, path: str, file: FileBytes) -> None:
+        self._files = files
+        self._path = path
+        self._file: FileBytes | None = file
+
+    def _opened(self) -> FileBytes:
+        if self._file is None:
+            raise _error(errno.EBADF, self._path)
+        return self._file
+
+    def reserve(self, size: int) -> None:  # noqa: ARG002 - memory has room for any size
+        """Have disk blocks for the next `size` bytes; only the plan of faults can fail."""
+        self._opened()
+        self._files.before("reserve", self._path)
+
+    def write(self, content: Buffer) -> None:
+        """Append all of the bytes."""
+        if len(content):
+            file = self._opened()
+            self._files.before("write", self._path)
+            file.append(content)
+            file.changed_ms = self._files.now_ms()
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        file = self._opened()
+        self._files.before("sync", self._path)
+        file.sync_all()
+        self._files.disk.commit()
+
+    def close(self) -> None:
+        """Close the file; a second close does nothing."""
+        self._file = None
+
+
+class SimulatedFiles:
+    """The files of a simulated disk. Invariant: all that is kept is kept on the disk.
+
+    `now_ms` is the wall clock, milliseconds, of which changes are stamped; `used_ratio` says how full the disk is, 0 to
+    1. When a file was written to through a map is known no better than that it was before its next sync, or look.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        before: Before = _nothing,
+        now_ms: Callable[[], int] = _always_zero,
+        used_ratio: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.disk = disk
+        self.before = before
+        self.now_ms = now_ms
+        self._used_ratio = used_ratio
+
+    def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> SimulatedMappedFile:
+        """Map a file of exactly `size` bytes; with `create`, make it, or fill it up, with zeros."""
+        path = _plain(path)
+        disk = self.disk
+        found = disk.find(path)
+        if create and found is None:
+            self.before("create", path)
+        else:
+            self.before("map", path)
+        if isinstance(found, Directory) and not (create or writable):
+            raise OSError(errno.EINVAL, "a directory cannot be mapped", path)
+        file = self._opened(path) if create else disk.file(path)
+        if file.size < size and create:
+            if not writable:
+                raise _error(errno.EINVAL, path)
+            self.before("lengthen", path)
+            file.lengthen(size, disk.next_number())
+            file.changed_ms = self.now_ms()
+        elif file.size != size:
+            raise OSError(errno.EINVAL, f"the file has {file.size} bytes, not {size}", path)
+        return SimulatedMappedFile(self, path, file, writable=writable)
+
+    def _opened(self, path: str) -> FileBytes:
+        """The file of a path, made if there is none; raises as opening it does."""
+        holder, name = self.disk.place(path)
+        found = holder.names.get(name)
+        if isinstance(found, Directory) or path == ROOT:
+            raise _error(errno.EISDIR, path)
+        if found is None:
+            found = FileBytes(0, self.now_ms())
+            holder.change(self.disk.next_number(), {name: found})
+        return found
+
+    def read(self, path: str) -> bytes:
+        """The file's bytes."""
+        path = _plain(path)
+        self.before("read", path)
+        return self.disk.file(path).content()
+
+    def write_atomic(self, path: str, content: bytes) -> None:
+        """Replace the file durably: new bytes to a neighbour, sync, rename, sync the directory."""
+        path = _plain(path)
+        disk, temporary = self.disk, f"{path}.tmp"
+        self.before("replace", path)
+        holder, name = disk.place(temporary)
+        if isinstance(holder.names.get(name), Directory):
+            raise _error(errno.EISDIR, temporary)
+        file = FileBytes(0, self.now_ms())
+        holder.change(disk.next_number(), {name: file})
+        try:
+            self.before("write", temporary)
+            if content:
+                file.append(content)
+            self.before("sync", temporary)
+            file.sync_all()
+            disk.commit()
+        except OSError:
+            holder.change(disk.next_number(), {name: None})
+            raise
+        self.before("rename", path)
+        replaced = posixpath.basename(path)
+        if isinstance(holder.names.get(replaced), Directory):
+            raise _error(errno.EISDIR, path)
+        holder.change(disk.next_number(), {replaced: file, name: None})
+        self.sync_directory(posixpath.dirname(path))
+
+    def open_append(self, path: str) -> SimulatedAppendFile:
+        """Open a file for appending, making it if needed."""
+        path = _plain(path)
+        self.before("append", path)
+        return SimulatedAppendFile(self, path, self._opened(path))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory; as with the real files, not if the disk does not say."""
+        path = _plain(path)
+        try:
+            self.before("exists", path)
+        except OSError:
+            return False
+        return self.disk.find(path) is not None
+
+    def size(self, path: str) -> int:
+        """Length in bytes."""
+        path = _plain(path)
+        self.before("size", path)
+        return self.disk.file(path).size
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when it is not there."""
+        path = _plain(path)
+        self.before("list", path)
+        try:
+            return sorted(self.disk.directory(path).names)
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and its parents; no error if it is there."""
+        path = _plain(path)
+        self.before("make_directory", path)
+        if isinstance(self.disk.find(path), Directory):
+            return
+        parent = posixpath.dirname(path)
+        with contextlib.suppress(FileExistsError):
+            if self.disk.find(parent) is None:
+                self.make_directory(parent)
+        self.disk.make_directory(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Make the directory's list of names durable."""
+        path = _plain(path)
+        self.before("sync_directory", path)
+        self.disk.directory(path).sync()
+        self.disk.commit()
+
+    def changed_ms(self, path: str) -> int:
+        """When the file's content was last changed, wall-clock milliseconds."""
+        path = _plain(path)
+        self.before("changed_ms", path)
+        file = self.disk.file(path)
+        if file.dirty_pages():
+            file.changed_ms = self.now_ms()
+        return file.changed_ms
+
+    def used_ratio(self, path: str) -> float:
+        """How much of the disk is used, 0 to 1."""
+        path = _plain(path)
+        self.before("used_ratio", path)
+        if self.disk.find(path) is None:
+            self.disk.file(path)
+        return self._used_ratio()
+
+    def remove(self, path: str) -> None:
+        """Remove one file; no error if it is gone."""
+        path = _plain(path)
+        self.before("remove", path)
+        with contextlib.suppress(FileNotFoundError):
+            self.disk.file(path)
+            holder, name = self.disk.place(path)
+            holder.change(self.disk.next_number(), {name: None})
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Lock a file against every other holder; raises BlockingIOError."""
+        path = _plain(path)
+        self.before("lock", path)
+        disk = self.disk
+        if path in disk.locked:
+            raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
+        self._opened(path)
+        disk.locked.add(path)
+        return lambda: disk.locked.discard(path)
