@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from model_tests.service.commands import serving
 
 from longpoll.real_client import HOLD_MS, RealClientReport, make_report, run_real_client, why_missing
 from longpoll_broker.testing.client_scenarios import new_topic
@@ -23,19 +21,8 @@ needs_client = pytest.mark.skipif(why_missing() is not None, reason=f"REAL CLIEN
 @pytest.fixture(params=["strict", "rocketmq-4.9"])
 def name_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The name server of a `longpoll serve` under each policy."""
-    arguments = ["--store", str(tmp_path / "store"), "--policy", request.param]
-    arguments += ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0"]
-    code = "from longpoll.cli import main; main()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, "serve", *arguments], stdout=subprocess.PIPE, text=True
-    ) as served:
-        assert served.stdout is not None
-        try:
-            ready = dict(pair.split("=", 1) for pair in served.stdout.readline().split()[1:])
-            yield ready["name-server"]
-        finally:
-            served.send_signal(signal.SIGTERM)
-            assert served.wait(PATIENCE_S) == 0
+    with serving("--store", str(tmp_path / "store"), "--policy", request.param) as ready:
+        yield ready["name-server"]
 
 
 @pytest.mark.peers

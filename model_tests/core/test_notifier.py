@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -28,9 +28,17 @@ def held(table: HoldTable, offset: int, tags: str = "*", deadline_ms: int = 1000
     return pull
 
 
-def walk(policy: Policy, table: HoldTable, end: int, tags_code: int | None = None, now_ms: int = 0) -> list[Wake]:
+def walk(
+    policy: Policy,
+    table: HoldTable,
+    end: int,
+    tags_code: int | None = None,
+    *,
+    now_ms: int = 0,
+    properties: Callable[[], Lookup | None] = lambda: None,
+) -> list[Wake]:
     """A whole walk; the wakes in order."""
-    walker = Walk(policy, table, KEY, end, tags_code, now_ms, lambda: end)
+    walker = Walk(policy, table, KEY, end, tags_code, now_ms, lambda: end, properties)
     walker.start()
     wakes = []
     while walker.unseen:
@@ -135,17 +143,7 @@ def test_an_arrival_wakes_by_its_properties(policy: Policy) -> None:
         return {"a": "4"}.get
 
     def woken(tags_code: int | None, end: int = 5) -> list[Pull]:
-        walker = Walk(policy, table, KEY, end, tags_code, 0, lambda: end, properties)
-        walker.start()
-        wakes = []
-        while walker.unseen:
-            wake = walker.each()
-            if wake is not None:
-                table.queue_taken(wake.pull)
-                wakes.append(wake.pull)
-        walker.end()
-        table.assert_tidy()
-        return wakes
+        return [wake.pull for wake in walk(policy, table, end, tags_code, properties=properties)]
 
     assert woken(0, end=4) == []
     assert read == []

@@ -11,7 +11,7 @@ from longpoll_broker.core.filter.filters import SqlFilter
 from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, code_of, decide
-from longpoll_broker.core.read import GetResult, GetStatus
+from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.core.tables.subscription import Clients, subscription_of
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import TRAITS_5
@@ -26,19 +26,9 @@ class OneRead:
         self.matches_properties: Callable[[Lookup], bool] | None = None
         self.count = 0
 
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        matches: Callable[[int], bool] | None = None,
-        *,
-        matches_properties: Callable[[Lookup], bool] | None = None,
-    ) -> GetResult:
+    def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
         """The answer."""
-        self.matches = matches
-        self.matches_properties = matches_properties
+        self.matches, self.matches_properties = matches
         self.count += 1
         return GetResult(self.status, offset + 1, 0, 9, [], [], 0, suggest_slave=False)
 

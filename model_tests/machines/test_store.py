@@ -178,7 +178,7 @@ class StoreMachine(RuleBasedStateMachine):
         queue = self.queues[key]
         # Mostly inside the queue, where there is something to find, and up to two beyond its end.
         offset %= queue.visible + 3
-        found = self.store.get(*key, offset, count, wanted)
+        found = self.store.get(*key, offset, count, (wanted, None))
         status, offset_next, taken = expected_read(queue, offset, count, tag)
         assert (found.status.name, found.offset_next, found.offsets) == (status, offset_next, taken)
         content = b"".join(found.records)

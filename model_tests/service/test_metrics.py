@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
+from model_tests.service.commands import serving
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -84,17 +82,8 @@ def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_the_command_tells_them_over_http(tmp_path: Path) -> None:
     """At the address that its ready line names, until it ends."""
-    arguments = ["--store", str(tmp_path / "store"), "--metrics", "127.0.0.1:0"]
-    arguments += ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0"]
-    code = "from longpoll.cli import main; main()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, "serve", *arguments], stdout=subprocess.PIPE, text=True
-    ) as served:
-        assert served.stdout is not None
-        try:
-            ready = dict(pair.split("=", 1) for pair in served.stdout.readline().split()[1:])
-            with urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=PATIENCE_S) as answer:
-                assert told(answer.read().decode())["longpoll_held_pulls",] == 0
-        finally:
-            served.send_signal(signal.SIGTERM)
-            assert served.wait(PATIENCE_S) == 0
+    with (
+        serving("--store", str(tmp_path / "store"), "--metrics", "127.0.0.1:0") as ready,
+        urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=PATIENCE_S) as answer,
+    ):
+        assert told(answer.read().decode())["longpoll_held_pulls",] == 0

@@ -7,11 +7,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from model_tests.service.commands import StartCommand, commands
 from model_tests.service.observed import events_of
 
 from longpoll_broker.testing.brokers import Connect, StartBroker
@@ -21,26 +21,14 @@ from longpoll_observe.observer import HANDSHAKES
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
 
-Observe = Callable[..., "subprocess.Popen[str]"]
 ALLOWED_MS = 1_000.0
 
 
 @pytest.fixture
-def observe() -> Iterator[Observe]:
+def observe() -> Iterator[StartCommand]:
     """Start `longpoll observe`; killed at the end if it still runs."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", "from longpoll.cli import main; main()", "observe", *options]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    with commands("observe") as start:
+        yield start
 
 
 def address(text: str) -> tuple[str, int]:
@@ -59,7 +47,7 @@ def ready_words(process: subprocess.Popen[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "ctrl-c"])
 def test_a_signal_ends_it_with_the_whole_history(
-    number: signal.Signals, observe: Observe, start_broker: StartBroker, connect: Connect, tmp_path: Path
+    number: signal.Signals, observe: StartCommand, start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
     """One ready line, every answer served, exit 0, nothing on stderr, and a history that is valid to its end."""
     broker = start_broker()
@@ -83,7 +71,7 @@ def test_a_signal_ends_it_with_the_whole_history(
 
 
 def test_a_killed_proxy_leaves_a_history_that_says_so(
-    observe: Observe, start_broker: StartBroker, connect: Connect, tmp_path: Path
+    observe: StartCommand, start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
     """Everything but the last moment is there; a pull that was open then leaves the verdict unknown."""
     broker = start_broker()
@@ -106,7 +94,7 @@ def test_a_killed_proxy_leaves_a_history_that_says_so(
     assert {gap["kind"] for gap in result.gaps} - {"nothing judged"} == {"source end", "not judged"}
 
 
-def test_an_answer_arrives_after_the_client_said_that_it_sends_no_more(observe: Observe, tmp_path: Path) -> None:
+def test_an_answer_arrives_after_the_client_said_that_it_sends_no_more(observe: StartCommand, tmp_path: Path) -> None:
     """Through the whole process, and the history has it: the pull was answered before its connection closed."""
     history = tmp_path / "history"
     asked = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 1, ext_fields=pull_fields("T", 0, timeout_ms=500))))
@@ -136,7 +124,7 @@ def test_an_answer_arrives_after_the_client_said_that_it_sends_no_more(observe: 
     assert told[-4:] == ["request_received", "answer_sent", "connection_closed", "source_stopped"]
 
 
-def test_a_users_mistake_is_one_line_and_exit_2(observe: Observe, tmp_path: Path) -> None:
+def test_a_users_mistake_is_one_line_and_exit_2(observe: StartCommand, tmp_path: Path) -> None:
     """Nothing to observe, no address, a broker twice, a port in use, a history that cannot be written."""
     file = tmp_path / "file"
     file.write_text("")

@@ -6,12 +6,11 @@ import json
 import re
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from model_tests.service.commands import StartCommand, commands
 
 from longpoll.commands.broker_conf import read_broker_conf
 from longpoll_broker.testing.brokers import Connect
@@ -19,26 +18,14 @@ from longpoll_broker.testing.raw_client import send_message
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import META_FILE
 
-Serve = Callable[..., "subprocess.Popen[str]"]
 READY = re.compile(r"ready broker=(\S+):(\d+) name-server=(\S+):(\d+) store=(\S+)")
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
+def serve() -> Iterator[StartCommand]:
     """Start `longpoll serve`; killed at the end if it still runs."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", "from longpoll.cli import main; main()", "serve", *options]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    with commands("serve") as start:
+        yield start
 
 
 ANY = ("--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
@@ -46,7 +33,7 @@ ANY = ("--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "ctrl-c"])
 def test_it_says_ready_serves_and_stops_cleanly(
-    number: signal.Signals, serve: Serve, connect: Connect, tmp_path: Path
+    number: signal.Signals, serve: StartCommand, connect: Connect, tmp_path: Path
 ) -> None:
     """One ready line, messages served, exit 0, nothing on stderr, the store closed and the history there."""
     store, history = tmp_path / "store", tmp_path / "history"
@@ -63,7 +50,7 @@ def test_it_says_ready_serves_and_stops_cleanly(
     assert (history / META_FILE).exists()
 
 
-def test_the_ready_line_can_be_json_and_unknown_keys_are_named(serve: Serve, tmp_path: Path) -> None:
+def test_the_ready_line_can_be_json_and_unknown_keys_are_named(serve: StartCommand, tmp_path: Path) -> None:
     """A broker.conf of the Java broker is taken; what we have no setting for is named once. So can the log be JSON."""
     conf = tmp_path / "broker.conf"
     conf.write_text("# comment\nbrokerName = other\nautoCreateTopicEnable=false\nhaListenPort=1\n")
@@ -81,7 +68,7 @@ def test_the_ready_line_can_be_json_and_unknown_keys_are_named(serve: Serve, tmp
     assert [line["event"] for line in told] == ["store_recovered"]
 
 
-def test_a_users_mistake_is_one_line_and_exit_2(serve: Serve, tmp_path: Path) -> None:
+def test_a_users_mistake_is_one_line_and_exit_2(serve: StartCommand, tmp_path: Path) -> None:
     """A port in use, no address, an unknown policy or knob, a bad or missing config file, a store that is a file."""
     bad_conf = tmp_path / "bad.conf"
     bad_conf.write_text("maxMessageSize=many\n")

@@ -59,7 +59,7 @@ def tags_read(store: MessageStore, tag: str) -> list[int]:
     return [
         offset
         for start in range(0, store.visible_end("T", 0), CONFIG.consume_queue_file_size // 20)
-        for offset in store.get("T", 0, start, 32, lambda code: code == tags_code(tag)).offsets
+        for offset in store.get("T", 0, start, 32, (lambda code: code == tags_code(tag), None)).offsets
     ]
 
 
@@ -136,7 +136,7 @@ def test_it_goes_with_its_queue(tmp_path: pathlib.Path) -> None:
     assert len(list(files.iterdir())) < before
     start = store.visible_start("T", 0)
     rest = [*range(start, 100, 10)]
-    assert [store.get("T", 0, offset, 1, lambda code: code == tags_code("red")).offsets for offset in rest] == [
+    assert [store.get("T", 0, offset, 1, (lambda code: code == tags_code("red"), None)).offsets for offset in rest] == [
         [offset] for offset in rest
     ]
     store.delete_topic("T")

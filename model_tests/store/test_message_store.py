@@ -115,11 +115,11 @@ def test_statuses_and_next_offsets(tmp_path: pathlib.Path) -> None:
         1000: ("OFFSET_OVERFLOW_BADLY", 15),
     }
     assert {(found.offset_min, found.offset_max) for found in asked.values()} == {(0, 15)}
-    filtered = store.get("T", 0, 4, 32, lambda code: code == tags_code("a"))
+    filtered = store.get("T", 0, 4, 32, (lambda code: code == tags_code("a"), None))
     assert (filtered.status, filtered.offset_next, filtered.records) == (GetStatus.NO_MATCHED_MESSAGE, 10, [])
-    some = store.get("T", 0, 2, 32, lambda code: code == tags_code("b"))
+    some = store.get("T", 0, 2, 32, (lambda code: code == tags_code("b"), None))
     assert (some.offsets, some.offset_next) == (list(range(4, 10)), 10)
-    by_property = store.get("T", 0, 0, 32, matches_properties=lambda lookup: lookup("TAGS") == "b")
+    by_property = store.get("T", 0, 0, 32, (None, lambda lookup: lookup("TAGS") == "b"))
     assert by_property.offsets == list(range(4, 10))
     del some, by_property, asked, filtered
     store.close()
@@ -160,8 +160,8 @@ def test_a_scan_ends_after_800_units(tmp_path: pathlib.Path) -> None:
     """A filter that matches nothing looks at 800 units, and at more only when more messages were asked for."""
     store = open_store(tmp_path, evolve(SMALL, consume_queue_file_size=20 * 1000, commit_log_file_size=1 << 20))
     put_and_dispatch(store, [message(body=b"") for _ in range(950)])
-    assert store.get("T", 0, 0, 32, lambda _code: False).offset_next == 800
-    assert store.get("T", 0, 0, 900, lambda _code: False).offset_next == 900
+    assert store.get("T", 0, 0, 32, (lambda _code: False, None)).offset_next == 800
+    assert store.get("T", 0, 0, 900, (lambda _code: False, None)).offset_next == 900
     store.close()
 
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Self
 
 import attrs
 
@@ -37,11 +35,12 @@ from longpoll_broker.service.io.transport import IoLoop
 from longpoll_broker.service.upkeep.config_files import ConfigFiles
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_runtime import Address, Listener, Runtime
+from longpoll_runtime.closeable import Stoppable
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.policy import STRICT, Policy
 
 
-class Broker:
+class Broker(Stoppable):
     """A running broker. `start` makes one, `stop` ends it; a stopped one is not started again."""
 
     def __init__(
@@ -178,14 +177,6 @@ class Broker:
     def connection_count(self) -> int:
         """Open connections, to broker and name server."""
         return sum(loop.channel_count for loop in self.loops)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _store_config(store_config: StoreConfig, config: BrokerConfig, policy: Policy) -> StoreConfig:

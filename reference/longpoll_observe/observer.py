@@ -19,7 +19,6 @@ import logging
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Final, Self
 
 from longpoll_observe.arrival import HELD_MAX, SETTLE_NS
@@ -30,6 +29,7 @@ from longpoll_observe.routes import RouteTap
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime import Address, Files, Queue, Runtime, Thread
+from longpoll_runtime.closeable import Stoppable
 from longpoll_spec.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def held_max(files: Files) -> int:
     return max(sizes)
 
 
-class Observer:
+class Observer(Stoppable):
     """A running proxy. `start` makes one, `stop` ends it.
 
     Invariants: `_doors`, `_recorders` change on the relay thread only, once it runs; the meta file changes under
@@ -154,14 +154,6 @@ class Observer:
             self._measuring.join()
         for recorder in self._recorders:
             recorder.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 

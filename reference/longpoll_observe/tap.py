@@ -212,15 +212,7 @@ class ConnectionTap:
                 return
             self._open[opaque] = asked
             self._answered.pop(opaque, None)
-            self._recorder.put(
-                "request_received",
-                after_ns,
-                before_ns=before_ns,
-                request=asked.request,
-                connection=self._connection,
-                code=code,
-                **fields,
-            )
+            self._tell("request_received", asked, after_ns, before_ns, code=code, **fields)
         else:
             self._expect_other(command)
 
@@ -289,43 +281,23 @@ class ConnectionTap:
     def _pull_answer(self, command: Command, asked: Open, after_ns: int, before_ns: int) -> None:
         about_offset = asked.code in OFFSET_CODES
         fields = told_offset(asked.code, command) if about_offset else pull_answer_fields(command)
-        self._recorder.put(
-            "answer_sent",
-            after_ns,
-            before_ns=before_ns,
-            request=asked.request,
-            connection=self._connection,
-            code=command.code,
-            **asked.place,
-            **fields,
-        )
+        self._tell("answer_sent", asked, after_ns, before_ns, code=command.code, **asked.place, **fields)
 
     def _send_answer(self, command: Command, asked: Open, sent: Sent, after_ns: int, before_ns: int) -> None:
         stored = stored_at(command)
         if stored is None:
-            self._recorder.put(
-                "answer_sent",
-                after_ns,
-                before_ns=before_ns,
-                request=asked.request,
-                connection=self._connection,
-                code=command.code,
-                **asked.place,
-            )
+            self._tell("answer_sent", asked, after_ns, before_ns, code=command.code, **asked.place)
             return
         queue, first = stored
         for number, tag in enumerate(sent.tags):
-            self._recorder.put(
-                "message_acknowledged",
-                after_ns,
-                before_ns=before_ns,
-                request=asked.request,
-                connection=self._connection,
-                topic=sent.topic,
-                queue=queue,
-                queue_offset=first + number,
-                tag=tag,
-            )
+            place = {"topic": sent.topic, "queue": queue, "queue_offset": first + number}
+            self._tell("message_acknowledged", asked, after_ns, before_ns, **place, tag=tag)
+
+    def _tell(self, event: str, asked: Open, after_ns: int, before_ns: int, **fields: object) -> None:
+        """Tell of a request, or of its answer."""
+        self._recorder.put(
+            event, after_ns, before_ns=before_ns, request=asked.request, connection=self._connection, **fields
+        )
 
     def _miss(self, what: str, error: BaseException, after_ns: int, before_ns: int) -> None:
         self._totals.unreadable += 1

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from attrs import frozen
 
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_recorder.recorder import HistoryRecorder, RecordError
 from longpoll_runtime import Runtime
+from longpoll_runtime.closeable import Closeable
 
 COUNT_MAX: Final = 2**31 - 1
 """Most messages of an answer, for a service that has no limit."""
@@ -41,7 +41,7 @@ class RecordedPoll:
     """The queue's end that had been told of when it came."""
 
 
-class HistoryWriter:
+class HistoryWriter(Closeable):
     """A history of one service, from now until `close`; a context manager.
 
     Invariant: `_ends` is the end of each queue as `published` has told of it; it, `_count` and `_is_closed` change
@@ -143,11 +143,3 @@ class HistoryWriter:
     def _put(self, event: str, since_ns: int | None, **fields: object) -> None:
         now_ns = self.now_ns()
         self._recorder.put(event, now_ns if since_ns is None else since_ns, before_ns=now_ns, **fields)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

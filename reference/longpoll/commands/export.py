@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import click
 
-from longpoll.options.law import aspect_option, bounds_option, knob_option, policy_option
+from longpoll.options.law import aspect_option, bounds_option, knob_option, policy_option, size_options
 from longpoll.output import emit_json, json_option, out, user_mistakes
 from longpoll_spec.bounds import named
 from longpoll_spec.errors import OutputError
@@ -35,12 +35,10 @@ FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
 @click.option("--to", "target", type=click.Choice(list(FORMATS)), required=True, help="What to write.")
 @policy_option()
 @bounds_option("tiny")
-@click.option("--requests", type=int, help="Request slots, instead of those of the bounds.")
-@click.option("--messages", type=int, help="Messages that are ever appended.")
-@click.option("--hold-ticks", type=int, help="A pull's deadline in ticks.")
-@click.option("--scan-ticks", type=int, help="Ticks between two scans.")
-@click.option("--queues", type=int, help="Queues that share one dispatcher and one scanner.")
-@click.option("--tags", type=int, help="Tags that a message can have and a pull can want.")
+@size_options(
+    queues="Queues that share one dispatcher and one scanner.",
+    tags="Tags that a message can have and a pull can want.",
+)
 @aspect_option("Switch this aspect on; repeatable.")
 @knob_option()
 @click.option("--force", is_flag=True, help="Write over files that are there and say something else.")
@@ -52,12 +50,7 @@ def export(
     target: str,
     policy_name: str,
     bounds_name: str,
-    requests: int | None,
-    messages: int | None,
-    hold_ticks: int | None,
-    scan_ticks: int | None,
-    queues: int | None,
-    tags: int | None,
+    sizes: Mapping[str, int | None],
     aspects: Sequence[str],
     knobs: Sequence[str],
     force: bool,
@@ -79,8 +72,7 @@ def export(
     policy = preset(policy_name)
     for setting in knobs:
         policy = with_knob(policy, setting)
-    sizes = {"requests": requests, "messages": messages, "hold_ticks": hold_ticks, "scan_ticks": scan_ticks}
-    model = law_of(policy, named(bounds_name, policy, queues=queues, tags=tags, aspects=aspects, **sizes))
+    model = law_of(policy, named(bounds_name, policy, **sizes, aspects=aspects))
     properties = properties_of(model)
     name = name_of(model)
     made = {directory / f"{name}.{end}": render(model, properties) for end, render in FORMATS[target].items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from longpoll.commands import law_shown
 from longpoll.options.amounts import Amount
 from longpoll.options.completion import worlds
 from longpoll.options.engine import engine_options, opened
-from longpoll.options.law import aspect_option, bounds_option, knob_option, policy_option, property_option
+from longpoll.options.law import aspect_option, bounds_option, knob_option, policy_option, property_option, size_options
 from longpoll.output import Exit, emit_json, fail, json_option, progress_bar, say, table, user_mistakes
 from longpoll_spec.bounds import EXPLORATIONS, REQUESTS_MAX, SIZES, named
 from longpoll_spec.engines import EXPLORERS, explore
@@ -63,12 +63,10 @@ class RequestsToProve(_NumberOrAny):
 @click.command()
 @policy_option()
 @bounds_option("small")
-@click.option("--requests", type=int, help="Request slots, instead of those of the bounds.")
-@click.option("--messages", type=int, help="Messages that are ever appended.")
-@click.option("--hold-ticks", type=int, help="A pull's deadline in ticks.")
-@click.option("--scan-ticks", type=int, help="Ticks between two scans.")
-@click.option("--queues", type=int, help="Queues that share one dispatcher, scanner and executor.")
-@click.option("--tags", type=int, help="Tags of messages; the third has the first one's hash.")
+@size_options(
+    queues="Queues that share one dispatcher, scanner and executor.",
+    tags="Tags of messages; the third has the first one's hash.",
+)
 @aspect_option()
 @engine_options
 @click.option(
@@ -82,12 +80,7 @@ def check(
     *,
     policy_name: str,
     bounds_name: str,
-    requests: int | None,
-    messages: int | None,
-    hold_ticks: int | None,
-    scan_ticks: int | None,
-    queues: int | None,
-    tags: int | None,
+    sizes: Mapping[str, int | None],
     aspects: Sequence[str],
     engine: str,
     max_states: int | None,
@@ -125,8 +118,7 @@ def check(
     tell (so for a property that is meant to be reached and was not).
     """
     policy = _policy(policy_name, knobs)
-    sizes = {"requests": requests, "messages": messages, "hold_ticks": hold_ticks, "scan_ticks": scan_ticks}
-    bounds = named(bounds_name, policy, **sizes, queues=queues, tags=tags, aspects=aspects)
+    bounds = named(bounds_name, policy, **sizes, aspects=aspects)
     with opened(engine, options) as given, _spinner(f"exploring {policy.name} with {engine}") as say:
         limits: dict[str, Any] = {"limit_states": max_states, **given}
 

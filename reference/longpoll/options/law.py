@@ -5,8 +5,9 @@ Leaves out what the names mean (`longpoll_spec.policy`, `longpoll_spec.bounds`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -33,6 +34,32 @@ def knob_option(said: str = "Set one knob; repeatable.") -> Decorator:
     return click.option(
         "--knob", "knobs", multiple=True, metavar="NAME=VALUE", help=said, shell_complete=completion.knobs
     )
+
+
+_SIZES: Final = {
+    "--requests": "Request slots, instead of those of the bounds.",
+    "--messages": "Messages that are ever appended.",
+    "--hold-ticks": "A pull's deadline in ticks.",
+    "--scan-ticks": "Ticks between two scans.",
+}
+
+
+def size_options(*, queues: str, tags: str) -> Decorator:
+    """The numbers that bounds are made of, handed over together as `sizes`; `queues` and `tags` are the help of two."""
+    said = _SIZES | {"--queues": queues, "--tags": tags}
+    names = [name[2:].replace("-", "_") for name in said]
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def called(**given: Any) -> Any:
+            sizes = {name: given.pop(name) for name in names}
+            return command(sizes=sizes, **given)
+
+        for name in reversed(said):
+            called = click.option(name, type=int, help=said[name])(called)
+        return called
+
+    return add
 
 
 def bounds_option(default: str) -> Decorator:

@@ -11,9 +11,9 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Final, Self
+from typing import IO, Final
 
+from longpoll_runtime.closeable import Stoppable
 from longpoll_spec.errors import UserError
 
 START_S: Final = 30.0
@@ -24,7 +24,7 @@ class ServeError(UserError):
     """The embedded broker did not start or did not stop as it should."""
 
 
-class ServedBroker:
+class ServedBroker(Stoppable):
     """A running `longpoll serve`. `stop` is idempotent; leaving the `with` block never leaves a process behind.
 
     Nor does a kill of this process: the broker's standard input is a pipe that ends with it (`--with-parent`).
@@ -58,10 +58,12 @@ class ServedBroker:
         if self._process.poll() is None:
             self._process.terminate()
         try:
-            return self._process.wait(STOP_S)
+            code = self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             self._kill()
             raise ServeError(f"the broker did not stop within {STOP_S:g} s of SIGTERM and was killed") from None
+        self._close_pipes()
+        return code
 
     def _kill(self) -> None:
         self._process.kill()
@@ -72,15 +74,6 @@ class ServedBroker:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-        self._close_pipes()
 
 
 def _first_line(stream: IO[str] | None, timeout_s: float) -> str:

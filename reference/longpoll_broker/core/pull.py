@@ -11,7 +11,6 @@ Source: `PullMessageProcessor.java` 4.9 and 5.x, `DefaultPullMessageResultHandle
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -25,9 +24,8 @@ from longpoll_broker.core.filter.filters import (
     is_tag_type,
     not_supported,
 )
-from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.read import GetResult, GetStatus
+from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.core.standing import Standing
 from longpoll_broker.core.tables.subscription import BROADCASTING, Clients
 from longpoll_broker.core.tables.topics import Groups, Topics
@@ -67,17 +65,8 @@ FAQ: Final = "See http://rocketmq.apache.org/docs/faq/ for further details."
 class Store(Protocol):
     """As much of the message store as a decision needs."""
 
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        matches: Callable[[int], bool] | None = None,
-        *,
-        matches_properties: Callable[[Lookup], bool] | None = None,
-    ) -> GetResult:
-        """Read up to `count_max` messages from `offset` on whose tag hash, or properties, match."""
+    def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
+        """Read up to `count_max` messages from `offset` on that match."""
         ...
 
 
@@ -175,8 +164,8 @@ def as_placed(decision: Found | Miss | OffsetMoved, desk: Desk) -> Found | Miss 
 
 def _read(pull: Pull, wanted: Filter, store: Store, offset: int, count_max: int) -> GetResult:
     if isinstance(wanted, SqlFilter):
-        return store.get(pull.topic, pull.queue_id, offset, count_max, matches_properties=wanted.matches_properties)
-    return store.get(pull.topic, pull.queue_id, offset, count_max, None if wanted.all_tags else wanted.matches)
+        return store.get(pull.topic, pull.queue_id, offset, count_max, (None, wanted.matches_properties))
+    return store.get(pull.topic, pull.queue_id, offset, count_max, ALL if wanted.all_tags else (wanted.matches, None))
 
 
 def wants_visible(pull: Pull, store: Store, visible_end: int) -> bool:

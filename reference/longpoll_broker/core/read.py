@@ -6,10 +6,22 @@ Leaves out reading (`store.selection`) and what an answer makes of it (`core.pul
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
+from longpoll_protocol.log_record import Lookup
 from longpoll_spec.tables import with_table
+
+TagsMatch = Callable[[int], bool]
+PropertiesMatch = Callable[[Lookup], bool]
+Matches = tuple[TagsMatch | None, PropertiesMatch | None]
+"""Which messages are wanted, by their tags code and by a lookup of their properties; None lets everything through.
+
+Source: `isMatchedByConsumeQueue` and `isMatchedByCommitLog`.
+"""
+ALL: Final[Matches] = (None, None)
 
 
 class GetStatus(enum.Enum):

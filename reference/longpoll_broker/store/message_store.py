@@ -16,7 +16,7 @@ from attrs import evolve
 from msgspec.structs import replace
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.core.read import GetResult, GetStatus
+from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
 from longpoll_broker.store.dispatch import Dispatcher
@@ -33,7 +33,7 @@ from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.recovery import recover, safe_start
 from longpoll_broker.store.rows import append_row
-from longpoll_broker.store.selection import PropertiesMatch, TagsMatch, nothing, read_queue
+from longpoll_broker.store.selection import nothing, read_queue
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
@@ -322,28 +322,20 @@ class MessageStore:
         queue = self._table.find(topic, queue_id)
         return (queue.offset_min, queue.offset_end) if queue is not None else (0, 0)
 
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        matches: TagsMatch | None = None,
-        *,
-        matches_properties: PropertiesMatch | None = None,
-    ) -> GetResult:
+    def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
         """What a consumer at `offset` gets: whole records, as slices of the map (`getMessage`).
 
-        `matches` sees a tags code, `matches_properties` a lookup of properties. The first match is given whatever its
-        size; then the limits of `config` on bytes and count hold, in memory or on disk, and `count_max`. At most 800
-        units (or `count_max`) are looked at, and none of the next consume-queue file.
+        The first match is given whatever its size; then the limits of `config` on bytes and count hold, in memory or on
+        disk, and `count_max`. At most 800 units (or `count_max`) are looked at, and none of the next consume-queue
+        file.
         """
         queue = self._table.find(topic, queue_id)
         if queue is None:
             return nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        if matches is not None and queue.extended is not None:
-            matches = queue.extended.matching(matches)
-        return read_queue(self._log, queue, self._config, offset, count_max, matches=(matches, matches_properties))
+        tags, properties = matches
+        if tags is not None and queue.extended is not None:
+            matches = queue.extended.matching(tags), properties
+        return read_queue(self._log, queue, self._config, offset, count_max, matches=matches)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
         """The bytes of the record that begins at a physical offset; None when none does (`lookMessageByOffset`)."""

@@ -5,23 +5,17 @@ Leaves out the extended consume queue and the slave's rule for uncorrected offse
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.core.read import GetResult, GetStatus
+from longpoll_broker.core.read import GetResult, GetStatus, Matches
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.segment import Segment
-from longpoll_protocol.log_record import Lookup, lookup_in
+from longpoll_protocol.log_record import lookup_in
 
 SCAN_BYTES_MIN: Final = 16_000
 """Bytes of units that one read looks at, at least: 800 units. More only when more messages were asked for."""
-
-TagsMatch = Callable[[int], bool]
-PropertiesMatch = Callable[[Lookup], bool]
-Matches = tuple[TagsMatch | None, PropertiesMatch | None]
-"""`isMatchedByConsumeQueue` and `isMatchedByCommitLog`; None lets everything through."""
 
 
 def memory_of(config: StoreConfig) -> int:

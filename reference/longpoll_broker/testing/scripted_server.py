@@ -10,11 +10,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from longpoll_protocol.frames.command import Command, encode, reply
 from longpoll_protocol.frames.connection import CLOSED, Connection
+from longpoll_runtime.closeable import Stoppable
 
 PATIENCE_S: Final = 10.0
 Handler = Callable[["Peer", Command], None]
@@ -45,7 +45,7 @@ class Peer:
         self._socket.shutdown(socket.SHUT_RDWR)
 
 
-class ScriptedServer:
+class ScriptedServer(Stoppable):
     """Listens on a port of its own; `handler` gets every command, on a thread per connection."""
 
     def __init__(self, handler: Handler) -> None:
@@ -58,12 +58,8 @@ class ScriptedServer:
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
+        """Close every connection, and join the threads."""
         self.refuse_connections()
         self._threads[0].join(PATIENCE_S)
         self._listening.close()

@@ -7,16 +7,42 @@ definitions that they use, and a test plants a fault for each. Leaves out how a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from longpoll_judge.contract.clause import Clause
 from longpoll_judge.contract.others import COMMIT_CLAUSES, EVIDENCE_CLAUSES, LAW_CLAUSES, LOG_CLAUSES, SEND_CLAUSES
 from longpoll_judge.contract.pulls import PULL_CLAUSES
+from longpoll_judge.contract.result import Finding, FindingVerdict
 
 CLAUSES: Final = (*PULL_CLAUSES, *LOG_CLAUSES, *SEND_CLAUSES, *COMMIT_CLAUSES, *LAW_CLAUSES, *EVIDENCE_CLAUSES)
 """The whole contract, in the order of the page."""
 CLAUSE: Final = {clause.id: clause for clause in CLAUSES}
+
+
+def finding_of(
+    evidence: list[dict[str, Any]],
+    subject: dict[str, Any],
+    *,
+    clause: str,
+    verdict: FindingVerdict,
+    why: str,
+    messages: Sequence[int] = (),
+) -> Finding:
+    """What these events show: it is at the place of one of them, `subject`."""
+    return Finding(
+        property=CLAUSE[clause].property,
+        clause=clause,
+        verdict=verdict,
+        topic=subject.get("topic", ""),
+        queue=subject.get("queue", -1),
+        request=subject.get("request", ""),
+        window_start_ms=min(event["after_ns"] for event in evidence) / 1_000_000,
+        window_end_ms=max(event["before_ns"] for event in evidence) / 1_000_000,
+        why=why,
+        evidence=evidence,
+        messages=list(messages),
+    )
 
 
 def clause_tables() -> str:

@@ -6,7 +6,7 @@ out where the rows come from (`source`) and what they mean (`steps`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -149,3 +149,8 @@ def _values(table: pa.Table, name: str) -> list[Any]:
         return [texts[code] for code in codes.tolist()]
     values: list[Any] = table[name].to_pylist() if name == "offsets" else table[name].to_numpy().tolist()
     return values
+
+
+def order_of(event: Mapping[str, Any]) -> tuple[int, int, str, int]:
+    """The place of an event among others: its moment, and what tells those of one moment apart."""
+    return event["after_ns"], event["before_ns"], event["source"], event["sequence"]

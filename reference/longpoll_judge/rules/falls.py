@@ -19,8 +19,10 @@ from attrs import define, field
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import Integers
 from longpoll_judge.contract.clause import PULL_RESULTS
-from longpoll_judge.contract.result import ANSWER_IS_RIGHT, Finding, FindingVerdict
+from longpoll_judge.contract.clauses import finding_of
+from longpoll_judge.contract.result import Finding, FindingVerdict
 from longpoll_judge.evidence.survey import UNSEEN, Context
+from longpoll_judge.read.schema import order_of
 from longpoll_judge.rules.across import (
     WEIGHT,
     Gathered,
@@ -36,7 +38,7 @@ from longpoll_judge.rules.across import (
     rows_where,
 )
 from longpoll_judge.rules.answers import FOUND
-from longpoll_judge.rules.steps import MS, PULL_CODES
+from longpoll_judge.rules.steps import PULL_CODES
 
 FINDINGS_MAX: Final = 50
 """Most findings of one clause that are listed; the others are counted."""
@@ -131,17 +133,7 @@ def _findings(
         evidence = [events[place(kind, row)] for row in (earlier, one) for kind in (asked, answers)]
         subject = evidence[-1]
         verdict: FindingVerdict = "violated" if context.sources.get(subject["source"], UNSEEN).is_steady else "unknown"
-        evidence.sort(key=lambda event: (event["after_ns"], event["before_ns"], event["source"], event["sequence"]))
+        evidence.sort(key=order_of)
         high, low = answers.values[SHOWN[name]][earlier], answers.values[name][one]
-        yield Finding(
-            property=ANSWER_IS_RIGHT,
-            clause=clause,
-            verdict=verdict,
-            topic=subject.get("topic", ""),
-            queue=subject.get("queue", -1),
-            request=subject.get("request", ""),
-            window_start_ms=min(event["after_ns"] for event in evidence) / MS,
-            window_end_ms=max(event["before_ns"] for event in evidence) / MS,
-            why=f"an answer tells {name} {low}, and one sent on its connection before it was asked for shows {high}",
-            evidence=evidence,
-        )
+        why = f"an answer tells {name} {low}, and one sent on its connection before it was asked for shows {high}"
+        yield finding_of(evidence, subject, clause=clause, verdict=verdict, why=why)

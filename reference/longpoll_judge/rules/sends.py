@@ -19,9 +19,10 @@ from longpoll_judge.columns.keys import Keys, text_hashes
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
 from longpoll_judge.contract.clause import LOGGED, SEND_CODES, SEND_MS, SHOWN_MS, TIMELESS
-from longpoll_judge.contract.result import SEND_IS_KEPT, Finding, FindingVerdict, Share
+from longpoll_judge.contract.clauses import finding_of
+from longpoll_judge.contract.result import Finding, FindingVerdict, Share
 from longpoll_judge.evidence.survey import UNSEEN, Context
-from longpoll_judge.read.schema import are_named, coded_texts
+from longpoll_judge.read.schema import are_named, coded_texts, order_of
 from longpoll_judge.rules.across import (
     WEIGHT,
     Booleans,
@@ -366,21 +367,16 @@ def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context) -> 
         subject = evidence[0]
         is_doubted = is_weak or not (_is_timeless(breach.clause, subject, context) or _is_steady(subject, context))
         verdict: FindingVerdict = "unknown" if is_doubted else "violated"
-        evidence.sort(key=lambda event: (event["after_ns"], event["before_ns"], event["source"], event["sequence"]))
+        evidence.sort(key=order_of)
         logged = [event for event in evidence if "queue_offset" in event]
         offset = f" {subject['queue_offset']}" if "queue_offset" in subject else ""
         told = offset or f"s {str(subject.get('offsets', []))[:80]}"
         where = f" (queue offset{told})" if offset or "offsets" in subject else ""
-        yield Finding(
-            property=SEND_IS_KEPT,
+        yield finding_of(
+            evidence,
+            subject,
             clause=breach.clause,
             verdict=verdict,
-            topic=subject.get("topic", ""),
-            queue=subject.get("queue", -1),
-            request=subject.get("request", ""),
-            window_start_ms=min(event["after_ns"] for event in evidence) / MS,
-            window_end_ms=max(event["before_ns"] for event in evidence) / MS,
             why=f"{breach.why}{where}",
-            evidence=evidence,
             messages=list(dict.fromkeys(event["queue_offset"] for event in logged)),
         )

@@ -10,7 +10,7 @@ Leaves out which events show a fault (the rules), and how excerpts are written (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +23,7 @@ from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.evidence.attendance import DELETE_TOPIC
 from longpoll_judge.evidence.source_survey import Run, SourceSurvey
 from longpoll_judge.evidence.survey import Survey
-from longpoll_judge.read.schema import coded, event_dict
+from longpoll_judge.read.schema import coded, event_dict, order_of
 from longpoll_judge.read.source import History
 from longpoll_judge.rules.across import Tables
 from longpoll_spec.history import FORMAT_VERSION, WHITE_BOX
@@ -220,11 +220,6 @@ def _completed(finding: Finding, scene: Scene, survey: Survey, history: History)
     return msgspec.structs.replace(
         finding, evidence=evidence, tag=tags[0] if tags else "", offsets=told, meta=_meta(evidence, history)
     )
-
-
-def order_of(event: Mapping[str, Any]) -> tuple[int, int, str, int]:
-    """The place of an event among others: its moment, and what tells those of one moment apart."""
-    return event["after_ns"], event["before_ns"], event["source"], event["sequence"]
 
 
 def _offsets(finding: Finding) -> dict[str, int]:

@@ -22,6 +22,7 @@ from longpoll_judge.contract.clause import PULL_RESULTS
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
 from longpoll_judge.evidence.lives import NEITHER
 from longpoll_judge.evidence.survey import Context
+from longpoll_judge.read.schema import order_of
 from longpoll_judge.rules.answers import FOUND, NO_MATCHED_MSG
 from longpoll_judge.rules.case import Case, Explanation, Log, Suspects, make_cases, make_log
 from longpoll_judge.rules.counting import judged_counts
@@ -34,7 +35,6 @@ from longpoll_judge.rules.pulls.holding import judge_holding
 from longpoll_judge.rules.pulls.promptness import judge_promptness
 from longpoll_judge.rules.pulls.rightness import judge_once, judge_order, judge_rightness
 from longpoll_judge.rules.steps import MS, PULL_CODES
-from longpoll_judge.run.excerpt import order_of
 from longpoll_spec.tables import with_table
 
 FINDINGS_MAX: Final = 50

@@ -12,11 +12,10 @@ from typing import Final
 
 import msgspec
 
-from longpoll_protocol.codes import OPAQUE_MADE_UP
 from longpoll_protocol.frames.command import Command, decode_frame
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.frames.frame import Frame, Serialisation
-from longpoll_protocol.frames.json_header import Int32
+from longpoll_protocol.frames.json_header import HeaderNumbers
 from longpoll_protocol.headers.send import SendMessageRequestHeaderV2
 from longpoll_spec.tables import with_table
 
@@ -32,16 +31,10 @@ class SendCommand(Command, frozen=True, gc=False, kw_only=True):
 
 
 @with_table
-class _SendValues(msgspec.Struct, gc=False):
+class _SendValues(HeaderNumbers, gc=False, kw_only=True):
     """As `HeaderValues`, but for the fields."""
 
     extFields: SendMessageRequestHeaderV2  # noqa: N815 - the key on the wire
-    code: Int32 = 0
-    language: str = "JAVA"
-    version: Int32 = 0
-    opaque: Int32 = OPAQUE_MADE_UP
-    flag: Int32 = 0
-    remark: str | None = None
 
 
 _decoder: Final = msgspec.json.Decoder(_SendValues, strict=False)

@@ -20,8 +20,8 @@ Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 @with_table
-class HeaderValues(msgspec.Struct, gc=False):
-    """What a header says, in either encoding; named as in JSON, where nearly every peer's is read in one typed pass."""
+class HeaderNumbers(msgspec.Struct, gc=False):
+    """What a header says but for its fields, in either encoding; named as in JSON."""
 
     code: Int32 = 0
     language: str = "JAVA"
@@ -29,6 +29,12 @@ class HeaderValues(msgspec.Struct, gc=False):
     opaque: Int32 = OPAQUE_MADE_UP
     flag: Int32 = 0
     remark: str | None = None
+
+
+@with_table
+class HeaderValues(HeaderNumbers, gc=False):
+    """With its fields; nearly every peer's is read in one typed pass."""
+
     extFields: dict[str, str] | None = None  # noqa: N815 - the key on the wire
 
 

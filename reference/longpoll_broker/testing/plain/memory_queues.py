@@ -6,13 +6,13 @@ out bytes, files and limits (`store.selection` has them).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from attrs import define, field, frozen
 
 from longpoll_broker.core.filter.sql92 import Lookup
-from longpoll_broker.core.read import GetResult, GetStatus
+from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
 
 Key = tuple[str, int]
 
@@ -64,28 +64,20 @@ class MemoryQueues:
             return None
         return self.messages[topic, queue_id][offset].properties.get
 
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        matches: Callable[[int], bool] | None = None,
-        *,
-        matches_properties: Callable[[Lookup], bool] | None = None,
-    ) -> GetResult:
+    def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
         """A read, with the statuses of the store's."""
         start, end = self.visible_start(topic, queue_id), self.visible_end(topic, queue_id)
         if end == 0 or not start <= offset < end:
             return GetResult(_status_outside(offset, start, end), _next_outside(offset, start, end), start, end,
                              [], [], 0, False)  # fmt: skip
+        tags, properties = matches
         found: list[int] = []
         offset_next = offset
         for message in self.messages[topic, queue_id][offset:end]:
             if len(found) == count_max:
                 break
-            wanted = matches is None or matches(message.tags_code)
-            if wanted and (matches_properties is None or matches_properties(message.properties.get)):
+            wanted = tags is None or tags(message.tags_code)
+            if wanted and (properties is None or properties(message.properties.get)):
                 found.append(offset_next)
             offset_next += 1
         status = GetStatus.FOUND if found else GetStatus.NO_MATCHED_MESSAGE

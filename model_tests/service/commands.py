@@ -1,0 +1,50 @@
+"""The command line in a process of its own, for tests of it.
+
+Leaves out what the commands say (their tests).
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from longpoll_broker.testing.raw_client import PATIENCE_S
+
+COMMAND: Final = (sys.executable, "-c", "from longpoll.cli import main; main()")
+StartCommand = Callable[..., "subprocess.Popen[str]"]
+"""Starts a command of `longpoll` with some options; it is killed at the end of the test if it still runs."""
+
+
+@contextmanager
+def commands(name: str) -> Iterator[StartCommand]:
+    """Start `longpoll NAME`, as often as is asked for; what still runs behind the block is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*options: str) -> subprocess.Popen[str]:
+        command = [*COMMAND, name, *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@contextmanager
+def serving(*options: str) -> Iterator[dict[str, str]]:
+    """The words of the ready line of a `longpoll serve` with ports of its own, which ends well behind the block."""
+    command = [*COMMAND, "serve", "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
+        assert served.stdout is not None
+        try:
+            yield dict(pair.split("=", 1) for pair in served.stdout.readline().split()[1:])
+        finally:
+            served.send_signal(signal.SIGTERM)
+            assert served.wait(2 * PATIENCE_S) == 0
