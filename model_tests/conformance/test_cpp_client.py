@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from model_tests.service.commands import serving
 
-from longpoll.real_client import HOLD_MS, RealClientReport, make_report, run_real_client, why_missing
+from longpoll.verification.real_client import HOLD_MS, RealClientReport, make_report, run_real_client, why_missing
 from longpoll_broker.testing.client_scenarios import new_topic
 
 PATIENCE_S = 20.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longpoll.real_client import run_real_client, why_missing
+from longpoll.verification.real_client import run_real_client, why_missing
 from longpoll_broker.broker import Broker
 from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_judge.run.job import judge

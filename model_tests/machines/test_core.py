@@ -1,9 +1,9 @@
 """Drives the broker's real hold table beside the law, one move at a time, and compares all that can be seen.
 
-The machine draws any move that the law allows in the world of `simulate/world.py`: the real `HoldService`, `Walk` and
-`HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner, an executor that may be full, a stop
-and looks that throw. After each move every variable of the law, read off the table and the actors, must be where steps
-of the law's own actions lead.
+The machine draws any move that the law allows in the world of `longpoll.simulated.beside_law`: the real `HoldService`,
+`Walk` and `HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner, an executor that may be
+full, a stop and looks that throw. After each move every variable of the law, read off the table and the actors, must be
+where steps of the law's own actions lead.
 
 Leaves out trying every schedule (`simulate/test_refinement.py`).
 """
@@ -18,8 +18,8 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from model_tests.simulate.world import World, run
 
+from longpoll.simulated.beside_law.world import World, run
 from longpoll_broker.core.hold import HoldTable
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import successors

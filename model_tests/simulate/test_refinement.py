@@ -11,8 +11,9 @@ from typing import Final
 
 import attrs
 import pytest
-from model_tests.simulate.world import explore, run, wander
 
+from longpoll.simulated.beside_law.explore import explore, wander
+from longpoll.simulated.beside_law.world import run
 from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import QUEUED, HoldTable, Pull
 from longpoll_broker.core.notifier import Walk

@@ -128,7 +128,7 @@ def test_no_command_writes_past_the_one_place() -> None:
     assert found == {
         "output.py",  # the one place
         "guard.py",  # before anything else is loaded; it writes out by itself what it shows
-        "real_client_child.py",  # JSON, to its parent
+        "verification/real_client_child.py",  # JSON, to its parent
     }
 
 

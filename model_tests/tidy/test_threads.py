@@ -17,8 +17,8 @@ ALLOWED = {
     "longpoll_judge/run/sweep.py": "a pool hands what is raised to whoever asks for the result",
     "longpoll_judge/run/local.py": "the same",
     "longpoll_runtime/stalls.py": "a control thread that only looks whether the machine stands still",
-    "longpoll/real_client.py": "ends a child process that hangs, and nothing else",
-    "longpoll/real_client_child.py": "ends its process when its parent has ended",
+    "longpoll/verification/real_client.py": "ends a child process that hangs, and nothing else",
+    "longpoll/verification/real_client_child.py": "ends its process when its parent has ended",
     "longpoll/commands/serve.py": "metrics: a library's server, whose end costs no client anything",
 }
 """Who else starts threads, and why nobody is left waiting when they end."""

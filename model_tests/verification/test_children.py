@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from longpoll import real_client
+from longpoll.verification import real_client
 from longpoll_broker.testing.raw_client import PATIENCE_S
 
 PARENT = """

@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from longpoll.cli import main
 from longpoll.commands import verify as command
 from longpoll.output import Exit
-from longpoll.real_client import make_report
 from longpoll.verification import broker, history
 from longpoll.verification.declared import Declared, Limits, declared, limits_of
 from longpoll.verification.echo import Echo
 from longpoll.verification.page import Outcome, Page, Row
+from longpoll.verification.real_client import make_report
 from longpoll_broker.testing import load
 from longpoll_broker.testing.load import LoadPlan
 from longpoll_broker.testing.scripted_server import Peer, ScriptedServer

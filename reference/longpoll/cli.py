@@ -36,6 +36,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "observe": ("longpoll.commands.observe", "Record a history of any broker, as a proxy between it and its clients."),
     "judge": ("longpoll.commands.judge", "Judge a recorded history on Spark."),
     "history": ("longpoll.commands.history", "Convert a recorded history between formats."),
+    "simulate-broker": ("longpoll.commands.simulate", "Run the whole broker in a simulated world, seed after seed."),
+    "replay": ("longpoll.commands.simulate", "Run a simulated run again, from its token."),
     "verify": ("longpoll.commands.verify", "The main job: explore, prove, serve, drive, record, judge, report."),
 }
 """Each command's module and its one-line help, so that `longpoll --help` loads nothing."""
@@ -85,7 +87,7 @@ class LazyGroup(click.Group):
             if ctx.resilient_parsing and extras.missing(error, cmd_name) is not None:
                 return None
             raise
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def resolve_command(

@@ -16,9 +16,16 @@ PACKAGES: Final = {
     "hypothesis": "testing",
     "pytest": "testing",
     "_pytest": "testing",
+    "greenlet": "simulation",
 }
 """A package that may be missing -> the extra that brings it."""
-COMMANDS: Final = {"judge": "judge", "history": "judge", "verify": "all"}
+COMMANDS: Final = {
+    "judge": "judge",
+    "history": "judge",
+    "verify": "all",
+    "simulate-broker": "simulation",
+    "replay": "simulation",
+}
 """A command that needs an extra as a whole -> that one, whichever of its packages was missed first."""
 HINTS: Final = {"check": "; or take --engine python, which needs none"}
 """What else the user of a command can do."""

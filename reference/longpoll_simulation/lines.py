@@ -92,11 +92,13 @@ class Lines:
 
     def _reached(self, frame: FrameType) -> None:
         world = self.world
-        if world.over:
+        me = world.current
+        if me is None or world.over:
             return
         world.step += 1
-        if world.note is not None and world.current is not None:
-            world.note(world.current, "line", f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        me.points += 1
+        if world.note is not None:
+            world.note(me, "line", f"{frame.f_code.co_filename}:{frame.f_lineno}")
         if world.step >= world.ask_at and len(world.ready) > 1:
             sys.call_tracing(world.offer_turn, ())
 

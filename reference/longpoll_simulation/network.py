@@ -214,7 +214,7 @@ class SimulatedSocket:
             self._network.world.wake_all(self._waiting)
 
     def __str__(self) -> str:
-        return f"socket {self._number} of {self.process}"
+        return f"socket {self._number}"
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 

@@ -12,13 +12,10 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Final
 
 from attrs import define, field
 
-from longpoll_simulation.world import Actor, Turn, World
-
-NEVER: Final = 1 << 62
+from longpoll_simulation.world import NEVER, Actor, Turn, World
 
 
 @define(eq=False)
@@ -158,22 +155,21 @@ class WeightedWalk:
 
 @define(eq=False)
 class Replay:
-    """The plain order but for the turns told; one whose actor is not ready at its point is left out."""
+    """The plain order but for the turns told; one whose actor is not ready then is left out."""
 
     turns: Iterable[Turn] = ()
-    _by_step: dict[int, int] = field(init=False, factory=dict)
-    _steps: list[int] = field(init=False, factory=list)
+    _told: dict[tuple[int, int], int] = field(init=False, factory=dict)
 
     def begin(self, world: World) -> None:
         """Go back to the first turn."""
-        self._by_step = {turn.step: turn.actor for turn in self.turns}
-        self._steps = sorted(self._by_step, reverse=True)
-        self._plan(world)
+        self._told = {(turn.actor, turn.point): turn.to for turn in self.turns if turn.to >= 0}
+        world.ask_at = 0 if self._told else NEVER
 
     def choose(self, world: World) -> Actor:
         """As told; else the plain order."""
-        told = self._by_step.get(world.step)
-        self._plan(world)
+        last = world.last
+        assert last is not None
+        told = self._told.get((last.number, last.points))
         for actor in world.ready:
             if actor.number == told:
                 return actor
@@ -182,10 +178,50 @@ class Replay:
     def became_ready(self, world: World, actor: Actor) -> None:
         """It waits for its turn."""
 
+
+@define(eq=False)
+class FewStalls:
+    """Some stalls, at points drawn from the first `length`, of up to `ms_max` each."""
+
+    seed: int
+    count: int
+    length: int
+    ms_max: int
+    _random: random.Random = field(init=False)
+    _points: list[int] = field(init=False, factory=list)
+
+    def begin(self, world: World) -> None:
+        """Draw where."""
+        self._random = random.Random(self.seed)
+        self._points = sorted(self._random.choices(range(1, self.length + 1), k=self.count), reverse=True)
+        self._plan(world)
+
+    def due_ms(self, world: World, actor: Actor) -> int:  # noqa: ARG002 - its number does not matter
+        """Any actor that comes to a drawn point."""
+        self._plan(world)
+        return self._random.randint(1, self.ms_max)
+
     def _plan(self, world: World) -> None:
-        while self._steps and self._steps[-1] <= world.step:
-            self._steps.pop()
-        world.ask_at = self._steps[-1] if self._steps else NEVER
+        while self._points and self._points[-1] <= world.step:
+            self._points.pop()
+        world.stall_at = self._points[-1] if self._points else NEVER
+
+
+@define(eq=False)
+class ToldStalls:
+    """The stalls among a run's turns."""
+
+    turns: Iterable[Turn]
+    _told: dict[tuple[int, int], int] = field(init=False, factory=dict)
+
+    def begin(self, world: World) -> None:
+        """Ask at every point, if there are any."""
+        self._told = {(turn.actor, turn.point): -turn.to for turn in self.turns if turn.to < 0}
+        world.stall_at = 0 if self._told else NEVER
+
+    def due_ms(self, world: World, actor: Actor) -> int:  # noqa: ARG002 - the actor's own points are told
+        """As told."""
+        return self._told.get((actor.number, actor.points), 0)
 
 
 class PointCount:

@@ -21,10 +21,11 @@ OUTSIDE = object()
 class SimulatedLock:
     """A lock. Invariant: `owner` is who has it; None when it is free."""
 
-    __slots__ = ("_waiting", "_world", "owner")
+    __slots__ = ("_number", "_waiting", "_world", "owner")
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._number = world.lock_count = world.lock_count + 1
         self._waiting: list[Actor] = []
         self.owner: object | None = None
 
@@ -70,7 +71,7 @@ class SimulatedLock:
         self.release()
 
     def __str__(self) -> str:
-        return f"a lock of {self.owner}" if self.owner is not None else "a free lock"
+        return f"lock {self._number}" if self.owner is None else f"lock {self._number}, which {self.owner} has"
 
 
 class SimulatedCondition:

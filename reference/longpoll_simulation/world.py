@@ -3,7 +3,8 @@
 An actor is a greenlet that runs from one point to the next. A point is an operation of the runtime, such as taking a
 lock, or where `lines` watches the code a line or a bytecode. At each point the strategy may let another actor go on
 that is ready. A run is told by its seed and by the points at which it left the plain order (`Turn`), in which an
-actor goes on until it must wait, and then the one of the lowest number follows; the same turns give the same run.
+actor goes on until it must wait or has ended, and then the one of the lowest number follows: the same turns give the
+same run.
 
 Leaves out what locks, sockets and disks do (`sync`, `network`, `disk`), and how turns are chosen (`strategies`).
 """
@@ -26,16 +27,24 @@ STEP_NS: Final = 1_000
 """How long a point takes in virtual time, ns."""
 BEGIN_NS: Final = 1_000_000_000_000
 """What the monotonic clock shows when a world begins, ns."""
+NEVER: Final = 1 << 62
+"""The number of a point that does not come."""
 STEPS_MAX: Final = 2_000_000
 """Points after which a run that has not ended counts as turning in circles."""
 
 
 @frozen
 class Turn:
-    """At the point of this number (`step`, from 1), the actor of this number goes on, against the plain order."""
+    """When an actor came to a point of its own, another one went on than the plain order has it.
 
-    step: int
+    An actor's own points are counted, so that most turns keep their meaning when one before them is left out.
+    """
+
     actor: int
+    point: int
+    """From 1; one more than its last point is its end."""
+    to: int
+    """The number of who went on; below 0 nobody else did, and the actor stood still for as many milliseconds."""
 
 
 @define(eq=False)
@@ -50,6 +59,8 @@ class Actor:
     done: bool = False
     waits_for: object = None
     """What it waits for, for a person; None while it is ready."""
+    points: int = 0
+    """To how many points it has come."""
     waits: int = 0
     """How often it has begun to wait: a timer of an earlier wait does not end a later one."""
     woken: bool = False
@@ -78,6 +89,21 @@ class Strategy(Protocol):
 
     def became_ready(self, world: World, actor: Actor) -> None:
         """An actor can go on that could not; where that matters, `world.ask_at` is set to 0."""
+        ...
+
+
+class Stalls(Protocol):
+    """Says when an actor stands still for a while, as a thread that gets no processor."""
+
+    def begin(self, world: World) -> None:
+        """A run begins: set `world.stall_at`."""
+        ...
+
+    def due_ms(self, world: World, actor: Actor) -> int:
+        """For how many milliseconds an actor stands still at this point; 0 if it does not.
+
+        Sets `world.stall_at` to the number of the point before which it need not be asked again.
+        """
         ...
 
 
@@ -113,7 +139,14 @@ class World:
     """Points so far."""
     ask_at: int = 0
     """The strategy is not asked before the point of this number, as long as the current actor can go on."""
+    stalls: Stalls | None = None
+    stall_at: int = NEVER
+    """`stalls` is not asked before the point of this number."""
+    stalled_ms: int = 0
+    """How long actors have stood still so far, in all."""
     current: Actor | None = None
+    last: Actor | None = None
+    """Who ran last: the current one, or who has just begun to wait or ended."""
     ready: list[Actor] = field(factory=list)
     actors: list[Actor] = field(factory=list)
     """All that there were, by their numbers."""
@@ -123,6 +156,8 @@ class World:
     tracer: Tracer | None = None
     """What makes points inside the code (`lines`)."""
     over: bool = False
+    lock_count: int = 0
+    """Locks are numbered, for stories."""
     _timers: list[tuple[int, int, Callable[[], None]]] = field(factory=list)
     _timer_numbers: Any = field(factory=itertools.count)
     _failure: BaseException | None = None
@@ -138,13 +173,14 @@ class World:
         results: list[T] = []
         self._hub = current_greenlet()
         self.strategy.begin(self)
+        if self.stalls is not None:
+            self.stalls.begin(self)
         first = self.spawn("main", lambda: results.append(main()))
         with ExitStack() as stack:
             stack.callback(self._abandon)
             following: Actor | None = first
             while following is not None and not first.done and self._failure is None:
-                self.current = following
-                following.greenlet.switch()
+                self._switch(following)
                 following = None if first.done or self._failure is not None else self._next()
             self.current = None
         if self._failure is not None:
@@ -175,13 +211,26 @@ class World:
         if me is None or self.over:
             return
         self.step = step = self.step + 1
+        me.points += 1
         self.now_ns += self.step_ns
         if self.note is not None:
             self.note(me, operation, thing)
         if self._timers and self._timers[0][0] <= self.now_ns:
             self._fire()
+        if step >= self.stall_at and self._stall(me):
+            return
         if step >= self.ask_at and len(self.ready) > 1:
             self.offer_turn()
+
+    def _stall(self, me: Actor) -> bool:
+        """Have the current actor stand still, if that is due; whether it did."""
+        assert self.stalls is not None
+        for_ms = self.stalls.due_ms(self, me)
+        if for_ms:
+            self.turns.append(Turn(me.number, me.points, -for_ms))
+            self.stalled_ms += for_ms
+            self.wait([], "a processor", for_ms / 1000)
+        return for_ms > 0
 
     def offer_turn(self) -> None:
         """Ask the strategy who goes on, and let that actor; returns when the current one is chosen again."""
@@ -190,7 +239,7 @@ class World:
         chosen = self.strategy.choose(self)
         if chosen is me:
             return
-        self.turns.append(Turn(self.step, chosen.number))
+        self.turns.append(Turn(me.number, me.points, chosen.number))
         self._switch(chosen)
 
     def wait(self, waiting: list[Actor], thing: object, timeout_s: float | None = None) -> bool:
@@ -204,6 +253,7 @@ class World:
         if me is None:
             raise StuckError(f"nobody is there to end the wait for {thing}")
         self.step += 1
+        me.points += 1
         self.now_ns += self.step_ns
         if self.note is not None:
             self.note(me, "wait", thing)
@@ -240,7 +290,7 @@ class World:
     # -- the parts ---------------------------------------------------------------------------------------------------
 
     def _switch(self, to: Actor) -> None:
-        self.current = to
+        self.current = self.last = to
         to.greenlet.switch()
 
     def _next(self) -> Actor | None:
@@ -257,10 +307,12 @@ class World:
         plain = self.ready[0]
         if len(self.ready) == 1:
             return plain
+        last = self.last
+        assert last is not None
         self.current = None
         chosen = self.strategy.choose(self)
         if chosen is not plain:
-            self.turns.append(Turn(self.step, chosen.number))
+            self.turns.append(Turn(last.number, last.points, chosen.number))
         self.current = chosen
         return chosen
 
@@ -308,6 +360,7 @@ class World:
 
     def _leave(self, actor: Actor) -> None:
         actor.done = True
+        actor.points += 1
         if actor.is_ready:
             self.ready.remove(actor)
             actor.is_ready = False

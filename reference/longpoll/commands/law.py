@@ -18,12 +18,12 @@ import click
 import msgspec
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.commands import law_shown
 from longpoll.options.amounts import Amount
 from longpoll.options.completion import worlds
 from longpoll.options.engine import engine_options, opened
 from longpoll.options.law import aspect_option, bounds_option, knob_option, policy_option, property_option, size_options
 from longpoll.output import Exit, emit_json, fail, json_option, progress_bar, say, table, user_mistakes
+from longpoll.shown import law_shown
 from longpoll_spec.bounds import EXPLORATIONS, REQUESTS_MAX, SIZES, named
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.engines.exploration import Exploration
@@ -215,7 +215,7 @@ def prove(
     Exit codes: 0 all are proved, 1 one is refuted by a run, 2 a mistake in the call, 3 one is neither.
     """
     # z3 takes its time, and only this command needs it.
-    from longpoll.commands import proof_shown  # noqa: PLC0415
+    from longpoll.shown import proof_shown  # noqa: PLC0415
     from longpoll_spec.engines.smt import proof as smt  # noqa: PLC0415
     from longpoll_spec.engines.smt import worlds as smt_worlds  # noqa: PLC0415
 

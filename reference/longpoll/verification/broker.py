@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from longpoll.real_client import RealClientReport, run_real_client, why_missing
 from longpoll.verification.page import Outcome, Row, Stopwatch
+from longpoll.verification.real_client import RealClientReport, run_real_client, why_missing
 from longpoll_broker.testing.load import LoadPlan, LoadReport, drive
 from longpoll_broker.testing.served.subject import Subject
 from longpoll_broker.testing.served.suite import SuiteReport, run_suite

@@ -5,16 +5,15 @@ Between two step points one of them runs, and the variables of the law, read off
 where some of that actor's own actions lead the law; none at all is allowed too. The code is coarser than the law
 where a walk is in place, and where it passes over an empty bucket without a step.
 
-`explore` tries every schedule, `wander` random ones. Where it is asked for, the executor may be made full and be
-emptied again at any time, the broker may be stopped, and what a notifier looks at may throw (`machines/test_core.py`).
+Where it is asked for, the executor may be made full and be emptied again at any time, the broker may be stopped, and
+what a notifier looks at may throw. Leaves out which schedules are tried (`explore`).
 """
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from attrs import define, field
@@ -30,11 +29,10 @@ from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.testing.plain.memory_queues import MemoryQueues
 from longpoll_broker.testing.schedules.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import Packed, Successors, successors
-from longpoll_spec.law import law_of
+from longpoll_spec.engines.python.compile import Packed, Successors
 from longpoll_spec.model import Action, Model
-from longpoll_spec.policy import Policy
 from longpoll_spec.state import DUE, IDLE, RECHECKING, WALKING
+from longpoll_spec.tables import with_table
 
 TOPIC: Final = "T"
 KEY: Final = (TOPIC, 0)
@@ -55,6 +53,11 @@ OWN_STEPS: Final = {"append", "next_pull", "expire", "run", "stop", "throw"}
 POSITION: Final = {"start": DUE, "each": WALKING, "end": WALKING}
 
 
+class PlantedError(LookupError):
+    """What a notifier's look throws when its world says so."""
+
+
+@with_table
 class Fragile(TagFilter, frozen=True):
     """A filter that takes everything, and fails while its world says so."""
 
@@ -145,7 +148,7 @@ class World:
     def may_throw(self) -> None:
         """Throw, if what is looked at now does."""
         if self.throws:
-            raise LookupError("planted by the world")
+            raise PlantedError("a look throws")
 
     def visible_end(self, topic: str, queue_id: int) -> int:
         """The queue's visible end."""
@@ -177,10 +180,14 @@ class World:
             self.service.hold(pull, Outbox())
 
     def dispatch(self) -> None:
-        """The dispatcher: one message becomes visible, then whoever waits is told."""
+        """The dispatcher: one message becomes visible, then those who wait are told; again after a walk that threw."""
         self.runtime.step("make_visible")
         end = self.queues.make_visible(KEY)
-        self.service.notify(KEY, end, 0, Outbox())
+        told = False
+        while not told:
+            with suppress(PlantedError):
+                self.service.notify(KEY, end, 0, Outbox())
+                told = True
 
     def scan(self) -> None:
         """The scanner: one round."""
@@ -390,7 +397,7 @@ class World:
             "scanner": self.counter("scanner"),
         }
         for number, slot in enumerate(self.slots):
-            pull = None if slot.dropped else slot.pull
+            pull = None if slot.dropped or self.is_lost(slot.pull) else slot.pull
             seen[f"phase_{number}"] = self.model.state.phases[self.phase_of(pull)]
             seen[f"offset_{number}"] = slot.offset
             seen[f"deadline_{number}"] = 0 if pull is None else max(pull.deadline_ms - self.runtime.now_ms, 0)
@@ -410,6 +417,17 @@ class World:
         # In place the whole walk is one lock hold; what is left is to hand out what it woke.
         walked = self.model.policy.take == "in_place" and not actor.at.endswith("start")
         return IDLE if walked else POSITION[actor.at.rpartition("_")[2]]
+
+    def is_lost(self, pull: Pull | None) -> bool:
+        """Whether a walk that threw has dropped a pull that it had taken."""
+        return (
+            pull is not None
+            and pull.phase is TAKEN
+            and not any(
+                self.counter(name) == WALKING and pull in (*walk._waiting, *walk._kept)
+                for name, walk in self.walks.items()
+            )
+        )
 
     def phase_of(self, pull: Pull | None) -> str:
         """The law's word for where a pull is."""
@@ -453,79 +471,6 @@ class World:
         end = self.queues.visible_end(*KEY)
         held = [slot.pull for slot in self.slots if slot.pull is not None and slot.pull.phase is HELD]
         return {self.held_by[pull] for pull in held if waits_for_time and pull.offset < end}
-
-
-@define
-class Explored:
-    """What trying schedules found."""
-
-    places: int = 0
-    moves: Counter[str] = field(factory=Counter)
-    law: Counter[str] = field(factory=Counter)
-    """The law's actions that were done."""
-    lost: dict[str, tuple[Move, ...]] = field(factory=dict)
-    """How a wakeup was lost -> the shortest schedule seen that loses one so."""
-    late_ms: int = 0
-    """The longest that a pull was still held after its deadline."""
-    dropped: tuple[Move, ...] | None = None
-    """The shortest schedule seen in which a full executor drops a pull."""
-
-    def note(self, world: World, path: tuple[Move, ...]) -> None:
-        """Note what is lost here."""
-        for way in world.ways_lost():
-            if way not in self.lost or len(path) < len(self.lost[way]):
-                self.lost[way] = path
-        self.late_ms = max(self.late_ms, *map(world.late_ms, world.slots))
-        if any(slot.dropped for slot in world.slots) and (self.dropped is None or len(path) < len(self.dropped)):
-            self.dropped = path
-
-
-def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False) -> Explored:
-    """Try every schedule; two that lead to one place are gone on with once."""
-    model = law_of(policy, bounds)
-    law = successors(model)
-    found = Explored()
-    seen: set[tuple[object, ...]] = set()
-    waiting: list[tuple[Move, ...]] = [()]
-    while waiting:
-        path = waiting.pop()
-        with run(model, law, rejects=rejects) as world:
-            for move in path:
-                world.do(move)
-            while (place := world.place()) not in seen:
-                seen.add(place)
-                found.note(world, path)
-                moves = world.moves()
-                if not moves:
-                    break
-                waiting += [(*path, move) for move in moves[1:]]
-                found.moves.update(kind for kind, _number in moves)
-                world.do(moves[0])
-                path = (*path, moves[0])
-            found.law.update(world.done)
-    found.places = len(seen)
-    return found
-
-
-def wander(policy: Policy, bounds: Bounds, *, seed: int, runs: int, moves: int) -> Explored:
-    """Try random schedules."""
-    model = law_of(policy, bounds)
-    law = successors(model)
-    draw = random.Random(seed)
-    found = Explored()
-    for _ in range(runs):
-        path: tuple[Move, ...] = ()
-        with run(model, law) as world:
-            for _ in range(moves):
-                choices = world.moves()
-                if not choices:
-                    break
-                path = (*path, draw.choice(choices))
-                world.do(path[-1])
-                found.moves[path[-1][0]] += 1
-                found.note(world, path)
-            found.law.update(world.done)
-    return found
 
 
 @contextmanager

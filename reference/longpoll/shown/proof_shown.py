@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from longpoll.commands.law_shown import BY_CONSTRUCTION, coloured, show_tokens, show_verdict
 from longpoll.output import out, say, styled, table
+from longpoll.shown.law_shown import BY_CONSTRUCTION, coloured, show_tokens, show_verdict
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt.any_number import AnyProof
 from longpoll_spec.engines.smt.inductive import Counterexample

@@ -2,7 +2,7 @@
 
 A process of its own, because the library logs below HOME, keeps threads that never end, and must not share a broker's
 interpreter when latencies are measured. Only the standard library and `rocketmq` are imported, so that it starts fast.
-Leaves out every judgement: `longpoll.real_client` makes it.
+Leaves out every judgement: `longpoll.verification.real_client` makes it.
 
 Arguments: name server, topic, group, messages, single messages, seconds to wait for each part.
 Output: lines {"progress": part, "done": n}, then one line with what was sent and received.

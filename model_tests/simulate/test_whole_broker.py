@@ -1,0 +1,315 @@
+"""The whole broker in a simulated world keeps its promises whatever the seed; what breaks one is found and told."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+import pytest
+from click.testing import CliRunner
+
+import longpoll
+from longpoll.cli import main
+from longpoll.simulated.account import PROMISES
+from longpoll.simulated.plan import plan_of
+from longpoll.simulated.run import Run, play
+from longpoll.simulated.search import (
+    Settings,
+    explain,
+    one_run,
+    run_again,
+    search,
+    stalls_of,
+    strategy_of,
+)
+from longpoll_broker.core.tables.statistics import Statistics
+from longpoll_broker.service.io.channel import Channel
+from longpoll_broker.service.io.transport import IoLoop
+from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_simulation.files import SimulatedFiles, SimulatedMappedFile
+from longpoll_simulation.sync import SimulatedCondition
+from longpoll_simulation.tokens import decode_token
+from longpoll_spec.policy import STRICT
+from longpoll_spec.testing.cases import quick_if
+
+SEEDS: Final = range(150)
+SEEDS_LONG: Final = range(1_000, 13_000)
+SEEDS_PLANTED: Final = range(400)
+Plant = Callable[[], AbstractContextManager[Any]]
+
+
+def test_promises_are_kept() -> None:
+    """Whoever goes on and whatever goes wrong: kills, power cuts, cut connections, stops, clocks, stalls."""
+    kinds = {mishap.kind for seed in SEEDS for mishap in plan_of(seed).mishaps}
+
+    assert search(Settings(), SEEDS) is None
+    assert kinds == {"kill", "power", "cut", "clock", "stop"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("policy", ["strict", "strict-clone"])
+def test_promises_are_kept_for_long(policy: str) -> None:
+    """Twelve thousand seeds of each of our own policies."""
+    assert search(Settings(policy), SEEDS_LONG) is None
+
+
+@pytest.mark.parametrize("grain", quick_if(("line", "access"), lambda grain: grain == "line"))
+def test_promises_are_kept_from_line_to_line(grain: Any) -> None:
+    """The broker's own code may be interrupted anywhere in it."""
+    assert search(Settings(grain=grain), range(12)) is None
+
+
+# -- planted faults --------------------------------------------------------------------------------------------------
+
+
+def without(kind: type, name: str, result: object = None) -> Plant:
+    """A method that does nothing."""
+    return lambda: mock.patch.object(kind, name, return_value=result)
+
+
+def other_queue(service: HoldService, key: tuple[str, int], *rest: Any) -> None:
+    """Wakes as if no queue id were above 7."""
+    _notify(service, (key[0], key[1] & 7), *rest)
+
+
+_notify: Final = HoldService.notify
+PLANTED: Final[dict[str, tuple[Plant, str]]] = {
+    "no deadline wakes the clock": (without(HoldService, "_tell_clock"), "late"),
+    "the wrong queue is woken": (lambda: mock.patch.object(HoldService, "notify", other_queue), "lost wakeup"),
+    "a closed channel's pulls stay": (without(HoldService, "drop_channel", []), "left behind"),
+    "a stop answers nobody": (without(HoldService, "stop"), "left without a word"),
+    "no loop is ever woken": (without(IoLoop, "wake"), "late"),
+    "nobody is notified": (without(SimulatedCondition, "notify"), "StuckError"),
+    "a sync that is none": (without(SimulatedMappedFile, "sync"), "two at one offset"),
+    "a directory's names are not synced": (without(SimulatedFiles, "sync_directory"), "told nothing"),
+}
+
+
+@pytest.mark.parametrize(("plant", "kind"), PLANTED.values(), ids=PLANTED)
+def test_planted_faults_are_found(plant: Plant, kind: str) -> None:
+    """Each by the promise that it breaks, in a few hundred runs."""
+    with plant():
+        found = search(Settings(), SEEDS_PLANTED)
+
+    assert found is not None
+    assert found[1].kind == kind, found[1].failure
+
+
+def test_a_channel_needs_its_lock() -> None:
+    """Two threads that write to one connection: its answers come twice, or not at all."""
+
+    class Nothing:
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_error: object) -> None:
+            pass
+
+    made = Channel.__init__
+
+    def without_lock(self: Channel, *parts: Any) -> None:
+        made(self, *parts)
+        self._lock = Nothing()  # type: ignore[assignment]
+
+    with mock.patch.object(Channel, "__init__", without_lock):
+        found = search(Settings(), SEEDS_PLANTED)
+
+    assert found is not None
+    assert found[1].kind in {"answered twice", "unanswered", "late", "IndexError"}
+
+
+def test_an_error_that_the_broker_survives_is_a_failure() -> None:
+    """What is logged as an error, and costs nobody anything, ends the search."""
+
+    def fails(*_values: Any, **_named: Any) -> None:
+        raise LookupError("planted")
+
+    with mock.patch.object(Statistics, "sample", fails):
+        found = search(Settings(), SEEDS_PLANTED)
+
+    assert found is not None
+    assert found[1].kind == "logged"
+    assert "planted" in str(found[1].failure)
+
+
+@pytest.mark.parametrize("policy", ["rocketmq-4.9", "rocketmq-5"])
+def test_rocketmq_keeps_what_a_closed_channel_left(policy: str) -> None:
+    """Seen from outside, on the wire of the whole broker: finding (e)."""
+    found = search(Settings(policy), range(400), promises=("left behind",))
+
+    assert found is not None
+    assert found[1].kind == "left behind"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "settings", [Settings("strict", ("recheck_after_hold=none",)), Settings("rocketmq-4.9"), Settings("rocketmq-5")]
+)
+def test_a_wakeup_is_lost_where_the_law_says_so(settings: Settings) -> None:
+    """Upstream's #7358, on the wire of the whole broker."""
+    found = search(settings, range(8_000), promises=("lost wakeup",))
+
+    assert found is not None
+    assert found[1].kind == "lost wakeup"
+
+
+# -- one seed, one run -----------------------------------------------------------------------------------------------
+
+
+def digest(seeds: range) -> str:
+    """All that runs leave: what came of them, and every byte of their recorded histories and stores."""
+    found = hashlib.sha256()
+    for seed in seeds:
+        runs: list[Run] = []
+
+        def prepare(run: Run, runs: list[Run] = runs) -> None:
+            run.record_directory = "/record"
+            runs.append(run)
+
+        outcome = play(plan_of(seed), STRICT, strategy_of("mixed", seed), stalls_of(seed), prepare=prepare)
+        found.update(repr(outcome).encode())
+        disk = runs[0].disk
+        files = SimulatedFiles(disk)
+        for path in sorted(disk.paths()):
+            found.update(path.encode() + files.read(path))
+    return found.hexdigest()
+
+
+def test_a_seed_gives_the_same_run_in_every_process() -> None:
+    """Byte for byte of store and history, whatever the process's own hashes are."""
+    script = "from model_tests.simulate.test_whole_broker import digest; print(digest(range(12)))"
+    root = str(Path(__file__).parents[2])
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=root,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+
+    assert said == {digest(range(12))}
+    assert digest(range(12)) != digest(range(12, 24))
+
+
+def test_the_judge_accuses_no_simulated_run() -> None:
+    """What the broker recorded of its lives, up to kills, is a history that may be; and not all of it is unknown."""
+    verdicts = []
+    for seed in range(12):
+        runs: list[Run] = []
+
+        def prepare(run: Run, runs: list[Run] = runs) -> None:
+            run.record_directory = "/record"
+            runs.append(run)
+
+        play(plan_of(seed), STRICT, strategy_of("mixed", seed), prepare=prepare)
+        with tempfile.TemporaryDirectory() as scratch:
+            verdicts += [str(longpoll.judge(life).verdict) for life in histories(runs[0], Path(scratch))]
+
+    assert "invalid" not in verdicts
+    assert verdicts.count("valid") > len(verdicts) / 4
+
+
+def histories(run: Run, scratch: Path) -> list[Path]:
+    """A run's recorded histories, one of each life, as real directories."""
+    files = SimulatedFiles(run.disk)
+    for path in run.disk.paths():
+        if path.startswith("/record/"):
+            copy = scratch / path[1:]
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(files.read(path))
+    return sorted((scratch / "record").iterdir())
+
+
+# -- what is told of a failure ---------------------------------------------------------------------------------------
+
+
+def test_a_failure_is_made_short_and_replayed() -> None:
+    """Of a broker that drops what it holds when a connection closes elsewhere: few acts, few turns, and a token."""
+    settings = Settings("rocketmq-4.9")
+    found = search(settings, range(400), promises=("left behind",))
+    assert found is not None
+    failure = explain(settings, *found)
+
+    assert sum(map(len, failure.plan.peers)) <= 2
+    assert len(failure.turns) <= 2
+    assert "pull queue" in str(failure.plan)
+    again_settings, again, story = run_again(decode_token(failure.token))
+    assert again_settings.policy_name == "rocketmq-4.9"
+    assert again.failure == failure.said
+    assert story == failure.story
+    assert "peer-" in story
+
+
+def test_a_mended_fault_replays_well() -> None:
+    """A token of a planted fault: with the fault gone the same run keeps every promise."""
+    with mock.patch.object(HoldService, "_tell_clock", return_value=None):
+        found = search(Settings(), SEEDS_PLANTED)
+        assert found is not None
+        failure = explain(Settings(), *found)
+        assert run_again(decode_token(failure.token))[1].failure is not None
+
+    assert run_again(decode_token(failure.token))[1].failure is None
+
+
+def told(*words: str) -> Any:
+    """What the command says."""
+    return CliRunner().invoke(main, list(words))
+
+
+def test_the_command_says_what_was_run() -> None:
+    """Its exit code is 0, and its counts are those of the runs."""
+    done = told("simulate-broker", "--runs", "3", "--seed", "5", "--json")
+
+    assert done.exit_code == 0, done.output
+    assert '"runs":3' in done.stdout
+    assert f'"points":{sum(one_run(Settings(), seed).step_count for seed in (5, 6, 7))}' in done.stdout
+
+
+def test_the_command_tells_a_failure_and_replays_it() -> None:
+    """Exit code 1, the plan, the story, a token; and the token alone brings the failure back."""
+    done = told("simulate-broker", "--policy", "rocketmq-4.9", "--promise", "left behind", "--runs", "400")
+    token = done.stdout.strip().rpartition("longpoll replay ")[2]
+    again = told("replay", token)
+
+    assert done.exit_code == again.exit_code == 1
+    assert "nobody is connected" in done.stdout
+    assert "nobody is connected" in again.stdout
+    assert "pull queue" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("simulate-broker", "--promise", "lost-wakeup"), "did you mean 'lost wakeup'"),
+        (("simulate-broker", "--policy", "strickt"), "did you mean 'strict'"),
+        (("simulate-broker", "--minutes", "0"), "not in the range"),
+        (("replay", "sim1.xyz"), "damaged"),
+        (("replay", "hello"), "begins with 'sim1.'"),
+        (("replay", "sim1.xyz", "--policy", "strict"), "goes with a token of the law"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str) -> None:
+    """Exit code 2, and what to do."""
+    done = told(*words)
+
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_every_promise_has_a_name_that_can_be_asked_for() -> None:
+    """Names are plain words, and each says itself in a sentence."""
+    assert all(name == name.lower() and said and not said.endswith(".") for name, said in PROMISES.items())

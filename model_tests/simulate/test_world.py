@@ -1,0 +1,369 @@
+"""The world of actors: the same turns give the same run, time passes when nobody can go on, who is stuck is told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from longpoll_simulation import shorten
+from longpoll_simulation.errors import StuckError
+from longpoll_simulation.lines import Grain, Lines
+from longpoll_simulation.story import Notes, tell
+from longpoll_simulation.strategies import FewSwitches, PointCount, Priorities, RandomWalk, Replay, WeightedWalk
+from longpoll_simulation.sync import (
+    SimulatedCondition,
+    SimulatedEvent,
+    SimulatedLock,
+    SimulatedQueue,
+    SimulatedThread,
+)
+from longpoll_simulation.tokens import RunToken, decode_token, encode_token
+from longpoll_simulation.world import Strategy, Turn, World
+from longpoll_spec.errors import TokenError
+
+SEEDS: Final = range(200)
+STRATEGIES: Final[dict[str, Callable[[int], Strategy]]] = {
+    "walk": RandomWalk,
+    "few": lambda seed: FewSwitches(seed, (12,)),
+    "priorities": lambda seed: Priorities(seed, 3, 12),
+    "weighted": lambda seed: WeightedWalk(seed, {"a": 4, "b": 4, "c": 4}),
+}
+
+
+def spawn_all(world: World, targets: dict[str, Callable[[], None]]) -> Callable[[], None]:
+    """A first actor that starts others and waits for their ends."""
+
+    def main() -> None:
+        actors = [world.spawn(name, target) for name, target in targets.items()]
+        for actor in actors:
+            SimulatedThread(world, actor).join()
+
+    return main
+
+
+def assert_raised(flag: SimulatedEvent) -> None:
+    """Waits for a flag."""
+    assert flag.wait()
+
+
+class Shared:
+    """A number that actors add to."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.order: list[str] = []
+
+
+def adding(world: World, shared: Shared, name: str, lock: SimulatedLock | None) -> Callable[[], None]:
+    """Adds twice, reading and writing at different points."""
+
+    def once() -> None:
+        seen = shared.count
+        world.point("between")
+        shared.count = seen + 1
+        shared.order.append(name)
+
+    def run() -> None:
+        for _ in range(2):
+            if lock is None:
+                once()
+            else:
+                with lock:
+                    once()
+
+    return run
+
+
+def added(strategy: Strategy, *, locked: bool) -> tuple[int, str, tuple[Turn, ...]]:
+    """Three actors add; what came out, in which order, and the turns."""
+    world, shared = World(strategy), Shared()
+    lock = SimulatedLock(world) if locked else None
+    world.run(spawn_all(world, {name: adding(world, shared, name, lock) for name in "abc"}))
+    return shared.count, "".join(shared.order), tuple(world.turns)
+
+
+@pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
+def test_a_lock_is_needed_and_enough(make: Callable[[int], Strategy]) -> None:
+    """Under every strategy some seed loses what is added without the lock, and none with it."""
+    assert all(added(make(seed), locked=True)[0] == 6 for seed in SEEDS)
+    assert any(added(make(seed), locked=False)[0] < 6 for seed in SEEDS)
+
+
+@pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
+def test_a_seed_gives_the_same_run_and_its_turns_give_it_again(make: Callable[[int], Strategy]) -> None:
+    """Whoever chose: the turns say all that the plain order does not."""
+    for seed in range(40):
+        run = added(make(seed), locked=False)
+        assert added(make(seed), locked=False) == run
+        assert added(Replay(run[2]), locked=False) == run
+    assert len({added(make(seed), locked=True)[1] for seed in SEEDS}) > 5
+
+
+def test_the_plain_order_has_no_turns() -> None:
+    """An actor goes on until it must wait; then the one of the lowest number."""
+    assert added(Replay(), locked=True) == (6, "aabbcc", ())
+
+
+def test_a_weighted_walk_is_fairer_than_one_by_points() -> None:
+    """One actor of ten points and one of two: where the short one ends is spread more evenly by weight."""
+
+    def place_of_the_end(strategy: Strategy) -> int:
+        world = World(strategy)
+        came: list[str] = []
+
+        def steps(name: str, count: int) -> Callable[[], None]:
+            def run() -> None:
+                for _ in range(count):
+                    world.point(name)
+                    came.append(name)
+
+            return run
+
+        world.run(spawn_all(world, {"long": steps("long", 10), "short": steps("short", 2)}))
+        return len(came) - came[::-1].index("short")
+
+    walked = [place_of_the_end(RandomWalk(seed)) for seed in range(400)]
+    weighted = [place_of_the_end(WeightedWalk(seed, {"long": 10, "short": 2})) for seed in range(400)]
+
+    assert sum(place > 8 for place in weighted) > 4 * sum(place > 8 for place in walked)
+
+
+def test_time_passes_only_when_nobody_can_go_on() -> None:
+    """Sleeps end in the order of their lengths, whatever was begun first, and take no real time."""
+    world = World(RandomWalk(1))
+    woken: list[tuple[str, int]] = []
+
+    def sleeping(name: str, seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            world.wait([], "time", seconds)
+            woken.append((name, (world.now_ns - begun_ns) // 1_000_000_000))
+
+        return run
+
+    begun_ns = world.now_ns
+    world.run(spawn_all(world, {"day": sleeping("day", 86_400), "hour": sleeping("hour", 3600)}))
+
+    assert woken == [("hour", 3600), ("day", 86_400)]
+
+
+def test_who_is_stuck_is_told() -> None:
+    """Everybody waits and no time is waited for: the error says who waits for what."""
+    world = World(RandomWalk(1))
+
+    with pytest.raises(StuckError, match="main waits for the end of reader; reader waits for a flag"):
+        world.run(spawn_all(world, {"reader": lambda: assert_raised(SimulatedEvent(world))}))
+
+
+def test_an_actor_that_waits_for_itself_is_stuck() -> None:
+    """A lock that is taken twice."""
+    world = World(Replay())
+    lock = SimulatedLock(world)
+
+    def twice() -> None:
+        with lock, lock:
+            pass
+
+    with pytest.raises(StuckError, match="waits for a lock that it has itself"):
+        world.run(twice)
+
+
+def test_a_run_that_turns_in_circles_ends() -> None:
+    """Two actors that wake each other for ever come to the limit of points."""
+    world = World(RandomWalk(1), steps_max=1_000)
+    condition = SimulatedCondition(world)
+
+    def for_ever() -> None:
+        while True:
+            with condition:
+                condition.notify_all()
+                condition.wait(0.001)
+
+    with pytest.raises(StuckError, match="no end after 1000 steps"):
+        world.run(spawn_all(world, {"a": for_ever, "b": for_ever}))
+
+
+def test_a_failure_ends_the_run_and_everybody_in_it() -> None:
+    """What one actor raises is raised by the run; the others are ended where they stand, through their `finally`."""
+    world = World(Replay())
+    ended: list[str] = []
+
+    def waits() -> None:
+        try:
+            SimulatedEvent(world).wait()
+        finally:
+            ended.append("waits")
+
+    def fails() -> None:
+        raise ArithmeticError("planted")
+
+    with pytest.raises(ArithmeticError, match="planted"):
+        world.run(spawn_all(world, {"waits": waits, "fails": fails}))
+    assert ended == ["waits"]
+
+
+def test_a_notify_that_comes_too_soon_is_lost_and_seen() -> None:
+    """The oldest lost wakeup: the look is not under the lock. Some schedule waits for ever; looked at again, none."""
+
+    def stuck(seed: int, *, looks_in_lock: bool) -> bool:
+        world = World(RandomWalk(seed))
+        condition, done = SimulatedCondition(world), Shared()
+
+        def waits() -> None:
+            if looks_in_lock:
+                with condition:
+                    while not done.count:
+                        condition.wait()
+                return
+            while not done.count:
+                with condition:
+                    condition.wait()
+
+        def tells() -> None:
+            with condition:
+                done.count = 1
+                condition.notify()
+
+        try:
+            world.run(spawn_all(world, {"waits": waits, "tells": tells}))
+        except StuckError:
+            return True
+        return False
+
+    assert not any(stuck(seed, looks_in_lock=True) for seed in SEEDS)
+    assert any(stuck(seed, looks_in_lock=False) for seed in SEEDS)
+
+
+def test_a_queue_gives_each_item_once_and_in_order() -> None:
+    """Two takers, one giver, room for one: nothing is lost or doubled; a take in vain ends by its time."""
+    for seed in SEEDS:
+        world = World(RandomWalk(seed))
+        queue: SimulatedQueue[int] = SimulatedQueue(world, 1)
+        taken: list[int] = []
+
+        def gives(world: World = world, queue: SimulatedQueue[int] = queue) -> None:
+            for number in range(4):
+                while not queue.offer(number):
+                    world.wait([], "room", 0.001)
+
+        def takes(queue: SimulatedQueue[int] = queue, taken: list[int] = taken) -> None:
+            while (item := queue.take(0.01)) is not None:
+                taken.append(item)
+
+        world.run(spawn_all(world, {"gives": gives, "one": takes, "other": takes}))
+        assert sorted(taken) == [0, 1, 2, 3]
+        assert queue.take_if(lambda _item: True) is None
+
+
+@pytest.mark.parametrize("grain", ["line", "access"])
+def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> None:
+    """`count += 1` is one line and two accesses: only the finer grain loses one of two; a line apart, both do."""
+
+    def lost(seed: int, *, apart: bool) -> bool:
+        world, shared = World(FewSwitches(seed, (10,))), Shared()
+        Lines.of(world, [__file__], grain)
+
+        def adds() -> None:
+            if apart:
+                seen = shared.count
+                shared.count = seen + 1
+            else:
+                shared.count += 1
+
+        world.run(spawn_all(world, {"a": adds, "b": adds}))
+        return shared.count < 2
+
+    assert any(lost(seed, apart=True) for seed in SEEDS)
+    assert any(lost(seed, apart=False) for seed in SEEDS) == (grain == "access")
+
+
+# -- what is made of a run ---------------------------------------------------------------------------------------------
+
+
+def test_a_failing_run_is_made_shorter() -> None:
+    """A lost addition of a random walk comes down to two turns: away between reading and writing, and back."""
+    seed = next(seed for seed in SEEDS if added(RandomWalk(seed), locked=False)[0] < 6)
+    found = added(RandomWalk(seed), locked=False)[2]
+
+    def fails(turns: object) -> tuple[Turn, ...] | None:
+        count, _order, made = added(Replay(turns), locked=False)  # type: ignore[arg-type]
+        return made if count < 6 else None
+
+    short = shorten.shorten(found, fails)
+
+    assert len(short) <= 2 < len(found)
+    assert added(Replay(short), locked=False)[0] < 6
+
+
+def test_shortening_stops_after_its_tries() -> None:
+    """What can be made no shorter in time stays as it is."""
+    tried: list[int] = []
+
+    def never(parts: object) -> None:
+        tried.append(1)
+
+    assert shorten.shorten(list(range(100)), never, tries_max=10) == list(range(100))
+    assert len(tried) <= 100
+
+
+def test_a_story_tells_who_did_what_and_where_the_turn_passed() -> None:
+    """A stretch of one actor after the other, with a mark where the plain order was left."""
+    world, shared, notes = World(RandomWalk(3)), Shared(), Notes()
+    world.note = notes
+    world.run(spawn_all(world, {name: adding(world, shared, name, None) for name in "ab"}))
+    story = tell(notes.told, world.turns, [str(actor) for actor in world.actors])
+
+    assert world.turns
+    assert story.count(">>") == len(world.turns)
+    assert "a     between" in story
+    assert "main  wait the end of" in story
+
+
+def test_points_are_counted_by_actor() -> None:
+    """What a weighted walk is told: the points of a run in the plain order."""
+    world, counts = World(Replay()), PointCount()
+    world.note = counts
+    world.run(spawn_all(world, {name: adding(world, Shared(), name, None) for name in "ab"}))
+
+    assert counts.counts["a"] == counts.counts["b"] == 2
+
+
+def test_a_token_says_all_of_a_run() -> None:
+    """Whatever the numbers."""
+    draw = random.Random(5)
+    turns = tuple(Turn(draw.randrange(20), draw.randrange(1 << 20), draw.randrange(20)) for _ in range(200))
+    token = RunToken("broker", ("strict", "on_reject=drop"), 2**40, "line", (0, 3, 17), turns)
+
+    assert decode_token(encode_token(token)) == token
+
+
+def test_a_damaged_token_is_refused() -> None:
+    """Whatever letter is changed or missing, in a sentence; nor does one that inflates to gigabytes cost any."""
+    word = encode_token(RunToken("broker", ("strict",), 7, turns=(Turn(1, 2, 3),)))
+
+    for place in range(len(word)):
+        for changed in (word[:place] + ("A" if word[place] != "A" else "B") + word[place + 1 :], word[:place]):
+            with pytest.raises(TokenError, match=r"damaged|begins with|version"):
+                decode_token(changed)
+    with pytest.raises(TokenError, match="at most"):
+        decode_token("sim1." + "A" * 70_000)
+
+
+def test_too_many_turns_are_no_token() -> None:
+    """The error says what to do."""
+    draw = random.Random(5)
+    turns = tuple(Turn(draw.randrange(1 << 30), draw.randrange(1 << 30), 1) for _ in range(20_000))
+
+    with pytest.raises(TokenError, match="shorten the run"):
+        encode_token(RunToken("broker", ("strict",), 7, turns=turns))
+
+
+def test_nothing_of_the_real_world_is_used() -> None:
+    """The simulation's own modules import neither threads nor clocks nor the system's sockets."""
+    sources = Path(shorten.__file__).parent.glob("*.py")
+    banned = ("import threading", "import time", "import select", "import subprocess", "time.sleep")
+
+    assert not [path.name for path in sources for each in banned if each in path.read_text()]

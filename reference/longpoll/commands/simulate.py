@@ -1,0 +1,260 @@
+"""`longpoll simulate-broker` and `longpoll replay`: the whole broker under every kind of schedule and misfortune.
+
+Leaves out the runs themselves (`longpoll.simulated`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+from attrs import define, field
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from longpoll.options import completion
+from longpoll.options.amounts import Amount
+from longpoll.options.law import knob_option, policy_option
+from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
+from longpoll.simulated.account import PROMISES
+from longpoll.simulated.beside_law.guided import follow, named, under
+from longpoll.simulated.plan import GRAINS
+from longpoll.simulated.run import Outcome
+from longpoll.simulated.search import STRATEGIES, Failure, Settings, explain, run_again, search
+from longpoll_simulation.tokens import decode_token
+from longpoll_spec.engines.tokens import PREFIX as LAW_PREFIX
+from longpoll_spec.engines.tokens import replay as replay_law
+from longpoll_spec.errors import TokenError, UserError, not_known
+from longpoll_spec.policy import preset
+
+RUNS: Final = 300
+"""Runs where neither their number nor a time is given."""
+SEED_MAX: Final = 2**32 - 1
+
+
+@define
+class Done:
+    """What was run so far."""
+
+    runs: int = 0
+    points: int = 0
+    answers: int = 0
+    virtual_ms: float = 0
+    begun_s: float = field(factory=time.monotonic)
+
+    def note(self, outcome: Outcome) -> None:
+        """One run more."""
+        self.runs += 1
+        self.points += outcome.step_count
+        self.answers += outcome.answered_count
+        self.virtual_ms += outcome.virtual_ms
+
+    @property
+    def seconds(self) -> float:
+        """Since the first run began."""
+        return time.monotonic() - self.begun_s
+
+    def __str__(self) -> str:
+        rate = self.runs / self.seconds if self.seconds else 0
+        return (
+            f"{self.runs:,} runs ({rate:,.0f}/s), {self.points:,} points, {self.answers:,} answers, "
+            f"{self.virtual_ms / 60_000:,.1f} min of the broker's time"
+        )
+
+
+@click.command()
+@policy_option("The broker's policy.")
+@knob_option("Set one knob of the policy; repeatable.")
+@click.option("--minutes", type=Amount(above_zero=True), help=f"How long; none: --runs, or {RUNS} runs.")
+@click.option("--runs", type=click.IntRange(1, SEED_MAX), help="How many seeds, unless the minutes are over before.")
+@click.option("--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True, help="The first one.")
+@click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    default="mixed",
+    show_default=True,
+    help="Who goes on: any thread (walk), the plain order but for few switches, by priorities (PCT), or a mix by seed.",
+)
+@click.option(
+    "--grain",
+    type=click.Choice(GRAINS),
+    default="operation",
+    show_default=True,
+    help="Where a thread may be interrupted: at operations of locks, sockets and the like; or at each line, or access.",
+)
+@click.option(
+    "--promise",
+    "promises",
+    multiple=True,
+    metavar="NAME",
+    help=f"Look for a breach of this promise alone; repeatable. One of {', '.join(PROMISES)}.",
+)
+@json_option
+@user_mistakes
+def simulate_broker(
+    *,
+    policy_name: str,
+    knobs: Sequence[str],
+    minutes: float | None,
+    runs: int | None,
+    seed: int,
+    strategy: Any,
+    grain: Any,
+    promises: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Run the broker and its clients in a simulated world, seed after seed, until one run breaks a promise.
+
+    Nothing of it is real but the broker's own code: threads, clock, network and disk are made of the seed, and so is
+    what goes wrong: kills, power cuts, cut connections, stops, steps of the clock. The same seed gives the same run.
+
+    What fails is made shorter, told thread by thread, and named by a token for `longpoll replay`.
+
+    \b
+    Examples:
+      longpoll simulate-broker
+      longpoll simulate-broker --minutes 10 --seed 1000
+      longpoll simulate-broker --policy rocketmq-4.9 --promise "lost wakeup"
+      longpoll simulate-broker --grain line --runs 100 --knob recheck_after_hold=none
+
+    Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the call.
+    """
+    settings = Settings(policy_name, tuple(knobs), strategy, grain)
+    assert settings.policy
+    for promise in promises:
+        if promise not in PROMISES:
+            raise UserError(not_known("promise", promise, PROMISES))
+    done = Done()
+    seeds = itertools.islice(itertools.count(seed), runs if runs is not None else None if minutes else RUNS)
+    with progress_bar(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()) as bar:
+        task = bar.add_task("simulating", total=None)
+
+        def told(_seed: int, outcome: Outcome) -> bool:
+            done.note(outcome)
+            bar.update(task, description=str(done))
+            return minutes is None or done.seconds < minutes * 60
+
+        found = search(settings, seeds, told, promises=promises)
+        failure = None
+        if found is not None:
+            bar.update(task, description="making the run that failed shorter")
+            failure = explain(settings, *found)
+    _show(done, failure, as_json=as_json)
+
+
+def _show(done: Done, failure: Failure | None, *, as_json: bool) -> None:
+    if as_json:
+        told: dict[str, Any] = {
+            "exit_code": int(Exit.OK if failure is None else Exit.VIOLATED),
+            "runs": done.runs,
+            "points": done.points,
+            "answers": done.answers,
+            "virtual_ms": round(done.virtual_ms, 3),
+            "seconds": round(done.seconds, 3),
+            "failure": None,
+        }
+        if failure is not None:
+            told["failure"] = {
+                "seed": failure.seed,
+                "kind": failure.kind,
+                "said": failure.said,
+                "token": failure.token,
+                "plan": str(failure.plan).splitlines(),
+                "turns": len(failure.turns),
+                "turns_found": failure.found_turns,
+                "story": failure.story.splitlines(),
+            }
+        emit_json(told)
+    elif failure is None:
+        out.print(styled("[green]every promise was kept[/green]: {}", done))
+    else:
+        out.print(styled("[red]broken[/red] (seed {}): {}", failure.seed, failure.said))
+        say(f"\n{failure.plan}\n\n{failure.story}\n")
+        say(f"{done} kept every promise before it; its {failure.found_turns} turns are {len(failure.turns)} now.")
+        say(f"Again: longpoll replay {failure.token}")
+    if failure is not None:
+        raise SystemExit(Exit.VIOLATED)
+
+
+@click.command()
+@click.argument("token")
+@click.option(
+    "--policy",
+    "policy_name",
+    help="Of a token of the law: follow its actions under this policy instead.",
+    shell_complete=completion.policies,
+)
+@json_option
+@user_mistakes
+def replay(*, token: str, policy_name: str | None, as_json: bool) -> None:
+    """Run a token again on the reference's own code, and tell it step by step.
+
+    A token of `longpoll simulate-broker` (sim1.) runs the whole broker, its clients and what went wrong again. One of
+    the law (lp1.; `longpoll check`) becomes a schedule of the real hold service: each of its segments is a step of the
+    law, checked as it runs. Under another --policy it goes as far as that policy's law and code let it.
+
+    \b
+    Examples:
+      longpoll replay sim1.eNqb...
+      longpoll check --policy rocketmq-4.9
+      longpoll replay lp1.lqxyb2NrZXRt...
+      longpoll replay lp1.lqxyb2NrZXRt... --policy strict
+
+    Exit codes: 0 every promise was kept, or the run of the law was followed to its end; 1 one was broken, or the code
+    cannot follow; 2 a mistake in the call.
+    """
+    if token.startswith(LAW_PREFIX):
+        _replay_law(token, policy_name, as_json=as_json)
+        return
+    if policy_name is not None:
+        raise TokenError("--policy goes with a token of the law (lp1.): one of a simulated run has its own")
+    settings, outcome, story = run_again(decode_token(token))
+    code = Exit.OK if outcome.failure is None else Exit.VIOLATED
+    if as_json:
+        emit_json(
+            {
+                "exit_code": int(code),
+                "policy": settings.policy_name,
+                "knobs": list(settings.knobs),
+                "grain": settings.grain,
+                "failure": outcome.failure,
+                "points": outcome.step_count,
+                "story": story.splitlines(),
+            }
+        )
+    else:
+        said = styled("[green]every promise was kept[/green]") if outcome.failure is None else None
+        out.print(said or styled("[red]broken[/red]: {}", outcome.failure))
+        say(f"\n{story}")
+    if code:
+        raise SystemExit(code)
+
+
+def _replay_law(token: str, policy_name: str | None, *, as_json: bool) -> None:
+    trace, cannot = replay_law(token), None
+    wanted = trace.depth
+    if policy_name is not None:
+        trace, cannot = under(preset(policy_name), trace)
+    followed = follow(trace)
+    policy = trace.model.policy.name
+    is_whole = followed.steps == wanted
+    if is_whole:
+        said = (
+            f"the code of {policy} follows the run to its end: {wanted} steps of the law in {len(followed.moves)} moves"
+        )
+    elif cannot is not None and followed.is_whole:
+        said = f"{policy} does {followed.steps} of {wanted} steps, and its law has no {named(cannot)} then"
+    else:
+        said = (
+            f"the code of {policy} makes {followed.steps} of {wanted} steps: what follows is one critical section there"
+        )
+    if as_json:
+        told = {"exit_code": int(Exit.OK if is_whole else Exit.VIOLATED), "policy": policy, "said": said}
+        emit_json(told | {"steps": followed.steps, "of": wanted, "moves": list(followed.told)})
+    else:
+        out.print(styled("[green]{}[/green]" if is_whole else "[yellow]{}[/yellow]", said))
+        say("\n" + "\n".join(f"{number:3}  {each}" for number, each in enumerate(followed.told, 1)))
+    if not is_whole:
+        raise SystemExit(Exit.VIOLATED)

@@ -1,0 +1,270 @@
+"""What a simulated run was told, and what it must have been told: the oracle of the whole broker.
+
+It knows nothing of the broker's inside: requests and answers with their virtual times. A pull waits no longer than its
+hold, and no longer than until a message for it was acknowledged; what is told of a queue is what was sent to it, in
+order, and what was acknowledged stays. `SLACK_MS` is what the points of a run may take of virtual time.
+
+Leaves out other requests, filters, and judging (`longpoll_judge` takes the recorded history).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.log_record import Record
+from longpoll_simulation.errors import StuckError
+from longpoll_spec.policy import Policy
+
+SLACK_MS: Final = 15.0
+DISPATCHER_SLEEP_MS: Final = BrokerConfig().dispatcher_sleep_ms
+SCAN_PERIOD_MS: Final = BrokerConfig().scan_period_ms
+
+
+PROMISES: Final = {
+    "lost wakeup": "a held pull is answered as soon as a message for it is acknowledged",
+    "late": "a held pull is answered by its deadline",
+    "early": "nothing is told before the deadline, and nothing before it is asked",
+    "told nothing": "a pull from below the end is told what is there",
+    "unanswered": "every request is answered",
+    "unacknowledged": "every send is answered",
+    "answered twice": "every request is answered once",
+    "acknowledged without an offset": "an acknowledgement tells the offset",
+    "refused": "nothing is refused by a broker that is neither busy nor stopping",
+    "order": "what is sent after an acknowledgement has a higher offset",
+    "two at one offset": "an offset has one message, for ever",
+    "wrong message": "a pull is told its queue's messages in order, from where it asks",
+    "found nothing": "an answer that something was found has a message",
+    "invented": "every message was sent",
+    "moved": "who asks from where it was told to is not moved",
+    "lost": "what was acknowledged or told outlives kills, and power cuts where it was flushed",
+    "closed": "the broker closes no connection by itself",
+    "gone": "a broker that was started can be connected to",
+    "left without a word": "a broker that stops answers whom it holds",
+    "left behind": "nothing is held for connections that are closed",
+    "logged": "the broker meets no error of its own",
+}
+"""Each promise by its name."""
+
+
+class BrokenError(AssertionError):
+    """The broker has broken a promise; the text says which. `kind` is the promise's name in `PROMISES`."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        assert kind in PROMISES
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+
+
+@define(eq=False)
+class Sent:
+    """One message on its way."""
+
+    queue: int
+    body: bytes
+    sent_ms: float
+    acknowledged_ms: float | None = None
+    offset: int | None = None
+
+
+@define(eq=False)
+class Asked:
+    """One pull on its way."""
+
+    peer: str
+    queue: int
+    offset: int
+    hold_ms: int
+    sent_ms: float
+    life: int
+    """How often the broker had been started when it was asked."""
+
+    def __str__(self) -> str:
+        return f"{self.peer}'s pull of queue {self.queue} from {self.offset}, held up to {self.hold_ms} ms"
+
+
+@define(eq=False)
+class Account:
+    """All that was asked and told. Invariant: `by_offset` has every message whose offset was told, by queue."""
+
+    delay_ms: float
+    """The longest that an answer may be under way."""
+    sent: list[Sent] = field(factory=list)
+    by_offset: dict[tuple[int, int], bytes] = field(factory=dict)
+    firsts: dict[int, list[tuple[float, int]]] = field(factory=dict)
+    """Of each queue, when which offset was acknowledged."""
+    quiet_from_ms: float = float("inf")
+    """From here on the broker stops, or does not run: a pull may be answered, or not, at any time."""
+    stalled_ms: Callable[[], float] = lambda: 0.0
+    """How long threads have stood still so far."""
+    lag_ms: float = 0.0
+    """How long after its acknowledgement a message may not be seen yet: a dispatcher that polls shows it later."""
+    late_ms: float = 0.0
+    """How late a scan may let a pull go, where deadlines are not watched one by one."""
+    stopped_ms: float | None = None
+    """When the broker was last told to stop, if it answers whom it holds then."""
+    may_cut: bool = False
+    """Whether connections may be cut at any time."""
+    life: int = 0
+    """How often the broker has been started again."""
+    answered: int = 0
+
+    @property
+    def slack_ms(self) -> float:
+        """How late an answer may be seen: the way there, the way back, and the points of a run."""
+        return SLACK_MS + 2 * self.delay_ms + self.stalled_ms()
+
+    # -- sends -------------------------------------------------------------------------------------------------------
+
+    def acknowledged(self, sent: Sent, code: int, offset: int | None, now_ms: float) -> None:
+        """A send was answered. Raises BrokenError."""
+        self.answered += 1
+        if code != ResponseCode.SUCCESS:
+            self._refused(f"a send to queue {sent.queue}", code)
+            return
+        if offset is None:
+            raise BrokenError("acknowledged without an offset", f"a send to queue {sent.queue}")
+        self._tell(sent.queue, offset, sent.body, "acknowledged")
+        # What was acknowledged before this was sent has a lower offset.
+        for at_ms, before in self.firsts.get(sent.queue, ()):
+            if at_ms < sent.sent_ms and before > offset:
+                raise BrokenError("order", f"queue {sent.queue}: {offset} is sent after {before} was acknowledged")
+        sent.acknowledged_ms, sent.offset = now_ms, offset
+        self.firsts.setdefault(sent.queue, []).append((now_ms, offset))
+
+    def _tell(self, queue: int, offset: int, body: bytes, how: str) -> None:
+        known = self.by_offset.setdefault((queue, offset), body)
+        if known != body:
+            raise BrokenError("two at one offset", f"queue {queue}, offset {offset}: {known!r}, and {how} {body!r}")
+
+    def end_of(self, queue: int) -> int:
+        """The offset after the last one that was acknowledged."""
+        return max((offset for _at_ms, offset in self.firsts.get(queue, ())), default=-1) + 1
+
+    # -- pulls -------------------------------------------------------------------------------------------------------
+
+    def pulled(self, asked: Asked, code: int, records: Sequence[Record], offset_next: int, now_ms: float) -> int:
+        """A pull was answered: where its peer goes on. Raises BrokenError."""
+        self.answered += 1
+        self._in_time(asked, now_ms, "answered")
+        if code == ResponseCode.SUCCESS:
+            return self._found(asked, records, now_ms)
+        if code == ResponseCode.PULL_NOT_FOUND:
+            self._nothing(asked, now_ms)
+            return asked.offset
+        if code in {ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED}:
+            return self._moved(asked, code, offset_next)
+        self._refused(str(asked), code)
+        return asked.offset
+
+    def _in_time(self, asked: Asked, now_ms: float, how: str) -> None:
+        if now_ms > self.quiet_from_ms or asked.life != self.life:
+            return
+        waited_ms = now_ms - asked.sent_ms
+        if waited_ms > asked.hold_ms + self.slack_ms + self.late_ms:
+            raise BrokenError("late", f"{asked}: {how} after {waited_ms:.1f} ms")
+        came_ms = self.came_ms(asked)
+        if came_ms is not None and now_ms > max(came_ms, asked.sent_ms) + self.slack_ms + self.lag_ms:
+            late_ms = now_ms - max(came_ms, asked.sent_ms)
+            raise BrokenError("lost wakeup", f"{asked}: {how} {late_ms:.1f} ms after a message for it was acknowledged")
+
+    def came_ms(self, asked: Asked) -> float | None:
+        """When a message that a pull waits for was first acknowledged; None when none was."""
+        return min((at for at, offset in self.firsts.get(asked.queue, ()) if offset >= asked.offset), default=None)
+
+    def _found(self, asked: Asked, records: Sequence[Record], now_ms: float) -> int:
+        if not records:
+            raise BrokenError("found nothing", f"{asked}: answered 0 without a message")
+        bodies = {one.body for one in self.sent if one.queue == asked.queue}
+        for place, record in enumerate(records):
+            if (record.queue_id, record.queue_offset) != (asked.queue, asked.offset + place):
+                told = f"message {record.queue_offset} of queue {record.queue_id}"
+                raise BrokenError("wrong message", f"{asked}: {told} at place {place}")
+            body = bytes(record.body)
+            if body not in bodies:
+                raise BrokenError("invented", f"{asked}: {body!r} was never sent")
+            self._tell(asked.queue, record.queue_offset, body, "told")
+        if now_ms < asked.sent_ms:
+            raise BrokenError("early", f"{asked}: answered before it was asked")
+        return asked.offset + len(records)
+
+    def _nothing(self, asked: Asked, now_ms: float) -> None:
+        if asked.life == self.life and now_ms - asked.sent_ms < asked.hold_ms and now_ms <= self.quiet_from_ms:
+            raise BrokenError("early", f"{asked}: told nothing after {now_ms - asked.sent_ms:.3f} ms")
+        came_ms = self.came_ms(asked)
+        if came_ms is not None and came_ms + self.lag_ms < asked.sent_ms and asked.life == self.life:
+            raise BrokenError("told nothing", f"{asked}: a message was acknowledged before it was asked")
+
+    def _moved(self, asked: Asked, code: int, offset_next: int) -> int:
+        # A peer asks from where it was told to, and what was told or acknowledged outlives whatever comes; but an end
+        # that is shown later than it is acknowledged may be behind who asks from it.
+        if not self.lag_ms:
+            raise BrokenError("moved", f"{asked}: answered {code}, and to go on at {offset_next}")
+        return offset_next
+
+    def read_whole(self, queue: int, offset_end: int) -> None:
+        """A queue was read from its begin up to an end. Raises BrokenError when a message that was told is missing."""
+        missing = sorted(offset for one, offset in self.by_offset if one == queue and offset >= offset_end)
+        if missing:
+            raise BrokenError("lost", f"queue {queue} ends at {offset_end}, and message {missing[0]} was told of")
+
+    def _refused(self, what: str, code: int) -> None:
+        if code not in {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}:
+            raise BrokenError("refused", f"{what}: answered {code}")
+        if self.quiet_from_ms == float("inf"):
+            raise BrokenError("refused", f"{what}: answered {code}, and the broker was neither busy nor stopping")
+
+    def unanswered(self, asked: Asked, now_ms: float) -> None:
+        """A pull has no answer yet, and its peer waits no longer. Raises BrokenError if it should have one."""
+        self._in_time(asked, now_ms, "not answered")
+
+    # -- lives of the broker -----------------------------------------------------------------------------------------
+
+    def stopping(self, now_ms: float, *, answers: bool = False) -> None:
+        """From now on the broker stops, or is gone; `answers` says whether it tells those whom it holds before."""
+        if self.quiet_from_ms == float("inf"):
+            self.stopped_ms = now_ms if answers else None
+        self.quiet_from_ms = min(self.quiet_from_ms, now_ms)
+
+    def left_alone(self, asked: Asked, life: int) -> None:
+        """A connection of this life ended with a pull unanswered. Raises BrokenError if a stop should have told it."""
+        stopped_ms = self.stopped_ms
+        if stopped_ms is None or self.may_cut or life != asked.life:
+            return
+        if asked.sent_ms + self.slack_ms < stopped_ms:
+            raise BrokenError("left without a word", f"{asked}: the broker stopped and did not answer it")
+
+    def ended(self) -> None:
+        """The broker does not run any more; what it was asked is never answered."""
+        self.life += 1
+
+    def started(self) -> None:
+        """The broker runs again."""
+        self.stopped_ms = None
+        self.quiet_from_ms = float("inf")
+
+
+def account_of(policy: Policy, delay_ms: float, *, may_cut: bool) -> Account:
+    """An empty account of a broker of this policy, whose promises are the policy's."""
+    lag_ms = SLACK_MS + DISPATCHER_SLEEP_MS if policy.notify == "dispatcher_poll" else 0.0
+    late_ms = float(SCAN_PERIOD_MS) if policy.expiry == "scan" else 0.0
+    return Account(delay_ms, lag_ms=lag_ms, late_ms=late_ms, may_cut=may_cut)
+
+
+OUTCOMES: Final = (
+    BrokenError,
+    StuckError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""How a run can end badly: by the oracle, by nobody being able to go on, or by what the code under test raises."""

@@ -1,0 +1,41 @@
+"""Hears what the broker logs as an error during a simulated run: what it survives is a fault of it all the same.
+
+Leaves out warnings, which tell of what a policy or a limit means to do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+ROOM: Final = "longpoll_broker"
+
+
+class Loud(logging.Handler):
+    """Keeps errors. Invariant: `said` has each in the order in which they were logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        text = record.getMessage()
+        error = record.exc_info[1] if record.exc_info else None
+        self.said.append(f"{text}: {error!r}" if error is not None else text)
+
+
+@contextmanager
+def heard() -> Iterator[Loud]:
+    """Hear what the broker's rooms log, in place of the log's own handlers."""
+    loud, log = Loud(), logging.getLogger(ROOM)
+    level, propagates, handlers = log.level, log.propagate, log.handlers
+    log.handlers, log.propagate = [loud], False
+    log.setLevel(logging.ERROR)
+    try:
+        yield loud
+    finally:
+        log.handlers, log.propagate = handlers, propagates
+        log.setLevel(level)

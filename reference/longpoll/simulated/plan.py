@@ -1,0 +1,166 @@
+"""What a simulated run is made of, drawn from its seed: who asks what, and what goes wrong.
+
+Each seed first draws which kinds of trouble there are at all, so that some runs have one alone and some have many
+(swarm testing, Groce et al., ISSTA 2012). Leaves out doing any of it (`run`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+from typing import Final, Literal
+
+import attrs
+from attrs import frozen
+
+TOPIC: Final = "T"
+QUEUES: Final = (0, 1, 8, 9, 63)
+"""Queue ids, also beyond the shards of the hold table."""
+Grain = Literal["operation", "line", "access"]
+RACE_SHARE: Final = 0.5
+"""How many runs race sends against the pulls that wait for them, and do little else."""
+GRAINS: Final[tuple[Grain, ...]] = ("operation", "line", "access")
+"""Where an actor may be interrupted: at operations of the runtime alone, or in the broker's code as well."""
+
+
+@frozen
+class Send:
+    """Send messages to one queue, in one piece, and wait until all are acknowledged."""
+
+    queue: int
+    count: int
+
+
+@frozen
+class Pull:
+    """Pull without waiting for the answer: from where the peer is in one queue, or from the queue's end."""
+
+    queue: int
+    hold_ms: int
+    from_end: bool = False
+
+
+@frozen
+class Wait:
+    """Wait for every answer."""
+
+
+@frozen
+class Pause:
+    """Let time pass."""
+
+    ms: int
+
+
+@frozen
+class Leave:
+    """Close the connection, whatever is held for it; the next request opens another one."""
+
+
+Act = Send | Pull | Wait | Pause | Leave
+Trouble = Literal["kill", "power", "cut", "clock", "stop"]
+"""A killed broker, a power cut, cut connections, a step of the wall clock, a stop; after a kill, a cut of the power
+and a stop the broker is started again."""
+
+
+@frozen
+class Mishap:
+    """One thing that goes wrong, so long after the begin."""
+
+    at_ms: float
+    kind: Trouble
+
+
+@frozen
+class Plan:
+    """One run."""
+
+    seed: int
+    peers: tuple[tuple[Act, ...], ...]
+    mishaps: tuple[Mishap, ...]
+    io_thread_count: int
+    syncs: bool
+    """`SYNC_FLUSH`: what is acknowledged outlives a power cut."""
+    is_fast: bool
+    delay_ms_max: float
+    """The longest that a piece is under way."""
+    is_pieced: bool
+    """Whether bytes arrive in pieces."""
+
+    @property
+    def part_count(self) -> int:
+        """How many acts and mishaps there are that `without` may leave out."""
+        return sum(map(len, self.peers)) + len(self.mishaps)
+
+    def without(self, left_out: Iterable[int]) -> Plan:
+        """The plan less some of its acts and mishaps, which are numbered in this order, from 0."""
+        gone, number = set(left_out), itertools.count()
+        peers = tuple(tuple(act for act in acts if next(number) not in gone) for acts in self.peers)
+        mishaps = tuple(mishap for mishap in self.mishaps if next(number) not in gone)
+        return attrs.evolve(self, peers=peers, mishaps=mishaps)
+
+    def __str__(self) -> str:
+        peers = [f"peer-{number}: {', '.join(map(_shown, acts))}" for number, acts in enumerate(self.peers) if acts]
+        fate = ", ".join(f"{mishap.kind} after {mishap.at_ms:.3g} ms" for mishap in self.mishaps)
+        return "\n".join([*peers, f"what goes wrong: {fate}"] if fate else peers)
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan of a seed."""
+    draw = random.Random(seed)
+    kinds: list[Trouble] = [kind for kind in ("kill", "power", "cut", "clock", "stop") if draw.random() < 0.2]
+    queues = draw.sample(QUEUES, draw.choice((1, 1, 1, 2, 3)))
+    hold_ms = draw.choice((20, 200, 1500))
+    one = _racer if draw.random() < RACE_SHARE else _peer
+    peers = [one(draw, queues, hold_ms) for _ in range(draw.randint(2, 4))]
+    mishaps = [Mishap(draw.choice((0.5, 5.0, 50.0, 500.0)) * draw.random(), kind) for kind in kinds]
+    return Plan(
+        seed,
+        tuple(peers),
+        tuple(sorted(mishaps, key=lambda one: one.at_ms)),
+        io_thread_count=draw.choice((1, 2, 2)),
+        syncs="power" in kinds or draw.random() < 0.3,
+        is_fast=draw.random() < 0.7,
+        delay_ms_max=draw.choice((0, 0, 0.3, 5.0)),
+        is_pieced=draw.random() < 0.25,
+    )
+
+
+def _shown(act: Act) -> str:
+    if isinstance(act, Send):
+        return f"send {act.count} to queue {act.queue}"
+    if isinstance(act, Pull):
+        where = f"pull queue {act.queue}{' from its end' if act.from_end else ''}"
+        return f"{where} for {act.hold_ms} ms" if act.hold_ms else where
+    if isinstance(act, Pause):
+        return f"pause {act.ms} ms"
+    return "wait" if isinstance(act, Wait) else "leave"
+
+
+def _racer(draw: random.Random, queues: list[int], hold_ms: int) -> tuple[Act, ...]:
+    """Pulls from the end of a queue, and sends to it, with nothing to tell one from the other by time."""
+    acts: list[Act] = []
+    for _ in range(draw.randint(1, 3)):
+        queue = draw.choice(queues)
+        act: Act = Pull(queue, hold_ms, from_end=True) if draw.random() < 0.6 else Send(queue, draw.choice((1, 1, 2)))
+        acts.append(act)
+    return (*acts, Wait())
+
+
+def _peer(draw: random.Random, queues: list[int], hold_ms: int) -> tuple[Act, ...]:
+    leaves = draw.random() < 0.25
+    acts: list[Act] = []
+    for _ in range(draw.randint(2, 6)):
+        kind = draw.random()
+        if kind < 0.4:
+            acts.append(Pull(draw.choice(queues), draw.choice((hold_ms, hold_ms, 0))))
+        elif kind < 0.75:
+            acts.append(Send(draw.choice(queues), draw.choice((1, 1, 2, 5))))
+        elif kind < 0.85:
+            acts.append(Wait())
+        elif kind < 0.95 or not leaves:
+            acts.append(Pause(draw.choice((1, 10, hold_ms))))
+        else:
+            acts.append(Leave())
+    return (*acts, Wait())

@@ -1,0 +1,219 @@
+"""One simulated run: a broker on a disk, its peers, what goes wrong, and whether every promise was kept.
+
+Leaves out which runs there are (`plan`), and searching among them (`search`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+from attrs import define, field
+
+from longpoll.simulated.account import OUTCOMES, Account, BrokenError, account_of
+from longpoll.simulated.loud import heard
+from longpoll.simulated.peer import Peer
+from longpoll.simulated.plan import TOPIC, Grain, Mishap, Plan
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_runtime.interface import Thread
+from longpoll_simulation.disk import Disk
+from longpoll_simulation.files import SimulatedFiles
+from longpoll_simulation.lines import Lines
+from longpoll_simulation.network import Network
+from longpoll_simulation.runtime import SimulatedRuntime
+from longpoll_simulation.world import Stalls, Strategy, Turn, World
+from longpoll_spec.policy import Policy
+
+ADDRESS: Final = ("127.0.0.1", 10911)
+NAME_SERVER: Final = ("127.0.0.1", 9876)
+DIRECTORY: Final = "/store"
+STORE: Final = StoreConfig(
+    commit_log_file_size=16_384,
+    consume_queue_file_size=20 * 64,
+    index_slot_count=13,
+    index_entry_count=64,
+    message_size_max=1024,
+    memory_size=1 << 30,
+)
+CONFIG: Final = BrokerConfig(auto_create_topic=False)
+QUEUE_COUNT: Final = 64
+STEPS_MAX: Final = 400_000
+"""Points of a run; only one that turns in circles has this number."""
+QUIET_MS: Final = 5.0
+"""How long a broker that was killed or stopped is away."""
+JUMP_MS: Final = 3_600_000
+
+
+class RandomWeather:
+    """Delays and pieces drawn from a seed."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._random = random.Random(plan.seed ^ 0x5EA)
+        self._delay_ns_max = int(plan.delay_ms_max * 1e6)
+        self._is_pieced = plan.is_pieced
+
+    def delay_ns(self) -> int:
+        """Up to the plan's longest delay."""
+        return int(self._random.random() * self._delay_ns_max) if self._delay_ns_max else 0
+
+    def piece(self, size: int) -> int:
+        """Any number of bytes, or all."""
+        return self._random.randint(1, size) if self._is_pieced and self._random.random() < 0.7 else size
+
+
+@define(eq=False)
+class Run:
+    """One run. Invariant: `broker` serves, or the account is quiet."""
+
+    plan: Plan
+    policy: Policy
+    world: World
+    record_directory: str | None = None
+    network: Network = field(init=False)
+    account: Account = field(init=False)
+    disk: Disk = field(factory=Disk)
+    ahead_ms: int = 0
+    """How far the machine's wall clock is ahead of where it began."""
+    runtime: SimulatedRuntime = field(init=False)
+    broker: Broker = field(init=False)
+    _random: random.Random = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.network = Network(self.world, RandomWeather(self.plan))
+        cuts = any(mishap.kind == "cut" for mishap in self.plan.mishaps)
+        self.account = account_of(self.policy, self.plan.delay_ms_max, may_cut=cuts)
+        self.account.stalled_ms = lambda: self.world.stalled_ms
+        self._random = random.Random(self.plan.seed ^ 0xD15C)
+
+    def main(self) -> None:
+        """The first actor. Raises BrokenError, and whatever the code under test raises."""
+        self.start()
+        peers = SimulatedRuntime(self.network, SimulatedFiles(Disk()), "")
+        threads: list[Thread] = []
+        for number, acts in enumerate(self.plan.peers):
+            peer = Peer(f"peer-{number}", peers, ADDRESS, self.account)
+            threads.append(peers.spawn(peer.name, peer.live(acts)))
+        fate = peers.spawn("fate", self.fate)
+        for thread in threads:
+            thread.join()
+        fate.join()
+        self.runtime.sleep(self.account.lag_ms / 1e3)
+        reader = Peer("reader", peers, ADDRESS, self.account)
+        reader.read_whole(sorted({queue for queue, _offset in self.account.by_offset}))
+        # Everybody has left: time enough to hear of it, and nothing may be held for anybody.
+        self.runtime.sleep((QUIET_MS + self.account.slack_ms) / 1e3)
+        if len(self.broker.hold_service):
+            raise BrokenError("left behind", f"{len(self.broker.hold_service)} pulls are held, and nobody is connected")
+        self.stop()
+
+    # -- the broker's lives ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the broker on what its disk has."""
+        life = self.account.life
+        name = f"broker-{life}" if life else "broker"
+        self.runtime = runtime = SimulatedRuntime(self.network, SimulatedFiles(self.disk), name)
+        runtime.unix_ahead_ms = self.ahead_ms
+        runtime.files = SimulatedFiles(self.disk, before=self.world.point, now_ms=runtime.unix_ms)
+        plan = self.plan
+        self.broker = Broker.start(
+            self.runtime,
+            DIRECTORY,
+            policy=self.policy,
+            config=attrs.evolve(CONFIG, io_thread_count=plan.io_thread_count),
+            store_config=attrs.evolve(STORE, flush_disk_sync=plan.syncs),
+            listen=ADDRESS,
+            name_server=NAME_SERVER,
+            record_directory=None if self.record_directory is None else f"{self.record_directory}/{life}",
+            is_fast=plan.is_fast,
+        )
+        self.broker.topics.put(TopicConfig(TOPIC, QUEUE_COUNT, QUEUE_COUNT))
+
+    def stop(self) -> None:
+        """Stop it as its owner does."""
+        answers = self.policy.on_stop == "answer"
+        self.account.stopping(self.runtime.monotonic_ns() / 1e6, answers=answers)
+        self.broker.stop()
+
+    def fate(self) -> None:
+        """What goes wrong."""
+        begin_ns = self.world.now_ns
+        for mishap in self.plan.mishaps:
+            left_s = mishap.at_ms / 1e3 - (self.world.now_ns - begin_ns) / 1e9
+            if left_s > 0:
+                self.runtime.sleep(left_s)
+            self._suffer(mishap)
+
+    def _suffer(self, mishap: Mishap) -> None:
+        if mishap.kind == "clock":
+            self.ahead_ms += self._random.choice((-JUMP_MS, JUMP_MS))
+            self.runtime.unix_ahead_ms = self.ahead_ms
+        elif mishap.kind == "cut":
+            whole = [sock for sock in self.network.sockets if sock.fileno() >= 0]
+            if whole:
+                self._random.choice(whole).cut()
+        else:
+            self._end(mishap)
+            self.account.ended()
+            self.runtime.sleep(QUIET_MS / 1e3)
+            self.start()
+            self.account.started()
+
+    def _end(self, mishap: Mishap) -> None:
+        if mishap.kind == "stop":
+            self.stop()
+            return
+        self.account.stopping(self.world.now_ns / 1e6)
+        self.runtime.kill()
+        self.disk = self.disk.cut(self._random) if mishap.kind == "power" else self.disk.kill()
+
+
+@attrs.frozen
+class Outcome:
+    """What came of a run."""
+
+    failure: str | None
+    """None when every promise was kept."""
+    kind: str | None
+    turns: tuple[Turn, ...]
+    step_count: int
+    virtual_ms: float
+    answered_count: int
+
+
+def play(
+    plan: Plan,
+    policy: Policy,
+    strategy: Strategy,
+    stalls: Stalls | None = None,
+    *,
+    grain: Grain = "operation",
+    files: Sequence[str] = (),
+    prepare: Callable[[Run], None] = lambda _run: None,
+) -> Outcome:
+    """One run under a strategy, with points at each operation, or at each line or access of `files` as well."""
+    world = World(strategy, steps_max=STEPS_MAX, stalls=stalls)
+    if grain != "operation":
+        Lines.of(world, files, grain)
+    run = Run(plan, policy, world)
+    prepare(run)
+    begin_ns = world.now_ns
+    failure, kind = None, None
+    with heard() as loud:
+        try:
+            world.run(run.main)
+        except OUTCOMES as error:
+            failure, kind = f"{type(error).__name__}: {error}", kind_of(error)
+    if failure is None and loud.said:
+        failure, kind = f"an error was logged: {loud.said[0]}", "logged"
+    virtual_ms = (world.now_ns - begin_ns) / 1e6
+    return Outcome(failure, kind, tuple(world.turns), world.step, virtual_ms, run.account.answered)
+
+
+def kind_of(error: BaseException) -> str:
+    """What a failure is called, so that a shorter run is known to fail alike."""
+    return error.kind if isinstance(error, BrokenError) else type(error).__name__

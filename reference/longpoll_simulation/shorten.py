@@ -1,0 +1,37 @@
+"""Makes a failing run shorter: parts of it, such as its turns, are left out as long as it fails alike.
+
+Source: delta debugging (Zeller and Hildebrandt, IEEE TSE 2002), whose parts here are halves, quarters and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+TRIES_MAX: Final = 2_000
+"""Runs after which the shortest one found so far will do."""
+
+
+def shorten(
+    whole: Sequence[T], fails: Callable[[Sequence[T]], Sequence[T] | None], tries_max: int = TRIES_MAX
+) -> list[T]:
+    """As few parts of a failing run as still make it fail: none of what is left can be left out by itself.
+
+    `fails` runs with some of the parts, in order: those that mattered, if it fails as before; None if it does not.
+    After `tries_max` runs it is the shortest found so far.
+    """
+    kept, parts, tries = list(whole), 2, 0
+    while kept and tries < tries_max:
+        size = max(len(kept) // parts, 1)
+        for start in range(0, len(kept), size):
+            tries += 1
+            made = fails(kept[:start] + kept[start + size :])
+            if made is not None and len(made) < len(kept):
+                kept, parts = list(made), max(parts - 1, 2)
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(2 * parts, len(kept))
+    return kept
