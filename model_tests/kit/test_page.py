@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from model_tests.kit.services import Feed, InMemory
+from model_tests.kit.test_kit import machine as machine_of
 
 import longpoll
 from longpoll_kit.errors import HINTS
@@ -16,6 +19,7 @@ from longpoll_kit.model import Allowances
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kit.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```python (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
+FEW = settings(max_examples=1, stateful_step_count=2, database=None)
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -45,7 +49,7 @@ def test_the_page_s_test_says_what_the_page_says(tmp_path: Path, *, is_broken: b
     assert ("valid\nexamples: 10;" in done.stdout) != is_broken
 
 
-def test_the_other_snippets_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_other_snippets_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """One after the other; the defaults that they tell of are so."""
     names: dict[str, Any] = {}
     for snippet in SNIPPETS:
@@ -53,6 +57,9 @@ def test_the_other_snippets_run(capsys: pytest.CaptureFixture[str]) -> None:
     told = {name: value.replace("_", "") for name, value in re.findall(r"    (\w+_ms) = .*; (\S.*)\n", SNIPPETS[-1])}
     machine = longpoll.LongPollMachine
 
+    report, found = names["judged"](machine_of(lambda: InMemory(Feed())), FEW, tmp_path / "history")
+    assert report.verdict != "invalid"
+    assert (found.verdict != "invalid", found.requests > 0) == (True, True)
     assert capsys.readouterr().out == "valid []\n"
     assert names["Patient"].TestCase.settings.max_examples == 100
     assert told == {name: str(getattr(machine, name)) for name in told}

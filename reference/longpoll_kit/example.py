@@ -18,6 +18,7 @@ from longpoll_kit.errors import SubjectError, ViolationError
 from longpoll_kit.model import MS, Allowances, Ask, ConsumingQueue, Message, OffsetQueue, Queue
 from longpoll_kit.polls import Polls, Workers
 from longpoll_kit.subject import LongPollSubject, abilities_of
+from longpoll_kit.told import Untold
 from longpoll_runtime import Runtime
 from longpoll_runtime.pauses import Pause
 from longpoll_runtime.stalls import StallWatch
@@ -66,6 +67,7 @@ class Example:
     long_ms: int
     short_ms: int
     counts: Counter[str] = field(factory=Counter)
+    told: Untold = field(factory=Untold)
     queues: list[Queue] = field(init=False)
     polls: Polls = field(init=False)
     abilities: frozenset[str] = field(init=False)
@@ -78,7 +80,7 @@ class Example:
         process_id = getattr(self.subject, "process_id", None)
         if process_id is not None:
             self.watch.add(process_id)
-        self.polls = Polls(self.runtime, self.subject, self.watch, self.workers)
+        self.polls = Polls(self.runtime, self.subject, self.watch, self.workers, self.told.sent)
         self._make_queues()
 
     def _make_queues(self) -> None:
@@ -165,6 +167,7 @@ class Example:
         """Restart the service; what was acknowledged is there afterwards, if that is promised."""
         held, now_ns = list(self.polls.under_way), self.runtime.monotonic_ns()
         for ask in held:
+            self.told.abandoned(ask)
             ask.cancelled_ns = now_ns
         for queue in self.queues:
             queue.restarted_ns = now_ns
@@ -193,6 +196,7 @@ class Example:
 
     def close(self) -> None:
         """End the subject."""
+        self.told.left()
         if "close" in self.abilities:
             self.subject.close()
 
@@ -203,6 +207,7 @@ class Example:
         message = queue.publish(f"{queue.name}/{number}/".encode() + payload, self.runtime.monotonic_ns())
         self.subject.publish(queue.name, message.body)
         message.acked_ns = self.runtime.monotonic_ns()
+        self.told.published(queue, message)
         return message
 
     def _begin(self, queue: Queue, first: int, timeout_ms: int, pause: Pause | None = None) -> Ask:
@@ -277,6 +282,7 @@ class Example:
         return ask
 
     def _cancel(self, ask: Ask) -> None:
+        self.told.abandoned(ask)
         self.subject.cancel(ask.handle)
         ask.cancelled_ns = self.runtime.monotonic_ns()
 
@@ -307,11 +313,26 @@ class Example:
             queue.ended_unanswered(ask)
             return
         assert ask.ended_ns is not None
-        queue.judge(ask)
-        if ask.cancelled_ns is None and self._is_late(ask, ask.ended_ns):
-            self._suspect(ask, self._late(ask))
+        try:
+            queue.judge(ask)
+            if ask.cancelled_ns is None and self._is_late(ask, ask.ended_ns):
+                self._suspect(ask, self._late(ask))
+        except ViolationError:
+            self._tell_answered(queue, ask, is_doubted=False)
+            raise
+        self._tell_answered(queue, ask, is_doubted=ask.is_suspected)
         self._answered.append(ask)
         self._count(ask, queue)
+
+    def _tell_answered(self, queue: Queue, ask: Ask, *, is_doubted: bool) -> None:
+        """Tell of an answer; a delay that may be the machine's doing is no evidence, and so told as no delay."""
+        end_ns = ask.ended_ns
+        assert end_ns is not None
+
+        def since_ns() -> int:
+            return ask.begun_ns if is_doubted else ask.begun_ns + int(self.polls.awake_ms(ask.begun_ns, end_ns) * MS)
+
+        self.told.answered(queue, ask, since_ns)
 
     def _count(self, ask: Ask, queue: Queue) -> None:
         assert ask.answer is not None

@@ -28,6 +28,7 @@ from longpoll_kit.run import Failure, KitReport, Run
 from longpoll_kit.steps import step
 from longpoll_kit.subject import LongPollSubject
 from longpoll_kit.testcase import SETTINGS, TestCases, run_examples
+from longpoll_kit.told import History, told_to
 from longpoll_runtime.real import RealRuntime
 
 queues = st.integers(0, QUEUE_COUNT - 1)
@@ -70,17 +71,20 @@ class LongPollMachine(RuleBasedStateMachine):
         self.run.started += 1
         self._steps: list[str] = []
         self._is_sound = True
+        allowances = Allowances(self.wake_ms, self.late_ms, self.early_ms, self.visible_ms)
+        told = told_to(self.run.history, self.run.runtime, subject, allowances)
         self.example = Example(
             self.run.runtime,
             subject,
             self.run.watch,
-            Allowances(self.wake_ms, self.late_ms, self.early_ms, self.visible_ms),
+            allowances,
             f"{self.run.name}-{self.run.started}",
             self.run.workers,
             self.run.suspect,
             self.long_ms,
             self.short_ms[0],
             self.run.counts,
+            told,
         )
         self.run.abilities = self.example.abilities
 
@@ -94,21 +98,28 @@ class LongPollMachine(RuleBasedStateMachine):
         return subject
 
     @classmethod
-    def _new_run(cls, seed: int) -> Run:
+    def _new_run(cls, seed: int, history: History | None = None) -> Run:
         name = f"kit-{secrets.randbits(48):012x}"
-        return Run(RealRuntime(), name, seed)
+        return Run(RealRuntime(), name, seed, history)
 
     @classmethod
-    def exercise(cls, chosen: settings = SETTINGS, seed: int | None = None) -> KitReport:
+    def exercise(
+        cls, chosen: settings = SETTINGS, seed: int | None = None, *, history: History | None = None
+    ) -> KitReport:
         """Run examples until one fails; a violation does not raise, what the subject itself raises does.
 
         Args:
             chosen: How many examples of how many steps.
             seed: What the choices are made from; None takes the machine's, or any.
+            history: A `longpoll.HistoryWriter` on a `RealRuntime`, which is told of every publish and poll, for
+                `longpoll.judge`; only of a subject whose semantics are `offsets`.
+
+        Raises:
+            SubjectError: the subject is not one, or the judge's contract says nothing of it.
         """
         seed = cls.seed if seed is None else seed
         seed = secrets.randbits(32) if seed is None else seed
-        with cls._new_run(seed) as run:
+        with cls._new_run(seed, history) as run:
             run_examples(lambda: cls(run), run, chosen)
         return run.report()
 

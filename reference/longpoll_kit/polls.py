@@ -69,7 +69,16 @@ class Polls:
     change under `_changed`.
     """
 
-    def __init__(self, runtime: Runtime, subject: LongPollSubject, watch: StallWatch, workers: Workers) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        subject: LongPollSubject,
+        watch: StallWatch,
+        workers: Workers,
+        sent: Callable[[Ask], None] = lambda _ask: None,
+    ) -> None:
+        """`sent` is called on a poll's own thread when it has been sent, before anybody else knows of that."""
+        self._sent = sent
         self.under_way: list[Ask] = []
         self._runtime = runtime
         self._subject = subject
@@ -88,7 +97,9 @@ class Polls:
 
     def _run(self, ask: Ask) -> None:
         try:
-            self._note(ask, handle=self._subject.start_poll(ask.queue, ask.position, ask.timeout_ms))
+            handle = self._subject.start_poll(ask.queue, ask.position, ask.timeout_ms)
+            self._sent(ask)
+            self._note(ask, handle=handle)
             answer = self._subject.finish_poll(ask.handle)
             self._note(ask, answer=polled_of(answer, self._subject))
         except FAULTS as error:

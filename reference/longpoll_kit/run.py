@@ -14,6 +14,7 @@ from attrs import define, field, frozen
 from longpoll_kit.errors import ViolationError
 from longpoll_kit.example import NEEDED
 from longpoll_kit.polls import Workers
+from longpoll_kit.told import History
 from longpoll_runtime import Runtime
 from longpoll_runtime.stalls import StallWatch
 
@@ -73,6 +74,8 @@ class Run:
     runtime: Runtime
     name: str
     seed: int = 0
+    history: History | None = None
+    """What is told of every example; None where nobody is."""
     counts: Counter[str] = field(factory=Counter)
     abilities: frozenset[str] = frozenset()
     examples: int = 0

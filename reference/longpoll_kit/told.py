@@ -1,0 +1,130 @@
+"""What a run tells a history of its publishes and polls, so that the judge can look at them too.
+
+`Untold` is that of a run without a history: its methods do nothing, so that no step asks whether anybody listens.
+All is told from outside, and so as intervals: a poll was received between the begin and the end of `start_poll`, an
+answer was sent before it was seen, and by as much sooner as the machine stood still meanwhile.
+
+Leaves out how a history is written (`longpoll.HistoryWriter`) and judged (`longpoll.judge`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from attrs import define, field
+
+from longpoll_kit.errors import SubjectError
+from longpoll_kit.model import Allowances, Ask, Message, Queue
+from longpoll_kit.subject import LongPollSubject
+from longpoll_runtime import Lock, Runtime
+
+
+class History(Protocol):
+    """A history that is being written; `longpoll.HistoryWriter` is one. Its clock is that of the machine."""
+
+    def published(self, queue: str, offset: int, *, since_ns: int | None = None) -> None:
+        """A message was acknowledged to its publisher."""
+        ...
+
+    def polled(self, queue: str, offset: int, timeout_ms: int, *, since_ns: int | None = None) -> Any:
+        """A poll was received; what is returned stands for it."""
+        ...
+
+    def answered(
+        self, poll: Any, offsets: Sequence[int] = (), *, end: int | None = None, since_ns: int | None = None
+    ) -> None:
+        """A poll was answered with the messages at these offsets of its queue, whose end was seen as `end`."""
+        ...
+
+    def abandoned(self, poll: Any) -> None:
+        """A poll need not be answered any more."""
+        ...
+
+
+class Untold:
+    """Nobody is told."""
+
+    __slots__ = ()
+
+    def published(self, queue: Queue, message: Message) -> None:
+        """A publish has returned."""
+
+    def sent(self, ask: Ask) -> None:
+        """A poll's `start_poll` has returned; called on the poll's own thread."""
+
+    def answered(self, queue: Queue, ask: Ask, since_ns: Callable[[], int]) -> None:
+        """A poll was answered, not before the moment that `since_ns` returns."""
+
+    def abandoned(self, ask: Ask) -> None:
+        """A poll is about to be cancelled, or its service to be restarted: what comes of it is told no more."""
+
+    def left(self) -> None:
+        """The example is over, and so is every poll that it has left."""
+
+
+@define(eq=False)
+class Told(Untold):
+    """All of one example goes to a history.
+
+    Invariant: `_open` are the polls told of whose end was not told; it and `_is_left` change under `_lock`.
+    """
+
+    history: History
+    _lock: Lock
+    _open: dict[Ask, Any] = field(factory=dict)
+    _is_left: bool = False
+
+    def published(self, queue: Queue, message: Message) -> None:
+        """It was acknowledged some time since the publish began."""
+        self.history.published(queue.name, message.number, since_ns=message.begun_ns)
+
+    def sent(self, ask: Ask) -> None:
+        """It was received some time since it was begun."""
+        with self._lock:
+            if not self._is_left:
+                self._open[ask] = self.history.polled(ask.queue, ask.first, ask.timeout_ms, since_ns=ask.begun_ns)
+
+    def answered(self, queue: Queue, ask: Ask, since_ns: Callable[[], int]) -> None:
+        """With the numbers of its messages; what was never published has that of no message yet."""
+        assert ask.answer is not None
+        numbers = {message.body: message.number for message in queue.messages}
+        offsets = [numbers.get(body, len(queue.messages)) for body in ask.answer.bodies]
+        # What was acknowledged before the poll was begun the service has surely seen when it read.
+        seen = sum(message.is_sure(ask.begun_ns) for message in queue.messages)
+        end = max(seen, offsets[-1] + 1) if offsets else None
+        poll = self._take(ask)
+        if poll is not None:
+            self.history.answered(poll, offsets, end=end, since_ns=since_ns())
+
+    def abandoned(self, ask: Ask) -> None:
+        """As a client that is gone."""
+        poll = self._take(ask)
+        if poll is not None:
+            self.history.abandoned(poll)
+
+    def left(self) -> None:
+        """Nobody waits for the answers of its polls, and none is told that is sent only now."""
+        with self._lock:
+            self._is_left = True
+            asks = list(self._open)
+        for ask in asks:
+            self.abandoned(ask)
+
+    def _take(self, ask: Ask) -> Any:
+        with self._lock:
+            return self._open.pop(ask, None)
+
+
+def told_to(history: History | None, runtime: Runtime, subject: LongPollSubject, allowances: Allowances) -> Untold:
+    """Who is told of an example; raises SubjectError for a service that the judge's contract says nothing of."""
+    if history is None:
+        return Untold()
+    if subject.semantics != "offsets":
+        raise SubjectError("a history is judged by offsets, and this subject is consuming; exercise it without one")
+    if allowances.visible_ms:
+        raise SubjectError(
+            "in a history a message is visible once its publish is acknowledged; set visible_ms to 0, or exercise "
+            "this subject without a history"
+        )
+    return Told(history, runtime.lock())
