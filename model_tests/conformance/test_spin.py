@@ -15,7 +15,7 @@ from longpoll_spec.bounds import EXPLORATIONS, SIZES, named
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.packed.search import explore
 from longpoll_spec.law import law_of, properties_of
-from longpoll_spec.policy import PRESETS, preset, with_knob
+from longpoll_spec.policy import PRESETS, policy_named
 from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.testing.spin import EVERY_PROPERTY, SpinRun, as_told, compile_spin, run_spin, why_no_spin
 
@@ -34,10 +34,7 @@ QUICK_POLICIES = ("strict", "rocketmq-4.9")
 
 
 def _exported(policy: str, bounds: str = "tiny") -> str:
-    base, *settings = policy.split("+")
-    chosen = preset(base)
-    for setting in settings:
-        chosen = with_knob(chosen, setting)
+    chosen = policy_named(policy)
     model = law_of(chosen, named(bounds, chosen))
     return promela_of(model, properties_of(model))
 
@@ -88,10 +85,7 @@ def test_every_preset_and_every_aspect_is_compared() -> None:
 )
 def test_spin_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:
     """Off the presets too SPIN finds what the packed engine finds in the same law."""
-    base, *settings = policy.split("+")
-    chosen = preset(base)
-    for setting in settings:
-        chosen = with_knob(chosen, setting)
+    chosen = policy_named(policy)
     model = law_of(chosen, named("tiny", chosen))
     ours = explore(model, properties_of(model))
     lengths = {verdict.name: verdict.depth for verdict in ours.verdicts if verdict.depth is not None}

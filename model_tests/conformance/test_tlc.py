@@ -18,7 +18,7 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Property
-from longpoll_spec.policy import PRESETS, preset, with_knob
+from longpoll_spec.policy import PRESETS, policy_named, preset
 from longpoll_spec.render.export.tla import NEVER, tla_configuration_of, tla_of
 from longpoll_spec.render.notation import name_of
 from longpoll_spec.terms import TRUE
@@ -85,10 +85,7 @@ def test_tlc_finds_the_pinned_counts(entry: Entry, tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", ["strict+recheck_after_hold=in_lock", "strict-clone+heap_entry=one_shot+tick=free"])
 def test_tlc_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:
     """Off the presets too TLC counts what the packed engine counts in the same law."""
-    base, *settings = policy.split("+")
-    chosen = preset(base)
-    for setting in settings:
-        chosen = with_knob(chosen, setting)
+    chosen = policy_named(policy)
     model = law_of(chosen, named("tiny", chosen))
     ours = explore(model)
     configuration = only_invariants(tla_configuration_of(model, ()), ["TypeOK"])

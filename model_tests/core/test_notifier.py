@@ -28,6 +28,17 @@ def held(table: HoldTable, offset: int, tags: str = "*", deadline_ms: int = 1000
     return pull
 
 
+def finish(walker: Walk, wakes: list[Wake]) -> None:
+    """Walk from the beginning to the end; the wakes in order, also those before an exception."""
+    walker.start()
+    while walker.unseen:
+        wake = walker.each()
+        if wake is not None:
+            walker.table.queue_taken(wake.pull)
+            wakes.append(wake)
+    walker.end()
+
+
 def walk(
     policy: Policy,
     table: HoldTable,
@@ -39,14 +50,8 @@ def walk(
 ) -> list[Wake]:
     """A whole walk; the wakes in order."""
     walker = Walk(policy, table, KEY, end, tags_code, now_ms, lambda: end, properties)
-    walker.start()
-    wakes = []
-    while walker.unseen:
-        wake = walker.each()
-        if wake is not None:
-            table.queue_taken(wake.pull)
-            wakes.append(wake)
-    walker.end()
+    wakes: list[Wake] = []
+    finish(walker, wakes)
     table.assert_tidy()
     return wakes
 
@@ -90,16 +95,10 @@ def broken_walk(policy: Policy) -> tuple[HoldTable, list[Pull], list[Wake], bool
 
     pulls[1].filter = Broken()  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
     walker = Walk(policy, table, KEY, 3, 7, 0, lambda: 3)
-    walker.start()
-    wakes = []
+    wakes: list[Wake] = []
     raised = False
     try:
-        while walker.unseen:
-            wake = walker.each()
-            if wake is not None:
-                table.queue_taken(wake.pull)
-                wakes.append(wake)
-        walker.end()
+        finish(walker, wakes)
     except ValueError:
         raised = True
     return table, pulls, wakes, raised

@@ -180,6 +180,19 @@ def both(table: pa.Table, stretch_events: int) -> tuple[list[tuple[Any, ...]], l
     return told(judge_stretches(stretches, context)), told(judge_table(table, context))
 
 
+def found_alike(table: pa.Table) -> list[tuple[Any, ...]]:
+    """What is found in the whole, which is what is found in stretches."""
+    in_stretches, whole = both(table, 100)
+    assert in_stretches == whole
+    return whole
+
+
+def differ(table: pa.Table) -> bool:
+    """Whether something else is found in stretches, with what a test has planted."""
+    in_stretches, whole = both(table, 100)
+    return in_stretches != whole
+
+
 def lagging(table: pa.Table) -> pa.Table:
     """The history whose last found messages for one tag were asked for from the first on, and passed over."""
     rows = table.to_pylist()
@@ -194,13 +207,11 @@ def lagging(table: pa.Table) -> pa.Table:
 def test_looking_far_back_is_not_judged_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer that lags is judged by the log that it reads; at home nobody knows what it passed over."""
     table = lagging(faulty_history())
-    in_stretches, whole = both(table, 100)
-    assert in_stretches == whole
+    whole = found_alike(table)
     assert any("matching messages before offset_next 10" in row[3] for row in whole)
     monkeypatch.setattr(home, "is_away", lambda case, _outlook: np.zeros(len(case.pulls), dtype=np.bool_))
-    in_stretches, whole = both(table, 100)
 
-    assert in_stretches != whole
+    assert differ(table)
 
 
 def repeated_later(table: pa.Table) -> pa.Table:
@@ -215,13 +226,11 @@ def repeated_later(table: pa.Table) -> pa.Table:
 def test_a_second_answer_far_away_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys bring it together with the first; without them it would be an answer to nothing."""
     table = repeated_later(faulty_history())
-    in_stretches, whole = both(table, 100)
-    assert in_stretches == whole
+    whole = found_alike(table)
     assert any("answered_once" in row[3] for row in whole)
     monkeypatch.setattr(keys.KeyFile, "repeated", lambda _self, _others: keys.NO_KEYS)
-    in_stretches, whole = both(table, 100)
 
-    assert in_stretches != whole
+    assert differ(table)
 
 
 def given_again_later(table: pa.Table) -> pa.Table:
@@ -235,26 +244,22 @@ def given_again_later(table: pa.Table) -> pa.Table:
 def test_logs_that_contradict_themselves_from_afar_are_looked_at_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """No two neighbours show an offset that was given twice a thousand events apart; the numbers of the slices do."""
     table = given_again_later(faulty_history())
-    in_stretches, whole = both(table, 100)
-    assert in_stretches == whole
+    whole = found_alike(table)
     assert any("offsets_in_order" in row[3] for row in whole)
     monkeypatch.setattr("longpoll_judge.run.plan._is_even", lambda *_numbers: True)
-    in_stretches, whole = both(table, 100)
 
-    assert in_stretches != whole
+    assert differ(table)
 
 
 def test_what_is_near_is_judged_by_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that falls from one stretch to the next is looked at whole; were neighbours blind, it is not."""
     table = faulty_history("offset_given_twice")
-    in_stretches, whole = both(table, 100)
-    assert in_stretches == whole
+    whole = found_alike(table)
     assert any("offsets_in_order" in row[3] for row in whole)
     monkeypatch.setattr(home.Home, "faulty_logs", lambda _self, _names: set())
     monkeypatch.setattr("longpoll_judge.run.plan._is_even", lambda _spans, _count, apart: apart > 1)
-    in_stretches, whole = both(table, 100)
 
-    assert in_stretches != whole
+    assert differ(table)
 
 
 def test_everything_of_a_sound_history_is_judged_at_home() -> None:

@@ -107,14 +107,15 @@ class _Run:
 
     def problem(self, text: str) -> None:
         """Note what no broker may do; the run ends soon after."""
-        with self.moved:
-            self.problems.append(text)
-            self.moved.notify_all()
+        self._note(self.problems, text)
 
     def trouble(self, text: str) -> None:
         """Note what keeps the load from going on; the run ends soon after."""
+        self._note(self.troubles, text)
+
+    def _note(self, notes: list[str], text: str) -> None:
         with self.moved:
-            self.troubles.append(text)
+            notes.append(text)
             self.moved.notify_all()
 
 

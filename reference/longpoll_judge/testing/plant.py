@@ -35,6 +35,7 @@ from longpoll_judge.testing.recording import (
     deadline_ns,
     last_ns,
     load,
+    lost,
     moved,
     pick,
 )
@@ -212,17 +213,9 @@ def _events_lost(recording: Recording) -> None:
     before = list(recording.events)
     _answer_deleted(recording)
     pairs = zip(before, [*recording.events, None], strict=True)
-    lost = next(was for was, event in pairs if event is None or was.after_ns != event.after_ns)
-    event = next(each for each in recording.events if each.source == lost.source and each.sequence == lost.sequence)
-    told = Event(
-        event="lost",
-        after_ns=lost.after_ns,
-        before_ns=lost.before_ns,
-        source=lost.source,
-        sequence=lost.sequence,
-        lost_count=1,
-    )
-    recording.replace(event, told, event)
+    gone = next(was for was, event in pairs if event is None or was.after_ns != event.after_ns)
+    event = next(each for each in recording.events if each.source == gone.source and each.sequence == gone.sequence)
+    recording.replace(event, lost(gone, 1), event)
 
 
 FAULTS: Final[dict[str, Fault]] = {

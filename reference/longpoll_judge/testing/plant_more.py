@@ -23,7 +23,17 @@ from longpoll_judge.contract.result import (
     Verdict,
 )
 from longpoll_judge.testing.fault import Fault
-from longpoll_judge.testing.recording import MS, NoVictimError, Recording, change, deadline_ns, last_ns, moved, pick
+from longpoll_judge.testing.recording import (
+    MS,
+    NoVictimError,
+    Recording,
+    change,
+    deadline_ns,
+    last_ns,
+    lost,
+    moved,
+    pick,
+)
 from longpoll_spec.history import Event
 
 FAR: Final = 1_000_000
@@ -210,15 +220,7 @@ def _format_newer(recording: Recording) -> None:
 
 def _lost_declared(recording: Recording) -> None:
     event = _idle_event(recording)
-    told = Event(
-        event="lost",
-        after_ns=event.after_ns,
-        before_ns=event.before_ns,
-        source=event.source,
-        sequence=event.sequence,
-        lost_count=3,
-    )
-    recording.replace(event, event, told)
+    recording.replace(event, event, lost(event, 3))
 
 
 def _clock_set_back(recording: Recording) -> None:

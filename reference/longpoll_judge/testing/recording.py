@@ -80,6 +80,18 @@ def change(event: Event, /, **fields: object) -> Event:
     return msgspec.structs.replace(event, **fields)
 
 
+def lost(event: Event, count: int) -> Event:
+    """In place of an event, that its source dropped some."""
+    return Event(
+        event="lost",
+        after_ns=event.after_ns,
+        before_ns=event.before_ns,
+        source=event.source,
+        sequence=event.sequence,
+        lost_count=count,
+    )
+
+
 def moved(event: Event, delay_ns: int) -> Event:
     """The event that much later."""
     return change(event, after_ns=event.after_ns + delay_ns, before_ns=event.before_ns + delay_ns)

@@ -19,12 +19,11 @@ from attrs import define, field, frozen
 
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
-from longpoll_spec.engines.python.compile import Packed, Question, Successors, question, successors
+from longpoll_spec.engines.python.compile import Packed, Question, Successors, questions, successors
 from longpoll_spec.engines.tokens import token_of
 from longpoll_spec.errors import TokenError
 from longpoll_spec.law import properties_of
 from longpoll_spec.model import Action, Model, Property, Trace
-from longpoll_spec.terms import FALSE
 from longpoll_spec.threads import thread_of
 
 LIMIT_STATES: Final = 100_000
@@ -154,16 +153,7 @@ def fewest_switches(
     A property is shown by a state, or by its closing step; a length that is not the shortest gives None or a run of
     that length, never a wrong one.
     """
-    items = [item for item, _ in lengths]
-    labels = {action.label: index for index, action in enumerate(model.actions)}
-    here: dict[int, Question] = {}
-    closing: dict[int, list[tuple[int, Question]]] = {}
-    for number, item in enumerate(items):
-        decisive = item.here if item.kind == "sometimes" else ~item.here
-        if decisive is not FALSE:
-            here[number] = question(model, decisive)
-        for label, condition in item.closing:
-            closing.setdefault(labels[label], []).append((number, question(model, condition)))
+    here, closing = questions(model, [item for item, _ in lengths])
     walk = _Pass(
         model=model,
         lengths={number: length for number, (_, length) in enumerate(lengths)},
@@ -173,7 +163,7 @@ def fewest_switches(
         closing=closing,
     )
     walk.walk(limit_states)
-    return [walk.run_to(walk.ends[number]) if number in walk.ends else None for number in range(len(items))]
+    return [walk.run_to(walk.ends[number]) if number in walk.ends else None for number in range(len(lengths))]
 
 
 def minimised(

@@ -13,7 +13,15 @@ from longpoll_broker.testing.served.answers import header_of, records_of
 from longpoll_broker.testing.served.example import Example
 from longpoll_broker.testing.served.model import Queue, ViolationError, Wanted
 from longpoll_broker.testing.served.pulls import Pulls
-from longpoll_broker.testing.served.requests import MALFORMED, Bad, Form, pull_fields, send_request, topic_fields
+from longpoll_broker.testing.served.requests import (
+    MALFORMED,
+    Bad,
+    Form,
+    PullTerms,
+    pull_fields,
+    send_request,
+    topic_fields,
+)
 from longpoll_broker.testing.served.sends import Sends
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import (
@@ -53,7 +61,7 @@ class Driver:
                     topic, queue_id, self.example.expectations.queue_file_units
                 )
         for group in range(GROUP_COUNT):
-            self.pulls.pull(0, self.example.queues[0, 0], 0, EVERYTHING, group=group)
+            self.pulls.pull(0, self.example.queues[0, 0], 0, EVERYTHING, PullTerms(group=group))
 
     def end(self) -> None:
         """Read everything back, then leave nothing behind: no held pull, no topic."""

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from longpoll_broker.testing.served.driver import GROUP_COUNT, QUEUE_COUNTS, Driver
 from longpoll_broker.testing.served.example import Example, Links
 from longpoll_broker.testing.served.model import Expectations, Queue, ViolationError, Wanted
-from longpoll_broker.testing.served.requests import BAD_REQUESTS, FORMS, MALFORMED, Bad, Form
+from longpoll_broker.testing.served.requests import BAD_REQUESTS, FORMS, MALFORMED, Bad, Form, PullTerms
 from longpoll_broker.testing.served.sends import LONG_MS
 from longpoll_broker.testing.served.subject import Subject
 from longpoll_client.errors import UnreachableError
@@ -270,10 +270,9 @@ class ServedMachine(RuleBasedStateMachine):
         """Pull without holding."""
         chosen = self._queue(queue)
         offset = self._offset(link, chosen, place)
-        offset_next = self.driver.pulls.pull(
-            link, chosen, offset, wanted, count_max=count_max, group=group,
-            commit_offset=max(offset, 0) if commit else None, form=form,
-        )  # fmt: skip
+        commit_offset = max(offset, 0) if commit else None
+        terms = PullTerms(count_max=count_max, group=group, commit_offset=commit_offset, form=form)
+        offset_next = self.driver.pulls.pull(link, chosen, offset, wanted, terms)
         return f"from {offset}, next {offset_next}"
 
     @rule(
@@ -289,9 +288,8 @@ class ServedMachine(RuleBasedStateMachine):
             return MISSING
         chosen = self._queue(queue)
         offset = self._offset(link, chosen, place)
-        offset_next = self.driver.pulls.pull(
-            link, chosen, offset, wanted, group=group, timeout_ms=timeout_ms, form=form
-        )
+        terms = PullTerms(group=group, timeout_ms=timeout_ms, form=form)
+        offset_next = self.driver.pulls.pull(link, chosen, offset, wanted, terms)
         return f"from {offset}, {'held' if offset_next < 0 else f'next {offset_next}'}"
 
     @rule(puller=links, sender=links, queue=queues, wanted=expressions, tag=tags, pull_first=st.booleans())
@@ -309,7 +307,7 @@ class ServedMachine(RuleBasedStateMachine):
     def expire(self, *, link: int, queue: tuple[int, int], wanted: Wanted, timeout_ms: int) -> str:
         """Let one more pull be held, and wait for its deadline and for those of all that are not held for long."""
         chosen = self._queue(queue)
-        self.driver.pulls.pull(link, chosen, chosen.end, wanted, timeout_ms=timeout_ms)
+        self.driver.pulls.pull(link, chosen, chosen.end, wanted, PullTerms(timeout_ms=timeout_ms))
         return f"{self.driver.pulls.await_expiries(max(SHORT_MS))} pulls"
 
     # -- the rest ----------------------------------------------------------------------------------------------------
@@ -319,7 +317,7 @@ class ServedMachine(RuleBasedStateMachine):
     def close(self, *, link: int, queue: tuple[int, int], wanted: Wanted) -> str:
         """Close a connection, with one more pull just asked on it."""
         chosen = self._queue(queue)
-        self.driver.pulls.pull(link, chosen, chosen.end, wanted, timeout_ms=LONG_MS)
+        self.driver.pulls.pull(link, chosen, chosen.end, wanted, PullTerms(timeout_ms=LONG_MS))
         return f"{self.driver.pulls.close(link)} pulls were asked on it"
 
     @rule(link=links, queue=queues, kind=st.sampled_from(sorted(MALFORMED)))
@@ -376,7 +374,7 @@ class RestartingMachine(ServedMachine):
     def restart(self, *, link: int, queue: tuple[int, int], wanted: Wanted, settle: bool) -> str:
         """Stop the broker and start it again, with one more pull asked: just now, or read by the broker before."""
         chosen = self._queue(queue)
-        self.driver.pulls.pull(link, chosen, chosen.end, wanted, timeout_ms=LONG_MS)
+        self.driver.pulls.pull(link, chosen, chosen.end, wanted, PullTerms(timeout_ms=LONG_MS))
         return f"{self.driver.restart(settle=settle)} pulls were held"
 
 

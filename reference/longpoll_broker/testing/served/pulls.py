@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from longpoll_broker.testing.served.answers import pull_answer
 from longpoll_broker.testing.served.example import Example
 from longpoll_broker.testing.served.link import Reply
 from longpoll_broker.testing.served.model import Pull, Queue, ViolationError, Wanted
-from longpoll_broker.testing.served.requests import Form, pull_fields
+from longpoll_broker.testing.served.requests import PullTerms, pull_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
 
 IDLE_NS_MAX: Final = 100 * 10**9
 """A connection on which we were silent for longer may be closed by the broker (`serverChannelMaxIdleTimeSeconds`)."""
+
+PLAINLY: Final = PullTerms()
 
 
 @define(eq=False)
@@ -34,62 +36,37 @@ class Pulls:
     cursors: dict[tuple[int, Queue], int] = field(factory=dict)
     """(connection, queue) -> nextBeginOffset of the connection's last answer there."""
 
-    def pull(
-        self,
-        number: int,
-        queue: Queue,
-        offset: int,
-        wanted: Wanted,
-        *,
-        count_max: int = 32,
-        group: int = 0,
-        timeout_ms: int = 0,
-        commit_offset: int | None = None,
-        form: Form | None = None,
-    ) -> int:
+    def pull(self, number: int, queue: Queue, offset: int, wanted: Wanted, terms: PullTerms = PLAINLY) -> int:
         """Pull; wait for the answer if one is due at once. Returns where to go on, -1 if the pull is held.
 
         It carries no older offset than its group has committed: a broker may go back to that one, or not.
         """
-        if commit_offset is not None:
-            commit_offset = max(commit_offset, self.example.committed.get((group, queue), 0))
-        pull, content = self.prepare(
-            number, queue, offset, wanted, count_max=count_max, group=group, timeout_ms=timeout_ms,
-            commit_offset=commit_offset, form=form,
-        )  # fmt: skip
+        if terms.commit_offset is not None:
+            known = self.example.committed.get((terms.group, queue), 0)
+            terms = evolve(terms, commit_offset=max(terms.commit_offset, known))
+        pull, content = self.prepare(number, queue, offset, wanted, terms)
         self.example.links.get(number).write(content)
         if not pull.must_be_answered():
             return -1
         self.await_answer(pull)
-        if commit_offset is not None:
-            self.example.committed[group, queue] = commit_offset
+        if terms.commit_offset is not None:
+            self.example.committed[terms.group, queue] = terms.commit_offset
         return self.cursors[number, queue]
 
     def prepare(
-        self,
-        number: int,
-        queue: Queue,
-        offset: int,
-        wanted: Wanted,
-        *,
-        count_max: int = 32,
-        group: int = 0,
-        timeout_ms: int = 0,
-        commit_offset: int | None = None,
-        form: Form | None = None,
+        self, number: int, queue: Queue, offset: int, wanted: Wanted, terms: PullTerms = PLAINLY
     ) -> tuple[Pull, bytes]:
         """Note a pull as asked; the caller writes its bytes at once."""
-        form = form or Form()
         fields = pull_fields(
-            self.example.group_name(group), queue.topic, queue.queue_id, offset, expression=wanted.expression,
-            count_max=count_max, timeout_ms=timeout_ms, commit_offset=commit_offset,
+            self.example.group_name(terms.group), queue.topic, queue.queue_id, offset, expression=wanted.expression,
+            count_max=terms.count_max, timeout_ms=terms.timeout_ms, commit_offset=terms.commit_offset,
         )  # fmt: skip
         opaque, content = self.example.links.get(number).prepare(
-            RequestCode.PULL_MESSAGE, fields, serialisation=form.serialisation
+            RequestCode.PULL_MESSAGE, fields, serialisation=terms.form.serialisation
         )
         pull = Pull(
-            queue, number, opaque, offset, wanted, count_max, timeout_ms, form.serialisation, queue.end,
-            self.example.runtime.monotonic_ns(),
+            queue, number, opaque, offset, wanted, terms.count_max, terms.timeout_ms, terms.form.serialisation,
+            queue.end, self.example.runtime.monotonic_ns(),
         )  # fmt: skip
         self.asked.append(pull)
         return pull, content

@@ -41,6 +41,20 @@ FORMS: Final = tuple(
 )
 
 
+@frozen
+class PullTerms:
+    """What a pull asks for besides messages from a place on."""
+
+    count_max: int = 32
+    group: int = 0
+    """Which one of the example's."""
+    timeout_ms: int = 0
+    """How long it may be held; 0: not at all."""
+    commit_offset: int | None = None
+    """What it commits for its group, if anything."""
+    form: Form = Form()
+
+
 def send_request(
     topic: str, queue_id: int, properties: Mapping[str, str], form: Form, *, batch: bool = False
 ) -> tuple[int, dict[str, str]]:

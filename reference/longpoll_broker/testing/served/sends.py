@@ -15,7 +15,7 @@ from longpoll_broker.testing.served.example import Example
 from longpoll_broker.testing.served.link import Reply
 from longpoll_broker.testing.served.model import Message, Queue, ViolationError, Wanted
 from longpoll_broker.testing.served.pulls import Pulls
-from longpoll_broker.testing.served.requests import Form, send_request
+from longpoll_broker.testing.served.requests import Form, PullTerms, send_request
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.headers import SendMessageResponseHeader
@@ -96,7 +96,7 @@ class Sends:
 
     def cross(self, puller: int, sender: int, queue: Queue, wanted: Wanted, tag: str, *, pull_first: bool) -> str:
         """Ask for what comes next on one connection and send it on another, neither waiting for the other."""
-        pull, asked = self.pulls.prepare(puller, queue, queue.end, wanted, timeout_ms=LONG_MS)
+        pull, asked = self.pulls.prepare(puller, queue, queue.end, wanted, PullTerms(timeout_ms=LONG_MS))
         code, fields = send_request(queue.topic, queue.queue_id, {"TAGS": tag}, Form())
         link = self.example.links.get(sender)
         opaque, sent = link.prepare(code, fields, b"cross")

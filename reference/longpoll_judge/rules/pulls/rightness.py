@@ -245,36 +245,21 @@ def _found(answers: Answers) -> list[Rule]:
         count = f"{matching_least[answer]} messages in [{first[answer]}, {end[answer]}) match"
         return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages although {count}"
 
+    def carries(clause: str, flags: Booleans, why: str, rests_on: RestsOn, *, needs_whole_record: bool = True) -> Rule:
+        """The answers that carry a flagged message; it is told first."""
+        return Rule(
+            clause,
+            answers.any_in_body(flags),
+            lambda answer: f"{_name(answers, answer)} carries {_one(answers, answer, flags)}, {why}",
+            needs_whole_record=needs_whole_record,
+            messages=lambda answer: _flagged(answers, answer, flags)[:1],
+            rests_on=rests_on,
+        )
+
     return [
-        Rule(
-            "pull.found.visible",
-            answers.any_in_body(unseen),
-            lambda answer: (
-                f"{_name(answers, answer)} carries {_one(answers, answer, unseen)}, which was not yet visible"
-            ),
-            needs_whole_record=True,
-            messages=lambda answer: _flagged(answers, answer, unseen)[:1],
-            rests_on="visible",
-        ),
-        Rule(
-            "pull.found.appended",
-            answers.any_in_body(absent),
-            lambda answer: (
-                f"{_name(answers, answer)} carries {_one(answers, answer, absent)}, which was never appended"
-            ),
-            needs_whole_record=True,
-            messages=lambda answer: _flagged(answers, answer, absent)[:1],
-            rests_on="append",
-        ),
-        Rule(
-            "pull.found.tag",
-            answers.any_in_body(wrong_tag),
-            lambda answer: (
-                f"{_name(answers, answer)} carries {_one(answers, answer, wrong_tag)}, whose tag does not match"
-            ),
-            messages=lambda answer: _flagged(answers, answer, wrong_tag)[:1],
-            rests_on="append",
-        ),
+        carries("pull.found.visible", unseen, "which was not yet visible", "visible"),
+        carries("pull.found.appended", absent, "which was never appended", "append"),
+        carries("pull.found.tag", wrong_tag, "whose tag does not match", "append", needs_whole_record=False),
         Rule("pull.found.next", back | exact, say_next, messages=lambda answer: [int(last[answer])]),
         Rule("pull.found.complete", skipped, say_skipped, messages=left_out, rests_on="append"),
     ]

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from longpoll_spec.model import Action, Model
+from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.state import Variable
-from longpoll_spec.terms import Bool, Term, nodes
+from longpoll_spec.terms import FALSE, Bool, Term, nodes
 
 Packed: TypeAlias = tuple[int, ...]
 Successors: TypeAlias = Callable[[Packed], list[tuple[int, Packed]]]
@@ -83,6 +83,22 @@ def question(model: Model, term: Bool) -> Question:
     lines.append(f"    return {source(term, names)}")
     made: Question = _define("question", lines)
     return made
+
+
+def questions(
+    model: Model, properties: Sequence[Property]
+) -> tuple[dict[int, Question], dict[int, list[tuple[int, Question]]]]:
+    """What decides each property: property index -> a question about a state; action index -> those about its steps."""
+    labels = {action.label: index for index, action in enumerate(model.actions)}
+    here: dict[int, Question] = {}
+    closing: dict[int, list[tuple[int, Question]]] = {}
+    for number, item in enumerate(properties):
+        decisive = item.here if item.kind == "sometimes" else ~item.here
+        if decisive is not FALSE:
+            here[number] = question(model, decisive)
+        for label, condition in item.closing:
+            closing.setdefault(labels[label], []).append((number, question(model, condition)))
+    return here, closing
 
 
 def step_of(model: Model, action: Action) -> StepFunction:

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from attrs import define, field
 
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
-from longpoll_spec.engines.python.compile import Packed, Question, Successors, question, successors
+from longpoll_spec.engines.python.compile import Packed, Question, Successors, questions, successors
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.terms import FALSE
 
 NAME = "python"
 REPORT_EVERY = 20_000
@@ -99,7 +98,7 @@ def explore(
 ) -> Exploration:
     """Explore the model; Ctrl-C ends it with what is known so far."""
     began = time.perf_counter()
-    search = _Search(model, Ledger(properties), successors(model), *_questions(model, properties))
+    search = _Search(model, Ledger(properties), successors(model), *questions(model, properties))
     compiled = time.perf_counter()
     try:
         search.start()
@@ -119,18 +118,3 @@ def explore(
         verdicts=search.ledger.verdicts(model, search.complete, search.runs_to),
         fired={action.label: search.fired[index] for index, action in enumerate(model.actions)},
     )
-
-
-def _questions(
-    model: Model, properties: Sequence[Property]
-) -> tuple[dict[int, Question], dict[int, list[tuple[int, Question]]]]:
-    labels = {action.label: index for index, action in enumerate(model.actions)}
-    here: dict[int, Question] = {}
-    closing: dict[int, list[tuple[int, Question]]] = {}
-    for number, item in enumerate(properties):
-        decisive = item.here if item.kind == "sometimes" else ~item.here
-        if decisive is not FALSE:
-            here[number] = question(model, decisive)
-        for label, condition in item.closing:
-            closing.setdefault(labels[label], []).append((number, question(model, condition)))
-    return here, closing
