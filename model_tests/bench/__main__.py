@@ -1,4 +1,4 @@
-"""`make bench PART=explore|broker|judge|polling|all`: run the measurements of a part, each in a process of its own.
+"""`make bench PART=...`: run the measurements of a part, or of all, each script in a process of its own.
 
 Leaves out what is measured: one script for each. Exits with the worst exit code of the scripts.
 """
@@ -17,6 +17,7 @@ PARTS: Final = {
     "broker": ("broker_bench", "wire_bench", "store_bench"),
     "judge": ("judge_bench", "observe_bench"),
     "polling": ("polling_bench",),
+    "schedules": ("schedules_bench",),
 }
 """Part -> its scripts, in the order in which they run."""
 

@@ -101,7 +101,7 @@ class Disk:
 
     def _why_none(self, path: str, asked: str) -> OSError:
         """Why a path is no directory, as an error for the path that was asked for."""
-        known = path
+        known, name = path, ""
         while known not in self._directories:
             known, name = posixpath.split(known)
         is_file = name in self._directories[known].names

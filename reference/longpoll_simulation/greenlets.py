@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from greenlet import getcurrent, greenlet  # type: ignore[import-untyped] # its types are a package of their own
 
@@ -27,7 +27,7 @@ class Greenlet(Protocol):
 
 def new_greenlet(run: Callable[[], None], parent: Greenlet | None = None) -> Greenlet:
     """One that runs this function once it is switched to, and then its parent goes on: the current one if not told."""
-    return cast("Greenlet", greenlet(run, parent))
+    return cast("Greenlet", greenlet(run, cast("Any", parent)))
 
 
 def current_greenlet() -> Greenlet:

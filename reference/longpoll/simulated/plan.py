@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 import attrs
@@ -138,7 +138,7 @@ def _shown(act: Act) -> str:
     return "wait" if isinstance(act, Wait) else "leave"
 
 
-def _racer(draw: random.Random, queues: list[int], hold_ms: int) -> tuple[Act, ...]:
+def _racer(draw: random.Random, queues: Sequence[int], hold_ms: int) -> tuple[Act, ...]:
     """Pulls from the end of a queue, and sends to it, with nothing to tell one from the other by time."""
     acts: list[Act] = []
     for _ in range(draw.randint(1, 3)):
@@ -148,7 +148,7 @@ def _racer(draw: random.Random, queues: list[int], hold_ms: int) -> tuple[Act, .
     return (*acts, Wait())
 
 
-def _peer(draw: random.Random, queues: list[int], hold_ms: int) -> tuple[Act, ...]:
+def _peer(draw: random.Random, queues: Sequence[int], hold_ms: int) -> tuple[Act, ...]:
     leaves = draw.random() < 0.25
     acts: list[Act] = []
     for _ in range(draw.randint(2, 6)):

@@ -1,0 +1,82 @@
+"""Broker, name server, the Python client and the recording proxy start in a simulated world as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pytest
+
+from longpoll.simulated.run import CONFIG, STORE
+from longpoll_broker.broker import Broker
+from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
+from longpoll_observe.observer import Observer
+from longpoll_simulation.disk import Disk
+from longpoll_simulation.files import SimulatedFiles
+from longpoll_simulation.network import Network
+from longpoll_simulation.runtime import SimulatedRuntime
+from longpoll_simulation.strategies import RandomWalk
+from longpoll_simulation.world import World
+
+TOPIC: Final = "Greetings"
+COUNT: Final = 6
+
+
+def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, float]:
+    """A producer and a push consumer, by the proxy if wished: bodies in order of arrival, points, virtual seconds."""
+    world = World(RandomWalk(seed))
+    network = Network(world)
+
+    def process(name: str) -> SimulatedRuntime:
+        return SimulatedRuntime(network, SimulatedFiles(Disk(), before=world.point), name)
+
+    bodies: list[bytes] = []
+
+    def main() -> None:
+        broker = Broker.start(process("broker"), "/store", config=CONFIG, store_config=STORE)
+        broker.topics.put(TopicConfig(TOPIC, 2, 2))
+        broker.topics.put(TopicConfig("%RETRY%readers", 1, 1))
+        names = "{}:{}".format(*broker.name_server_address)
+        proxy = None
+        if observed:
+            proxy = Observer.start(
+                process("proxy"), brokers=[broker.address], name_server=broker.name_server_address,
+                record_directory="/record",
+            )  # fmt: skip
+            assert proxy.name_server_address is not None
+            names = "{}:{}".format(*proxy.name_server_address)
+        runtime = process("client")
+        done = runtime.event()
+
+        def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            bodies.extend(bytes(message.body) for message in messages)
+            if len(bodies) == COUNT:
+                done.set()
+            return ConsumeStatus.SUCCESS
+
+        config = ConsumerConfig("readers", start_at=StartAt.FIRST)
+        with PushConsumer(runtime, names, config, listen) as consumer, Producer(runtime, names) as producer:
+            consumer.subscribe(TOPIC)
+            consumer.start()
+            for number in range(COUNT):
+                producer.send(TOPIC, str(number).encode())
+            assert done.wait(60)
+        if proxy is not None:
+            proxy.stop()
+            assert sum(total.answers for total in proxy.totals.values()) > COUNT
+        broker.stop()
+
+    begun_ns = world.now_ns
+    world.run(main)
+    assert all(actor.done for actor in world.actors)
+    return bodies, world.step, (world.now_ns - begun_ns) / 1e9
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_clients_and_proxy_run_as_they_are(observed: bool) -> None:
+    """Each message is consumed once, no thread is left, and a seed gives the same run."""
+    for seed in range(4):
+        run = sent_and_consumed(seed, observed=observed)
+        assert sorted(run[0]) == [str(number).encode() for number in range(COUNT)]
+        assert sent_and_consumed(seed, observed=observed) == run

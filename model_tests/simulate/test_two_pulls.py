@@ -1,0 +1,65 @@
+"""Two pulls and a message under every strategy and grain: strict loses nothing, and what has no recheck does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import pytest
+from model_tests.simulate.two_pulls import race
+
+from longpoll_simulation.lines import Grain
+from longpoll_simulation.strategies import FewSwitches, PointCount, Priorities, RandomWalk, Replay, WeightedWalk
+from longpoll_simulation.world import Strategy, World
+from longpoll_spec.policy import STRICT, STRICT_CLONE, Policy
+
+SEEDS: Final = range(150)
+UNSAFE: Final = attrs.evolve(STRICT, name="unsafe", recheck_after_hold="none")
+STRATEGIES: Final[dict[str, Callable[[int], Strategy]]] = {
+    "walk": RandomWalk,
+    "few": lambda seed: FewSwitches(seed, (15, 30)),
+    "priorities": lambda seed: Priorities(seed, 3, 30),
+    "weighted": lambda seed: WeightedWalk(seed, {"main": 10, "first": 6, "message": 8}),
+}
+
+
+def is_red(make: Callable[[int], Strategy], policy: Policy, grain: Grain | None = None) -> bool:
+    """Whether some seed breaks what must hold."""
+    for seed in SEEDS:
+        try:
+            race(make(seed), policy, grain)
+        except AssertionError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
+def test_a_hold_needs_its_recheck(make: Callable[[int], Strategy]) -> None:
+    """Every strategy finds the lost wakeup at operations alone, and none accuses strict."""
+    assert is_red(make, UNSAFE)
+    assert not is_red(make, STRICT)
+
+
+@pytest.mark.parametrize("grain", ["line", "access"])
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=["strict", "strict-clone"])
+def test_from_line_to_line_nothing_is_lost(policy: Policy, grain: Grain) -> None:
+    """Within every critical section and without."""
+    assert not is_red(lambda seed: FewSwitches(seed, (40, 120)), policy, grain)
+
+
+def test_a_run_of_the_plain_order_counts_its_points() -> None:
+    """What a weighted walk needs to know beforehand."""
+    counts = PointCount()
+    seen: list[World] = []
+
+    class Counting(Replay):
+        def begin(self, world: World) -> None:
+            world.note = counts
+            seen.append(world)
+            super().begin(world)
+
+    race(Counting())
+
+    assert set(counts.counts) == {"main", "first", "message"}
+    assert sum(counts.counts.values()) <= seen[0].step

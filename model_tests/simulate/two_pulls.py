@@ -1,0 +1,98 @@
+"""The smallest race: two pulls of one queue are held while a message arrives. One run is some dozens of points.
+
+Leaves out everything else of a broker (`hold_stress`, `longpoll.simulated`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from attrs import define, field
+
+from longpoll.simulated.search import code_files
+from longpoll_broker.core import hold
+from longpoll_broker.core.filter.filters import tag_filter
+from longpoll_broker.core.hold import HELD, Pull
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.testing.plain.memory_queues import MemoryQueues
+from longpoll_simulation.lines import Grain, Lines
+from longpoll_simulation.sync import SimulatedLock, SimulatedThread
+from longpoll_simulation.world import Strategy, World
+from longpoll_spec.policy import STRICT, Policy
+
+KEY: Final = ("T", 0)
+EVERYTHING: Final = tag_filter("*", None)
+FILES: Final = tuple(path for path in code_files() if path.endswith(("hold_service.py", "hold.py", "notifier.py")))
+assert str(hold.__file__) in FILES
+
+
+@define(eq=False)
+class TwoPulls:
+    """One run. Invariant: `ran` are the pulls that were let go."""
+
+    world: World
+    policy: Policy = STRICT
+    queues: MemoryQueues = field(factory=MemoryQueues)
+    ran: list[Pull] = field(factory=list)
+
+    def lock(self) -> SimulatedLock:
+        """A new lock."""
+        return SimulatedLock(self.world)
+
+    def monotonic_ns(self) -> int:
+        """The world's time."""
+        return self.world.now_ns
+
+    def step(self, action: str) -> None:
+        """A point by its name."""
+        self.world.point(action)
+
+    def submit(self, pull: Pull, _cause: str, _outbox: Outbox) -> bool:
+        """Run a pull; noted."""
+        self.ran.append(pull)
+        return True
+
+    def submit_row(self, pulls: Sequence[Pull], _outbox: Outbox) -> Sequence[Pull]:
+        """Run pulls that one message woke; noted."""
+        self.ran.extend(pulls)
+        return ()
+
+    def refuse(self, pull: Pull, _cause: str, _outbox: Outbox) -> None:
+        """Nobody is refused here."""
+        raise AssertionError(f"{pull} was refused")
+
+    def play(self) -> None:
+        """Two pulls, one message; in the end no pull waits for it, and none was run twice. Raises AssertionError."""
+        runtime: Any = self
+        service = HoldService(runtime, self.policy, self.queues, self, refuse=self.refuse, held_count_max=10)
+        pulls = [Pull("c", number, "G", *KEY, 0, 32, 2, deadline_ms=1 << 50) for number in range(2)]
+
+        def arrives() -> None:
+            self.queues.append(KEY)
+            service.notify(KEY, self.queues.make_visible(KEY), 0, Outbox())
+
+        for pull in pulls:
+            pull.filter = EVERYTHING
+
+        def main() -> None:
+            self.world.spawn("first", lambda: service.hold(pulls[0], Outbox()))
+            message = self.world.spawn("message", arrives)
+            service.hold(pulls[1], Outbox())
+            for actor in (message, self.world.actors[1]):
+                SimulatedThread(self.world, actor).join()
+
+        self.world.run(main)
+        service.assert_tidy()
+        assert not [pull for pull in pulls if pull.phase is HELD], "a pull waits although there is a message for it"
+        assert sorted(pull.opaque for pull in self.ran) == [0, 1], "a pull was run twice, or never"
+
+
+def race(strategy: Strategy, policy: Policy = STRICT, grain: Grain | None = None) -> World:
+    """One run, with points at each operation, or in the code too; the world as it ended. Raises AssertionError."""
+    world = World(strategy)
+    if grain is not None:
+        Lines.of(world, FILES, grain)
+    TwoPulls(world, policy).play()
+    return world
