@@ -85,7 +85,7 @@ class RawClient(WireEnd):
         deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
         self._read_until(is_done, lambda: deadline_ns - self._runtime.monotonic_ns())
 
-    def _received(self, command: Command, _read_ns: int) -> None:
+    def _received(self, command: Command, read_ns: int) -> None:  # noqa: ARG002 - no test asks when it came
         if command.is_response:
             self._replies[command.opaque] = command
         else:
