@@ -10,7 +10,7 @@ from collections import Counter
 
 from attrs import define, field
 
-from longpoll.simulated.beside_law.world import Move, World, run
+from longpoll.simulated.beside_law.world import Move, World, remembered, run
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.law import law_of
@@ -45,7 +45,7 @@ class Explored:
 def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False) -> Explored:
     """Try every schedule; two that lead to one place are gone on with once."""
     model = law_of(policy, bounds)
-    law = successors(model)
+    law = remembered(successors(model))
     found = Explored()
     seen: set[tuple[object, ...]] = set()
     waiting: list[tuple[Move, ...]] = [()]
@@ -72,7 +72,7 @@ def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False) -> Explore
 def wander(policy: Policy, bounds: Bounds, *, seed: int, runs: int, moves: int) -> Explored:
     """Try random schedules."""
     model = law_of(policy, bounds)
-    law = successors(model)
+    law = remembered(successors(model))
     draw = random.Random(seed)
     found = Explored()
     for _ in range(runs):

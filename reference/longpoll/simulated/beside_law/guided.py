@@ -13,7 +13,7 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll.simulated.beside_law.world import STEPS_MAX, Move, World, run
+from longpoll.simulated.beside_law.world import STEPS_MAX, Move, World, remembered, run
 from longpoll.simulated.loud import heard
 from longpoll_broker.service.pull import hold_service
 from longpoll_spec.engines.python.compile import Packed, Successors, successors
@@ -69,7 +69,7 @@ def follow(trace: Trace) -> Followed:
     """
     refuse_unknown(trace.model)
     states = [step.state for step in trace.steps]
-    law = successors(trace.model)
+    law = remembered(successors(trace.model))
     # One queue lives in one shard; the others would only add step points.
     shards, hold_service.SHARD_COUNT = hold_service.SHARD_COUNT, 1  # type: ignore[misc]
     try:

@@ -467,10 +467,25 @@ class World:
 
     def ways_lost(self) -> set[str]:
         """How pulls came to have something to read with nobody coming for them but time: by their hold, or a keep."""
-        waits_for_time = {kind for kind, _number in self.moves()} <= {"tick", "append", "next_pull"}
         end = self.queues.visible_end(*KEY)
         held = [slot.pull for slot in self.slots if slot.pull is not None and slot.pull.phase is HELD]
-        return {self.held_by[pull] for pull in held if waits_for_time and pull.offset < end}
+        waiting = [pull for pull in held if pull.offset < end]
+        if not waiting or not {kind for kind, _number in self.moves()} <= {"tick", "append", "next_pull"}:
+            return set()
+        return {self.held_by[pull] for pull in waiting}
+
+
+def remembered(law: Successors) -> Successors:
+    """The law's next states, each state's computed once: runs come to the same ones again and again."""
+    known: dict[Packed, list[tuple[int, Packed]]] = {}
+
+    def after(state: Packed) -> list[tuple[int, Packed]]:
+        found = known.get(state)
+        if found is None:
+            found = known[state] = list(law(state))
+        return found
+
+    return after
 
 
 @contextmanager
