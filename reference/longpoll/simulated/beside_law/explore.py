@@ -12,7 +12,7 @@ from attrs import define, field
 
 from longpoll.simulated.beside_law.world import Move, World, remembered, run
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.python.compile import Packed, successors
 from longpoll_spec.law import law_of
 from longpoll_spec.policy import Policy
 
@@ -23,6 +23,8 @@ class Explored:
 
     places: int = 0
     moves: Counter[str] = field(factory=Counter)
+    states: set[Packed] = field(factory=set)
+    """The law's states that were reached between two moves."""
     law: Counter[str] = field(factory=Counter)
     """The law's actions that were done."""
     lost: dict[str, tuple[Move, ...]] = field(factory=dict)
@@ -42,8 +44,12 @@ class Explored:
             self.dropped = path
 
 
-def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False) -> Explored:
-    """Try every schedule; two that lead to one place are gone on with once."""
+def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False, faults: bool = False) -> Explored:
+    """Try every schedule; two that lead to one place are gone on with once.
+
+    With `rejects` the executor may become full at any time, with `faults` the broker may stop and what a notifier looks
+    at may throw.
+    """
     model = law_of(policy, bounds)
     law = remembered(successors(model))
     found = Explored()
@@ -51,11 +57,12 @@ def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False) -> Explore
     waiting: list[tuple[Move, ...]] = [()]
     while waiting:
         path = waiting.pop()
-        with run(model, law, rejects=rejects) as world:
+        with run(model, law, rejects=rejects, faults=faults) as world:
             for move in path:
                 world.do(move)
             while (place := world.place()) not in seen:
                 seen.add(place)
+                found.states.add(world.state)
                 found.note(world, path)
                 moves = world.moves()
                 if not moves:

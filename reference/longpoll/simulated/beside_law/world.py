@@ -455,7 +455,8 @@ class World:
         actors = self.scheduler.actors.items()
         standing = sorted((serves.get(name, name), actor.at or "") for name, actor in actors)
         ways = tuple(self.held_by.get(slot.pull, "") if slot.pull is not None else "" for slot in self.slots)
-        late = tuple(self.late_ms(slot) for slot in self.slots)
+        # A broker that has stopped without a word is late for ever.
+        late = tuple(min(self.late_ms(slot), self.bounds.scan_ticks) for slot in self.slots)
         return (self.state, tuple(standing), ways, late, self.full)
 
     def late_ms(self, slot: Slot) -> int:
