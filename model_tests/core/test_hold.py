@@ -278,3 +278,14 @@ def test_the_limit_of_a_queue_counts_those_that_a_notifier_has_taken() -> None:
     assert table.hold(missed(topic="U"))
     table.keep([first])
     table.assert_tidy()
+
+
+def test_a_topics_end_is_no_other_topics() -> None:
+    """Those who wait for another one wait on."""
+    table = HoldTable()
+    gone, stays = missed(), missed(topic="U")
+    for pull in (gone, stays):
+        table.hold(pull)
+
+    assert table.drain("T") == [gone]
+    assert stays.phase is HELD

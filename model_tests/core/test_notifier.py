@@ -267,3 +267,14 @@ def test_a_long_row_is_settled_at_its_end_and_a_short_one_at_once() -> None:
         table.assert_tidy(settled=not later)
         assert walker.end() == []
         table.assert_tidy()
+
+
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+def test_a_walk_asks_the_store_once_more_for_who_waits_beyond_the_end_that_it_was_told(policy: Policy) -> None:
+    """Another message may be visible by now, and its own walk over before."""
+    table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
+    pull = held(table, 5)
+    walker = Walk(policy, table, KEY, 5, None, 0, lambda: 6)
+    walker.start()
+
+    assert walker.each() == Wake(pull, "woken")

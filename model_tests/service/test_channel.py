@@ -205,3 +205,28 @@ def test_a_peer_that_does_not_read_is_given_up_once_and_costs_nothing_more() -> 
     channel.flush()
     assert (bytes(sock.sent), len(channel._out), len(channel._pending)) == (b"", 0, 0)
     assert loop.given_up == [channel]
+
+
+def test_what_left_early_counts_no_more() -> None:
+    """A connection that had much to be told was sent to: what waits is what others were told."""
+    busy: Any = Sink()
+    other: Any = Sink()
+    outbox = Outbox()
+    for _ in range(CHANNEL_COUNT):
+        outbox.write(busy, (b"",))
+    outbox.flush_busy()
+    outbox.write_in_row(other, (b"",))
+
+    assert (busy.flushed, other.flushed) == ([CHANNEL_COUNT], [])
+
+
+def test_what_is_noted_of_an_answer_is_noted_when_it_has_left() -> None:
+    """A history tells no answer before the socket has it."""
+    order: list[str] = []
+    sink: Any = Sink("sent", order)
+    outbox = Outbox()
+    outbox.write(sink, (b"",))
+    outbox.after_flush(lambda: order.append("noted"))
+    outbox.flush()
+
+    assert order == ["sent", "noted"]

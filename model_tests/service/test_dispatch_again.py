@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import pytest
 from attrs import define, field
 
 from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.pull.dispatch_service import ANNOUNCED_MAX, DispatchService
+from longpoll_broker.service.pull.dispatch_service import ANNOUNCED_MAX, BATCH, DispatchService
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.service.pull.pull_events import PullEvents
 from longpoll_broker.store.message_store import MessageStore
@@ -100,3 +100,60 @@ def test_what_may_not_be_seen_yet_is_not_announced_at_the_end_of_a_pass() -> Non
     """Nothing is dispatchable while the message is not durable; passes that end before its sync announce nothing."""
     assert _told_at_the_end_of_a_pass(OneMessage(dispatchable_end=0), before_visible=True) == []
     assert _told_at_the_end_of_a_pass(OneMessage(), before_visible=True) == [(("T", 3), 7)]
+
+
+@define
+class Burst:
+    """A store in which some hundred messages of several queues wait."""
+
+    waiting: list[int]
+    dispatched_end: int = 0
+    dispatchable_end: int = field(init=False)
+    shown: Callable[[], None] = lambda: None
+    """Called when some were made visible."""
+
+    def __attrs_post_init__(self) -> None:
+        self.dispatchable_end = len(self.waiting)
+
+    def dispatch(self, count_max: int) -> Sequence[Arrival]:
+        """Make up to so many visible."""
+        begin = self.dispatched_end
+        queues = self.waiting[begin : begin + count_max]
+        self.dispatched_end += len(queues)
+        self.shown()
+        return [Arrival("T", queue, 1, 0, 0, begin + at, 1) for at, queue in enumerate(queues)]
+
+
+def dispatcher_of(store: Burst, service: Any, *, passes_idle: bool = False) -> DispatchService:
+    """A dispatcher of these."""
+    return DispatchService(
+        RealRuntime(), cast("MessageStore", store), service, PullEvents(), notifies=True, passes_idle=passes_idle
+    )
+
+
+def test_a_burst_is_announced_to_its_end() -> None:
+    """More than is made visible at once, and each message."""
+    service, store = Throwing(0), Burst(list(range(3 * BATCH + 1)))
+    dispatcher_of(store, service).run(Outbox())
+
+    assert store.dispatched_end == store.dispatchable_end
+    assert [queue for (_topic, queue), _end in service.told] == store.waiting
+
+
+def test_who_comes_while_messages_are_made_visible_is_told() -> None:
+    """Whether anybody waits is looked at after that: who came before it has looked for the messages in vain."""
+
+    class Filling(Throwing):
+        held = 0
+
+        def __len__(self) -> int:
+            return self.held
+
+    service = Filling(0)
+
+    def hold() -> None:
+        service.held = 1
+
+    dispatcher_of(Burst([0], shown=hold), service, passes_idle=True).run(Outbox())
+
+    assert service.told == [(("T", 0), 1)]

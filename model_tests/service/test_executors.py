@@ -13,7 +13,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import ANSWERED, QUEUED, Pull
 from longpoll_broker.fast.woken_rows import RowExecutor
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.executors import PoolExecutor
+from longpoll_broker.service.io.executors import InlineExecutor, PoolExecutor
 from longpoll_broker.service.pull.pull_processor import PullProcessor
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_message
@@ -58,6 +58,14 @@ def test_each_of_a_row_is_run_once_whether_together_or_not() -> None:
     assert not executor.submit_row(pulls, Outbox())
     assert all(each.phase is ANSWERED for each in pulls)
     assert [pulls.index(each) for each in singly] == [0, 4, 5]
+
+
+def test_the_plain_executor_takes_each_of_a_row_once() -> None:
+    """None is given back, for what is given back is answered once more."""
+    ran: list[Pull] = []
+    pulls = [pull() for _ in range(3)]
+    assert not InlineExecutor(lambda each, *_words: ran.append(each)).submit_row(pulls, Outbox())
+    assert ran == pulls
 
 
 def test_a_pool_without_room_gives_back_the_rest_of_a_row() -> None:

@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 from longpoll_broker.core import notifier
-from longpoll_broker.core.filter.filters import tag_filter
+from longpoll_broker.core.filter.filters import filter_of, tag_filter
 from longpoll_broker.core.hold import HELD, Pull
 from longpoll_broker.core.notifier import LONG_ROW
 from longpoll_broker.service.io.channel import Outbox
@@ -482,3 +482,52 @@ def test_a_deadline_before_all_others_wakes_the_clock() -> None:
     bench.now_ns = 150_000_000
     bench.service.run(clock_outbox)
     assert [cause for _pull, cause in bench.ran] == ["expired"]
+
+
+def test_an_expression_is_asked_of_the_message_that_came() -> None:
+    """And of no other one's properties."""
+    bench = Bench(STRICT)
+    pull = Pull("c", 1, "G", "T", 0, 0, 32, 2, deadline_ms=1000)
+    pull.filter = filter_of("colour = 'red'", "SQL92")
+    bench.service.hold(pull, bench.outbox)
+    bench.queues.append(KEY, Message(0, {"colour": "blue"}))
+    bench.queues.append(KEY, Message(0, {"colour": "red"}))
+    for _ in range(2):
+        end = bench.queues.make_visible(KEY)
+        bench.service.notify(KEY, end, 0, bench.outbox)
+        assert [each for each, _cause in bench.ran] == [pull] * (end - 1)
+
+
+def test_a_row_whose_answers_fail_is_settled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of those that had left the table."""
+    bench = Bench(STRICT)
+    for _ in range(LONG_ROW):
+        bench.hold()
+
+    def fails(*_words: object) -> Sequence[Pull]:
+        raise OSError("no memory for an answer")
+
+    monkeypatch.setattr(bench, "submit_row", fails)
+    with pytest.raises(OSError, match="no memory"):
+        bench.arrive()
+    bench.service.assert_tidy()
+
+
+def test_what_is_put_back_late_wakes_the_clock() -> None:
+    """Its deadline has fired while a notifier had it, and the clock sleeps on for what comes later."""
+    bench = Bench(STRICT_CLONE)
+    woken: list[int] = []
+    bench.service.run_clock_on(Outbox(), lambda: woken.append(1))
+    pull = bench.hold(deadline_ms=10)
+    (shard,) = [each for each in bench.service._shards if len(each.table)]
+    walk = bench.service._new_walk(shard, KEY, 0, None)
+    walk.start()
+    bench.now_ns = 20_000_000
+    bench.service.wait_s()
+    bench.service.run(bench.outbox)
+    assert bench.service.wait_s() is None
+    woken.clear()
+    bench.service._look_at_each(hold_service.SCAN, shard, walk, bench.outbox)
+    bench.service._keep(hold_service.SCAN, shard, walk, bench.outbox)
+
+    assert (pull.phase, woken) == (HELD, [1])

@@ -74,6 +74,13 @@ def test_a_slave_corrects_no_offset(policy: Policy, start_slave: StartSlave, con
 
 
 @POLICIES
+def test_a_slave_tells_who_waits_since_five(policy: Policy, start_slave: StartSlave) -> None:
+    """What it makes visible wakes who waits there (RIP-34); 4.9's slave leaves that to its scan."""
+    broker = start_slave(policy, slave_read=True)
+    assert broker.pulling.dispatch_service.notifies == (policy is not ROCKETMQ_4_9)
+
+
+@POLICIES
 def test_a_slave_takes_no_message(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
     """4.9 says that the service is not available, 5.x that the system is busy; nothing is stored."""
     broker = start_slave(policy, slave_read=True)

@@ -8,7 +8,7 @@ counted wrongly or forgotten by its deadline. Leaves out the broker around the t
 from __future__ import annotations
 
 import ast
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -24,12 +24,14 @@ from longpoll_broker.core import deadlines, hold, notifier
 from longpoll_broker.core.filter.filters import tag_filter
 from longpoll_broker.core.hold import ANSWERED, HELD, Pull
 from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.pull import hold_service
+from longpoll_broker.service.pull import dispatch_service, hold_service
+from longpoll_broker.service.pull.pull_events import PullEvents
+from longpoll_broker.store.messages import Arrival
 from longpoll_broker.testing.plain.memory_queues import MemoryQueues
 from longpoll_simulation.errors import StuckError
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
-FILES: Final = tuple(str(module.__file__) for module in (deadlines, hold, notifier, hold_service))
+FILES: Final = tuple(str(module.__file__) for module in (deadlines, hold, notifier, hold_service, dispatch_service))
 """Where an actor may be interrupted."""
 POLICIES: Final = (
     STRICT,
@@ -41,18 +43,29 @@ POLICIES: Final = (
     ROCKETMQ_LMQ,
 )
 TOPIC: Final = "T"
+RETRIED: Final = "%RETRY%G"
+"""The topic of the queue in the other shard: messages that are to be tried again."""
 EVERYTHING: Final = tag_filter("*", None)
 HELD_MAX: Final = 4
 """How many pulls may be held under a policy that looks in the lock; as many as are held before, and one."""
+QUEUE_LIMITS: Final = (None, None, None, 2)
+"""How many of one queue may be held: as many as one has before, or any number."""
 STALE_MS: Final = 90
 SOON_MS: Final = 80
 DUE_MS: Final = 100
+LATER_MS: Final = 500
 LATE_MS: Final = 1_000_000
+FIRST: Final = ("arrive c", "hold c")
+"""A message comes while the first pull of all does: nothing is held before."""
 MEETINGS: Final[tuple[tuple[Policy, tuple[str, ...]], ...]] = (
     (ROCKETMQ_LMQ, ("hold c", "hold e")),  # a queue's first two pulls make its bucket
     (ROCKETMQ_4_9, ("scan", "close e")),  # what is put back belongs to a channel that closes
     (STRICT_CLONE, ("scan", "close e")),
     (STRICT, ("hold a", "clock")),  # a deadline earlier than all others comes while the earliest is looked for
+    (STRICT, FIRST),
+    (STRICT_CLONE, ("arrive a", "close c")),  # the first of those that a message wakes belongs to a channel that closes
+    (STRICT, ("arrive b", "hold b", "hold a")),  # two pulls and a message want the lock of one shard
+    (STRICT, ("clock", "hold e")),  # a deadline comes while the clock looks for the earliest that is left
     (STRICT, ("arrive a", "hold b")),  # the last pull of a channel is let go while its next one comes
 )
 """Who meets seldom by chance, at a place that is short, and under which policy."""
@@ -61,6 +74,32 @@ STOP_SHARE: Final = 0.1
 RAISED: Final = (AssertionError, StuckError, KeyError, AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 """What a run that goes wrong ends with: the table's own checks, or what tables that are changed meanwhile raise."""
 Key = tuple[str, int]
+
+
+@define(eq=False)
+class Log:
+    """What the dispatcher asks of a store. Invariant: `waiting` are the queues of what is appended and not visible."""
+
+    queues: MemoryQueues
+    lock: Any
+    waiting: deque[Key] = field(factory=deque)
+    dispatched_end: int = 0
+    dispatchable_end: int = 0
+
+    def append(self, key: Key) -> None:
+        """One more message of a queue."""
+        with self.lock:
+            self.queues.append(key)
+            self.waiting.append(key)
+            self.dispatchable_end += 1
+
+    def dispatch(self, limit: int) -> list[Arrival]:
+        """Make up to so many visible."""
+        with self.lock:
+            keys = [self.waiting.popleft() for _ in range(min(limit, len(self.waiting)))]
+            arrivals = [Arrival(*key, self.queues.make_visible(key), 0, 0, 0, 0) for key in keys]
+            self.dispatched_end += len(arrivals)
+        return arrivals
 
 
 @define(eq=False)
@@ -76,10 +115,16 @@ class Stage:
     queues: MemoryQueues = field(factory=MemoryQueues, init=False)
     now_ms: int = field(default=0, init=False)
     service: Any = field(init=False)
+    log: Log = field(init=False)
+    dispatcher: Any = field(init=False)
     pulls: list[Pull] = field(factory=list, init=False)
     gone: Counter[Pull] = field(factory=Counter, init=False)
     keys: list[Key] = field(init=False)
     stopped: bool = field(default=False, init=False)
+    woken: bool = field(default=False, init=False)
+    """Whether the clock's thread was woken since it last looked how long to sleep."""
+    sleeps_until_ms: float = field(default=float("inf"), init=False)
+    """Until when it sleeps."""
     swept: bool = field(default=False, init=False)
     """Whether a scanner may have removed a bucket that somebody had in hand (upstream issue #10754)."""
 
@@ -90,10 +135,24 @@ class Stage:
         if choose.random() < MEETING_SHARE:
             self.policy, self.wanted = choose.choice(MEETINGS)
         self.service = self.module.HoldService(
-            self, self.policy, self.queues, self, refuse=self.refuse, held_count_max=HELD_MAX
+            self,
+            self.policy,
+            self.queues,
+            self,
+            refuse=self.refuse,
+            held_count_max=HELD_MAX,
+            queue_held_count_max=choose.choice(QUEUE_LIMITS),
         )
-        self.keys = [(TOPIC, 0), (TOPIC, hold_service.SHARD_COUNT), (TOPIC, 1)]
-        self.service.run_clock_on(Outbox(), lambda: None)
+        shard = hold_service.shard_of(TOPIC, 0)
+        other = next(number for number in range(2) if hold_service.shard_of(RETRIED, number) != shard)
+        self.keys = [(TOPIC, 0), (TOPIC, hold_service.SHARD_COUNT), (RETRIED, other)]
+        self.service.run_clock_on(Outbox(), self.wake_clock)
+        self.log = Log(self.queues, self.lock())
+        stage: Any = self
+        log: Any = self.log
+        self.dispatcher = dispatch_service.DispatchService(
+            stage, log, self.service, PullEvents(), notifies=True, passes_idle=self.policy.empty_shortcut
+        )
 
     # -- what a table asks of a runtime and of an executor -----------------------------------------------------------
 
@@ -123,6 +182,10 @@ class Stage:
         """Answer a pull without running it; noted."""
         self.gone[pull] += 1
 
+    def wake_clock(self) -> None:
+        """End the sleep of the clock's thread; noted."""
+        self.woken = True
+
     # -- the actors --------------------------------------------------------------------------------------------------
 
     def pull(self, key: Key, channel: str, deadline_ms: int) -> Pull:
@@ -137,15 +200,21 @@ class Stage:
         self.service.hold(pull, Outbox())
 
     def arrive(self, key: Key) -> None:
-        """The dispatcher: a message becomes visible, and its bucket is walked."""
-        self.queues.append(key)
-        end = self.queues.make_visible(key)
-        self.service.notify(key, end, 0, Outbox())
+        """A producer's thread: a message is appended and becomes visible, and its bucket is walked."""
+        self.log.append(key)
+        self.dispatcher.run(Outbox())
 
     def look_at_clock(self) -> None:
-        """The thread of the deadlines: how long to sleep, and whom to let go."""
-        self.service.wait_s()
+        """The thread of the deadlines: how long to sleep, whom to let go, and how long to sleep again."""
+        self.sleep()
         self.service.run(Outbox())
+        self.sleep()
+
+    def sleep(self) -> None:
+        """The thread of the deadlines goes to sleep."""
+        self.woken = False
+        wait_s = self.service.wait_s()
+        self.sleeps_until_ms = float("inf") if wait_s is None else self.now_ms + 1000 * wait_s
 
     def stop(self) -> None:
         """The end of the broker."""
@@ -162,7 +231,7 @@ class Stage:
             "hold b": (second, "c", LATE_MS),
             "hold c": (other, "d", LATE_MS),
             "hold d": (first, "e", LATE_MS),
-            "hold e": (other, "e", LATE_MS),
+            "hold e": (other, "e", LATER_MS),
         }
         others: dict[str, Callable[[], None]] = {
             "arrive a": partial(self.arrive, first),
@@ -188,16 +257,8 @@ class Stage:
 
     def play(self) -> None:
         """Hold some pulls, let the actors run, and look; raises what is wrong."""
-        for key, channel, deadline_ms in (
-            (self.keys[0], "c", DUE_MS),
-            (self.keys[0], "e", LATE_MS),
-            (self.keys[1], "d", DUE_MS),
-        ):
-            self.hold(self.pull(key, channel, deadline_ms))
-        # An entry of the deadlines that is stale, and the earliest.
-        gone = self.pull(self.keys[1], "x", STALE_MS)
-        self.hold(gone)
-        self.service.drop_channel("x")
+        if self.wanted is not FIRST:
+            self.hold_some()
         self.now_ms = DUE_MS
         actors = self.actors()
         self.swept = "scan" in actors and self.policy.bucket_removal == "if_empty_unsafe"
@@ -207,6 +268,7 @@ class Stage:
         finally:
             notifier.LONG_ROW = long_row  # type: ignore[misc]
         self.look()
+        self.look_at_sleep()
         # No deadline was lost either.
         if self.policy.expiry == "own_deadline":
             self.now_ms = LATE_MS
@@ -214,6 +276,19 @@ class Stage:
             self.service.run(Outbox())
             assert not len(self.service), f"{len(self.service)} pulls outlive their deadlines"
             self.look()
+
+    def hold_some(self) -> None:
+        """Three pulls in two queues, and an entry of the deadlines that is stale, and the earliest."""
+        for key, channel, deadline_ms in (
+            (self.keys[0], "c", DUE_MS),
+            (self.keys[0], "e", LATE_MS),
+            (self.keys[1], "d", DUE_MS),
+        ):
+            self.hold(self.pull(key, channel, deadline_ms))
+        gone = self.pull(self.keys[1], "x", STALE_MS)
+        self.hold(gone)
+        self.sleep()
+        self.service.drop_channel("x")
 
     def look(self) -> None:
         """What must hold when nobody is at work."""
@@ -231,6 +306,17 @@ class Stage:
             waiting = [pull for pull in held if self.queues.visible_end(pull.topic, pull.queue_id) > pull.offset]
             assert not waiting, "a held pull waits although there is a message for it"
         assert not (self.stopped and held), "a pull is held after the stop"
+
+    def look_at_sleep(self) -> None:
+        """The clock's thread was woken, or sleeps no longer than to the earliest deadline."""
+        due = []
+        for shard in self.service._shards:
+            with shard.lock:
+                deadline_ms = shard.table.deadline_next_ms()
+            due += [] if deadline_ms is None else [deadline_ms]
+        asleep = self.policy.expiry == "own_deadline" and not self.woken
+        late = asleep and due and max(min(due), self.now_ms) + 1 < self.sleeps_until_ms
+        assert not late, "the clock sleeps beyond the earliest deadline"
 
 
 def first_fault(seeds: Iterable[int], make: Callable[[int], Stage] = Stage) -> tuple[int, BaseException] | None:

@@ -6,7 +6,7 @@ import logging
 import pathlib
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from model_tests.simulate.hold_stress import (
@@ -74,6 +74,29 @@ def test_the_hold_table_stands_many_interleavings() -> None:
 def test_a_table_without_its_locks_does_not(make: Callable[[int], Stage]) -> None:
     """The planted faults: no shard has a lock; the count of all that is held has none."""
     assert first_fault(range(SEEDS), make) is not None
+
+
+def test_a_clock_that_sleeps_too_long_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: nobody wakes the thread of the deadlines when an earlier one comes."""
+    monkeypatch.setattr(hold_service.HoldService, "_tell_clock", lambda *_words: None)
+    found = first_fault(range(SEEDS))
+
+    assert found is not None
+    assert "the clock sleeps" in str(found[1])
+
+
+def test_a_message_of_a_retry_topic_wakes_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the dispatcher writes the topic's name otherwise than the pulls."""
+    honest = hold_service.HoldService.notify
+
+    def renamed(service: hold_service.HoldService, key: tuple[str, int], *words: Any) -> None:
+        honest(service, (key[0].replace("%RETRY%", "%RETRY%_"), key[1]), *words)
+
+    monkeypatch.setattr(hold_service.HoldService, "notify", renamed)
+    found = first_fault(range(SEEDS))
+
+    assert found is not None
+    assert "waits although there is a message" in str(found[1])
 
 
 def test_every_lock_of_the_hold_service_is_known() -> None:
@@ -145,6 +168,23 @@ def commits_forward(*, guarded: bool, seed: int) -> bool:
     return table.query("T", "G", 0) == 7
 
 
+def forgets_one_topic(*, guarded: bool, seed: int) -> bool:
+    """Whether the offsets of a topic are forgotten, and those that another thread commits for another one are there."""
+    preemption = Preemption(seed, [str(offsets.__file__)])
+    table = Offsets(guard=preemption.lock() if guarded else nullcontext())
+    for number in range(3):
+        table.commit("T", f"G{number}", 0, 1)
+
+    def commit() -> None:
+        table.commit("U", "G", 0, 5)
+
+    try:
+        preemption.run({"forget": lambda: table.forget_topic("T"), "commit": commit})
+    except RuntimeError:
+        return False
+    return table.by_pair == {"U@G": {0: 5}}
+
+
 def counts_all(*, guarded: bool, seed: int) -> bool:
     """Whether what two threads count is all there."""
     preemption = Preemption(seed, [str(statistics.__file__)])
@@ -163,7 +203,7 @@ def counts_all(*, guarded: bool, seed: int) -> bool:
     return found["statsMinute"].sum == 9
 
 
-@pytest.mark.parametrize("keeps", [commits_forward, counts_all])
+@pytest.mark.parametrize("keeps", [commits_forward, forgets_one_topic, counts_all])
 def test_what_threads_share_needs_its_guard(keeps: Callable[..., bool]) -> None:
     """Under any interleaving it is right, and without the guard it is not."""
     assert all(keeps(guarded=True, seed=seed) for seed in range(150))

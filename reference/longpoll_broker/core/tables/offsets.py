@@ -69,6 +69,8 @@ class Offsets:
     def forget_topic(self, topic: str) -> None:
         """Drop every group's offsets of one topic."""
         prefix = topic + SEPARATOR
-        for pair in [pair for pair in self.by_pair if pair.startswith(prefix)]:
-            del self.by_pair[pair]
-            self.changed = True
+        # Another thread's commit would change the table while it is gone through.
+        with self.guard:
+            for pair in [pair for pair in self.by_pair if pair.startswith(prefix)]:
+                del self.by_pair[pair]
+                self.changed = True

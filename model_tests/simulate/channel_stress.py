@@ -1,0 +1,133 @@
+"""One connection that several threads write to at once, switched between any two bytecodes of its channel.
+
+A stage is made from a seed: two or three writers, each with answers of several buffers, a loop that sends what is left
+when the socket takes more, and sometimes a close. Whatever comes between, the socket is sent each answer once, whole,
+with no other in the middle; nothing after it was closed; and what is left is watched for. Leaves out sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from attrs import define, field
+from model_tests.simulate.preempted import Preemption
+
+from longpoll_broker.service.io import channel
+from longpoll_broker.service.io.channel import Channel, Limits
+
+FILES: Final = (str(channel.__file__),)
+LIMITS: Final = Limits(1 << 20, 1 << 20, 10, 1000)
+CLOSE_SHARE: Final = 0.2
+
+
+@define(eq=False)
+class Stage:
+    """One run, and what a channel asks of its loop, its poller and its socket.
+
+    Invariant: `sent` are the bytes that the socket took, in order, while it was open.
+    """
+
+    seed: int
+    preemption: Preemption = field(init=False)
+    sent: bytearray = field(factory=bytearray, init=False)
+    watches_write: bool = field(default=False, init=False)
+    is_open: bool = field(default=True, init=False)
+    given_up: bool = field(default=False, init=False)
+    channel: Channel = field(init=False)
+    frames: dict[str, list[bytes]] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.preemption = Preemption(self.seed, FILES)
+        stage: Any = self
+        self.channel = Channel(stage, stage, ("127.0.0.1", 1), 1, stage, LIMITS, self.preemption.lock())
+
+    # -- the loop, the poller and the socket -------------------------------------------------------------------------
+
+    @property
+    def poller(self) -> Any:
+        """Itself."""
+        return self
+
+    def modify(self, _socket: object, *, read: bool, write: bool, data: object) -> None:
+        """Watch for room in the socket, or no more."""
+        assert self.is_open, "a socket is watched after it was closed"
+        self.watches_write = write
+
+    def unregister(self, _socket: object) -> None:
+        """Watch nothing any more."""
+        self.watches_write = False
+
+    def close(self) -> None:
+        """The socket is closed."""
+        self.is_open = False
+
+    def close_soon(self, _channel: Channel) -> None:
+        """The channel is given up."""
+        self.given_up = True
+
+    def send(self, data: bytes) -> int:
+        """Take as much as the seed says; raises BlockingIOError for nothing."""
+        assert self.is_open, "a socket is sent to after it was closed"
+        room = self.preemption.random.randint(0, len(data))
+        if not room:
+            raise BlockingIOError
+        self.sent += bytes(data[:room])
+        return room
+
+    def send_parts(self, parts: Sequence[bytes]) -> int:
+        """The same of several buffers."""
+        return self.send(b"".join(map(bytes, parts)))
+
+    # -- the actors --------------------------------------------------------------------------------------------------
+
+    def write(self, name: str) -> None:
+        """A thread answers, and sends after each answer."""
+        for frame in self.frames[name]:
+            self.channel.write([frame[:1], frame[1:3], frame[3:]])
+            self.channel.flush()
+
+    def go_on(self) -> None:
+        """The loop: send what is left while the socket is watched for room."""
+        for _ in range(3):
+            if self.watches_write:
+                self.channel.flush()
+
+    def play(self) -> None:
+        """Let the actors run, and look; raises what is wrong."""
+        names = ["a", "b", "c"][: self.preemption.random.choice((2, 3))]
+        self.frames = {name: [f"<{name * (3 + number)}{number}>".encode() for number in range(3)] for name in names}
+        actors: dict[str, Callable[[], None]] = {name: partial(self.write, name) for name in names}
+        actors["loop"] = self.go_on
+        if self.preemption.random.random() < CLOSE_SHARE:
+            actors["close"] = self.channel.close
+        self.preemption.run(actors)
+        assert not self.given_up, "a connection that reads is given up"
+        if not self.channel.closed:
+            assert self.watches_write == self.channel.unsent(), "what is left is not watched for"
+        while self.watches_write:
+            self.channel.flush()
+        self.look()
+
+    def look(self) -> None:
+        """Each answer once, whole, in its thread's order; of a connection that was closed, those at the beginning."""
+        text = bytes(self.sent)
+        wanted = {name: list(frames) for name, frames in self.frames.items()}
+        while text:
+            found = [name for name, frames in wanted.items() if frames and frames[0].startswith(text[: len(frames[0])])]
+            assert found, f"the socket was sent what no thread has written: {text[:12]!r}"
+            frame = wanted[found[0]].pop(0)
+            assert self.channel.closed or text.startswith(frame), "an answer was sent in part"
+            text = text[len(frame) :]
+        assert self.channel.closed or not any(wanted.values()), "an answer was never sent"
+
+
+def first_fault(seeds: Iterable[int]) -> tuple[int, BaseException] | None:
+    """The first seed whose run goes wrong, and how; None when none does."""
+    for seed in seeds:
+        try:
+            Stage(seed).play()
+        except (AssertionError, IndexError, ValueError, RuntimeError) as error:
+            return seed, error
+    return None

@@ -1,0 +1,231 @@
+"""Whether what threads share is touched with its lock held: each call is looked at, whoever comes between whom.
+
+The law of Eraser (Savage et al., SOSP 1997), for locks that are known: a method that must be called under a lock asks,
+at every call, whether the caller has it. So a lock that was taken away shows in the first run that comes there, without
+any luck in the order of threads. Driven by the hold table's stages (`hold_stress`) and by a broker that serves.
+
+Leaves out what a lock is for, and state that no lock is named for (`WATCHED`).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
+from itertools import count
+from typing import Any, Final, Self
+
+import pytest
+from model_tests.simulate.hold_stress import Stage
+
+from longpoll_broker.core.hold import HoldTable, Room
+from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.queue_locks import QueueLocks
+from longpoll_broker.core.tables.statistics import Statistics
+from longpoll_broker.service.admin.lock_processor import LockProcessor
+from longpoll_broker.service.io.channel import Channel
+from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.store import dispatch
+from longpoll_broker.store.dispatch import Dispatcher
+from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.testing.raw_client import RawClient
+from longpoll_broker.testing.served import EmbeddedSubject, run_suite
+from longpoll_protocol.bodies import LockBatchRequest
+from longpoll_protocol.codes import RequestCode
+from longpoll_runtime.real import RealRuntime
+from longpoll_simulation.sync import OUTSIDE, SimulatedLock
+
+HINTS: Final = frozenset({"has"})
+"""What a hold table says without its lock, as a hint."""
+TABLE_CALLS: Final = tuple(
+    name for name, each in vars(HoldTable).items() if callable(each) and name[0] != "_" and name not in HINTS
+)
+
+
+class Owned:
+    """A lock that knows who has it. Invariant: `owner` is the thread that acquired it, and None while it is free."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.owner: int | None = None
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """As a real one's."""
+        taken = self._lock.acquire(blocking, timeout)
+        if taken:
+            self.owner = threading.get_ident()
+        return taken
+
+    def release(self) -> None:
+        """As a real one's."""
+        self.owner = None
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.release()
+
+
+class OwnedRuntime(RealRuntime):
+    """Real threads and sockets, and locks that know who has them."""
+
+    def lock(self) -> Owned:
+        """A new lock."""
+        return Owned()
+
+
+def held(lock: object) -> bool:
+    """Whether the caller has this lock; what is no lock is held by nobody."""
+    if isinstance(lock, Owned):
+        return lock.owner == threading.get_ident()
+    if isinstance(lock, SimulatedLock):
+        return lock.owner is (lock._world.current or OUTSIDE)
+    return False
+
+
+class Watch:
+    """The patches. Invariant: `locks` has for each object that was met the lock that its calls need."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self.seen: list[str] = []
+        self.locks: dict[int, tuple[object, object]] = {}
+        """By the object's number: itself, so that no other gets that number, and its lock."""
+
+    def name(self, shared: object, lock: object) -> None:
+        """From now on calls of this object need this lock."""
+        self.locks[id(shared)] = (shared, lock)
+
+    def check(self, what: str, lock: object) -> None:
+        """Note a call without its lock."""
+        if not held(lock):
+            self.seen.append(f"{what} without its lock")
+
+    def calls(self, kind: Any, name: str, lock_of: Callable[[Any], object]) -> None:
+        """Each call of a method needs a lock."""
+        honest = getattr(kind, name)
+
+        @wraps(honest)
+        def watched(shared: Any, *words: Any, **more: Any) -> Any:
+            self.check(f"{kind.__name__}.{name}", lock_of(shared))
+            return honest(shared, *words, **more)
+
+        self._patch.setattr(kind, name, watched)
+
+    def named(self, shared: object) -> object:
+        """The lock of an object; one that nobody named a lock for is used by one thread alone."""
+        found = self.locks.get(id(shared))
+        return _free() if found is None else found[1]
+
+    def before(self, kind: Any, name: str, tell: Callable[[Any], None]) -> None:
+        """Have something told at each call of a method."""
+        honest = getattr(kind, name)
+
+        @wraps(honest)
+        def told(shared: Any, *words: Any, **more: Any) -> Any:
+            tell(shared)
+            return honest(shared, *words, **more)
+
+        self._patch.setattr(kind, name, told)
+
+    def after(self, kind: Any, name: str, tell: Callable[[Any], None]) -> None:
+        """The same behind the call."""
+        honest = getattr(kind, name)
+
+        @wraps(honest)
+        def told(shared: Any, *words: Any, **more: Any) -> Any:
+            answer = honest(shared, *words, **more)
+            tell(shared)
+            return answer
+
+        self._patch.setattr(kind, name, told)
+
+    def writes(self, kind: Any, name: str, inside: frozenset[str], lock_of: Callable[[Any], object]) -> None:
+        """Each change of an attribute by one of these functions needs a lock."""
+        slot = vars(kind)[name]
+
+        def change(shared: Any, value: object) -> None:
+            if sys._getframe(1).f_code.co_name in inside:
+                self.check(f"{kind.__name__}.{name}", lock_of(shared))
+            slot.__set__(shared, value)
+
+        self._patch.setattr(kind, name, property(slot.__get__, change))
+
+
+def _free() -> object:
+    lock = Owned()
+    lock.acquire()
+    return lock
+
+
+@contextmanager
+def watching() -> Iterator[list[str]]:
+    """Watch what is shared as long as the block runs; what was seen, in order."""
+    with pytest.MonkeyPatch.context() as patch:
+        watch = Watch(patch)
+        _watch_holds(watch)
+        _watch_tables(watch)
+        _watch_store(watch)
+        yield watch.seen
+
+
+def _watch_holds(watch: Watch) -> None:
+    def name_shards(service: Any) -> None:
+        for shard in service._shards:
+            watch.name(shard.table, shard.lock)
+
+    watch.after(HoldService, "__init__", name_shards)
+    for call in TABLE_CALLS:
+        watch.calls(HoldTable, call, watch.named)
+    watch.writes(Room, "used", frozenset({"take", "give"}), lambda room: room.guard)
+
+
+def _watch_tables(watch: Watch) -> None:
+    watch.writes(Offsets, "changed", frozenset({"commit", "forget_topic"}), lambda offsets: offsets.guard)
+    watch.calls(Statistics, "_item", lambda statistics: statistics.guard)
+    watch.before(LockProcessor, "lock", lambda processor: watch.name(processor.locks, processor.guard))
+    watch.calls(QueueLocks, "lock", watch.named)
+    watch.calls(Channel, "_send", lambda channel: channel._lock)
+    watch.writes(Channel, "closed", frozenset({"close"}), lambda channel: channel._lock)
+
+
+def _watch_store(watch: Watch) -> None:
+    watch.calls(MessageStore, "_append", lambda store: store._append_lock)
+    watch.before(MessageStore, "dispatch", lambda store: watch.name(store._dispatcher, store._dispatch_lock))
+    watch.calls(Dispatcher, "dispatch", watch.named)
+    watch.calls(Dispatcher, "hand", lambda dispatcher: dispatcher._append_lock)
+    watch.writes(Dispatcher, "handing", frozenset({"hand", "_read"}), lambda dispatcher: dispatcher._append_lock)
+    watch.before(MessageStore, "flush", lambda store: watch.name(store._log, store._flush_lock))
+    watch.calls(CommitLog, "flush", watch.named)
+
+
+def of_stages(seen: list[str], goes_on: Callable[[], bool]) -> int:
+    """Play stages of the hold table until something was seen; how many. What else goes wrong is not looked at."""
+    for seed in count():
+        if seen or not goes_on():
+            return seed
+        with suppress(Exception):
+            Stage(seed).play()
+    raise AssertionError("unreachable")
+
+
+def of_broker(examples: int = 6) -> int:
+    """Have a broker serve the suite's requests, and one for a queue's lock; how many examples.
+
+    Little is handed over to the dispatcher, so that it reads the log as well.
+    """
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
+        patch.setattr(dispatch, "HANDED_COUNT_MAX", 2)
+        with EmbeddedSubject(OwnedRuntime(), directory, can_restart=False) as subject:
+            report = run_suite(subject.runtime, subject, max_examples=examples, step_count=40, seed=7, shrink=False)
+            with RawClient(subject.address) as client:
+                asked = LockBatchRequest(consumer_group="G", client_id="c", mq_set=[])
+                client.call(RequestCode.LOCK_BATCH_MQ, {}, asked.encode())
+    return report.examples

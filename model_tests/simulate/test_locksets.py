@@ -1,0 +1,71 @@
+"""Each lock of ours is held where it must be, and a call without it is seen in the first run that comes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from model_tests.simulate import locksets
+from model_tests.simulate.hold_stress import _Nothing, without_room_guard
+from model_tests.simulate.locksets import of_broker, of_stages, watching
+
+from longpoll_broker.service.io.channel import Channel
+from longpoll_broker.service.pull import hold_service
+from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.store.message_store import MessageStore
+
+STAGES = 30
+
+
+def some() -> Callable[[], bool]:
+    """Whether to go on: for so many stages."""
+    left = iter(range(STAGES))
+    return lambda: next(left, None) is not None
+
+
+def test_every_call_of_what_is_shared_has_its_lock() -> None:
+    """In the hold table's stages, and in a broker that serves."""
+    with watching() as seen:
+        assert of_stages(seen, some()) == STAGES
+        assert of_broker(2) > 0
+    assert seen == []
+
+
+def test_planted_shards_without_locks_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the order of the threads: in the first stage."""
+
+    class Unlocked(HoldService):
+        def __init__(self, *words: Any, **more: Any) -> None:
+            super().__init__(*words, **more)
+            self._shards = tuple(hold_service.Shard(_Nothing(), shard.table) for shard in self._shards)
+
+    monkeypatch.setattr(hold_service, "HoldService", Unlocked)
+    monkeypatch.setattr(locksets, "HoldService", Unlocked)
+    with watching() as seen:
+        assert of_stages(seen, some()) == 1
+    assert seen[0] == "HoldTable.hold without its lock"
+
+
+def test_planted_a_count_without_its_guard_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all pulls that are held."""
+    monkeypatch.setattr("model_tests.simulate.locksets.Stage", without_room_guard)
+    with watching() as seen:
+        assert of_stages(seen, some()) == 1
+    assert seen[0] == "Room.used without its lock"
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Channel, "_lock"), (MessageStore, "_append_lock")])
+def test_planted_a_broker_without_a_lock_is_seen(kind: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a connection, and of the log."""
+    honest = kind.__init__
+
+    def unlocked(shared: Any, *words: Any, **more: Any) -> None:
+        honest(shared, *words, **more)
+        setattr(shared, name, nullcontext())
+
+    monkeypatch.setattr(kind, "__init__", unlocked)
+    with watching() as seen:
+        of_broker(3)
+    assert f"{kind.__name__}" in " ".join(seen)
