@@ -414,6 +414,7 @@ HOSTILE = {
     "topics": [f"topics list --name-server {NOBODY}", "topics list --tls-authority {deep_file}", "topics {long}"],
     "groups": [f"groups list --name-server {NOBODY}", "groups list --access-key {long}"],
     "offsets": [f"offsets show G --name-server {NOBODY}", "offsets {long}"],
+    "zoo": ["zoo {long}", "zoo show {long}", "zoo run {deep}", "zoo run --method {long}"],
     "store": ["store show {file}", "store verify {dangling}", "store dump {here}", "store verify {file}/below"],
     "observe": [
         f"observe --broker {NOBODY} --record {{file}}", f"observe --broker {NOBODY} --record {{dangling}}",

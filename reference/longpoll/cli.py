@@ -38,6 +38,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "history": ("longpoll.commands.history", "Convert a recorded history between formats."),
     "simulate-broker": ("longpoll.commands.simulate", "Run the whole broker in a simulated world, seed after seed."),
     "replay": ("longpoll.commands.simulate", "Run a simulated run again, from its token."),
+    "zoo": ("longpoll.commands.zoo", "List bugs of hold tables, and which method finds each in our own code."),
     "verify": ("longpoll.commands.verify", "The main job: explore, prove, serve, drive, record, judge, report."),
 }
 """Each command's module and its one-line help, so that `longpoll --help` loads nothing."""

@@ -1,0 +1,210 @@
+"""The zoo: each bug can still be planted, the table and its page agree, and what the table says is found again."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from model_tests.mutants.zoo import methods
+from model_tests.mutants.zoo.catalogue import ENTRIES
+from model_tests.mutants.zoo.entry import Change, Entry
+from model_tests.mutants.zoo.plant import ROOT, DoesNotApplyError, texts_of
+from model_tests.mutants.zoo.run import Cell, decode
+from model_tests.mutants.zoo.table import PAGE, Row, Seen, page_of, pinned, problems, rows_of
+
+from longpoll.cli import main
+from longpoll.commands import zoo as command
+from longpoll.output import Exit
+
+HANDFUL: Final = ("mended-the-count-of-held-pulls-has-no-guard", "kafka-checked-and-expired", "lock-channel-flush")
+"""Bugs that switches between bytecodes find in the first few runs."""
+CERTAIN_S: Final = 0.5
+"""What was found in so much of its limit is found again on any machine."""
+
+
+def looked(*words: str) -> list[Cell]:
+    """What the runner prints of these."""
+    done = subprocess.run(
+        [sys.executable, "-m", "model_tests.mutants.zoo.run", *words], cwd=ROOT, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    return [decode(line) for line in done.stdout.splitlines()]
+
+
+# -- the bugs --------------------------------------------------------------------------------------------------------
+
+
+def test_each_bug_can_be_planted() -> None:
+    """Each text that it changes stands in its file once, and another comes of it."""
+    for entry in ENTRIES:
+        assert entry.changes, entry.id
+        for file, text in texts_of(entry).items():
+            assert text != (ROOT / file).read_text("utf-8"), entry.id
+
+
+@pytest.mark.long
+def test_each_bug_is_python_that_means_something_else() -> None:
+    """No change is one of layout or of a comment."""
+    right = {file: ast.dump(ast.parse((ROOT / file).read_text("utf-8"))) for each in ENTRIES for file in each.files}
+    for entry in ENTRIES:
+        for file, text in texts_of(entry).items():
+            assert ast.dump(ast.parse(text)) != right[file], entry.id
+
+
+def test_a_change_that_does_not_apply_is_seen() -> None:
+    """A text that is not there, and one that is there twice."""
+    for before in ("no such text anywhere", "import"):
+        planted = Entry("x", "ours", "", "", (Change("reference/longpoll/cli.py", before, "y"),))
+        with pytest.raises(DoesNotApplyError, match="not once"):
+            texts_of(planted)
+
+
+def test_the_zoo_has_many_of_each_kind() -> None:
+    """Sixty of others and forty of ours, each with a name of its own, a source and a paragraph."""
+    kinds = Counter(entry.kind for entry in ENTRIES)
+
+    assert kinds["historic"] >= 60
+    assert kinds["lock"] + kinds["ours"] >= 40
+    assert len({entry.id for entry in ENTRIES}) == len(ENTRIES)
+    assert len({tuple(entry.changes) for entry in ENTRIES}) == len(ENTRIES)
+    assert all(len(entry.says) > 55 and entry.source for entry in ENTRIES)
+
+
+def test_the_tests_that_are_named_are_there() -> None:
+    """Those that an entry names, and those of the rooms that are changed."""
+    for entry in ENTRIES:
+        for named in methods.tests_of(entry):
+            file, _, name = named.partition("::")
+            assert f"def {name}" in (ROOT / "model_tests" / file).read_text("utf-8"), entry.id
+
+
+# -- the table and its page ------------------------------------------------------------------------------------------
+
+
+def test_every_bug_is_found_and_the_page_says_by_whom() -> None:
+    """By as many methods as its kind needs, or it is named as open; the page is that of the table."""
+    assert problems(pinned()) == []
+    assert PAGE.read_text("utf-8") == page_of(pinned()), "run `longpoll zoo run BUG --write`, which writes the page"
+
+
+def changed(rows: Sequence[Row], row: Row) -> list[Row]:
+    """The rows with another one for that bug."""
+    return [row if each.id == row.id else each for each in rows]
+
+
+def test_planted_a_table_that_is_wrong_is_seen() -> None:
+    """A row too few, one too many, a bug that nobody finds, one that is called open for nothing, another method."""
+    rows = pinned()
+    row = next(row for row in rows if not row.open and len(row.found) > 2)
+    nobody = msgspec.structs.replace(row, found={}, missed=[*row.found, *row.missed])
+    missing = f"{row.id}: not in the table; run `longpoll zoo run {row.id} --write`"
+
+    assert problems([each for each in rows if each is not row]) == [missing]
+    assert problems([*rows, Row(id="none-such")]) == ["none-such: no such entry"]
+    assert len(problems(changed(rows, nobody))) == 1
+    assert len(problems(changed(rows, msgspec.structs.replace(row, open="for nothing")))) == 2
+    other = msgspec.structs.replace(row, found={**row.found, "no method": Seen("x")})
+    assert len(problems(changed(rows, other))) == 1
+
+
+def test_a_new_find_takes_the_place_of_the_old_one() -> None:
+    """And what is missed now is not found any more."""
+    name = ENTRIES[0].id
+    cells = [
+        Cell(entry=name, method="units", outcome="found", what="a", schedules=1, cpu_s=1.0),
+        Cell(entry=name, method="steps", outcome="missed"),
+    ]
+    (row,) = rows_of(cells)
+    (again,) = rows_of([Cell(entry=name, method="units", outcome="missed")], [row])
+
+    assert (list(row.found), row.missed) == (["units"], ["steps"])
+    assert (list(again.found), again.missed) == ([], ["units", "steps"])
+
+
+# -- what is found ---------------------------------------------------------------------------------------------------
+
+
+def test_a_handful_of_bugs_is_found_again() -> None:
+    """Each planted in a process of its own: as the table says, 0. Planted: a table that says that nobody found them."""
+    code, text = ran("run", *HANDFUL, "--method", "bytecodes", "--json")
+    told = json.loads(text)
+    cells = [msgspec.convert(cell, Cell) for cell in told["looked"]]
+    assert (code, told["differs"]) == (Exit.OK, [])
+    assert [(cell.entry, cell.outcome) for cell in cells] == [(name, "found") for name in HANDFUL]
+
+    nobody = [Row(id=name, missed=["bytecodes"]) for name in HANDFUL]
+    assert len(command._differences(cells, nobody)) == len(HANDFUL)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_code_as_it_is_has_none() -> None:
+    """No method finds anything where nothing is planted."""
+    cells = looked("-")
+
+    assert {cell.method for cell in cells} == {method.name for method in methods.METHODS} - {"law", "proof"}
+    assert [cell.method for cell in cells if cell.outcome == "found"] == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(4 * 3600)
+def test_every_bug_is_found_again() -> None:
+    """Whatever was found well within its time; what was missed may be found by a longer look."""
+    limits = {method.name: method.limit_s for method in methods.METHODS}
+    known = {
+        (row.id, name) for row in pinned() for name, seen in row.found.items() if seen.cpu_s < CERTAIN_S * limits[name]
+    }
+    found = {(cell.entry, cell.method) for cell in looked() if cell.outcome == "found"}
+
+    assert known - found == set()
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+def ran(*words: str) -> tuple[int, str]:
+    """The command's exit code and what it says."""
+    done = CliRunner().invoke(main, ["zoo", *words])
+    return done.exit_code, done.output
+
+
+def test_the_command_lists_and_shows() -> None:
+    """All, those of one source, and one with its paragraph, its change and who finds it."""
+    code, text = ran("--source", "kafka", "--json")
+    listed = json.loads(text)["bugs"]
+    assert (code, {bug["source"].split(",")[0] for bug in listed}) == (0, {"Apache Kafka"})
+    assert len(listed) == sum("Kafka" in entry.source for entry in ENTRIES)
+
+    code, text = ran("show", ENTRIES[0].id)
+    assert code == 0
+    assert ENTRIES[0].changes[0].after in text
+    assert all(name in text for name in pinned()[0].found)
+
+
+def test_a_name_that_is_not_there_is_told_the_nearest() -> None:
+    """Of a bug, a method and a command."""
+    for words, near in (
+        (["show", "kafka-checked"], "kafka-checked-and-expired"),
+        (["run", "kafka-checked"], "kafka-checked-and-expired"),
+        (["run", "--method", "bytecode"], "bytecodes"),
+        (["sow"], "show"),
+    ):
+        code, text = ran(*words)
+        assert (code, near in text) == (Exit.USER, True), text
+
+
+def test_without_a_checkout_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What pip installs has no tests, and so no zoo."""
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    for words in ([], ["show", ENTRIES[0].id], ["run"]):
+        code, text = ran(*words)
+        assert (code, "from a checkout" in text) == (Exit.USER, True)

@@ -1,0 +1,80 @@
+"""What stands in the zoo: a bug as a change of our own text, with where it was first seen and how it shows.
+
+An entry is planted by replacing text in the sources of a checkout. A knob of the policy that already is the bug is
+planted by its value as the default, which the law then has too. Leaves out who finds it (`methods`) and how it gets
+into a process (`plant`).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from attrs import field, frozen
+
+Kind = Literal["historic", "lock", "ours"]
+"""A bug that other projects have had; one of our locks or guards taken away; any other fault of ours."""
+
+POLICY: Final = "spec/longpoll_spec/policy.py"
+CORE: Final = "reference/longpoll_broker/core"
+SERVICE: Final = "reference/longpoll_broker/service"
+STORE: Final = "reference/longpoll_broker/store"
+FAST: Final = "reference/longpoll_broker/fast"
+CLIENT: Final = "reference/longpoll_client"
+HOLD: Final = f"{CORE}/hold.py"
+NOTIFIER: Final = f"{CORE}/notifier.py"
+DEADLINES: Final = f"{CORE}/deadlines.py"
+HOLD_SERVICE: Final = f"{SERVICE}/pull/hold_service.py"
+DISPATCH: Final = f"{SERVICE}/pull/dispatch_service.py"
+PULL_PROCESSOR: Final = f"{SERVICE}/pull/pull_processor.py"
+PULL_RUNNER: Final = f"{SERVICE}/pull/pull_runner.py"
+CHANNEL: Final = f"{SERVICE}/io/channel.py"
+EXECUTORS: Final = f"{SERVICE}/io/executors.py"
+TABLE: Final = (HOLD, NOTIFIER, DEADLINES, HOLD_SERVICE, POLICY)
+"""The hold table: what the world beside the law and the switches between bytecodes drive."""
+
+
+@frozen
+class Change:
+    """One text for another in one file of the checkout."""
+
+    file: str
+    """Relative to the checkout."""
+    before: str
+    """Stands in the file exactly once."""
+    after: str
+
+
+@frozen
+class Entry:
+    """One bug."""
+
+    id: str
+    kind: Kind
+    source: str
+    """The project, and its issue or finding."""
+    says: str
+    """What goes wrong, and how it shows to a user."""
+    changes: tuple[Change, ...] = field(default=())
+    units: tuple[str, ...] = field(default=())
+    """Tests that ought to be red, relative to `model_tests`; without any, those of the rooms that are changed."""
+    knob: str = field(default="")
+    """`KNOB=VALUE` where the law has the bug as a knob."""
+    slip: str = field(default="")
+    """The name of the slip (`slip_table.name_of`) where the law has the bug as one."""
+    policy: str = field(default="strict")
+    """The policy in whose law the knob or the slip is planted."""
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The files that it changes."""
+        return frozenset(change.file for change in self.changes)
+
+
+def default_of(setting: str, now: str) -> Change:
+    """A knob's default set otherwise; `now` is what stands there."""
+    name, _, value = setting.partition("=")
+    if value in {"true", "false"}:
+        typed, after = f"{name}: bool", value.title()
+    else:
+        typed, after = f"{name}: {name.title().replace('_', '')}", f'"{value}"'
+    return Change(POLICY, f"{typed} = field(default={now})", f"{typed} = field(default={after})")

@@ -1,0 +1,396 @@
+"""Who may find a bug of the zoo: each method a function that looks for it in the process in which it is planted.
+
+To add one: write a function `NAME(entry, deadline_s)` that returns what it found (`Seen`) or None, and put a `Method`
+with it into `METHODS`. Everything of the project is imported inside, after the bug was planted. Each method finds
+nothing in the code as it is, which a test sees. Leaves out planting and time limits (`plant`, `run`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial, reduce
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from attrs import define, frozen
+from model_tests.mutants.zoo.entry import CHANNEL, CORE, DISPATCH, POLICY, SERVICE, STORE, TABLE, Entry
+
+FAILED: Final = 1
+"""pytest's exit code when tests ran and some failed."""
+BROKER: Final = "reference/longpoll_broker/"
+GUARDED: Final = (f"{CORE}/tables/offsets.py", f"{CORE}/tables/statistics.py", f"{STORE}/queues/consume_queue.py")
+"""What `simulate/test_preempted.py` drives besides the hold table."""
+
+
+@frozen
+class Seen:
+    """What a method saw of a bug."""
+
+    what: str
+    schedules: int | None = None
+    """Runs, cases or states up to the first that shows it; None where nobody counts."""
+
+
+Find = Callable[[Entry, float], Seen | None]
+
+
+@frozen
+class Method:
+    """One way to look. `limit_s` is processor time, after which nothing was found."""
+
+    name: str
+    says: str
+    limit_s: float
+    applies: Callable[[Entry], bool]
+    find: Find
+    patience: int = 1
+    """How many times its limit a removed lock is given: what it was for comes seldom."""
+    is_dear: bool = False
+    """Not every bug need have been shown to it."""
+
+    def limit_of(self, entry: Entry) -> float:
+        """Processor time for one entry, seconds."""
+        return self.limit_s * (self.patience if entry.kind == "lock" else 1)
+
+
+def _left(deadline_s: float) -> bool:
+    return time.process_time() < deadline_s
+
+
+def _said(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+# -- the law ---------------------------------------------------------------------------------------------------------
+
+
+def law(entry: Entry, deadline_s: float) -> Seen | None:
+    """Explore the law with the knob or the slip, in the worlds of the slips' table, smallest first."""
+    from longpoll_spec.engines import explore
+    from longpoll_spec.law import law_of, properties_of
+    from longpoll_spec.policy import preset, with_knob
+    from longpoll_spec.testing.slip_table import LIMIT_STATES, explored, found_by_exploring, name_of, slips_in
+
+    policy = preset(entry.policy)
+    if entry.slip:
+        slip = next(slip for slip in slips_in(policy) if name_of(slip) == entry.slip)
+        found = found_by_exploring(slip, policy, thoroughly=False)
+        return None if found.bounds is None else Seen(f"{found.broken} ({found.bounds.name})", found.steps)
+    changed = reduce(with_knob, entry.knob.split("+"), policy)
+    for bounds in explored(changed):
+        model = law_of(changed, bounds)
+        judged = [item for item in properties_of(model) if item.kind == "always"]
+        told = explore(model, judged, limit_states=LIMIT_STATES)
+        broken = [each for each in told.verdicts if each.verdict == "violated"]
+        if broken:
+            first = min(broken, key=lambda each: each.depth or 0)
+            return Seen(f"{first.name} ({bounds.name})", first.depth)
+        if not _left(deadline_s):
+            return None
+    return None
+
+
+def proof(entry: Entry, deadline_s: float) -> Seen | None:
+    """Prove the law with the knob or the slip: what is proved no more, in each world until one says so."""
+    import attrs
+
+    from longpoll_spec.engines.smt.proof import prove_model
+    from longpoll_spec.engines.smt.worlds import WORLDS
+    from longpoll_spec.law import law_of
+    from longpoll_spec.policy import preset, with_knob
+    from longpoll_spec.testing.slip_table import name_of, slips_in
+
+    policy = preset(entry.policy)
+    slip = next((slip for slip in slips_in(policy) if name_of(slip) == entry.slip), None)
+    for name, world in WORLDS.items():
+        bounds = attrs.evolve(world, requests=2)
+        if slip is not None and not slip.is_in(policy, bounds):
+            continue
+        changed = policy if slip is not None else reduce(with_knob, entry.knob.split("+"), policy)
+        model = law_of(changed, bounds) if slip is None else slip.planted(policy, bounds)
+        told = prove_model(model, timeout_s=30.0, depth_max=0)
+        gone = [each for each in told.needed if told.verdict(each) != "proved"]
+        if gone:
+            return Seen(f"{gone[0]} ({name})")
+        if not _left(deadline_s):
+            return None
+    return None
+
+
+# -- tests -----------------------------------------------------------------------------------------------------------
+
+QUICK: Final = (
+    ("spec/longpoll_spec/policy.py", ("service/test_hold_service.py", "core/test_notifier.py")),
+    (f"{CORE}/deadlines.py", ("core/test_deadlines.py", "core/test_hold.py", "service/test_hold_service.py")),
+    (f"{CORE}/hold.py", ("core/test_hold.py", "core/test_notifier.py", "service/test_hold_service.py")),
+    (f"{CORE}/notifier.py", ("core/test_notifier.py", "service/test_hold_service.py")),
+    (f"{CORE}/pull.py", ("core/test_pull.py", "service/test_pull_service.py")),
+    (f"{CORE}/tables/offsets.py", ("core/test_offsets.py",)),
+    (f"{CORE}/tables/statistics.py", ("core/test_statistics.py",)),
+    (f"{SERVICE}/io/channel.py", ("service/test_channel.py", "service/test_transport.py")),
+    (f"{SERVICE}/io/executors.py", ("service/test_executors.py",)),
+    (f"{SERVICE}/io/transport.py", ("service/test_loop_is_woken.py", "service/test_transport.py")),
+    (f"{SERVICE}/pull/hold_service.py", ("service/test_hold_service.py", "service/test_pull_moments.py")),
+    (DISPATCH, ("service/test_dispatch_again.py", "service/test_pull_moments.py", "service/test_pull_service.py")),
+    (f"{SERVICE}/pull/", ("service/test_pull_moments.py", "service/test_pull_service.py")),
+    (
+        f"{SERVICE}/send/group_commit.py",
+        ("simulate/test_group_commit_stress.py", "service/test_group_commit.py"),
+    ),
+    (f"{SERVICE}/send/", ("service/test_send.py",)),
+    (f"{STORE}/recovery.py", ("store/test_recovery.py",)),
+    (f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py")),
+    (f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py")),
+    ("reference/longpoll_broker/fast/", ("service/test_fast.py",)),
+    (BROKER, ("service/test_pull_service.py",)),
+    (
+        "reference/longpoll_client/",
+        ("client/test_puller.py", "client/test_process_queue.py", "client/test_push.py", "client/test_offsets.py"),
+    ),
+    ("reference/longpoll_runtime/", ("service/test_loop_is_woken.py", "service/test_runtime.py")),
+)
+"""A file or a room, and the quick tests of it: the first that fits."""
+
+
+def tests_of(entry: Entry) -> tuple[str, ...]:
+    """The tests that an entry names, or those of the files that it changes."""
+    if entry.units:
+        return entry.units
+    found = [next(tests for place, tests in QUICK if file.startswith(place)) for file in sorted(entry.files)]
+    return tuple(dict.fromkeys(test for tests in found for test in tests))
+
+
+def units(entry: Entry, _deadline_s: float) -> Seen | None:
+    """Run the tests that are named, or those of the rooms that are changed."""
+    return _run_tests(tests_of(entry))
+
+
+def machines(entry: Entry, _deadline_s: float) -> Seen | None:
+    """Run Hypothesis's machine beside the law, or beside the model of the store."""
+    if any(file.startswith(STORE) for file in entry.files):
+        return _run_tests(("machines/test_store.py",), "not planted")
+    return _run_tests(("machines/test_core.py::test_the_hold_table_does_what_the_law_says",))
+
+
+class Reds:
+    """A plugin that notes which test was red first, and how many ran before."""
+
+    def __init__(self) -> None:
+        self.first = ""
+        self.ran = 0
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Note a red one."""
+        self.ran += report.when == "call"
+        if report.failed and not self.first:
+            self.first = report.nodeid.removeprefix("model_tests/")
+
+
+def _run_tests(tests: tuple[str, ...], keyword: str = "") -> Seen | None:
+    import pytest
+
+    reds = Reds()
+    words = ["-q", "-x", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "-k", keyword]
+    code = pytest.main([*words, *(f"model_tests/{test}" for test in tests)], plugins=[reds])
+    assert code in {0, FAILED, 2}, f"pytest ended with {code}: a test that is named is not there"
+    if code == 0:
+        return None
+    return Seen(reds.first or "the tests cannot be loaded", reds.ran)
+
+
+# -- schedules -------------------------------------------------------------------------------------------------------
+
+
+def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
+    """Switch between any two bytecodes of the hold service, a channel, or a shared table: the first seed."""
+    if entry.files & {*TABLE, DISPATCH}:
+        from model_tests.simulate.hold_stress import Stage, first_fault
+
+        found = first_fault(_until(deadline_s), Stage)
+        return None if found is None else Seen(_said(found[1]), found[0] + 1)
+    if CHANNEL in entry.files:
+        from model_tests.simulate.channel_stress import first_fault as first_channel_fault
+
+        found = first_channel_fault(_until(deadline_s))
+        return None if found is None else Seen(_said(found[1]), found[0] + 1)
+    from model_tests.simulate import test_preempted
+
+    from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+
+    with tempfile.TemporaryDirectory() as directory:
+        keeps: dict[str, Callable[[int], bool]] = {
+            GUARDED[0]: lambda seed: (
+                test_preempted.commits_forward(guarded=True, seed=seed)
+                and test_preempted.forgets_one_topic(guarded=True, seed=seed)
+            ),
+            GUARDED[1]: lambda seed: test_preempted.counts_all(guarded=True, seed=seed),
+            GUARDED[2]: lambda seed: test_preempted.reads_what_is_shown(ConsumeQueue, Path(directory), seed),
+        }
+        chosen = next(keep for file, keep in keeps.items() if file in entry.files)
+        for seed in _until(deadline_s):
+            if not chosen(seed):
+                return Seen("what two threads share is wrong", seed + 1)
+    return None
+
+
+def _until(deadline_s: float) -> Iterator[int]:
+    for number in count():
+        if not _left(deadline_s):
+            return
+        yield number
+
+
+class _TimeIsOverError(Exception):
+    """Nothing was found in the time that there is."""
+
+
+@define
+class _Counted:
+    """Counts the worlds that are begun, and begins none when the time is over."""
+
+    run: Callable[..., Any]
+    deadline_s: float
+    begun: int = 0
+
+    def __call__(self, *words: Any, **more: Any) -> Any:
+        if not _left(self.deadline_s):
+            raise _TimeIsOverError
+        self.begun += 1
+        return self.run(*words, **more)
+
+
+def steps(entry: Entry, deadline_s: float) -> Seen | None:
+    """Drive the hold service from step point to step point beside the law: tiny worlds whole, larger ones by chance."""
+    from model_tests.simulate.test_refinement import LARGER, TINIEST
+
+    from longpoll.simulated.beside_law import explore as tried
+    from longpoll_broker.service.pull import hold_service
+    from longpoll_spec.policy import STRICT, STRICT_CLONE
+
+    hold_service.SHARD_COUNT = 1  # type: ignore[misc] # one queue lives in one shard
+    counted = _Counted(getattr(tried, "run"), deadline_s)  # noqa: B009 - the same
+    setattr(tried, "run", counted)  # noqa: B010 - a module's own name, which it calls
+    tries: list[Callable[[], Any]] = []
+    for policy in (STRICT, STRICT_CLONE):
+        tries += [
+            partial(tried.explore, policy, TINIEST),
+            partial(tried.wander, policy, LARGER, seed=11, runs=25, moves=70),
+            partial(tried.explore, policy, TINIEST, rejects=True),
+        ]
+    for attempt in tries:
+        try:
+            found = attempt()
+        except _TimeIsOverError:
+            return None
+        except (AssertionError, KeyError, AttributeError, IndexError, StopIteration, TypeError, ValueError) as error:
+            return Seen(_said(error), counted.begun)
+        if found.lost:
+            return Seen(f"a wakeup is lost {' and '.join(sorted(found.lost))}", counted.begun)
+        if found.late_ms:
+            return Seen(f"a pull is {found.late_ms} ticks late", counted.begun)
+        if found.dropped is not None:
+            return Seen("a pull is dropped", counted.begun)
+    return None
+
+
+def locksets(_entry: Entry, deadline_s: float) -> Seen | None:
+    """Look at each call of what threads share whether its lock is held: in stages of the hold table, then a broker."""
+    from model_tests.simulate.locksets import of_broker, of_stages, watching
+
+    with watching() as seen:
+        stages = of_stages(seen, lambda: _left(deadline_s - 2.0))
+        if not seen:
+            of_broker()
+    return Seen(seen[0], stages) if seen else None
+
+
+# -- the served broker -----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _served(directory: str, *, recorded: bool) -> Iterator[Any]:
+    from longpoll_broker.testing.served import EmbeddedSubject
+    from longpoll_runtime.real import RealRuntime
+
+    history = str(Path(directory, "history")) if recorded else None
+    with EmbeddedSubject(
+        RealRuntime(), str(Path(directory, "store")), can_restart=False, record_directory=history
+    ) as subject:
+        yield subject
+
+
+def wire(_entry: Entry, _deadline_s: float) -> Seen | None:
+    """Run the property suite against a broker that serves: 20 examples from one seed."""
+    from longpoll_broker.testing.served import run_suite
+
+    with tempfile.TemporaryDirectory() as directory, _served(directory, recorded=False) as subject:
+        report = run_suite(subject.runtime, subject, max_examples=20, step_count=40, seed=7, shrink=False)
+        return None if report.failure is None else Seen(report.failure.splitlines()[0][:160], report.examples)
+
+
+def judge(_entry: Entry, _deadline_s: float) -> Seen | None:
+    """Record what the broker does with the suite's requests, and judge the history; what the suite says counts not."""
+    from longpoll_broker.testing.served import run_suite
+    from longpoll_judge.run.job import judge as judged
+
+    with tempfile.TemporaryDirectory() as directory:
+        with _served(directory, recorded=True) as subject:
+            report = run_suite(subject.runtime, subject, max_examples=12, step_count=40, seed=7, shrink=False)
+        result = judged([Path(directory, "history", "1")], engine="local", wake_ms=5_000, late_ms=2_000)
+    found = next(iter(result.findings), None)
+    return None if found is None else Seen(str(found.property)[:160], report.examples)
+
+
+# -- all of them -----------------------------------------------------------------------------------------------------
+
+
+def _in_the_law(entry: Entry) -> bool:
+    return bool(entry.knob or entry.slip)
+
+
+def _in_the_table(entry: Entry) -> bool:
+    return bool(entry.files & set(TABLE))
+
+
+def _is_served(entry: Entry) -> bool:
+    return any(file.startswith((BROKER, POLICY, "reference/longpoll_runtime")) for file in entry.files)
+
+
+METHODS: Final = (
+    Method("law", "the law with the knob or the slip, explored", 20, _in_the_law, law),
+    Method("proof", "the law with the knob or the slip, proved", 40, _in_the_law, proof),
+    Method("units", "quick tests of what is changed", 40, lambda _entry: True, units),
+    Method(
+        "machines",
+        "Hypothesis's machines, beside the law or a model",
+        20,
+        lambda entry: _in_the_table(entry) or any(file.startswith(STORE) for file in entry.files),
+        machines,
+        is_dear=True,
+    ),
+    Method(
+        "bytecodes",
+        "switches between any two bytecodes",
+        3,
+        lambda entry: bool(entry.files & {*TABLE, *GUARDED, CHANNEL, DISPATCH}),
+        bytecodes,
+        patience=8,
+        is_dear=True,
+    ),
+    Method("steps", "switches at step points, beside the law", 5, _in_the_table, steps, is_dear=True),
+    Method(
+        "locksets",
+        "each call of what threads share, with its lock or without",
+        4,
+        lambda entry: entry.kind == "lock" and _is_served(entry),
+        locksets,
+        is_dear=True,
+    ),
+    Method("wire", "the property suite over sockets", 20, _is_served, wire, is_dear=True),
+    Method("judge", "the judge, of a recorded run", 30, _is_served, judge, is_dear=True),
+)

@@ -1,0 +1,115 @@
+"""Entries that too few methods find, each with the reason; the page lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+OPEN: Final[Mapping[str, str]] = {
+    "rocketmq-wakes-whatever-the-tag": (
+        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
+    ),
+    "rocketmq-wakeup-lost-at-reset": (
+        "the law knows no sleep of the clock's thread, so nothing but switches between bytecodes comes "
+        "there: it waits for schedules of the whole broker"
+    ),
+    "rocketmq-retry-topic-by-another-name": (
+        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+    ),
+    "rocketmq-deadline-as-an-int": (
+        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
+    ),
+    "rocketmq-closed-waiter-spends-the-notification": (
+        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
+    ),
+    "rocketmq-cursor-skips-what-failed": (
+        "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
+    ),
+    "rocketmq-full-queue-is-ignored": (
+        "of the pool or the scanner, which the served policy does not have: it waits for schedules of the whole broker"
+    ),
+    "rocketmq-hold-without-a-cap": (
+        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+    ),
+    "rocketmq-slave-does-not-notify": "a slave's, which no suite drives but by its own tests",
+    "rocketmq-slave-holds-beside-its-master": "a slave's, which no suite drives but by its own tests",
+    "rocketmq-dispatcher-dies-of-an-error": (
+        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+    ),
+    "rocketmq-scanner-dies-of-an-error": (
+        "of the pool or the scanner, which the served policy does not have: it waits for schedules of the whole broker"
+    ),
+    "rocketmq-late-task-is-not-told": (
+        "of the pool or the scanner, which the served policy does not have: it waits for schedules of the whole broker"
+    ),
+    "rocketmq-cached-size-drifts": (
+        "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
+    ),
+    "rocketmq-client-stops-at-an-error": (
+        "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
+    ),
+    "rocketmq-moved-offset-waits": (
+        "the client's tests wait for what comes and measure no rest before it: it waits for virtual time"
+    ),
+    "rocketmq-announced-once": (
+        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+    ),
+    "rocketmq-light-queues-are-not-told": (
+        "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
+    ),
+    "rocketmq-wakes-by-the-hash-of-another": (
+        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
+    ),
+    "rocketmq-retry-answer-is-overwritten": "a slave's, which no suite drives but by its own tests",
+    "kafka-locks-in-two-orders": (
+        "only a switch between two locks shows it: it waits for schedules of the whole broker"
+    ),
+    "kafka-busy-lock-is-passed-over": (
+        "only a switch inside of another thread's critical section shows it: it waits for schedules of the whole broker"
+    ),
+    "kafka-recheck-tries-the-lock": (
+        "a recheck has to meet a lock that is taken, by somebody who has looked already: it waits for "
+        "schedules of the whole broker"
+    ),
+    "kafka-deletion-completes-nothing": (
+        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+    ),
+    "pulsar-recycled-answer": (
+        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+    ),
+    "pulsar-stale-completion": (
+        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
+    ),
+    "nats-client-waits-no-longer": "the client's tests end before a hold does: it waits for virtual time",
+    "redis-deleted-key-wakes-nobody": (
+        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+    ),
+    "redis-last-come-first-served": (
+        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
+    ),
+    "nacos-timer-before-the-add": (
+        "the law knows no sleep of the clock's thread, so nothing but switches between bytecodes comes "
+        "there: it waits for schedules of the whole broker"
+    ),
+    "rocketmq-rust-answers-twice": (
+        "of the pool or the scanner, which the served policy does not have: it waits for schedules of the whole broker"
+    ),
+    "lock-append-row": (
+        "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
+    ),
+    "lock-dispatch": (
+        "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
+    ),
+    "lock-flush": (
+        "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
+    ),
+    "lock-dispatcher-reads": (
+        "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
+    ),
+    "lock-group-commit-answer": (
+        "the committer waits for a condition, which no stage has: it waits for schedules of the whole broker"
+    ),
+    "lock-queue-locks": (
+        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+    ),
+}
