@@ -19,7 +19,7 @@ from longpoll_runtime.threads import RealQueue
 LIMITS: Final = Limits(1 << 20, 1 << 20, 10, 1000)
 ASKED: Final[dict[str, Callable[[IoLoop], None]]] = {
     "close": lambda loop: loop.close_soon(cast("Any", object())),
-    "adopt": lambda loop: loop.adopt_soon(cast("Any", object()), ("127.0.0.1", 1), cast("Any", object()), 1),
+    "adopt": lambda loop: loop.adopt_soon(cast("Any", object())),
 }
 
 

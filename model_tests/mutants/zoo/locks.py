@@ -322,9 +322,9 @@ LOCKS: Final = (
         "A connection that one loop accepted for another waits until that one happens to wake, up to ten seconds.",
         Change(
             TRANSPORT,
-            "        self._to_adopt.append(lambda: self._adopt(sock, peer, handler, number))\n"
+            "        self._to_adopt.append(accepted)\n"
             "        self.poller.wake()\n",
-            "        self._to_adopt.append(lambda: self._adopt(sock, peer, handler, number))\n",
+            "        self._to_adopt.append(accepted)\n",
         ),
     ),
     _moved(

@@ -18,6 +18,12 @@ TOPIC: Final = "T"
 QUEUES: Final = (0, 1, 8, 9, 63)
 """Queue ids, also beyond the shards of the hold table."""
 Grain = Literal["operation", "line", "access"]
+LONGEST_MS: Final = 60_000
+"""The longest hold that strict grants."""
+PAUSE_MS_MAX: Final = 1_500
+"""Longest pause: who says nothing for two minutes, held pulls or not, is closed as idle."""
+LONG_SHARE: Final = 0.6
+"""How many runs have holds of that length."""
 RACE_SHARE: Final = 0.5
 """How many runs race sends against the pulls that wait for them, and do little else."""
 GRAINS: Final[tuple[Grain, ...]] = ("operation", "line", "access")
@@ -111,7 +117,7 @@ def plan_of(seed: int) -> Plan:
     draw = random.Random(seed)
     kinds: list[Trouble] = [kind for kind in ("kill", "power", "cut", "clock", "stop") if draw.random() < 0.2]
     queues = draw.sample(QUEUES, draw.choice((1, 1, 1, 2, 3)))
-    hold_ms = draw.choice((20, 200, 1500))
+    hold_ms = LONGEST_MS if draw.random() < LONG_SHARE else draw.choice((20, 200, 1500))
     one = _racer if draw.random() < RACE_SHARE else _peer
     peers = [one(draw, queues, hold_ms) for _ in range(draw.randint(2, 4))]
     mishaps = [Mishap(draw.choice((0.5, 5.0, 50.0, 500.0)) * draw.random(), kind) for kind in kinds]
@@ -160,7 +166,7 @@ def _peer(draw: random.Random, queues: Sequence[int], hold_ms: int) -> tuple[Act
         elif kind < 0.85:
             acts.append(Wait())
         elif kind < 0.95 or not leaves:
-            acts.append(Pause(draw.choice((1, 10, hold_ms))))
+            acts.append(Pause(draw.choice((1, 10, min(hold_ms, PAUSE_MS_MAX)))))
         else:
             acts.append(Leave())
     return (*acts, Wait())

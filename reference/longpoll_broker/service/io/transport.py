@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from attrs import define
+from attrs import define, frozen
 
 from longpoll_broker.service.io.channel import Channel, Handler, Limits, Outbox
 from longpoll_protocol.errors import RemoteProtocolError
@@ -60,6 +60,16 @@ class _Door:
     handler: Handler
 
 
+@frozen
+class _Accepted:
+    """A connection that a loop is to serve."""
+
+    sock: Socket
+    peer: tuple[str, int]
+    handler: Handler
+    number: int
+
+
 class IoLoop:
     """One thread, one poller, any number of listeners and channels.
 
@@ -85,7 +95,7 @@ class IoLoop:
         self._doors: list[_Door] = []
         self._channels: dict[Channel, None] = {}
         self._to_close: deque[Channel] = deque()
-        self._to_adopt: deque[Callable[[], None]] = deque()
+        self._to_adopt: deque[_Accepted] = deque()
         self._unfinished: dict[Channel, None] = {}
         """Channels that gave way: nothing more is read from them before what came is served."""
         self._stopping = False
@@ -187,7 +197,7 @@ class IoLoop:
             self._resume_accepting()
         while self._to_adopt:
             with KeepGoing(log, "a connection could not be taken over"):
-                self._to_adopt.popleft()()
+                self._adopt(self._to_adopt.popleft())
 
     def _receive(self, channel: Channel) -> None:
         try:
@@ -248,22 +258,24 @@ class IoLoop:
                 return
             self._numbers += 1
             loop = self._peers[self._numbers % len(self._peers)]
+            accepted = _Accepted(sock, peer, door.handler, self._numbers)
             if loop is self:
-                self._adopt(sock, peer, door.handler, self._numbers)
+                self._adopt(accepted)
             else:
-                loop.adopt_soon(sock, peer, door.handler, self._numbers)
+                loop.adopt_soon(accepted)
 
     def _resume_accepting(self) -> None:
         for door in self._paused:
             self.poller.modify(door.listener, read=True, write=False, data=door)
         self._paused.clear()
 
-    def adopt_soon(self, sock: Socket, peer: tuple[str, int], handler: Handler, number: int) -> None:
+    def adopt_soon(self, accepted: _Accepted) -> None:
         """Have the loop serve a connection that another one accepted."""
-        self._to_adopt.append(lambda: self._adopt(sock, peer, handler, number))
+        self._to_adopt.append(accepted)
         self.poller.wake()
 
-    def _adopt(self, sock: Socket, peer: tuple[str, int], handler: Handler, number: int) -> None:
+    def _adopt(self, accepted: _Accepted) -> None:
+        sock, peer, handler, number = accepted.sock, accepted.peer, accepted.handler, accepted.number
         if len(self._channels) >= self._limits.connection_count_max:
             limit = self._limits.connection_count_max
             log.warning(
@@ -333,3 +345,6 @@ class IoLoop:
             door.listener.close()
         for channel in list(self._channels):
             self._close(channel, STOPPING)
+        # Who was accepted and not served yet would wait for ever.
+        while self._to_adopt:
+            self._to_adopt.popleft().sock.close()
