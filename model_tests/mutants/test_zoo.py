@@ -168,6 +168,25 @@ def test_every_bug_is_found_again() -> None:
     assert known - found == set()
 
 
+ENDED: Final = """
+import os, signal
+from model_tests.mutants.zoo import run
+
+run.look = lambda *_words, **_more: os.kill(os.getpid(), signal.SIGTERM)
+try:
+    print(run.cell_of(None, "units", 1.0))
+except run.ZooError as error:
+    print("ZooError:", error)
+"""
+
+
+def test_a_process_that_somebody_ends_has_found_nothing() -> None:
+    """It is a fault of the run, and no row is made of it."""
+    done = subprocess.run([sys.executable, "-c", ENDED], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.startswith("ZooError: units of the code as it is ended by itself (15)")
+
+
 # -- the command -----------------------------------------------------------------------------------------------------
 
 

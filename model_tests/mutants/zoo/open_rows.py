@@ -22,6 +22,9 @@ OPEN: Final[Mapping[str, str]] = {
     "rocketmq-closed-waiter-spends-the-notification": (
         "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
     ),
+    "rocketmq-thrown-request-is-dropped": (
+        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
+    ),
     "rocketmq-cursor-skips-what-failed": (
         "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
     ),

@@ -2,7 +2,7 @@
 
 A process is forked from this one, which has imported what the project needs and nothing of the project that matters;
 so a case begins in milliseconds, and what it leaves ends with it. One that is stuck is ended by its number, after
-three times its limit and a minute; a bug whose process hangs or dies where the right code does not was seen.
+three times its limit and a minute, and has found nothing: that it is slow accuses nobody.
 
 Leaves out what the methods do, and what becomes of the rows (`table`).
 """
@@ -120,11 +120,10 @@ def cell_of(entry: Entry | None, method_name: str, limit_s: float) -> Cell:
         output.seek(0)
         said = output.read()[-3000:].decode(errors="replace")
     name = "" if entry is None else entry.id
+    if not told and status == signal.SIGKILL:
+        return Cell(entry=name, method=method_name, outcome="missed", what="it did not end in its time")
     if not told:
-        what = "it hangs" if status == signal.SIGKILL else f"the process ends by itself ({status})"
-        if entry is None:
-            raise ZooError(f"{method_name} with nothing planted: {what}\n{said}")
-        return Cell(entry=name, method=method_name, outcome="found", what=what)
+        raise ZooError(f"{method_name} of {name or 'the code as it is'} ended by itself ({status})\n{said}")
     answer = msgspec.json.decode(told, type=Told)
     if answer.error:
         raise ZooError(f"{method_name} of {name or 'the code as it is'}: {answer.error}\n{said}")

@@ -162,7 +162,5 @@ def _cell(row: Row, name: str, *, applies: bool) -> str:
     seen = row.found.get(name)
     if seen is None:
         return "-" if name in row.missed else "?" if applies else ""
-    if not seen.cpu_s:
-        return "hangs"
     count = "" if seen.schedules is None else f"{seen.schedules} / "
     return f"{count}{seen.cpu_s:.1f} s"
