@@ -16,6 +16,7 @@ from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_runtime.files import RealFiles
+from longpoll_runtime.real import RealRuntime
 
 
 def queue_files(store: pathlib.Path, topic: str) -> list[pathlib.Path]:
@@ -119,12 +120,22 @@ def test_an_interrupted_deletion_is_finished(tmp_path: pathlib.Path, monkeypatch
     store.close()
 
 
-def test_old_deletions_are_forgotten(tmp_path: pathlib.Path) -> None:
-    """After a clean stop no recovery reaches the records from before, and the note goes; a spoiled one is told."""
+def test_old_deletions_are_forgotten(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once no recovery reaches the records from before, be it after a crash, the note goes; a spoiled one is told.
+
+    That is when a later file begins with a record that the checkpoint knows.
+    """
+    now_ms = 1_800_000_000_000
+    monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: now_ms)
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic="gone")])
     store.delete_topic("gone")
+    store.close()
+    store = open_store(tmp_path)
     assert (tmp_path / "deletedTopics.json").exists()
+    put_and_dispatch(store, [message(body=b"b" * 700)] * 3)
+    now_ms += 10_000
+    store.put(message())
     store.close()
     open_store(tmp_path).close()
     assert not (tmp_path / "deletedTopics.json").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import pathlib
@@ -30,6 +31,38 @@ def test_a_mapped_file_is_the_file(tmp_path: pathlib.Path) -> None:
     mapped.clear_from(5002)
     assert bytes(mapped.view[5000:5004]) == b"he\0\0"
     assert path.stat().st_size == 1 << 20
+    mapped.close()
+
+
+def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill in the middle of clearing leaves no file that is too short, which after a clean stop could not be opened.
+
+    A file system that punches no holes cuts the file short and fills it up, as before.
+    """
+    mapped = RealFiles().map(str(tmp_path / "file"), 8192, writable=True, create=True)
+    mapped.view[:] = b"x" * 8192
+    cut_short: list[int] = []
+    truncate = os.ftruncate
+
+    def cut(descriptor: int, size: int) -> None:
+        cut_short.append(size)
+        truncate(descriptor, size)
+
+    monkeypatch.setattr(os, "ftruncate", cut)
+    mapped.clear_from(5000)
+    assert bytes(mapped.view) == b"x" * 5000 + bytes(3192)
+    assert cut_short == []
+    mapped.clear_from(8192)
+
+    class NoHoles:
+        def fallocate(self, *_: object) -> int:
+            ctypes.set_errno(errno.EOPNOTSUPP)
+            return -1
+
+    monkeypatch.setattr("longpoll_runtime.files._LIBC", NoHoles())
+    mapped.clear_from(100)
+    assert bytes(mapped.view) == b"x" * 100 + bytes(8092)
+    assert cut_short == [100, 8192]
     mapped.close()
 
 

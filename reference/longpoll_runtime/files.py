@@ -23,6 +23,7 @@ _LIBC.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MS_SYNC: Final = 4
 _LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 _KEEP_SIZE: Final = 1
+_PUNCH_HOLE: Final = 2
 _NOT_KNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 SMALL_SIZE_MAX: Final = 32 * 1024 * 1024
@@ -67,11 +68,19 @@ class RealMappedFile:
             os.close(descriptor)
 
     def clear_from(self, start: int) -> None:
-        """Make zeros of everything from `start` on, and give its disk blocks back."""
+        """Make zeros of everything from `start` on, and give its disk blocks back; the length stays all the while."""
+        size = len(self.view)
+        if start >= size:
+            return
         descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.ftruncate(descriptor, start)
-            os.ftruncate(descriptor, len(self.view))
+            if _LIBC.fallocate(descriptor, _PUNCH_HOLE | _KEEP_SIZE, start, size - start) != 0:
+                code = ctypes.get_errno()
+                if start < 0 or code not in _NOT_KNOWN:
+                    raise OSError(code, os.strerror(code), self._path)
+                # A file system that punches no holes; a kill in between leaves a file that is too short.
+                os.ftruncate(descriptor, start)
+                os.ftruncate(descriptor, size)
         finally:
             os.close(descriptor)
 

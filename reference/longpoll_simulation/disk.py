@@ -1,9 +1,8 @@
 """A disk in memory that knows what a kill, a power cut and age leave of it.
 
 Live names and bytes are what every process sees. Durable are bytes that were synced (`file_bytes`) and names whose
-directory was. Everything else may be found after a power cut or not: as POSIX has it, which promises less than file
-systems keep, or, with `in_order`, as ext4 and XFS keep it: changes of names and lengths come to the disk in the order
-in which they were made, and whatever is synced takes all earlier ones with it.
+directory was. Everything else may be found after a power cut or not. How changes of names and lengths may be found says
+an `Order`: POSIX promises less than file systems keep.
 
 Leaves out what processes do (`files`), links, rights, and a size of its own: a full disk is an error that is planned.
 """
@@ -15,13 +14,17 @@ import os
 import posixpath
 import random
 from collections.abc import Iterator, Mapping
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from attrs import frozen
 
-from longpoll_simulation.file_bytes import FileBytes
+from longpoll_simulation.file_bytes import FileBytes, Survives
 
 ROOT: Final = "/"
+Order = Literal["none", "directory", "all"]
+"""How changes that were not synced come to the disk: each by itself, as POSIX allows; those of a directory and of the
+lengths of its files in the order in which they were made; or all in order, and whatever is synced takes every earlier
+one with it, as the journals of ext4 and XFS keep it."""
 _CHANCES: Final = (0.0, 0.1, 0.5, 0.9, 1.0)
 """How likely it is that a change is found: cuts in which nearly all or nearly none of them are tell the most."""
 
@@ -36,25 +39,27 @@ class Change:
 
 
 class Directory:
-    """One directory. Invariant: `names` is `durable` after all of `pending`."""
+    """One directory. Invariant: `names` is `durable` after all of `pending`, which are changes after `synced`."""
 
-    __slots__ = ("durable", "names", "pending")
+    __slots__ = ("durable", "names", "pending", "synced")
 
     def __init__(self) -> None:
         self.names: dict[str, Node] = {}
         self.durable: dict[str, Node] = {}
         self.pending: list[Change] = []
+        self.synced = 0
 
     def change(self, number: int, names: Mapping[str, Node | None]) -> None:
         """Change names, for every process and not yet on the disk."""
         _apply(self.names, names)
         self.pending.append(Change(number, names))
 
-    def sync(self) -> None:
-        """Make the names durable."""
+    def sync(self, number: int) -> None:
+        """Make the names durable; `number` is the last change on the whole disk."""
         for change in self.pending:
             _apply(self.durable, change.names)
         self.pending.clear()
+        self.synced = number
 
 
 Node: TypeAlias = FileBytes | Directory
@@ -66,6 +71,24 @@ def _apply(names: dict[str, Node], changes: Mapping[str, Node | None]) -> None:
             names.pop(name, None)
         else:
             names[name] = node
+
+
+class _Survival:
+    """Which changes a power cut finds. With `all` those up to `last`; there were `number` in all."""
+
+    def __init__(self, choose: random.Random, order: Order, last: int, number: int) -> None:
+        self._choose = choose
+        self._order = order
+        self._last = last
+        self._number = number
+        self._chance = choose.choice(_CHANCES)
+
+    def by_number(self, directory: Directory) -> Survives:
+        """Whether a change of this directory's names, or of the length of a file in it, is found."""
+        if self._order == "none":
+            return lambda _number: self._choose.random() < self._chance
+        last = self._last if self._order == "all" else self._choose.randint(directory.synced, self._number)
+        return lambda number: number <= last
 
 
 class Disk:
@@ -168,45 +191,42 @@ class Disk:
                 Change(each.number, {name: None if node is None else copied(node) for name, node in each.names.items()})
                 for each in directory.pending
             ]
+            made.synced = directory.synced
         left = Disk()
         left.number, left.committed = self.number, self.committed
         left._stand_on(root)
         return left
 
-    def cut(self, choose: random.Random, *, in_order: bool = False) -> Disk:
+    def cut(self, choose: random.Random, order: Order = "directory") -> Disk:
         """What is left after a power cut: what was durable, and of all else what chance had put on the disk.
 
         Of each page written since its last sync the old one, the new one, or some sectors of either; of what was
-        appended any part, perhaps with zeros. Names and lengths that were not synced are there or not: each by itself,
-        or, with `in_order`, up to some moment.
+        appended any part, perhaps with zeros; names and lengths that were not synced are there or not, as `order` has
+        it.
         """
-        last = choose.randint(self.committed, self.number)
-        chance = choose.choice(_CHANCES)
-
-        def survives(number: int) -> bool:
-            return number <= last if in_order else choose.random() < chance
-
         memory: dict[int, FileBytes] = {}
+        survives_on = _Survival(choose, order, choose.randint(self.committed, self.number), self.number)
 
-        def left_of(node: Node) -> Node:
-            if isinstance(node, Directory):
-                return left_of_directory(node)
-            if id(node) not in memory:
-                memory[id(node)] = node.cut(choose, survives)
-            return memory[id(node)]
-
-        def left_of_directory(directory: Directory) -> Directory:
+        def left_of(directory: Directory) -> Directory:
+            survives = survives_on.by_number(directory)
             names = dict(directory.durable)
             for change in directory.pending:
                 if survives(change.number):
                     _apply(names, change.names)
             made = Directory()
-            made.names = {name: left_of(names[name]) for name in sorted(names)}
+            for name in sorted(names):
+                node = names[name]
+                if isinstance(node, Directory):
+                    made.names[name] = left_of(node)
+                else:
+                    if id(node) not in memory:
+                        memory[id(node)] = node.cut(choose, survives)
+                    made.names[name] = memory[id(node)]
             made.durable = dict(made.names)
             return made
 
         left = Disk()
-        left._stand_on(left_of_directory(self.root))
+        left._stand_on(left_of(self.root))
         return left
 
     def _stand_on(self, root: Directory) -> None:

@@ -99,14 +99,12 @@ class FileBytes:
             self._descriptor = -1
         self.appended = True
 
-    def clear_from(self, start: int, number: int) -> None:
-        """Make zeros of everything from `start` on, as cutting the file short and filling it up does."""
+    def clear_from(self, start: int) -> None:
+        """Make zeros of everything from `start` on."""
         size = self.size
         for page in self._pages_with_data(start, size):
             begin, end = max(start, page * PAGE_SIZE), min(size, (page + 1) * PAGE_SIZE)
             self.memory[begin:end] = bytes(end - begin)
-        if start < size:
-            self.lengths += ((number, start), (number + 1, size))
 
     # ------------------------------------------------------------------ what is durable
 

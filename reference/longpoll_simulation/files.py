@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import posixpath
 from collections.abc import Callable
@@ -65,6 +66,7 @@ def _error(code: int, path: str) -> OSError:
     return OSError(code, os.strerror(code), path)
 
 
+@functools.lru_cache(maxsize=4096)
 def _plain(path: str) -> str:
     """The one spelling of a path, where `normpath` keeps two slashes at the beginning as POSIX allows."""
     path = posixpath.normpath(path)
@@ -103,17 +105,15 @@ class SimulatedMappedFile:
         assert stop <= file.size
 
     def clear_from(self, start: int) -> None:
-        """Make zeros of everything from `start` on."""
+        """Make zeros of everything from `start` on; as with a punched hole, the length stays all the while."""
+        if start >= len(self.view):
+            return
         self._files.before("clear", self._path)
         file = self._named()
-        size = len(self.view)
         if start < 0:
             raise _error(errno.EINVAL, self._path)
-        if start < size:
-            disk = self._files.disk
-            file.clear_from(start, disk.next_number())
-            disk.next_number()
-            file.changed_ms = self._files.now_ms()
+        file.clear_from(start)
+        file.changed_ms = self._files.now_ms()
 
     def data_from(self, position: int) -> int:
         """The first position at or after this one whose byte may not be zero; the length if there is none."""
@@ -312,7 +312,7 @@ class SimulatedFiles:
         """Make the directory's list of names durable."""
         path = _plain(path)
         self.before("sync_directory", path)
-        self.disk.directory(path).sync()
+        self.disk.directory(path).sync(self.disk.number)
         self.disk.commit()
 
     def changed_ms(self, path: str) -> int:

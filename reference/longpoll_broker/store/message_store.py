@@ -113,13 +113,15 @@ class MessageStore:
         queues = self._table.all()
         recovered = recover(self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues)
         self._store_ms = recovered.store_ms
+        self._deletions.limit(self._log.end)
         self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, self._inner_of, recovered.cursor)
         while self._dispatcher.cursor < self._log.end:
             self._dispatcher.dispatch(_DISPATCH_COUNT)
         for queue in self._table.all():
             queue.offset_next = queue.offset_end
             queue.correct_min(self._log.start)
-        self._deletions.forget_before(recovered.cursor)
+        # Where a crash would begin, which after a clean stop is before the cursor.
+        self._deletions.forget_before(min(recovered.cursor, safe_start(self._log, self._checkpoint)))
         if self._indexer is not None:
             self._indexer.recover(crashed=self._crashed, durable_ms=self._checkpoint.index_ms)
         if not self._crashed:
@@ -170,6 +172,9 @@ class MessageStore:
         with self._append_lock:
             for message in checked:
                 check_place(message.topic, message.queue_id)
+                # Made first, for that may fail: once a message is written the others must follow.
+                for place in ((message.topic, message.queue_id), *message.inner_queues):
+                    self._table.make(*place)
             end_before = self._log.end
             self._log.make_room(sum(map(size_of, checked)))
             results = []
@@ -404,19 +409,16 @@ class MessageStore:
 
         What that is `store.log.retention` says. Raises OSError.
         """
-        files, log = self._runtime.files, self._log
+        log = self._log
         needed_from = min(self._dispatcher.cursor, log.flushed_end)
         if self._indexer is not None:
             needed_from = min(needed_from, self._indexer.cursor)
+        if not self._count_expired(needed_from):
+            return 0
+        # That a queue has had a message stands nowhere else once the log's record is gone.
+        self.flush_queues()
         with self._flush_lock, self._dispatch_lock, self._append_lock:
-            count = count_expired(
-                self._config,
-                log.segments.segments,
-                needed_from,
-                now_ms=self._runtime.unix_ms(),
-                used_ratio=files.used_ratio(self._directory),
-                changed_ms=files.changed_ms,
-            )
+            count = self._count_expired(needed_from)
             if count:
                 log.segments.remove(count)
                 for queue in self._table.all():
@@ -424,6 +426,18 @@ class MessageStore:
         if count and self._indexer is not None:
             self._indexer.remove_before(log.start)
         return count
+
+    def _count_expired(self, needed_from: int) -> int:
+        """How many of the log's oldest files may go, of those that end by a physical offset."""
+        files = self._runtime.files
+        return count_expired(
+            self._config,
+            self._log.segments.segments,
+            needed_from,
+            now_ms=self._runtime.unix_ms(),
+            used_ratio=files.used_ratio(self._directory),
+            changed_ms=files.changed_ms,
+        )
 
     # ------------------------------------------------------------------ flush and close
 

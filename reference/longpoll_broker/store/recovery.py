@@ -91,6 +91,7 @@ def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: 
         _walk_queue(queue, _file_before(queue, start), start)
     end, store_ms = _walk_log(log, start, checkpoint.physic_ms)
     log.stand_at(end)
+    log.sync_rest()
     # A kill leaves bytes in the page cache that no disk has seen yet.
     log.flushed_end = start
     return Recovered(start, store_ms)

@@ -6,6 +6,7 @@ and where writing stands: a commit log and a consume queue each know that.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from typing import Final
 
@@ -102,6 +103,9 @@ class SegmentList:
                     "`longpoll store verify` and restore the missing file"
                 )
             self.segments = (*self.segments, Segment(self._files, path, start, self.size))
+        if lengthen and self.segments:
+            # Made by a process that was killed, perhaps before it had synced their names.
+            self._changed_directories = self._all_directories()
 
     @property
     def start(self) -> int:
@@ -123,13 +127,23 @@ class SegmentList:
         assert start % self.size == 0
         if not self.segments:
             self._files.make_directory(self.directory)
-            # A queue's first file may come with its directory and its topic's.
-            topic_directory = _parent(self.directory)
-            self._changed_directories = (self.directory, topic_directory, _parent(topic_directory))
-        segment = Segment(self._files, f"{self.directory}/{segment_name(start)}", start, self.size)
+            self._changed_directories = self._all_directories()
+        path = f"{self.directory}/{segment_name(start)}"
+        try:
+            segment = Segment(self._files, path, start, self.size)
+        except OSError:
+            # On a full disk it may have a name and no length; after a clean stop that would be damage.
+            with contextlib.suppress(OSError):
+                self._files.remove(path)
+            raise
         self._changed_directories = self._changed_directories or (self.directory,)
         self.segments = (*self.segments, segment)
         return segment
+
+    def _all_directories(self) -> tuple[str, ...]:
+        """Those whose names may be new: a queue's first file may come with its directory and its topic's."""
+        topic_directory = _parent(self.directory)
+        return self.directory, topic_directory, _parent(topic_directory)
 
     def truncate(self, end: int) -> None:
         """Forget every byte from `end` on: later segments are removed, the rest of its own becomes zeros.
@@ -142,7 +156,9 @@ class SegmentList:
         for segment in reversed(drop):
             segment.mapped.close()
             self._files.remove(segment.path)
-            self._changed_directories = (self.directory,)
+        if drop:
+            # Their names must not come back: what they hold could then follow what is written from now on.
+            self._files.sync_directory(self.directory)
         if keep and end < keep[-1].stop:
             keep[-1].mapped.clear_from(end - keep[-1].start)
             keep[-1].reserved_end = 0
@@ -163,10 +179,10 @@ class SegmentList:
 
     def remove(self, count: int | None = None) -> None:
         """Remove the `count` oldest files, or all. Slices handed out, and readers at work, keep their maps."""
-        removed = self.segments[:count]
-        self.segments = self.segments[len(removed) :]
-        for segment in removed:
+        for segment in self.segments[:count]:
+            # One that cannot be removed stays, or those after it would leave a gap behind.
             self._files.remove(segment.path)
+            self.segments = self.segments[1:]
 
     def close(self) -> None:
         """Unmap every file."""

@@ -118,6 +118,12 @@ class CommitLog:
         self.flushed_end = min(self.flushed_end, end)
         self._segment = None
 
+    def sync_rest(self) -> None:
+        """Make the zeros after the end durable: else a cut might join a new record with an old one behind it."""
+        segment = self.segments.find(self.end)
+        if segment is not None:
+            segment.mapped.sync(self.end - segment.start, segment.size)
+
     def append(self, message: MessageToStore, topic_part: bytes, queue_offset: int, store_ms: int) -> int:
         """Write one record, a row of one, at the end and return its physical offset.
 

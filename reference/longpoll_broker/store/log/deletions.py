@@ -11,6 +11,7 @@ Leaves out removing files (`queue_table`).
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 import msgspec
@@ -24,11 +25,12 @@ NAME: Final = "deletedTopics.json"
 class Deletions:
     """Invariant: what `ends` says is on the disk, and no queue lists a record of such a topic from before its end."""
 
-    __slots__ = ("_files", "_path", "ends")
+    __slots__ = ("_directory", "_files", "_path", "ends")
 
     def __init__(self, files: Files, directory: str) -> None:
         """Read the file; raises StoreUserError when it is there and not as we write it."""
         self._files = files
+        self._directory = directory
         self._path = f"{directory}/{NAME}"
         self.ends: dict[str, int] = {}
         if files.exists(self._path):
@@ -41,8 +43,25 @@ class Deletions:
 
     def add(self, topic: str, log_end: int, safe_start: int) -> None:
         """Note a deletion, durably; forget those before `safe_start`, where a recovery would begin. Raises OSError."""
-        ends = {name: end for name, end in self.ends.items() if end > safe_start}
-        self._write({**ends, topic: log_end})
+        known = self.ends
+        ends = {name: end for name, end in known.items() if end > safe_start}
+        try:
+            self._write({**ends, topic: log_end})
+        except OSError:
+            # It may stand there all the same, and what the topic gets from now on would go with the next opening.
+            with contextlib.suppress(OSError):
+                self._write(known)
+                self._files.sync_directory(self._directory)
+            raise
+
+    def limit(self, log_end: int) -> None:
+        """After a crash the log may end before a deletion: what is written there from now on is no deleted topic's.
+
+        Raises OSError.
+        """
+        ends = {name: min(end, log_end) for name, end in self.ends.items()}
+        if ends != self.ends:
+            self._write(ends)
 
     def forget_before(self, cursor: int) -> None:
         """Forget deletions that everything from `cursor` on comes after. Raises OSError."""

@@ -86,9 +86,18 @@ class QueueTable:
         return list(known.queues.values()) if known is not None else []
 
     def remove_files(self, queues: list[ConsumeQueue]) -> None:
-        """Remove the files of queues for good: no power cut brings their names back. Raises OSError."""
+        """Remove the files of queues for good: no power cut brings their names back.
+
+        Raises OSError when that failed with some; the others are removed all the same.
+        """
+        failed: OSError | None = None
         for queue in queues:
             for segments in queue.segment_lists():
-                if segments.segments:
-                    segments.remove()
-                    self._files.sync_directory(segments.directory)
+                try:
+                    if segments.segments:
+                        segments.remove()
+                        self._files.sync_directory(segments.directory)
+                except OSError as error:
+                    failed = failed or error
+        if failed is not None:
+            raise failed
