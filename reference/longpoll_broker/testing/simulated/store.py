@@ -214,6 +214,7 @@ class SimulatedStore:
         self._tell("-- the power is cut" if power else "-- killed")
 
     def _open(self) -> MessageStore:
+        store: MessageStore | None = None
         for attempt in range(OPENINGS_MAX + 1):
             self._calls_left = 0
             if attempt < OPENINGS_MAX:
@@ -226,6 +227,7 @@ class SimulatedStore:
                 self._tell(f"opening fails: {error.strerror}")
             else:
                 break
+        assert store is not None, "the store cannot be opened"
         self._calls_left = 0
         self.tally.openings += 1
         self._tell(f"open from {store.log_start} to {store.log_end}")
