@@ -52,7 +52,7 @@ OPEN: Final[Mapping[str, str]] = {
         "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
     ),
     "rocketmq-moved-offset-waits": (
-        "the client's tests wait for what comes and measure no rest before it: it waits for virtual time"
+        "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
     ),
     "rocketmq-announced-once": (
         "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
@@ -83,7 +83,9 @@ OPEN: Final[Mapping[str, str]] = {
     "pulsar-stale-completion": (
         "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
     ),
-    "nats-client-waits-no-longer": "the client's tests end before a hold does: it waits for virtual time",
+    "nats-client-waits-no-longer": (
+        "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
+    ),
     "redis-deleted-key-wakes-nobody": (
         "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
     ),
@@ -110,7 +112,7 @@ OPEN: Final[Mapping[str, str]] = {
         "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
     ),
     "lock-group-commit-answer": (
-        "the committer waits for a condition, which no stage has: it waits for schedules of the whole broker"
+        "the simulated group commit, which is counted among the units, alone drives the committer beside its watcher"
     ),
     "lock-queue-locks": (
         "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
