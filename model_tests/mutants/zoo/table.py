@@ -17,6 +17,7 @@ from model_tests.mutants.zoo.catalogue import ENTRIES
 from model_tests.mutants.zoo.entry import Entry, Kind
 from model_tests.mutants.zoo.methods import METHODS
 from model_tests.mutants.zoo.open_rows import OPEN
+from model_tests.mutants.zoo.ours import MENDED
 from model_tests.mutants.zoo.plant import ROOT
 from model_tests.mutants.zoo.run import Cell
 
@@ -95,6 +96,8 @@ def problems(rows: Sequence[Row], entries: Sequence[Entry] = ENTRIES, opened: Ma
     said = [f"{name}: no such entry" for name in (*by_id, *opened) if name not in {entry.id for entry in entries}]
     for entry in entries:
         row = by_id.get(entry.id)
+        if row is None and entry.id.startswith(MENDED):
+            continue  # `mutants/test_broker_faults.py` plants it beside its own test
         if row is None:
             said.append(f"{entry.id}: not in the table; run `longpoll zoo run {entry.id} --write`")
             continue
