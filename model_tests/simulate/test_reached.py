@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Final
 
 import pytest
@@ -11,13 +12,17 @@ from longpoll.simulated.beside_law.explore import explore
 from longpoll.simulated.beside_law.reached import REASONS, reached
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
+from longpoll_spec.testing.cases import quick_if
 
+BY_NAME: Final = attrgetter("name")
 ONE: Final = Bounds("one", requests=1, messages=1, hold_ticks=2, scan_ticks=2)
 TWO: Final = Bounds("two", requests=2, messages=1, hold_ticks=2, scan_ticks=2)
 COUNTS: Final = {"strict": (147, 266), "strict-clone": (450, 665), "rocketmq-4.9": (310, 435), "rocketmq-5": (310, 435)}
 
 
-@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+@pytest.mark.parametrize(
+    "policy", quick_if((STRICT, STRICT_CLONE, ROCKETMQ_4_9, ROCKETMQ_5), lambda policy: policy is STRICT), ids=BY_NAME
+)
 def test_every_state_is_reached_or_has_a_reason(policy: Policy) -> None:
     """One pull and one message, with an executor that fills, a stop, and looks that throw."""
     found = reached(policy, ONE)
@@ -43,4 +48,4 @@ def test_planted_a_schedule_that_is_not_tried_is_seen(monkeypatch: pytest.Monkey
     """Without faults no schedule stops the broker: states have no reason then."""
     monkeypatch.setattr(module, "explore", lambda policy, bounds, **_kinds: explore(policy, bounds))
 
-    assert reached(ROCKETMQ_4_9, ONE).unreached[""] > 20
+    assert reached(STRICT, ONE).unreached[""] > 5

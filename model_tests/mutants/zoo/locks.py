@@ -322,8 +322,7 @@ LOCKS: Final = (
         "A connection that one loop accepted for another waits until that one happens to wake, up to ten seconds.",
         Change(
             TRANSPORT,
-            "        self._to_adopt.append(accepted)\n"
-            "        self.poller.wake()\n",
+            "        self._to_adopt.append(accepted)\n        self.poller.wake()\n",
             "        self._to_adopt.append(accepted)\n",
         ),
     ),
