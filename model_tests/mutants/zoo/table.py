@@ -138,12 +138,13 @@ def page_of(rows: Sequence[Row]) -> str:
 
 
 def _summary(rows: Sequence[Row]) -> list[str]:
-    kinds = Counter(entry.kind for entry in ENTRIES)
+    shown = {row.id for row in rows}
+    kinds = Counter(entry.kind for entry in ENTRIES if entry.id in shown)
     told = ", ".join(f"{kinds[kind]} {title}" for kind, title in KINDS.items())
     by_count = Counter(min(len(row.found), 2) for row in rows)
     counts = f"{by_count[2]} are found by two methods or more, {by_count[1]} by one, {by_count[0]} by none."
     said = [
-        f"{len(ENTRIES)} bugs: {told}. {counts}",
+        f"{len(rows)} bugs: {told}. {counts}",
         "",
         "| method | what it is | looked at | found | alone |",
         "| --- | --- | ---: | ---: | ---: |",
