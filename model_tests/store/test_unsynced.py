@@ -1,6 +1,6 @@
 """What a kill leaves unsynced, what a power cut makes of it, and calls that fail: each once lost messages or more.
 
-All of it was found by `testing.simulated` from seeds; here each stands by itself.
+Most of it was found by `testing.simulated` from seeds, the rest by looking further; here each stands by itself.
 """
 
 from __future__ import annotations
