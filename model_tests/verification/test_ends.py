@@ -415,6 +415,12 @@ HOSTILE = {
     "groups": [f"groups list --name-server {NOBODY}", "groups list --access-key {long}"],
     "offsets": [f"offsets show G --name-server {NOBODY}", "offsets {long}"],
     "zoo": ["zoo {long}", "zoo show {long}", "zoo run {deep}", "zoo run --method {long}"],
+    "simulate-broker": [
+        "simulate-broker --policy {long}", "simulate-broker --knob {deep}", "simulate-broker --minutes nan",
+        "simulate-broker --minutes 1e300", "simulate-broker --runs -1", "simulate-broker --seed 1e9",
+        "simulate-broker --promise {long}", "simulate-broker --strategy {deep}", "simulate-broker --grain {long}",
+    ],
+    "replay": ["replay {long}", "replay sim1.{long}", "replay sim1.{deep}", "replay lp1.{deep}"],
     "store": ["store show {file}", "store verify {dangling}", "store dump {here}", "store verify {file}/below"],
     "observe": [
         f"observe --broker {NOBODY} --record {{file}}", f"observe --broker {NOBODY} --record {{dangling}}",
