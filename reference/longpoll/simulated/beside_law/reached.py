@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from attrs import frozen
@@ -34,6 +34,7 @@ REASONS: Final = {
     "in one": "the code walks a bucket in place under one lock: nobody sees the law's steps between",
     "stopped": "a broker's stop waits for its notifiers to end, and the law's does not",
     "empty": "the code passes over an empty bucket without a step, and the law's walk of it is due",
+    "together": "the clock lets go of all pulls that are due at once, and the law of one after the other",
     "behind": "a state that only one of these leads to",
 }
 """Why a state of the law is reached by no schedule."""
@@ -79,7 +80,16 @@ def why_not(model: Model, state: Packed) -> str | None:
     nobody = all(value != held for name, value in values.items() if name.startswith("phase_"))
     if model.policy.empty_shortcut and DUE in at and nobody:
         return "empty"
-    return None
+    return "together" if model.policy.expiry == "own_deadline" and _lets_go_of_one(model, values) else None
+
+
+def _lets_go_of_one(model: Model, values: Mapping[str, int]) -> bool:
+    """Whether of two pulls that are due one is still held and the other is queued."""
+    due = [
+        name.removeprefix("deadline_") for name, value in values.items() if name.startswith("deadline_") and not value
+    ]
+    phases = {values[f"phase_{number}"] for number in due}
+    return {model.state.phases["held"], model.state.phases["queued"]} <= phases
 
 
 def _graph(model: Model, allowed: Callable[[Packed], bool]) -> set[Packed]:
