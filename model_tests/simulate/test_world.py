@@ -186,6 +186,30 @@ def test_a_run_that_turns_in_circles_ends() -> None:
         world.run(spawn_all(world, {"a": for_ever, "b": for_ever}))
 
 
+@pytest.mark.parametrize("grain", ["operation", "line"])
+def test_a_run_that_never_waits_ends_too(grain: str) -> None:
+    """An actor that comes to points for ever, at operations or in its code, is ended with the run."""
+    world = World(RandomWalk(1), steps_max=500)
+    if grain == "line":
+        Lines.of(world, [__file__])
+
+    def for_ever() -> None:
+        while True:
+            if grain == "operation":
+                world.point("again")
+
+    with pytest.raises(StuckError, match="no end after 500 steps"):
+        world.run(for_ever)
+
+
+def test_a_condition_wants_its_lock() -> None:
+    """As `threading.Condition`: who waits or notifies without it is told."""
+    for use in (lambda condition: condition.notify(), lambda condition: condition.wait(1)):
+        world = World(Replay())
+        with pytest.raises(RuntimeError, match="not the current actor's"):
+            world.run(lambda use=use, world=world: use(SimulatedCondition(world)))  # type: ignore[misc]
+
+
 def test_a_failure_ends_the_run_and_everybody_in_it() -> None:
     """What one actor raises is raised by the run; the others are ended where they stand, through their `finally`."""
     world = World(Replay())

@@ -97,6 +97,8 @@ class Lines:
             return
         world.step += 1
         me.points += 1
+        if world.step > world.steps_max:
+            sys.call_tracing(world.give_up, ())
         if world.note is not None:
             world.note(me, "line", f"{frame.f_code.co_filename}:{frame.f_lineno}")
         if world.step >= world.ask_at and len(world.ready) > 1:

@@ -83,17 +83,26 @@ class SimulatedCondition:
         self._waiting: list[Actor] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Give the lock back, wait to be notified, and take it again; false after `timeout` seconds."""
+        """Give the lock back, wait to be notified, and take it again; false after `timeout` seconds.
+
+        Raises RuntimeError when the current actor has not got the lock.
+        """
+        self._check_owned()
         self._lock.give_back()
         woken = self._world.wait(self._waiting, self, timeout)
         self._lock.acquire()
         return woken
 
     def notify(self, n: int = 1) -> None:
-        """Wake up to n waiters, those first that came first."""
+        """Wake up to n waiters, those first that came first. Raises RuntimeError as `wait` does."""
+        self._check_owned()
         for actor in self._waiting[:n]:
             self._world.wake(actor)
         self._world.point("notify", self)
+
+    def _check_owned(self) -> None:
+        if self._lock.owner is not (self._world.current or OUTSIDE) and not self._world.over:
+            raise RuntimeError("the condition's lock is not the current actor's")
 
     def notify_all(self) -> None:
         """Wake every waiter."""

@@ -217,10 +217,17 @@ class World:
             self.note(me, operation, thing)
         if self._timers and self._timers[0][0] <= self.now_ns:
             self._fire()
+        if step > self.steps_max:
+            self.give_up()
         if step >= self.stall_at and self._stall(me):
             return
         if step >= self.ask_at and len(self.ready) > 1:
             self.offer_turn()
+
+    def give_up(self) -> None:
+        """End the run: it turns in circles."""
+        self._failure = StuckError(f"no end after {self.steps_max} steps: {self.who_waits()}")
+        self._hub.switch()
 
     def _stall(self, me: Actor) -> bool:
         """Have the current actor stand still, if that is due; whether it did."""
@@ -301,9 +308,6 @@ class World:
                 return None
             self.now_ns = max(self.now_ns, self._timers[0][0])
             self._fire()
-        if self.step > self.steps_max:
-            self._failure = StuckError(f"no end after {self.steps_max} steps: {self.who_waits()}")
-            return None
         plain = self.ready[0]
         if len(self.ready) == 1:
             return plain

@@ -168,8 +168,10 @@ class Run:
             self.stop()
             return
         self.account.stopping(self.world.now_ns / 1e6)
+        # First, for who is ended may write on its way out.
+        left = self.disk.cut(self._random) if mishap.kind == "power" else self.disk.kill()
         self.runtime.kill()
-        self.disk = self.disk.cut(self._random) if mishap.kind == "power" else self.disk.kill()
+        self.disk = left
 
 
 @attrs.frozen
