@@ -49,17 +49,17 @@ class TwoPulls:
         """A point by its name."""
         self.world.point(action)
 
-    def submit(self, pull: Pull, _cause: str, _outbox: Outbox) -> bool:
+    def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
         """Run a pull; noted."""
         self.ran.append(pull)
         return True
 
-    def submit_row(self, pulls: Sequence[Pull], _outbox: Outbox) -> Sequence[Pull]:
+    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """Run pulls that one message woke; noted."""
         self.ran.extend(pulls)
         return ()
 
-    def refuse(self, pull: Pull, _cause: str, _outbox: Outbox) -> None:
+    def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
         """Nobody is refused here."""
         raise AssertionError(f"{pull} was refused")
 

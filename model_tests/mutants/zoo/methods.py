@@ -19,6 +19,8 @@ from typing import Any, Final
 from attrs import define, frozen
 from model_tests.mutants.zoo.entry import CHANNEL, CORE, DISPATCH, POLICY, SERVICE, STORE, TABLE, Entry
 
+OPERATIONS_SHARE: Final = 0.7
+"""How much of its time a simulated world has points at operations alone."""
 FAILED: Final = 1
 """pytest's exit code when tests ran and some failed."""
 BROKER: Final = "reference/longpoll_broker/"
@@ -309,6 +311,19 @@ def locksets(_entry: Entry, deadline_s: float) -> Seen | None:
     return Seen(seen[0], stages) if seen else None
 
 
+def simulated(_entry: Entry, deadline_s: float) -> Seen | None:
+    """Run the whole broker in a simulated world, seed after seed: with points at operations, then at lines too."""
+    from longpoll.simulated.search import Settings, search
+
+    runs = count(1)
+    operations_s = time.process_time() + OPERATIONS_SHARE * (deadline_s - time.process_time())
+    for settings, until_s in ((Settings(), operations_s), (Settings(grain="line"), deadline_s)):
+        found = search(settings, _until(until_s), lambda _seed, _outcome: next(runs) > 0)
+        if found is not None:
+            return Seen(str(found[1].failure)[:160], next(runs))
+    return None
+
+
 # -- the served broker -----------------------------------------------------------------------------------------------
 
 
@@ -391,6 +406,7 @@ METHODS: Final = (
         locksets,
         is_dear=True,
     ),
+    Method("simulated", "the whole broker in a simulated world", 15, _is_served, simulated, patience=2, is_dear=True),
     Method("wire", "the property suite over sockets", 20, _is_served, wire, is_dear=True),
     Method("judge", "the judge, of a recorded run", 30, _is_served, judge, is_dear=True),
 )
