@@ -102,9 +102,6 @@ OPEN: Final[Mapping[str, str]] = {
     "lock-append-row": (
         "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
     ),
-    "lock-dispatch": (
-        "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
-    ),
     "lock-flush": (
         "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
     ),
