@@ -339,4 +339,11 @@ FAULTS: Final = (
         "if True:",
         f"{TESTS}/store/test_files.py::test_a_file_keeps_its_length_while_it_is_cleared",
     ),
+    Fault(
+        "what is recovered is shown before it is durable",
+        f"{STORE}/message_store.py",
+        "        if self._config.visible_when_durable:\n            # What a killed",
+        "        if False:\n            # What a killed",
+        f"{TESTS}/store/test_unsynced.py::test_what_a_killed_process_had_not_flushed_is_durable_before_it_is_shown",
+    ),
 )

@@ -181,3 +181,13 @@ def test_one_queue_that_cannot_be_removed_keeps_no_other() -> None:
     put_and_dispatch(world.store, [message(queue_id=queue_id) for queue_id in range(3)])
     world.failing("sync_directory", "consumequeue/T/0", lambda: world.store.delete_topic("T"))
     assert [path for path in world.disk.paths() if "consumequeue" in path] == []
+
+
+def test_what_a_killed_process_had_not_flushed_is_durable_before_it_is_shown() -> None:
+    """Where only what is durable may be seen: a kill, an opening that shows it, a power cut; it is there."""
+    world = World(config=evolve(SMALL, flush_disk_sync=True, visible_when_durable=True))
+    world.store.put(message(body=b"seen"))
+    world = world.killed()
+    assert world.bodies() == [b"seen"]
+
+    assert all(cut.bodies() == [b"seen"] for cut in world.cuts())

@@ -9,12 +9,8 @@ OPEN: Final[Mapping[str, str]] = {
     "rocketmq-wakes-whatever-the-tag": (
         "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
     ),
-    "rocketmq-wakeup-lost-at-reset": (
-        "the law knows no sleep of the clock's thread, so nothing but switches between bytecodes comes "
-        "there: it waits for schedules of the whole broker"
-    ),
     "rocketmq-retry-topic-by-another-name": (
-        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
     "rocketmq-deadline-as-an-int": (
         "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
@@ -26,24 +22,28 @@ OPEN: Final[Mapping[str, str]] = {
         "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
     ),
     "rocketmq-cursor-skips-what-failed": (
-        "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
+        "of what is between the log and the queues, of which one suite knows: the simulated world has not "
+        "come there in its time"
     ),
     "rocketmq-full-queue-is-ignored": (
-        "of the pool or the scanner, which the served policy does not have: it waits for schedules of the whole broker"
+        "of the pool or the scanner, which the served policy does not have: the simulated world has not come "
+        "there in its time"
     ),
     "rocketmq-hold-without-a-cap": (
-        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
     "rocketmq-slave-does-not-notify": "a slave's, which no suite drives but by its own tests",
     "rocketmq-slave-holds-beside-its-master": "a slave's, which no suite drives but by its own tests",
     "rocketmq-dispatcher-dies-of-an-error": (
-        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
     "rocketmq-scanner-dies-of-an-error": (
-        "of the pool or the scanner, which the served policy does not have: it waits for schedules of the whole broker"
+        "of the pool or the scanner, which the served policy does not have: the simulated world has not come "
+        "there in its time"
     ),
     "rocketmq-late-task-is-not-told": (
-        "of the pool or the scanner, which the served policy does not have: it waits for schedules of the whole broker"
+        "of the pool or the scanner, which the served policy does not have: the simulated world has not come "
+        "there in its time"
     ),
     "rocketmq-cached-size-drifts": (
         "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
@@ -55,30 +55,25 @@ OPEN: Final[Mapping[str, str]] = {
         "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
     ),
     "rocketmq-announced-once": (
-        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
     "rocketmq-light-queues-are-not-told": (
-        "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
+        "of what is between the log and the queues, of which one suite knows: the simulated world has not "
+        "come there in its time"
     ),
     "rocketmq-wakes-by-the-hash-of-another": (
         "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
     ),
     "rocketmq-retry-answer-is-overwritten": "a slave's, which no suite drives but by its own tests",
-    "kafka-locks-in-two-orders": (
-        "only a switch between two locks shows it: it waits for schedules of the whole broker"
-    ),
-    "kafka-busy-lock-is-passed-over": (
-        "only a switch inside of another thread's critical section shows it: it waits for schedules of the whole broker"
-    ),
     "kafka-recheck-tries-the-lock": (
-        "a recheck has to meet a lock that is taken, by somebody who has looked already: it waits for "
-        "schedules of the whole broker"
+        "a recheck has to meet a lock that is taken, by somebody who has looked already: the "
+        "simulated world has not come there in its time"
     ),
     "kafka-deletion-completes-nothing": (
-        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
     "pulsar-recycled-answer": (
-        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
     "pulsar-stale-completion": (
         "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
@@ -87,31 +82,31 @@ OPEN: Final[Mapping[str, str]] = {
         "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
     ),
     "redis-deleted-key-wakes-nobody": (
-        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
     "redis-last-come-first-served": (
         "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
     ),
-    "nacos-timer-before-the-add": (
-        "the law knows no sleep of the clock's thread, so nothing but switches between bytecodes comes "
-        "there: it waits for schedules of the whole broker"
-    ),
     "rocketmq-rust-answers-twice": (
-        "of the pool or the scanner, which the served policy does not have: it waits for schedules of the whole broker"
+        "of the pool or the scanner, which the served policy does not have: the simulated world has not come "
+        "there in its time"
     ),
     "lock-append-row": (
-        "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
+        "of what is between the log and the queues, of which one suite knows: the simulated world has not "
+        "come there in its time"
     ),
     "lock-flush": (
-        "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
+        "of what is between the log and the queues, of which one suite knows: the simulated world has not "
+        "come there in its time"
     ),
     "lock-dispatcher-reads": (
-        "of what is between the log and the queues, of which one suite knows: it waits for the simulated disk"
+        "of what is between the log and the queues, of which one suite knows: the simulated world has not "
+        "come there in its time"
     ),
     "lock-group-commit-answer": (
         "the simulated group commit, which is counted among the units, alone drives the committer beside its watcher"
     ),
     "lock-queue-locks": (
-        "of a path of the served broker that one suite knows of: it waits for the simulation of the whole broker"
+        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
 }

@@ -113,6 +113,9 @@ class MessageStore:
         queues = self._table.all()
         recovered = recover(self._log, queues, self._checkpoint, crashed=self._crashed, had_queues=self._had_queues)
         self._store_ms = recovered.store_ms
+        if self._config.visible_when_durable:
+            # What a killed process had appended and not flushed is in the log, and is shown below.
+            self._log.flush()
         self._deletions.limit(self._log.end)
         self._dispatcher = Dispatcher(self._log, self._append_lock, self._queue_of, self._inner_of, recovered.cursor)
         while self._dispatcher.cursor < self._log.end:
