@@ -22,7 +22,6 @@ from rich.table import Table
 
 from longpoll.simulated.beside_law.explore import wander
 from longpoll.simulated.search import Settings, one_run
-from longpoll_broker.service.pull import hold_service
 from longpoll_simulation.strategies import FewSwitches, RandomWalk
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.policy import STRICT
@@ -53,12 +52,7 @@ def loop_s() -> float:
 
 def beside_law(seed: int) -> object:
     """`LAW_RUNS` runs of the hold service with the law beside it, which is compiled for them once."""
-    # One queue lives in one shard; the others would only be looked over.
-    shards, hold_service.SHARD_COUNT = hold_service.SHARD_COUNT, 1  # type: ignore[misc]
-    try:
-        return wander(STRICT, PAIR, seed=seed, runs=LAW_RUNS, moves=40)
-    finally:
-        hold_service.SHARD_COUNT = shards  # type: ignore[misc]
+    return wander(STRICT, PAIR, seed=seed, runs=LAW_RUNS, moves=40)
 
 
 def main() -> int:

@@ -34,7 +34,7 @@ class Disk:
     def flush(self) -> int:
         """Take the time."""
         end = self.asked_end
-        self.runtime.sleep(self.sync_s)
+        self.runtime.world.wait([], "the disk", self.sync_s)
         self.flushed_end = max(self.flushed_end, end)
         return self.flushed_end
 

@@ -17,7 +17,6 @@ from longpoll.simulated.beside_law.world import run
 from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import QUEUED, HoldTable, Pull
 from longpoll_broker.core.notifier import Walk
-from longpoll_broker.service.pull import hold_service
 from longpoll_broker.testing.schedules.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import successors
@@ -31,12 +30,6 @@ SAFE: Final = [STRICT, STRICT_CLONE]
 FAITHFUL: Final = [ROCKETMQ_4_9, ROCKETMQ_5]
 BY_NAME: Final[Callable[[Policy], str]] = attrgetter("name")
 SEED: Final = 11
-
-
-@pytest.fixture(autouse=True)
-def one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One queue lives in one shard; the others would only add step points."""
-    monkeypatch.setattr(hold_service, "SHARD_COUNT", 1)
 
 
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)

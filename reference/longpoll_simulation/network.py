@@ -75,19 +75,41 @@ class Pipe:
     """Bytes that have ever arrived."""
 
 
-class SimulatedSocket:
+class Watched:
+    """What pollers watch. Invariant: each is told of every change as long as it watches."""
+
+    __slots__ = ("_pollers",)
+
+    def __init__(self) -> None:
+        self._pollers: list[SimulatedPoller] = []
+
+    def watch(self, poller: SimulatedPoller) -> None:
+        """Tell a poller of every change."""
+        self._pollers.append(poller)
+
+    def forget(self, poller: SimulatedPoller) -> None:
+        """Tell it no more."""
+        self._pollers.remove(poller)
+
+    def changed(self) -> None:
+        """Something has come, or has room: tell those who wait."""
+        for poller in self._pollers:
+            poller.changed()
+
+
+class SimulatedSocket(Watched):
     """One end of a connection."""
 
-    __slots__ = ("_closed", "_network", "_number", "_out", "_pollers", "_waiting", "incoming", "other", "process")
+    __slots__ = ("_closed", "_network", "_number", "_out", "_waiting", "incoming", "other", "process")
 
     def __init__(self, network: Network, process: str, incoming: Pipe, out: Pipe) -> None:
+        super().__init__()
         self._network = network
         self._number = network.number()
         self.process = process
         self.incoming = incoming
         self._out = out
         self._closed = False
-        self._pollers: list[SimulatedPoller] = []
         self._waiting: list[Actor] = []
         self.other: SimulatedSocket | None = None
 
@@ -198,18 +220,9 @@ class SimulatedSocket:
             self.incoming.came.clear()
             self.changed()
 
-    def watch(self, poller: SimulatedPoller) -> None:
-        """Tell a poller of every change."""
-        self._pollers.append(poller)
-
-    def forget(self, poller: SimulatedPoller) -> None:
-        """Tell it no more."""
-        self._pollers.remove(poller)
-
     def changed(self) -> None:
-        """Something has come, or has room: tell those who wait."""
-        for poller in self._pollers:
-            poller.changed()
+        """The same, and those who wait by themselves."""
+        super().changed()
         if self._waiting:
             self._network.world.wake_all(self._waiting)
 
@@ -262,15 +275,15 @@ class SimulatedSocket:
             arrive()
 
 
-class SimulatedListener:
+class SimulatedListener(Watched):
     """A listening socket. Invariant: `_waiting` are connections whose other end is open or was."""
 
     def __init__(self, network: Network, process: str, address: Address) -> None:
+        super().__init__()
         self._network = network
         self._number = network.number()
         self._address = address
         self.process = process
-        self._pollers: list[SimulatedPoller] = []
         self._waiting: deque[tuple[SimulatedSocket, Address]] = deque()
         self._closed = False
 
@@ -316,25 +329,12 @@ class SimulatedListener:
             sock.cut()
         self._waiting.clear()
 
-    def watch(self, poller: SimulatedPoller) -> None:
-        """Tell a poller of every connection that comes."""
-        self._pollers.append(poller)
-
-    def forget(self, poller: SimulatedPoller) -> None:
-        """Tell it no more."""
-        self._pollers.remove(poller)
-
-    def changed(self) -> None:
-        """Tell those who wait."""
-        for poller in self._pollers:
-            poller.changed()
-
     def __str__(self) -> str:
         return f"the listener of {self._address[0]}:{self._address[1]}"
 
 
 @define
-class _Watched:
+class _Watch:
     key: Any
     read: bool
     write: bool
@@ -346,7 +346,7 @@ class SimulatedPoller:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._watched: dict[int, _Watched] = {}
+        self._watched: dict[int, _Watch] = {}
         self._woken = False
         self._waiting: list[Actor] = []
 
@@ -357,7 +357,7 @@ class SimulatedPoller:
             raise OSError(errno.EBADF, "the socket is closed")
         if number in self._watched:
             raise FileExistsError(errno.EEXIST, "the socket is watched already")
-        self._watched[number] = _Watched(key, read, write, data)
+        self._watched[number] = _Watch(key, read, write, data)
         _simulated(key).watch(self)
         self.changed()
 

@@ -197,11 +197,11 @@ class World:
         return actor
 
     def abandon(self, actors: Iterable[Actor]) -> None:
-        """End actors where they stand: a killed process's. The current one ends when it next comes to a point."""
+        """End actors where they stand: a killed process's, by somebody who is none of them."""
         for actor in actors:
-            if actor is self.current or actor.done:
-                continue
-            self._end(actor)
+            assert actor is not self.current
+            if not actor.done:
+                self._end(actor)
 
     # -- what an actor calls -----------------------------------------------------------------------------------------
 

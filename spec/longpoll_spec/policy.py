@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterable, Mapping
+from functools import cache, reduce
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args, get_type_hints
@@ -256,10 +256,12 @@ def policy_named(text: str) -> Policy:
             f"a policy's name has at most {NAME_LENGTH_MAX} characters, this one has {len(text)}: set each knob once"
         )
     name, *settings = text.split("+")
-    policy = preset(name)
-    for setting in settings:
-        policy = with_knob(policy, setting)
-    return policy
+    return with_knobs(preset(name), settings)
+
+
+def with_knobs(policy: Policy, settings: Iterable[str]) -> Policy:
+    """The policy with each of some settings `KNOB=VALUE`; raises what `with_knob` raises."""
+    return reduce(with_knob, settings, policy)
 
 
 @cache

@@ -271,10 +271,8 @@ def steps(entry: Entry, deadline_s: float) -> Seen | None:
     from model_tests.simulate.test_refinement import LARGER, TINIEST
 
     from longpoll.simulated.beside_law import explore as tried
-    from longpoll_broker.service.pull import hold_service
     from longpoll_spec.policy import STRICT, STRICT_CLONE
 
-    hold_service.SHARD_COUNT = 1  # type: ignore[misc] # one queue lives in one shard
     counted = _Counted(getattr(tried, "run"), deadline_s)  # noqa: B009 - the same
     setattr(tried, "run", counted)  # noqa: B010 - a module's own name, which it calls
     tries: list[Callable[[], Any]] = []

@@ -365,8 +365,8 @@ OURS: Final = (
         "for in another, but for the first queue of a topic.",
         Change(
             HOLD_SERVICE,
-            "        shard = self._shards[shard_of(*key)]\n        again: int | None = visible_end\n",
-            "        shard = self._shards[shard_of(key[0], key[1] // 2)]\n        again: int | None = visible_end\n",
+            "shard_of(*key, len(self._shards))]\n        again: int",
+            "shard_of(key[0], key[1] // 2, len(self._shards))]\n        again: int",
         ),
     ),
 )

@@ -17,7 +17,7 @@ from longpoll_spec.bounds import named
 from longpoll_spec.errors import OutputError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
-from longpoll_spec.policy import preset, with_knob
+from longpoll_spec.policy import preset, with_knobs
 from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
 from longpoll_spec.render.notation import name_of
@@ -69,9 +69,7 @@ def export(
       longpoll export --to promela --policy strict --queues 2 --tags 2 out
       longpoll export --to tla --policy strict --knob recheck_after_hold=none --requests 3 out --json
     """
-    policy = preset(policy_name)
-    for setting in knobs:
-        policy = with_knob(policy, setting)
+    policy = with_knobs(preset(policy_name), knobs)
     model = law_of(policy, named(bounds_name, policy, **sizes, aspects=aspects))
     properties = properties_of(model)
     name = name_of(model)

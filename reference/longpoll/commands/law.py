@@ -34,7 +34,7 @@ from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
-from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values, preset, with_knob
+from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values, preset, with_knobs
 from longpoll_spec.render.export import itf
 from longpoll_spec.render.pictures import html, machine, mermaid, text
 from longpoll_spec.render.story.story import story_of
@@ -353,10 +353,7 @@ def _write(made: str, output: Path | None) -> None:
 
 
 def _policy(name: str, knobs: Sequence[str]) -> Policy:
-    policy = preset(name)
-    for setting in knobs:
-        policy = with_knob(policy, setting)
-    return policy
+    return with_knobs(preset(name), knobs)
 
 
 def _exit_of(verdicts: set[str]) -> Exit:

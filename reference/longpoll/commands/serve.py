@@ -33,7 +33,7 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.tls import server_context
 from longpoll_runtime.turns import short_turns
 from longpoll_spec.errors import ConfigError, UserError
-from longpoll_spec.policy import preset, with_knob
+from longpoll_spec.policy import preset, with_knobs
 
 
 @click.command()
@@ -89,9 +89,7 @@ def serve(
       longpoll serve --metrics 127.0.0.1:9090 --log-format json --log-level info
       longpoll serve --acl /etc/rocketmq/plain_acl.yml --tls-certificate server.pem --tls-key server.key
     """
-    policy = preset(policy_name)
-    for knob in knobs:
-        policy = with_knob(policy, knob)
+    policy = with_knobs(preset(policy_name), knobs)
     broker_config, store_config = BrokerConfig(), StoreConfig()
     if config_file is not None:
         broker_config, store_config, unknown = read_broker_conf(config_file)

@@ -19,7 +19,7 @@ from longpoll.options.amounts import Amount
 from longpoll.options.law import knob_option, policy_option
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
 from longpoll.simulated.account import PROMISES
-from longpoll.simulated.beside_law.guided import follow, named, under
+from longpoll.simulated.beside_law.guided import OffTheLawError, follow, named, under
 from longpoll.simulated.plan import GRAINS
 from longpoll.simulated.run import Outcome
 from longpoll.simulated.search import STRATEGIES, Failure, Settings, explain, run_again, search
@@ -39,6 +39,8 @@ class Done:
     """What was run so far."""
 
     runs: int = 0
+    passed_over: int = 0
+    """Those that ended early by a breach of a promise which was not asked for."""
     points: int = 0
     answers: int = 0
     virtual_ms: float = 0
@@ -47,6 +49,7 @@ class Done:
     def note(self, outcome: Outcome) -> None:
         """One run more."""
         self.runs += 1
+        self.passed_over += outcome.kind is not None
         self.points += outcome.step_count
         self.answers += outcome.answered_count
         self.virtual_ms += outcome.virtual_ms
@@ -55,6 +58,16 @@ class Done:
     def seconds(self) -> float:
         """Since the first run began."""
         return time.monotonic() - self.begun_s
+
+    def without_evidence(self) -> str | None:
+        """Why these runs, of which none broke what was asked for, show little; None where they show it."""
+        if not self.answers:
+            return "no request was answered in them, so nothing was judged: ask for more --runs"
+        if self.passed_over:
+            return (
+                f"{self.passed_over:,} of them ended by a breach of another promise, and show nothing of what follows"
+            )
+        return None
 
     def __str__(self) -> str:
         rate = self.runs / self.seconds if self.seconds else 0
@@ -119,7 +132,8 @@ def simulate_broker(
       longpoll simulate-broker --policy rocketmq-4.9 --promise "lost wakeup"
       longpoll simulate-broker --grain line --runs 100 --knob recheck_after_hold=none
 
-    Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the call.
+    Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the call, 3 unknown: with --promise, runs
+    that ended by a breach of another one show nothing of what follows.
     """
     settings = Settings(policy_name, tuple(knobs), strategy, grain)
     assert settings.policy
@@ -145,10 +159,13 @@ def simulate_broker(
 
 
 def _show(done: Done, failure: Failure | None, *, as_json: bool) -> None:
+    why_unknown = done.without_evidence() if failure is None else None
+    code = Exit.VIOLATED if failure is not None else Exit.UNKNOWN if why_unknown is not None else Exit.OK
     if as_json:
         told: dict[str, Any] = {
-            "exit_code": int(Exit.OK if failure is None else Exit.VIOLATED),
+            "exit_code": int(code),
             "runs": done.runs,
+            "passed_over": done.passed_over,
             "points": done.points,
             "answers": done.answers,
             "virtual_ms": round(done.virtual_ms, 3),
@@ -167,6 +184,8 @@ def _show(done: Done, failure: Failure | None, *, as_json: bool) -> None:
                 "story": failure.story.splitlines(),
             }
         emit_json(told)
+    elif why_unknown is not None:
+        out.print(styled("[yellow]unknown[/yellow], nothing of what was asked for broke: {}\n{}", done, why_unknown))
     elif failure is None:
         out.print(styled("[green]every promise was kept[/green]: {}", done))
     else:
@@ -174,8 +193,8 @@ def _show(done: Done, failure: Failure | None, *, as_json: bool) -> None:
         say(f"\n{failure.plan}\n\n{failure.story}\n")
         say(f"{done} kept every promise before it; its {failure.found_turns} turns are {len(failure.turns)} now.")
         say(f"Again: longpoll replay {failure.token}")
-    if failure is not None:
-        raise SystemExit(Exit.VIOLATED)
+    if code:
+        raise SystemExit(code)
 
 
 @click.command()
@@ -203,7 +222,7 @@ def replay(*, token: str, policy_name: str | None, as_json: bool) -> None:
       longpoll replay lp1.lqxyb2NrZXRt... --policy strict
 
     Exit codes: 0 every promise was kept, or the run of the law was followed to its end; 1 one was broken, or the code
-    cannot follow; 2 a mistake in the call.
+    did what its law has no step for; 2 a mistake in the call; 3 the run of the law could not be followed to its end.
     """
     if token.startswith(LAW_PREFIX):
         _replay_law(token, policy_name, as_json=as_json)
@@ -237,9 +256,17 @@ def _replay_law(token: str, policy_name: str | None, *, as_json: bool) -> None:
     wanted = trace.depth
     if policy_name is not None:
         trace, cannot = under(preset(policy_name), trace)
-    followed = follow(trace)
     policy = trace.model.policy.name
+    try:
+        followed = follow(trace)
+    except OffTheLawError as error:
+        if as_json:
+            emit_json({"exit_code": int(Exit.VIOLATED), "policy": policy, "said": str(error)})
+        else:
+            out.print(styled("[red]broken[/red]: {}", error))
+        raise SystemExit(Exit.VIOLATED) from None
     is_whole = followed.steps == wanted
+    code = Exit.OK if is_whole else Exit.UNKNOWN
     if is_whole:
         said = (
             f"the code of {policy} follows the run to its end: {wanted} steps of the law in {len(followed.moves)} moves"
@@ -251,10 +278,10 @@ def _replay_law(token: str, policy_name: str | None, *, as_json: bool) -> None:
             f"the code of {policy} makes {followed.steps} of {wanted} steps: what follows is one critical section there"
         )
     if as_json:
-        told = {"exit_code": int(Exit.OK if is_whole else Exit.VIOLATED), "policy": policy, "said": said}
+        told = {"exit_code": int(code), "policy": policy, "said": said}
         emit_json(told | {"steps": followed.steps, "of": wanted, "moves": list(followed.told)})
     else:
         out.print(styled("[green]{}[/green]" if is_whole else "[yellow]{}[/yellow]", said))
         say("\n" + "\n".join(f"{number:3}  {each}" for number, each in enumerate(followed.told, 1)))
-    if not is_whole:
-        raise SystemExit(Exit.VIOLATED)
+    if code:
+        raise SystemExit(code)

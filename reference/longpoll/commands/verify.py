@@ -33,7 +33,7 @@ from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Address, Runtime
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
-from longpoll_spec.policy import Policy, preset, with_knob
+from longpoll_spec.policy import Policy, preset, with_knobs
 
 REPORT: Final = "longpoll-report"
 CONNECT_S: Final = 10.0
@@ -127,9 +127,7 @@ def verify(
 
     Exit codes: 0 all as it should be, 1 violated or invalid, 2 a mistake in the call, 3 unknown.
     """
-    policy = preset(policy_name)
-    for knob in knobs:
-        policy = with_knob(policy, knob)
+    policy = with_knobs(preset(policy_name), knobs)
     if name_server is not None and broker_address is None:
         raise ConfigError("--name-server goes with --broker: name the broker as well")
     runtime = RealRuntime()

@@ -2,7 +2,8 @@
 
 It knows nothing of the broker's inside: requests and answers with their virtual times. A pull waits no longer than its
 hold, and no longer than until a message for it was acknowledged; what is told of a queue is what was sent to it, in
-order, and what was acknowledged stays. `SLACK_MS` is what the points of a run may take of virtual time.
+order, and what was acknowledged stays. `SLACK_MS` is what clocks of milliseconds round off; what the points and the
+stalls of a run have taken of virtual time is excused besides.
 
 Leaves out other requests, filters, and judging (`longpoll_judge` takes the recorded history).
 """
@@ -20,7 +21,7 @@ from longpoll_protocol.log_record import Record
 from longpoll_simulation.errors import StuckError
 from longpoll_spec.policy import Policy
 
-SLACK_MS: Final = 15.0
+SLACK_MS: Final = 3.0
 DISPATCHER_SLEEP_MS: Final = BrokerConfig().dispatcher_sleep_ms
 SCAN_PERIOD_MS: Final = BrokerConfig().scan_period_ms
 
@@ -67,8 +68,6 @@ class Sent:
     queue: int
     body: bytes
     sent_ms: float
-    acknowledged_ms: float | None = None
-    offset: int | None = None
 
 
 @define(eq=False)
@@ -99,8 +98,8 @@ class Account:
     """Of each queue, when which offset was acknowledged."""
     quiet_from_ms: float = float("inf")
     """From here on the broker stops, or does not run: a pull may be answered, or not, at any time."""
-    stalled_ms: Callable[[], float] = lambda: 0.0
-    """How long threads have stood still so far."""
+    spent_ms: Callable[[], float] = lambda: 0.0
+    """How much time the run itself has taken so far: its points, and threads that stood still."""
     lag_ms: float = 0.0
     """How long after its acknowledgement a message may not be seen yet: a dispatcher that polls shows it later."""
     late_ms: float = 0.0
@@ -115,8 +114,8 @@ class Account:
 
     @property
     def slack_ms(self) -> float:
-        """How late an answer may be seen: the way there, the way back, and the points of a run."""
-        return SLACK_MS + 2 * self.delay_ms + self.stalled_ms()
+        """How late an answer may be seen: the way there, the way back, and what the run itself has taken."""
+        return SLACK_MS + 2 * self.delay_ms + self.spent_ms()
 
     # -- sends -------------------------------------------------------------------------------------------------------
 
@@ -133,7 +132,6 @@ class Account:
         for at_ms, before in self.firsts.get(sent.queue, ()):
             if at_ms < sent.sent_ms and before > offset:
                 raise BrokenError("order", f"queue {sent.queue}: {offset} is sent after {before} was acknowledged")
-        sent.acknowledged_ms, sent.offset = now_ms, offset
         self.firsts.setdefault(sent.queue, []).append((now_ms, offset))
 
     def _tell(self, queue: int, offset: int, body: bytes, how: str) -> None:

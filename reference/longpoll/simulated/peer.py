@@ -107,7 +107,7 @@ class Peer:
         self._connect()
         mine = []
         for _ in range(act.count):
-            body = f"{self.name}-{self._opaque}".encode()
+            body = f"{self.name}-{len(self.account.sent)}".encode()
             sent = Sent(act.queue, body, self.now_ms)
             self.account.sent.append(sent)
             mine.append(sent)

@@ -86,7 +86,7 @@ class Run:
         self.network = Network(self.world, RandomWeather(self.plan))
         cuts = any(mishap.kind == "cut" for mishap in self.plan.mishaps)
         self.account = account_of(self.policy, self.plan.delay_ms_max, may_cut=cuts)
-        self.account.stalled_ms = lambda: self.world.stalled_ms
+        self.account.spent_ms = lambda: self.world.stalled_ms + self.world.step * self.world.step_ns / 1e6
         self._random = random.Random(self.plan.seed ^ 0xD15C)
 
     def main(self) -> None:
@@ -116,9 +116,8 @@ class Run:
         """Start the broker on what its disk has."""
         life = self.account.life
         name = f"broker-{life}" if life else "broker"
-        self.runtime = runtime = SimulatedRuntime(self.network, SimulatedFiles(self.disk), name)
-        runtime.unix_ahead_ms = self.ahead_ms
-        runtime.files = SimulatedFiles(self.disk, before=self.world.point, now_ms=runtime.unix_ms)
+        files = SimulatedFiles(self.disk, before=self.world.point, now_ms=self._unix_ms)
+        self.runtime = SimulatedRuntime(self.network, files, name, self.ahead_ms)
         plan = self.plan
         self.broker = Broker.start(
             self.runtime,
@@ -132,6 +131,9 @@ class Run:
             is_fast=plan.is_fast,
         )
         self.broker.topics.put(TopicConfig(TOPIC, QUEUE_COUNT, QUEUE_COUNT))
+
+    def _unix_ms(self) -> int:
+        return self.runtime.unix_ms()
 
     def stop(self) -> None:
         """Stop it as its owner does."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,7 +23,7 @@ from longpoll_simulation.strategies import FewStalls, FewSwitches, Priorities, R
 from longpoll_simulation.tokens import RunToken, encode_token
 from longpoll_simulation.world import Stalls, Strategy, Turn
 from longpoll_spec.errors import TokenError, not_known
-from longpoll_spec.policy import Policy, preset, with_knob
+from longpoll_spec.policy import Policy, preset, with_knobs
 
 KIND: Final = "broker"
 """What a token of a whole broker's run calls it."""
@@ -51,10 +52,7 @@ class Settings:
     @property
     def policy(self) -> Policy:
         """The policy of the broker. Raises UnknownNameError and the like for a name that is none."""
-        policy = preset(self.policy_name)
-        for knob in self.knobs:
-            policy = with_knob(policy, knob)
-        return policy
+        return with_knobs(preset(self.policy_name), self.knobs)
 
 
 @frozen
@@ -95,6 +93,7 @@ def stalls_of(seed: int) -> Stalls | None:
     return FewStalls(seed, draw.randint(1, STALLS_MAX), draw.choice(LENGTHS), draw.choice(STALL_MS))
 
 
+@cache
 def code_files() -> tuple[str, ...]:
     """The source files that a grain below operations makes points of: the broker's decisions, services and store."""
     found: list[str] = []

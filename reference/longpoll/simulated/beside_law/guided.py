@@ -15,7 +15,6 @@ from attrs import frozen
 
 from longpoll.simulated.beside_law.world import STEPS_MAX, Move, World, remembered, run
 from longpoll.simulated.loud import heard
-from longpoll_broker.service.pull import hold_service
 from longpoll_spec.engines.python.compile import Packed, Successors, successors
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.law import law_of
@@ -28,6 +27,10 @@ SILENT_MAX: Final = 4
 
 class NotFollowableError(SpecUserError):
     """A run that this world cannot follow; the text says why."""
+
+
+class OffTheLawError(Exception):
+    """The code under test did what the law has no step for; the text says what."""
 
 
 @frozen
@@ -65,19 +68,18 @@ def refuse_unknown(model: Model) -> None:
 def follow(trace: Trace) -> Followed:
     """The schedule of the hold service that goes furthest along a run of its policy's law.
 
-    Raises NotFollowableError; AssertionError when the code does what the law has no step for.
+    Raises NotFollowableError, and OffTheLawError.
     """
     refuse_unknown(trace.model)
     states = [step.state for step in trace.steps]
     law = remembered(successors(trace.model))
-    # One queue lives in one shard; the others would only add step points.
-    shards, hold_service.SHARD_COUNT = hold_service.SHARD_COUNT, 1  # type: ignore[misc]
     try:
         with heard():
             moves = _furthest(trace.model, law, states)
             return _told(trace, law, states, moves)
-    finally:
-        hold_service.SHARD_COUNT = shards  # type: ignore[misc]
+    except AssertionError as error:
+        said = f"the code of {trace.model.policy.name} does what its law has no step for: {error}"
+        raise OffTheLawError(said) from error
 
 
 def _furthest(model: Model, law: Successors, states: Sequence[Packed]) -> tuple[Move, ...]:

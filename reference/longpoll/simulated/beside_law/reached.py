@@ -21,7 +21,6 @@ from attrs import frozen
 from longpoll.output import table
 from longpoll.simulated.beside_law.explore import explore
 from longpoll.simulated.loud import heard
-from longpoll_broker.service.pull import hold_service
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import Packed, successors
 from longpoll_spec.law import law_of
@@ -54,13 +53,8 @@ class Reached:
 def reached(policy: Policy, bounds: Bounds) -> Reached:
     """Try every schedule, with an executor that fills, a stop and looks that throw, and count."""
     model = law_of(policy, bounds)
-    # One queue lives in one shard; the others would only add step points.
-    shards, hold_service.SHARD_COUNT = hold_service.SHARD_COUNT, 1  # type: ignore[misc]
-    try:
-        with heard():
-            seen = explore(policy, bounds, rejects=True, faults=True).states
-    finally:
-        hold_service.SHARD_COUNT = shards  # type: ignore[misc]
+    with heard():
+        seen = explore(policy, bounds, rejects=True, faults=True).states
     every = _graph(model, lambda _state: True)
     beyond = _graph(model, lambda state: why_not(model, state) is None)
     assert seen <= every, "the code was where the law never is"

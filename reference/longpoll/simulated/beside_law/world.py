@@ -123,6 +123,8 @@ class World:
             self,
             refuse=self.refuse,
             held_count_max=100,
+            # One queue lives in one shard; the others would only be gone through.
+            shard_count=1,
         )
         make = self.service._new_walk
 

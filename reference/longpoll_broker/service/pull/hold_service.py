@@ -75,9 +75,9 @@ class Ends(Store, Protocol):
         ...
 
 
-def shard_of(topic: str, queue_id: int) -> int:
-    """Which shard has a queue's bucket; the same in every process, so that a run can be played again in another."""
-    return (crc32(topic.encode()) + queue_id) % SHARD_COUNT
+def shard_of(topic: str, queue_id: int, count: int = SHARD_COUNT) -> int:
+    """Which of `count` shards has a queue's bucket; alike in every process, so that a run can be played in another."""
+    return (crc32(topic.encode()) + queue_id) % count
 
 
 @frozen(eq=False)
@@ -101,6 +101,7 @@ class HoldService:
         refuse: Callable[[Pull, Cause, Outbox], None],
         held_count_max: int,
         queue_held_count_max: int | None = None,
+        shard_count: int = SHARD_COUNT,
         events: PullEvents | None = None,
     ) -> None:
         self._runtime = runtime
@@ -125,7 +126,7 @@ class HoldService:
                     keeps_empty=policy.bucket_removal != "rechecked_under_lock",
                 ),
             )
-            for _ in range(SHARD_COUNT)
+            for _ in range(shard_count)
         )
         self._wake_clock: Callable[[], None] | None = None
         self._clock_outbox: Outbox | None = None
@@ -151,7 +152,7 @@ class HoldService:
         """Hold a pull that missed, or queue it at once when a recheck finds that it need not wait."""
         policy = self._policy
         key = (pull.topic, pull.queue_id)
-        shard = self._shards[shard_of(*key)]
+        shard = self._shards[shard_of(*key, len(self._shards))]
         pull.phase = MISSED
         if policy.hold_limit == "at_read" and len(self) >= self._held_count_max:
             pull.phase = QUEUED
@@ -221,7 +222,7 @@ class HoldService:
 
     def _walk(self, steps: Steps, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
         """Walk a bucket; once more, announcing no message, as long as a recheck after the put-back finds a reason."""
-        shard = self._shards[shard_of(*key)]
+        shard = self._shards[shard_of(*key, len(self._shards))]
         again: int | None = visible_end
         while again is not None:
             # Without the lock this is safe: a pull inserted after this look rechecks the end that was moved before it.
