@@ -34,7 +34,12 @@ from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.io.transport import IoLoop
 from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.store import message_store
+from longpoll_broker.store.recovery import recover
+from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.frames.frame import FrameReader
 from longpoll_simulation.files import SimulatedFiles, SimulatedMappedFile
+from longpoll_simulation.strategies import Replay, ToldStalls
 from longpoll_simulation.sync import SimulatedCondition
 from longpoll_simulation.tokens import decode_token
 from longpoll_spec.policy import STRICT
@@ -44,6 +49,7 @@ SEEDS: Final = range(80)
 SEEDS_LONG: Final = range(1_000, 11_000)
 DAY_MS: Final = 86_400_000
 SEEDS_PLANTED: Final = range(400)
+SEEDS_AGAIN: Final = range(24)
 Plant = Callable[[], AbstractContextManager[Any]]
 
 
@@ -90,27 +96,99 @@ def other_queue(service: HoldService, key: tuple[str, int], *rest: Any) -> None:
     _notify(service, (key[0], key[1] & 7), *rest)
 
 
+class WallClock:
+    """A runtime whose monotonic clock is the wall clock."""
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+    def monotonic_ns(self) -> int:
+        """As many steps as the wall clock made."""
+        return int(self._runtime.monotonic_ns()) + int(self._runtime.unix_ahead_ms) * 1_000_000
+
+
+def by_the_wall_clock() -> AbstractContextManager[Any]:
+    """Deadlines are watched by a clock that its owner may set."""
+    made = HoldService.__init__
+    return mock.patch.object(
+        HoldService, "__init__", lambda self, runtime, *rest, **named: made(self, WallClock(runtime), *rest, **named)
+    )
+
+
+def deaf_to_resets() -> AbstractContextManager[Any]:
+    """A connection that was cut is taken for one on which nothing came."""
+    receive_into = Channel.receive_into
+
+    def receives(channel: Channel, buffer: bytearray) -> int:
+        try:
+            return receive_into(channel, buffer)
+        except ConnectionResetError:
+            raise BlockingIOError from None
+
+    return mock.patch.object(Channel, "receive_into", receives)
+
+
+def of_whole_frames() -> AbstractContextManager[Any]:
+    """The begin of a frame whose rest comes later is forgotten."""
+
+    def receives(connection: Connection, data: bytes) -> None:
+        connection._frames = FrameReader(connection._size_max)
+        connection._frames.feed(data)
+
+    return mock.patch.object(Connection, "receive_data", receives)
+
+
+def as_if_closed() -> AbstractContextManager[Any]:
+    """A store is recovered as if nobody had been killed."""
+    return mock.patch.object(
+        message_store, "recover", lambda *parts, **named: recover(*parts, **(named | {"crashed": False}))
+    )
+
+
 _notify: Final = HoldService.notify
-PLANTED: Final[dict[str, tuple[Plant, set[str]]]] = {
-    "no deadline wakes the clock": (without(HoldService, "_tell_clock"), {"late"}),
-    "the wrong queue is woken": (lambda: mock.patch.object(HoldService, "notify", other_queue), {"lost wakeup"}),
-    "a closed channel's pulls stay": (without(HoldService, "drop_channel", []), {"left behind"}),
-    "a stop answers nobody": (without(HoldService, "stop"), {"left without a word"}),
-    "no loop is ever woken": (without(IoLoop, "wake"), {"late"}),
-    "nobody is notified": (without(SimulatedCondition, "notify"), {"StuckError", "unacknowledged"}),
-    "a sync that is none": (without(SimulatedMappedFile, "sync"), {"two at one offset", "told nothing", "lost"}),
-    "a directory's names are not synced": (without(SimulatedFiles, "sync_directory"), {"told nothing", "lost"}),
+PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
+    "no deadline wakes the clock": (without(HoldService, "_tell_clock"), {"late"}, set()),
+    "the wrong queue is woken": (lambda: mock.patch.object(HoldService, "notify", other_queue), {"lost wakeup"}, set()),
+    "a closed channel's pulls stay": (without(HoldService, "drop_channel", []), {"left behind"}, set()),
+    "a stop answers nobody": (without(HoldService, "stop"), {"left without a word"}, {"stop"}),
+    "no loop is ever woken": (without(IoLoop, "wake"), {"late"}, set()),
+    "nobody is notified": (without(SimulatedCondition, "notify"), {"StuckError", "unacknowledged"}, set()),
+    "a sync that is none": (
+        without(SimulatedMappedFile, "sync"),
+        {"two at one offset", "told nothing", "lost"},
+        {"power"},
+    ),
+    "a directory's names are not synced": (
+        without(SimulatedFiles, "sync_directory"),
+        {"told nothing", "lost"},
+        {"power"},
+    ),
+    "deadlines by the wall clock": (by_the_wall_clock, {"early", "late"}, {"clock"}),
+    "a reset is not heard": (deaf_to_resets, {"left behind", "StuckError"}, {"cut"}),
+    "half a frame is forgotten": (of_whole_frames, {"closed", "unacknowledged", "late", "lost wakeup"}, {"pieces"}),
+    "a crash is recovered as a stop": (as_if_closed, {"told nothing", "lost", "two at one offset"}, {"kill", "power"}),
 }
+"""Each fault with what it breaks, and the troubles of which one is needed to show it."""
 
 
-@pytest.mark.parametrize(("plant", "kinds"), PLANTED.values(), ids=PLANTED)
-def test_planted_faults_are_found(plant: Plant, kinds: set[str]) -> None:
-    """Each by the promise that it breaks, in a few hundred runs."""
+def troubles(seed: int) -> set[str]:
+    """What goes wrong in the run of a seed."""
+    plan = plan_of(seed)
+    return {mishap.kind for mishap in plan.mishaps} | ({"pieces"} if plan.is_pieced else set())
+
+
+@pytest.mark.parametrize(("plant", "kinds", "needed"), PLANTED.values(), ids=PLANTED)
+def test_planted_faults_are_found(plant: Plant, kinds: set[str], needed: set[str]) -> None:
+    """Each by the promise that it breaks, in a few hundred runs; what needs a trouble, in one that has it."""
     with plant():
         found = search(Settings(), SEEDS_PLANTED)
 
     assert found is not None
     assert found[1].kind in kinds, found[1].failure
+    assert not needed or needed & troubles(found[0])
 
 
 def test_a_channel_needs_its_lock() -> None:
@@ -230,6 +308,19 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
 
     assert said == {digest(range(12))}
     assert digest(range(12)) != digest(range(12, 24))
+
+
+def test_the_turns_of_a_run_give_it_again() -> None:
+    """Whoever chose them, with stalls among them: the same points, times and answers."""
+    stalled = changed = 0
+    for seed in SEEDS_AGAIN:
+        outcome = one_run(Settings(), seed)
+        stalled += any(turn.to < 0 for turn in outcome.turns)
+        changed += play(plan_of(seed), STRICT, Replay(()), ToldStalls(())) != outcome
+        assert play(plan_of(seed), STRICT, Replay(outcome.turns), ToldStalls(outcome.turns)) == outcome
+
+    assert stalled >= 3
+    assert changed >= 3, "turns do nothing"
 
 
 def test_the_judge_accuses_no_simulated_run() -> None:

@@ -304,6 +304,31 @@ def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> No
     assert any(lost(seed, apart=False) for seed in SEEDS) == (grain == "access")
 
 
+def test_points_in_the_code_go_on_after_a_kill() -> None:
+    """An actor that is ended inside of watched code, and whoever goes on then comes to as many points as before."""
+
+    def points_after(*, kill: bool) -> int:
+        world = World(Replay([]))
+        Lines.of(world, [__file__])
+        operations: list[str] = []
+        counts: list[int] = []
+
+        def main() -> None:
+            victim = world.spawn("victim", lambda: assert_raised(SimulatedEvent(world)))
+            world.wait([], "a moment", 0.001)
+            if kill:
+                world.abandon([victim])
+            world.note = lambda _actor, operation, _thing: operations.append(operation)
+            doubled = [number * 2 for number in range(3)]
+            counts.append(sum(doubled))
+            world.note = None
+
+        world.run(main)
+        return operations.count("line")
+
+    assert points_after(kill=True) == points_after(kill=False) > 0
+
+
 # -- what is made of a run ---------------------------------------------------------------------------------------------
 
 

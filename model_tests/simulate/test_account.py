@@ -1,0 +1,337 @@
+"""The oracle of the whole broker by itself: each promise is broken by what just breaks it, and by no less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import pytest
+from attrs import frozen
+from model_tests.simulate.test_network import send_all
+
+from longpoll.simulated.account import PROMISES, Account, Asked, BrokenError, Sent, account_of
+from longpoll.simulated.peer import Peer
+from longpoll.simulated.plan import Act, Pull, Send, Wait
+from longpoll_protocol.codes import ResponseCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.log_record import Record
+from longpoll_simulation.disk import Disk
+from longpoll_simulation.files import SimulatedFiles
+from longpoll_simulation.network import Network, SimulatedSocket
+from longpoll_simulation.runtime import SimulatedRuntime
+from longpoll_simulation.strategies import RandomWalk
+from longpoll_simulation.world import World
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT
+
+SLACK_MS: Final = 3.0 + 2 * 5.0
+"""What an account with delays of up to 5 ms excuses: there, back, and the rounding of clocks."""
+ADDRESS: Final = ("127.0.0.1", 10911)
+FOUND: Final = ResponseCode.SUCCESS
+NOTHING: Final = ResponseCode.PULL_NOT_FOUND
+
+
+def asked(sent_ms: float = 0.0, *, hold_ms: int = 100, offset: int = 0, queue: int = 0, life: int = 0) -> Asked:
+    """A pull of queue 0."""
+    return Asked("peer", queue, offset, hold_ms, sent_ms, life)
+
+
+def record(body: bytes = b"m", *, offset: int = 0, queue: int = 0) -> Record:
+    """A message as it is told."""
+    return Record(0, 0, 0, queue, 0, offset, 0, 0, 0, b"", 0, b"", 0, 0, memoryview(body), "T", b"")
+
+
+def send(
+    account: Account, body: bytes = b"m", *, at_ms: float = 0.0, offset: int | None = 0, code: int = FOUND
+) -> None:
+    """A message to queue 0, sent and answered at once."""
+    sent = Sent(0, body, at_ms)
+    account.sent.append(sent)
+    account.acknowledged(sent, code, offset, at_ms)
+
+
+def told(account: Account, records: Sequence[Record], at_ms: float = 0.0, **which: Any) -> int:
+    """A pull that found records."""
+    return account.pulled(asked(**which), FOUND, records, 0, at_ms)
+
+
+def nothing(account: Account, at_ms: float, **which: Any) -> int:
+    """A pull that was told nothing."""
+    return account.pulled(asked(**which), NOTHING, (), 0, at_ms)
+
+
+@frozen
+class Case:
+    """One edge of one promise."""
+
+    promise: str
+    tell: Callable[[Account, Any], object]
+    broken: Any
+    """What breaks it, just."""
+    kept: Any
+    """What does not, just."""
+
+
+def woken(account: Account, at_ms: float) -> None:
+    """A message at 10 ms, and the pull that waits for it is answered."""
+    send(account, at_ms=10.0)
+    told(account, [record()], at_ms)
+
+
+def woken_by_late_ask(account: Account, at_ms: float) -> None:
+    """The message is there before the pull."""
+    send(account, at_ms=10.0)
+    told(account, [record()], at_ms, sent_ms=50.0)
+
+
+def never_answered(account: Account, at_ms: float) -> None:
+    """Nothing comes, and the peer waits no longer."""
+    account.unanswered(asked(), at_ms)
+
+
+def told_nothing(account: Account, offset: int) -> None:
+    """Below the end something is told."""
+    send(account, at_ms=10.0)
+    nothing(account, 11.0, sent_ms=11.0, hold_ms=0, offset=offset)
+
+
+def refused(account: Account, how: tuple[int, bool]) -> None:
+    """A send that is refused."""
+    code, stops = how
+    if stops:
+        account.stopping(0.0)
+    send(account, code=code)
+
+
+def pull_refused(account: Account, code: int) -> None:
+    """A pull that is refused by a broker that stops."""
+    account.stopping(0.0)
+    account.pulled(asked(), code, (), 0, 1.0)
+
+
+def in_order(account: Account, sent_ms: float) -> None:
+    """Offset 5 is acknowledged at 10 ms; another is sent, and is told 4."""
+    send(account, b"a", offset=5, at_ms=10.0)
+    sent = Sent(0, b"b", sent_ms)
+    account.sent.append(sent)
+    account.acknowledged(sent, FOUND, 4, 20.0)
+
+
+def one_offset(account: Account, body: bytes) -> None:
+    """Two consumers are told of one offset."""
+    send(account, b"a")
+    account.sent.append(Sent(0, b"b", 0.0))
+    told(account, [record(body)])
+
+
+def right_place(account: Account, second: Record) -> None:
+    """Two messages in one answer."""
+    send(account, b"a")
+    send(account, b"b", offset=1)
+    told(account, [record(b"a"), second])
+
+
+def invented(account: Account, queue: int) -> None:
+    """A body that was sent to some queue."""
+    account.sent.append(Sent(queue, b"m", 0.0))
+    told(account, [record()])
+
+
+def moved(account: Account, lag_ms: float) -> None:
+    """Told to go on elsewhere."""
+    account.lag_ms = lag_ms
+    account.pulled(asked(), ResponseCode.PULL_OFFSET_MOVED, (), 7, 0.0)
+
+
+def kept_whole(account: Account, end: int) -> None:
+    """A message was only told, and the queue is read to its end."""
+    account.sent.append(Sent(0, b"m", 0.0))
+    told(account, [record()])
+    account.read_whole(0, end)
+
+
+def stopped(account: Account, sent_ms: float) -> None:
+    """The broker stops at 100 ms, and a connection ends with a pull unanswered."""
+    account.stopping(100.0, answers=True)
+    account.left_alone(asked(sent_ms), 0)
+
+
+def told_before_asked(account: Account, at_ms: float) -> None:
+    """A message is told of at a time."""
+    account.sent.append(Sent(0, b"m", 0.0))
+    told(account, [record()], at_ms, sent_ms=10.0)
+
+
+CASES: Final = (
+    Case("late", nothing, 100 + SLACK_MS + 0.01, 100 + SLACK_MS),
+    Case("late", never_answered, 100 + SLACK_MS + 0.01, 100 + SLACK_MS),
+    Case("lost wakeup", woken, 10 + SLACK_MS + 0.01, 10 + SLACK_MS),
+    Case("lost wakeup", woken_by_late_ask, 50 + SLACK_MS + 0.01, 50 + SLACK_MS),
+    Case("early", nothing, 99.99, 100.0),
+    Case("early", told_before_asked, 9.99, 10.0),
+    Case("told nothing", told_nothing, 0, 1),
+    Case("acknowledged without an offset", lambda account, offset: send(account, offset=offset), None, 0),
+    Case("refused", refused, (ResponseCode.SYSTEM_BUSY, False), (ResponseCode.SYSTEM_BUSY, True)),
+    Case("refused", refused, (ResponseCode.SYSTEM_ERROR, True), (ResponseCode.SERVICE_NOT_AVAILABLE, True)),
+    Case("refused", pull_refused, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SYSTEM_BUSY),
+    Case("order", in_order, 10.01, 10.0),
+    Case("two at one offset", one_offset, b"b", b"a"),
+    Case("wrong message", right_place, record(b"b", offset=2), record(b"b", offset=1)),
+    Case("wrong message", right_place, record(b"b", offset=1, queue=1), record(b"b", offset=1)),
+    Case("found nothing", told, (), (record(),)),
+    Case("invented", invented, 1, 0),
+    Case("moved", moved, 0.0, 1.0),
+    Case("lost", kept_whole, 0, 1),
+    Case("left without a word", stopped, 100 - SLACK_MS - 0.01, 100 - SLACK_MS),
+)
+
+
+NAMES: Final = [f"{number}: {case.promise}" for number, case in enumerate(CASES)]
+
+
+def account_now() -> Account:
+    """An account of strict with delays of up to 5 ms."""
+    return account_of(STRICT, 5.0, may_cut=False)
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_an_edge_breaks_its_promise(case: Case) -> None:
+    """By the name of the promise."""
+    account = account_now()
+    with pytest.raises(BrokenError) as broken:
+        case.tell(account, case.broken)
+    assert broken.value.kind == case.promise
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_just_inside_it_is_kept(case: Case) -> None:
+    """And it is counted as an answer."""
+    account = account_now()
+    if case.promise == "found nothing":
+        account.sent.append(Sent(0, b"m", 0.0))
+    case.tell(account, case.kept)
+    is_answer = case.tell not in {never_answered, stopped}
+    assert bool(account.answered) == is_answer
+
+
+def spends(account: Account) -> None:
+    """The run's own points and stalls took 10 ms."""
+    account.spent_ms = lambda: 10.0
+
+
+EXCUSES: Final[dict[str, tuple[Callable[[Account], object], Callable[[Account], object]]]] = {
+    "a scan": (lambda account: setattr(account, "late_ms", 1.0), lambda account: nothing(account, 114.0)),
+    "a poll": (lambda account: setattr(account, "lag_ms", 1.0), lambda account: woken(account, 24.0)),
+    "time that the run took": (spends, lambda account: nothing(account, 114.0)),
+    "a stop": (lambda account: account.stopping(0.0), lambda account: woken(account, 24.0)),
+    "a kill": (Account.ended, lambda account: nothing(account, 114.0)),
+    "a kill's short answer": (Account.ended, lambda account: nothing(account, 99.0)),
+    "a cut": (lambda account: setattr(account, "may_cut", True), lambda account: stopped(account, 0.0)),
+}
+
+
+@pytest.mark.parametrize("excuse", EXCUSES)
+def test_what_excuses(excuse: str) -> None:
+    """What breaks a promise otherwise breaks none then."""
+    excused, tell = EXCUSES[excuse]
+    account = account_now()
+    excused(account)
+    tell(account)
+    with pytest.raises(BrokenError):
+        tell(account_now())
+
+
+def test_a_policy_is_held_to_what_it_promises() -> None:
+    """Strict is excused nothing; a scan and a dispatcher that polls take their periods."""
+    strict, polling = account_now(), account_of(ROCKETMQ_4_9, 5.0, may_cut=False)
+    assert (strict.late_ms, strict.lag_ms) == (0.0, 0.0)
+    assert polling.late_ms == 5_000.0
+    assert 1.0 <= polling.lag_ms < 10.0
+
+
+def test_a_broker_that_runs_again_owes_what_it_is_asked_then() -> None:
+    """The excuse of a stop ends with the start."""
+    account = account_now()
+    account.stopping(50.0)
+    account.ended()
+    account.started()
+    with pytest.raises(BrokenError, match="late"):
+        nothing(account, 1_000.0, life=1)
+
+
+# -- what a peer notes -----------------------------------------------------------------------------------------------
+
+Answer = Callable[[World, SimulatedSocket, Command], None]
+
+
+def answer(world: World, sock: SimulatedSocket, request: Command, count: int = 1) -> None:
+    """Acknowledge a send, so many times."""
+    reply = Command(FOUND, request.opaque, flag=1, ext_fields={"queueOffset": "0"})
+    send_all(world, sock, b"".join(encode(reply)) * count)
+
+
+def spoken_to(act: Act, does: Answer | None, *, prepare: Callable[[Account], None] = lambda _account: None) -> Account:
+    """A peer that does one act and waits; the broker `does` so with its first request, or None: nobody listens."""
+    world = World(RandomWalk(1))
+    network = Network(world)
+    runtime = SimulatedRuntime(network, SimulatedFiles(Disk()), "peer")
+    account = account_of(STRICT, 0.0, may_cut=False)
+    prepare(account)
+
+    def main() -> None:
+        if does is not None:
+            listener = network.listen("broker", *ADDRESS)
+            runtime.spawn("broker", lambda: serve(world, listener, does))
+        Peer("peer", runtime, ADDRESS, account).live((act, Wait()))()
+
+    world.run(main)
+    return account
+
+
+def serve(world: World, listener: Any, does: Answer) -> None:
+    """Take a connection and its first request."""
+    connection, buffer = Connection(), bytearray(4096)
+    while True:
+        try:
+            sock, _address = listener.accept()
+            break
+        except BlockingIOError:
+            world.wait([], "a connection", 0.001)
+    while not isinstance(request := connection.next_event(), Command):
+        assert sock.wait_readable(10)
+        connection.receive_data(bytes(buffer[: sock.recv_into(buffer)]))
+    does(world, sock, request)
+
+
+def silent(_world: World, _sock: SimulatedSocket, _request: Command) -> None:
+    """Says nothing."""
+
+
+SPOKEN: Final[dict[str, tuple[Act, Answer | None, Callable[[Account], None]]]] = {
+    "answered twice": (Send(0, 1), partial(answer, count=2), lambda _account: None),
+    "closed": (Send(0, 1), lambda _world, sock, _request: sock.close(), lambda _account: None),
+    "gone": (Send(0, 1), None, lambda _account: None),
+    "unacknowledged": (Send(0, 1), silent, lambda _account: None),
+    "unanswered": (Pull(0, 20), silent, lambda account: account.stopping(0.0)),
+    "late": (Pull(0, 20), silent, lambda _account: None),
+}
+
+
+@pytest.mark.parametrize("promise", SPOKEN)
+def test_a_peer_notes_what_it_is_not_told(promise: str) -> None:
+    """Of one connection: closed, silent, answered twice, or never there."""
+    act, does, prepare = SPOKEN[promise]
+    with pytest.raises(BrokenError) as broken:
+        spoken_to(act, does, prepare=prepare)
+    assert broken.value.kind == promise
+
+
+def test_a_peer_that_is_answered_notes_that() -> None:
+    """The same broker, with one answer."""
+    assert spoken_to(Send(0, 1), answer).by_offset.keys() == {(0, 0)}
+
+
+def test_every_promise_has_an_edge() -> None:
+    """What is left is the run's own, and has planted faults in `test_whole_broker`."""
+    assert {case.promise for case in CASES} | SPOKEN.keys() | {"left behind", "logged"} == PROMISES.keys()
