@@ -115,6 +115,17 @@ def test_what_was_sent_on_two_connections_may_come_in_either_order() -> None:
     assert firsts == {"first", "second"}
 
 
+def test_a_send_may_take_a_part() -> None:
+    """As much as the weather says, and never more than there is room for."""
+
+    def scenario(world: World) -> None:
+        _network, near, _far = pair(world, Storm(3))
+        sizes = {near.send(bytes(100)) for _ in range(20)}
+        assert sizes == {1, 2, 100}
+
+    in_world(scenario)
+
+
 def test_an_end_follows_what_was_sent() -> None:
     """Half-closed: the other direction goes on."""
 

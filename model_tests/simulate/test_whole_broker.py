@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
+import attrs
 import pytest
 from click.testing import CliRunner
 
@@ -20,7 +21,7 @@ import longpoll
 from longpoll.cli import main
 from longpoll.simulated.account import PROMISES
 from longpoll.simulated.plan import plan_of
-from longpoll.simulated.run import Outcome, Run, play
+from longpoll.simulated.run import Outcome, RandomWeather, Run, play
 from longpoll.simulated.search import (
     Settings,
     explain,
@@ -39,6 +40,7 @@ from longpoll_broker.store.recovery import recover
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.frames.frame import FrameReader
 from longpoll_simulation.files import SimulatedFiles, SimulatedMappedFile
+from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import Replay, ToldStalls
 from longpoll_simulation.sync import SimulatedCondition
 from longpoll_simulation.tokens import decode_token
@@ -178,6 +180,50 @@ def troubles(seed: int) -> set[str]:
     """What goes wrong in the run of a seed."""
     plan = plan_of(seed)
     return {mishap.kind for mishap in plan.mishaps} | ({"pieces"} if plan.is_pieced else set())
+
+
+def test_the_weather_is_the_plans() -> None:
+    """Delays up to the longest, pieces of any size; none where the plan has none."""
+    stormy = attrs.evolve(plan_of(1), delay_ms_max=5.0, is_pieced=True)
+    calm = attrs.evolve(stormy, delay_ms_max=0.0, is_pieced=False)
+    delays_ns = [RandomWeather(stormy).delay_ns() for _ in range(3)]
+    weather = RandomWeather(stormy)
+    many_ns = [weather.delay_ns() for _ in range(200)]
+
+    assert len(set(delays_ns)) == 1, "drawn by the plan's seed"
+    assert 4_000_000 < max(many_ns) <= 5_000_000
+    assert min(many_ns) < 1_000_000
+    assert {weather.piece(3) for _ in range(100)} == {1, 2, 3}
+    assert (RandomWeather(calm).delay_ns(), RandomWeather(calm).piece(3)) == (0, 3)
+
+
+def test_who_is_killed_leaves_nothing_behind_on_its_way_out() -> None:
+    """A thread's `finally` runs when the simulation ends it; the disk of a killed process does not see it."""
+    spawn, start = SimulatedRuntime.spawn, Run.start
+    wrote: list[str] = []
+    seen: set[str] = set()
+
+    def spawns(runtime: SimulatedRuntime, name: str, target: Callable[[], None]) -> Any:
+        def leaves() -> None:
+            try:
+                target()
+            finally:
+                if runtime.process and runtime.world.over:
+                    wrote.append(name)
+                    runtime.files.write_atomic("/store/left", b"x")
+
+        return spawn(runtime, name, leaves)
+
+    def starts(run: Run) -> None:
+        seen.update(run.disk.paths())
+        start(run)
+
+    with mock.patch.object(SimulatedRuntime, "spawn", spawns), mock.patch.object(Run, "start", starts):
+        search(Settings(), (seed for seed in range(100) if {"kill", "power"} & troubles(seed)))
+
+    assert wrote
+    assert "/store/left" not in seen
+    assert "/store/abort" in seen
 
 
 @pytest.mark.parametrize(("plant", "kinds", "needed"), PLANTED.values(), ids=PLANTED)

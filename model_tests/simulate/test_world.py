@@ -308,25 +308,48 @@ def test_points_in_the_code_go_on_after_a_kill() -> None:
     """An actor that is ended inside of watched code, and whoever goes on then comes to as many points as before."""
 
     def points_after(*, kill: bool) -> int:
-        world = World(Replay([]))
+        # The first actor gives way at its second line, and goes on when the victim has come to its own first.
+        world = World(Replay([Turn(0, 2, 1), Turn(1, 1, 0)]))
         Lines.of(world, [__file__])
         operations: list[str] = []
         counts: list[int] = []
 
+        def endless() -> None:
+            while True:
+                counts.append(0)
+
         def main() -> None:
-            victim = world.spawn("victim", lambda: assert_raised(SimulatedEvent(world)))
-            world.wait([], "a moment", 0.001)
+            victim = world.spawn("victim", endless)
+            assert len(world.turns) == 2
             if kill:
                 world.abandon([victim])
             world.note = lambda _actor, operation, _thing: operations.append(operation)
-            doubled = [number * 2 for number in range(3)]
-            counts.append(sum(doubled))
+            counts.append(1)
+            counts.append(2)
             world.note = None
 
         world.run(main)
         return operations.count("line")
 
     assert points_after(kill=True) == points_after(kill=False) > 0
+
+
+def test_giving_a_lock_back_is_a_point_too() -> None:
+    """What an actor does with what it read under a lock, when it has the lock no more, may come too late."""
+
+    def lost(seed: int) -> bool:
+        world, shared = World(RandomWalk(seed)), Shared()
+        lock = SimulatedLock(world)
+
+        def adds() -> None:
+            with lock:
+                seen = shared.count
+            shared.count = seen + 1
+
+        world.run(spawn_all(world, {"a": adds, "b": adds}))
+        return shared.count < 2
+
+    assert any(lost(seed) for seed in SEEDS)
 
 
 # -- what is made of a run ---------------------------------------------------------------------------------------------
