@@ -65,15 +65,15 @@ def put_and_dispatch(store: MessageStore, load: Load) -> int:
     return load.messages
 
 
-def put_rows_and_dispatch(store: MessageStore, load: Load) -> int:
-    """Append rows of 64 and dispatch them, as the send path does when a producer sends side by side."""
+def put_bursts_and_dispatch(store: MessageStore, load: Load) -> int:
+    """Append bursts of 64 and dispatch them, as the send path does when a producer sends side by side."""
     made = (load.made() * 64)[:64]
     left = load.messages
     while left:
-        row = made[: min(left, 64)]
-        put_count = len(store.put_row(row))
-        if put_count < len(row):
-            store.put(row[put_count])
+        burst = made[: min(left, 64)]
+        put_count = len(store.put_burst(burst))
+        if put_count < len(burst):
+            store.put(burst[put_count])
             put_count += 1
         store.dispatch(64)
         left -= put_count
@@ -140,7 +140,7 @@ def main() -> None:
             "put": put,
             "dispatch": dispatch,
             "put + dispatch": put_and_dispatch,
-            "put rows + dispatch": put_rows_and_dispatch,
+            "put bursts + dispatch": put_bursts_and_dispatch,
             "index": index,
             "get, 32 a pull": read,
         }

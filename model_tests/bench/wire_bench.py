@@ -84,7 +84,7 @@ def decoding(command: Command) -> Callable[[], None]:
     return run
 
 
-def reading_a_row(command: Command) -> Callable[[], None]:
+def reading_a_burst(command: Command) -> Callable[[], None]:
     """Receive a chunk of sends and take the first, then those behind it, as a broker does."""
     connection = SendConnection()
     chunk = b"".join(connection.send(command)) * BATCH
@@ -127,9 +127,9 @@ def cases() -> dict[str, Callable[[], None]]:
             f"encode a send's answer, {kind.name}": repeating(partial(answer, send, sent, 0)),
             f"encode a pull's answer, {kind.name}": repeating(partial(answer, pull, pulled, 8000)),
         }
-    found["read a send in a row, JSON"] = reading_a_row(send_request(Serialisation.JSON))
+    found["read a send in a burst, JSON"] = reading_a_burst(send_request(Serialisation.JSON))
     place = (b"7F00000100002A9F", 123_456_789, 123_456)
-    found["encode a row's answer, JSON"] = repeating(partial(encode_send_head, 12_345, 1, 3, *place))
+    found["encode a burst's answer, JSON"] = repeating(partial(encode_send_head, 12_345, 1, 3, *place))
     send_fields, pull_fields = send_request(Serialisation.JSON).ext_fields, pull_request(Serialisation.JSON).ext_fields
     found["type a send's header"] = repeating(lambda: SendMessageRequestHeaderV2.decode(send_fields))
     found["type a pull's header"] = repeating(lambda: PullMessageRequestHeader.decode(pull_fields))

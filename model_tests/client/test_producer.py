@@ -140,7 +140,7 @@ class Fleet:
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE])
 def test_another_broker_is_tried_after_an_answer_that_another_may_not_give(code: ResponseCode) -> None:
-    """Never the same one twice in a row, although its queues are next in turn."""
+    """Never the same one twice running, although its queues are next in turn."""
     fleet = Fleet(bad="a", code=code)
     with ExitStack() as stack:
         for name in "ab":

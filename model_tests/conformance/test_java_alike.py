@@ -51,7 +51,7 @@ Request = tuple[int, dict[str, str], bytes]
 
 @define
 class Requests:
-    """An endless row of requests; the same seed gives the same row."""
+    """An endless sequence of requests, the same for the same seed."""
 
     seed: int
     _draw: random.Random = field(init=False)
@@ -168,7 +168,7 @@ def said(reply: Command) -> tuple[int, dict[str, str], list[bytes]]:
 
 
 def differing(java: RawClient, ours: RawClient, count: int) -> list[str]:
-    """Play the beginning of the row to both; what they say otherwise, one line each."""
+    """Play the beginning of the sequence to both; what they say otherwise, one line each."""
     for client in (java, ours):
         prepare(client)
     requests = Requests(SEED)

@@ -187,7 +187,7 @@ BROKEN: Final = Broken("*", "TAG", frozenset(), all_tags=True)
 def chosen(wanted: Sequence[Wanted]) -> list[tuple[int, str | None]]:
     """The pulls that a walk in place of a message `a` at offset 4 hands out, by their number: why, in its order.
 
-    Rows come with a None, for they are all woken.
+    Those of a herd come with a None, for they are all woken.
     """
     table = HoldTable()
     pulls = [held(table, offset, tags, deadline_ms=deadline_ms) for offset, tags, deadline_ms in wanted]
@@ -199,9 +199,9 @@ def chosen(wanted: Sequence[Wanted]) -> list[tuple[int, str | None]]:
     gone = walker.start()
     found: list[tuple[int, str | None]] = []
     while walker.unseen:
-        row = walker.row(3)
-        found += [(pulls.index(pull), None) for pull in row]
-        if not row and (wake := walker.each()) is not None:
+        herd = walker.herd(3)
+        found += [(pulls.index(pull), None) for pull in herd]
+        if not herd and (wake := walker.each()) is not None:
             found.append((pulls.index(wake.pull), wake.cause))
     walker.end()
     table.assert_tidy()
@@ -230,12 +230,12 @@ def check_choice(wanted: Sequence[Wanted]) -> None:
 
 
 @given(st.lists(WANTED, max_size=12))
-def test_a_row_is_woken_as_each_of_it_would_be(wanted: list[Wanted]) -> None:
+def test_a_herd_is_woken_as_each_of_it_would_be(wanted: list[Wanted]) -> None:
     """What the pull before wanted decides for the next one only where that makes no difference."""
     check_choice(wanted)
 
 
-def test_planted_a_row_that_overlooks_the_filter_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_a_herd_that_overlooks_the_filter_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next pull of the same offset wants another tag, and must stay."""
 
     def overlook(walker: Walk, pulls: Iterable[Pull]) -> tuple[list[Pull], list[Pull]]:
@@ -247,7 +247,7 @@ def test_planted_a_row_that_overlooks_the_filter_is_seen(monkeypatch: pytest.Mon
         check_choice([(4, "*", 1000), (4, "b", 1000)])
 
 
-def test_planted_a_row_that_overlooks_a_deadline_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_a_herd_that_overlooks_a_deadline_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late pull has another cause than the woken ones beside it."""
     monkeypatch.setattr(notifier, "_DEADLINE_MS", lambda _pull: 1_000_000)
     with pytest.raises(AssertionError):
@@ -256,9 +256,9 @@ def test_planted_a_row_that_overlooks_a_deadline_is_seen(monkeypatch: pytest.Mon
     check_choice([(4, "*", 1000), (4, "*", 10), (4, "*", 1000)])
 
 
-def test_a_long_row_is_settled_at_its_end_and_a_short_one_at_once() -> None:
+def test_a_large_herd_is_settled_at_its_end_and_a_small_one_at_once() -> None:
     """Whoever is told first does not wait until a thousand are forgotten; one alone costs no second lock hold."""
-    for count, later in ((notifier.LONG_ROW, True), (notifier.LONG_ROW - 1, False)):
+    for count, later in ((notifier.LARGE_HERD, True), (notifier.LARGE_HERD - 1, False)):
         table = HoldTable()
         pulls = [held(table, 4) for _ in range(count)]
         walker = Walk(STRICT, table, KEY, 5, None, 0, lambda: 5)

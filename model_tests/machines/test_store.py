@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from msgspec import structs
 
 from longpoll_broker.errors import StoreError
-from longpoll_broker.store import rows, selection
+from longpoll_broker.store import bursts, selection
 from longpoll_broker.store.dispatch import Dispatcher, Handed
 from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.log.commit_log import CommitLog
@@ -126,16 +126,16 @@ class StoreMachine(RuleBasedStateMachine):
             self._append(key, body, tag, prepared=prepared)
 
     @rule(keys=st.lists(st.sampled_from(QUEUES), max_size=6), size=st.integers(0, 220), tag=st.sampled_from(TAGS))
-    def append_row(self, keys: list[tuple[str, int]], size: int, tag: str | None) -> None:
-        """Append a row as far as the store takes it, and the rest one by one."""
+    def append_burst(self, keys: list[tuple[str, int]], size: int, tag: str | None) -> None:
+        """Append a burst as far as the store takes it, and the rest one by one."""
         body = "r" * size
-        row = self.store.put_row([message(*key, body.encode(), tag=tag) for key in keys])
-        for key, arrival in zip(keys, row, strict=False):
+        burst = self.store.put_burst([message(*key, body.encode(), tag=tag) for key in keys])
+        for key, arrival in zip(keys, burst, strict=False):
             queue = self.queues[key]
             assert (arrival.topic, arrival.queue_id, arrival.offset_end - 1) == (*key, len(queue.messages))
             queue.messages.append(Message(body, tag, arrival.size))
             self.log.append(key)
-        for key in keys[len(row) :]:
+        for key in keys[len(burst) :]:
             self._append(key, body, tag, prepared=False)
 
     def _append(self, key: tuple[str, int], body: str, tag: str | None, *, prepared: bool) -> None:
@@ -254,9 +254,9 @@ def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgets_a_unit(self: ConsumeQueue, offset: int, physical_end: int) -> None:
         stand_at(self, max(0, offset - 1), physical_end)
 
-    def hands_every_other(self: Dispatcher, row: Sequence[Handed], _log_end_before: int) -> None:
-        if row[0][1].offset_end % 2:
-            hand(self, row, self._handed_end)
+    def hands_every_other(self: Dispatcher, burst: Sequence[Handed], _log_end_before: int) -> None:
+        if burst[0][1].offset_end % 2:
+            hand(self, burst, self._handed_end)
 
     def numbers_from_one(*parts: Any) -> Arrival:
         return structs.replace(Arrival(*parts), offset_end=Arrival(*parts).offset_end + 1)
@@ -271,7 +271,7 @@ def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         "the reopened queue forgets its last unit": (ConsumeQueue, "stand_at", forgets_a_unit),
         "no blank is written": (commit_log, "MAGIC_BLANK", 0),
         "a hand-over is lost": (Dispatcher, "hand", hands_every_other),
-        "a row is numbered wrong": (rows, "Arrival", numbers_from_one),
+        "a burst is numbered wrong": (bursts, "Arrival", numbers_from_one),
         "a body changes": (CommitLog, "append", spoils_the_body),
         "a read gives one too many": (selection._Scan, "_is_full", lambda *_, **__: False),
     }

@@ -123,10 +123,10 @@ FAULTS: Final = (
         f"{TESTS}/store/test_store_times.py::test_store_times_never_go_back",
     ),
     Fault(
-        "a row's store time goes back with the clock",
+        "a burst's store time goes back with the clock",
         f"{STORE}/message_store.py",
-        "            store_ms = max(self._runtime.unix_ms(), self._store_ms)\n            row",
-        "            store_ms = self._runtime.unix_ms()\n            row",
+        "            store_ms = max(self._runtime.unix_ms(), self._store_ms)\n            burst",
+        "            store_ms = self._runtime.unix_ms()\n            burst",
         f"{TESTS}/store/test_store_times.py::test_store_times_never_go_back",
     ),
     Fault(
@@ -180,7 +180,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a pull at work puts the answer to a deleted topic's back",
-        "reference/longpoll_broker/fast/woken_rows.py",
+        "reference/longpoll_broker/fast/woken_herd.py",
         "        self._since = object()\n",
         "",
         f"{TESTS}/service/test_delete_topic.py::test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted",
@@ -195,8 +195,8 @@ FAULTS: Final = (
     Fault(
         "a broker that records answers pulls together",
         "reference/longpoll_broker/assembly/pulling.py",
-        "RowRunner if is_fast and not shared.recording.is_on else",
-        "RowRunner if is_fast else",
+        "HerdRunner if is_fast and not shared.recording.is_on else",
+        "HerdRunner if is_fast else",
         f"{TESTS}/service/test_record.py::test_pulls_that_one_message_wakes_are_told_one_by_one",
     ),
     Fault(

@@ -118,7 +118,7 @@ SEEDS: Final[tuple[tuple[int, dict[str, str], bytes], ...]] = (
 
 @define
 class Fuzzer:
-    """An endless row of frames; the same seed gives the same row."""
+    """An endless sequence of frames, the same for the same seed."""
 
     seed: int
     spoiled: bool = False

@@ -67,7 +67,7 @@ Wanted = Callable[[], Any]
 
 @define
 class Script:
-    """An endless row of requests; the same seed and the same answers give the same row."""
+    """An endless sequence of requests, the same for the same seed and the same answers."""
 
     seed: int
     places: list[int] = field(factory=list)

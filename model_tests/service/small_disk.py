@@ -36,7 +36,7 @@ BODY: Final = bytes(8000)
 SENDS_MAX: Final = DISK_SIZE // len(BODY) + 1
 HOLD_MS: Final = 30_000
 RECORDED: Final = 10_000
-ROW: Final = 500
+BURST: Final = 500
 """Sends, of two events each, and how many are under way at once."""
 OBSERVE: Final = (
     sys.executable, "-c", "from longpoll.cli import main; main()", "observe", "--listen", "127.0.0.1:0"
@@ -84,8 +84,8 @@ def record_until_full(disk: Path) -> None:
         assert proxy.stdout is not None
         port = int(proxy.stdout.readline().split()[1].rsplit(":", 1)[1])
         with RawClient(("127.0.0.1", port)) as client:
-            for _ in range(RECORDED // ROW):
-                opaques = client.send_row(RequestCode.SEND_MESSAGE_V2, [(send_fields("T"), b"x")] * ROW)
+            for _ in range(RECORDED // BURST):
+                opaques = client.send_burst(RequestCode.SEND_MESSAGE_V2, [(send_fields("T"), b"x")] * BURST)
                 assert all((reply := client.reply(opaque)) is not None and reply.code == 0 for opaque in opaques)
         proxy.send_signal(signal.SIGTERM)
         _out, told = proxy.communicate(timeout=60)

@@ -41,25 +41,25 @@ class Sink:
         self.waiting = 0
 
 
-def _row(count: int, channel_count: int = 1) -> list[int]:
+def _herd(count: int, channel_count: int = 1) -> list[int]:
     """Answer so many on some channels in turn; how many left in each part of the first."""
     sinks: Any = [Sink() for _ in range(channel_count)]
     outbox = Outbox()
     for number in range(count):
-        outbox.write_in_row(cast("Channel", sinks[number % channel_count]), (b"",))
+        outbox.write_in_herd(cast("Channel", sinks[number % channel_count]), (b"",))
     outbox.flush()
     assert all(sink.waiting == 0 for sink in sinks)
     parts: list[int] = sinks[0].flushed
     return parts
 
 
-def test_a_long_row_leaves_in_parts_that_grow() -> None:
+def test_a_large_herd_leaves_in_parts_that_grow() -> None:
     """The first answers leave at once; later parts are long, so that system calls do not cost more than answers."""
-    parts = _row(20_000, 64)
+    parts = _herd(20_000, 64)
 
     assert [64 * part for part in parts[-4:-1]] == [FLUSH_COUNT_MAX] * 3
     assert sum(parts) == -(-20_000 // 64)
-    assert _row(20_000)[:3] == [FLUSH_COUNT, 2 * FLUSH_COUNT, 4 * FLUSH_COUNT]
+    assert _herd(20_000)[:3] == [FLUSH_COUNT, 2 * FLUSH_COUNT, 4 * FLUSH_COUNT]
 
 
 def _waits_for_others() -> bool:
@@ -68,8 +68,8 @@ def _waits_for_others() -> bool:
     sinks: Any = [Sink(name, order) for name in ("early", "busy", "other")]
     outbox = Outbox()
     for sink, count in zip(sinks, (3 * FLUSH_COUNT, CHANNEL_COUNT - 1, FLUSH_COUNT), strict=True):
-        outbox.write_in_row(sink, (b"",), count)
-    outbox.write_in_row(sinks[1], (b"",))
+        outbox.write_in_herd(sink, (b"",), count)
+    outbox.write_in_herd(sinks[1], (b"",))
     outbox.flush_busy()
     order.append("all is written")
     outbox.flush()
@@ -79,7 +79,7 @@ def _waits_for_others() -> bool:
 
 
 def test_a_connection_with_much_to_be_told_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told as soon as that is worth a system call, though the row's part is not full; planted: it is not."""
+    """It is told as soon as that is worth a system call, though the herd's part is not full; planted: it is not."""
     monkeypatch.setattr(subject, "FLUSH_COUNT_MAX", 1000)
     monkeypatch.setattr(subject, "FLUSH_COUNT", 300)
     assert not _waits_for_others()
@@ -100,12 +100,12 @@ def test_who_is_woken_is_told_before_who_woke_it() -> None:
 
 
 def test_each_pass_begins_with_a_short_part() -> None:
-    """A flush at the end of a pass forgets how long the last row was."""
+    """A flush at the end of a pass forgets how long the last herd was."""
     sink: Any = Sink()
     outbox = Outbox()
     for _ in range(2):
         for _ in range(3 * FLUSH_COUNT):
-            outbox.write_in_row(cast("Channel", sink), (b"",))
+            outbox.write_in_herd(cast("Channel", sink), (b"",))
         outbox.flush()
 
     assert sink.flushed == [FLUSH_COUNT, 2 * FLUSH_COUNT] * 2
@@ -115,7 +115,7 @@ def test_parts_that_do_not_grow_are_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     """The planted fault: every part as short as the first."""
     monkeypatch.setattr(subject, "FLUSH_COUNT_MAX", FLUSH_COUNT)
 
-    assert max(_row(20_000, 8)) == FLUSH_COUNT // 8
+    assert max(_herd(20_000, 8)) == FLUSH_COUNT // 8
 
 
 class DeafSocket:
@@ -215,7 +215,7 @@ def test_what_left_early_counts_no_more() -> None:
     for _ in range(CHANNEL_COUNT):
         outbox.write(busy, (b"",))
     outbox.flush_busy()
-    outbox.write_in_row(other, (b"",))
+    outbox.write_in_herd(other, (b"",))
 
     assert (busy.flushed, other.flushed) == ([CHANNEL_COUNT], [])
 

@@ -42,11 +42,11 @@ READY = re.compile(r"ready broker=(\S+):(\d+) ")
 
 
 def run_and_kill(
-    directory: Path, conf: Path, names: list[str], chance: random.Random, *, row_size_max: int = 1
+    directory: Path, conf: Path, names: list[str], chance: random.Random, *, burst_size_max: int = 1
 ) -> list[tuple[int, int, str]]:
     """Serve, send pipelined, kill at a random moment; (queue, offset, name) of every acknowledged message.
 
-    With `row_size_max` above 1 up to so many sends leave as one piece.
+    With `burst_size_max` above 1 up to so many sends leave as one piece.
     """
     command = [sys.executable, "-c", "from longpoll.cli import main; main()", "serve", "--store", str(directory)]
     command += ["--config", str(conf), "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0"]
@@ -66,14 +66,14 @@ def run_and_kill(
                 waiting: list[tuple[int, str]] = []
                 deadline_s = time.monotonic() + chance.uniform(0.005, 0.2)
                 while time.monotonic() < deadline_s or not acknowledged:
-                    row = [f"{len(names) + number}" for number in range(chance.randint(1, row_size_max))]
-                    names += row
+                    burst = [f"{len(names) + number}" for number in range(chance.randint(1, burst_size_max))]
+                    names += burst
                     requests = [
                         (send_fields("T", int(name) % QUEUES, f"KEYS\x01k{name}\x02"), padded(name, chance))
-                        for name in row
+                        for name in burst
                     ]
-                    opaques = client.send_row(RequestCode.SEND_MESSAGE_V2, requests)
-                    waiting += zip(opaques, row, strict=True)
+                    opaques = client.send_burst(RequestCode.SEND_MESSAGE_V2, requests)
+                    waiting += zip(opaques, burst, strict=True)
                     while len(waiting) >= IN_FLIGHT:
                         opaque, sent = waiting.pop(0)
                         reply = client.reply(opaque, ANSWER_S)
@@ -117,20 +117,20 @@ def check(directory: Path, acknowledged: dict[tuple[int, int], str]) -> int:
     return len(found)
 
 
-def kill_often(directory: Path, times: int, seed: int, *, in_rows: bool = False) -> int:
+def kill_often(directory: Path, times: int, seed: int, *, in_bursts: bool = False) -> int:
     """Kill a broker so many times on one store, and check after each; how many messages it holds in the end.
 
-    Sends come in rows where no disk is waited for: a kill leaves what was written to the map.
+    Sends come in bursts where no disk is waited for: a kill leaves what was written to the map.
     """
     conf = directory.parent / "broker.conf"
-    conf.write_text(BROKER_CONF.replace("SYNC", "ASYNC") if in_rows else BROKER_CONF)
-    row_size_max = 12 if in_rows else 1
+    conf.write_text(BROKER_CONF.replace("SYNC", "ASYNC") if in_bursts else BROKER_CONF)
+    burst_size_max = 12 if in_bursts else 1
     chance = random.Random(seed)
     names: list[str] = []
     acknowledged: dict[tuple[int, int], str] = {}
     count = 0
     for number in range(times):
-        for queue_id, offset, name in run_and_kill(directory, conf, names, chance, row_size_max=row_size_max):
+        for queue_id, offset, name in run_and_kill(directory, conf, names, chance, burst_size_max=burst_size_max):
             assert acknowledged.setdefault((queue_id, offset), name) == name, "an offset was given twice"
         # Otherwise the broker itself recovers what it left, at its next start.
         if number % 4 == 0 or number == times - 1:
@@ -153,9 +153,9 @@ def test_two_hundred_kills_under_load_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_kills_under_rows_of_sends_lose_nothing(tmp_path: Path) -> None:
+def test_kills_under_bursts_of_sends_lose_nothing(tmp_path: Path) -> None:
     """Thirty times without waiting for the disk, while sends that come side by side are stored in one go."""
-    assert kill_often(tmp_path / "store", 30, seed=4, in_rows=True) > 30
+    assert kill_often(tmp_path / "store", 30, seed=4, in_bursts=True) > 30
 
 
 def test_an_acknowledged_message_that_is_gone_is_seen(tmp_path: Path) -> None:

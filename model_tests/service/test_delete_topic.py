@@ -11,7 +11,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import Cause, Pull
 from longpoll_broker.core.pull import Decision
-from longpoll_broker.fast.woken_rows import RowRunner
+from longpoll_broker.fast.woken_herd import HerdRunner
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
@@ -112,9 +112,9 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It read before, and its answer is kept when the deletion has forgotten all that was kept."""
-    run_now = RowRunner.run_now
+    run_now = HerdRunner.run_now
 
-    def run_and_delete(runner: RowRunner, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
+    def run_and_delete(runner: HerdRunner, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
         decision = run_now(runner, pull, cause, after_ns, outbox)
         if not deletions:
             deletions.append("T")
@@ -124,7 +124,7 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
         return decision
 
     deletions: list[str] = []
-    monkeypatch.setattr(RowRunner, "run_now", run_and_delete)
+    monkeypatch.setattr(HerdRunner, "run_now", run_and_delete)
     broker = start_broker()
     make_topic(broker, connect)
     assert woken_by(b"old", broker, connect) == [b"old"]

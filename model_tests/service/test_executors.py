@@ -11,7 +11,7 @@ import pytest
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import ANSWERED, QUEUED, Pull
-from longpoll_broker.fast.woken_rows import RowExecutor
+from longpoll_broker.fast.woken_herd import HerdExecutor
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.executors import InlineExecutor, PoolExecutor
 from longpoll_broker.service.pull.pull_processor import PullProcessor
@@ -28,7 +28,7 @@ def pull() -> Pull:
     return Pull("c", 1, "G", "T", 0, 0, 32, 2)
 
 
-def row_of(count: int) -> tuple[list[Pull], list[Pull], RowExecutor]:
+def herd_of(count: int) -> tuple[list[Pull], list[Pull], HerdExecutor]:
     """Pulls to run, those run by themselves, and an executor that runs two at a time together, or fails halfway."""
     singly: list[Pull] = []
 
@@ -48,31 +48,31 @@ def row_of(count: int) -> tuple[list[Pull], list[Pull], RowExecutor]:
     pulls = [pull() for _ in range(count)]
     for each in pulls:
         each.phase = QUEUED
-    return pulls, singly, RowExecutor(run, run_alike)
+    return pulls, singly, HerdExecutor(run, run_alike)
 
 
-def test_each_of_a_row_is_run_once_whether_together_or_not() -> None:
+def test_each_of_a_herd_is_run_once_whether_together_or_not() -> None:
     """The first by itself, those after it together, and where that fails halfway the rest one by one."""
-    pulls, singly, executor = row_of(7)
+    pulls, singly, executor = herd_of(7)
     pulls[4].offset = pulls[5].offset = 1
-    assert not executor.submit_row(pulls, Outbox())
+    assert not executor.submit_herd(pulls, Outbox())
     assert all(each.phase is ANSWERED for each in pulls)
     assert [pulls.index(each) for each in singly] == [0, 4, 5]
 
 
-def test_the_plain_executor_takes_each_of_a_row_once() -> None:
+def test_the_plain_executor_takes_each_of_a_herd_once() -> None:
     """None is given back, for what is given back is answered once more."""
     ran: list[Pull] = []
     pulls = [pull() for _ in range(3)]
-    assert not InlineExecutor(lambda each, *_words: ran.append(each)).submit_row(pulls, Outbox())
+    assert not InlineExecutor(lambda each, *_words: ran.append(each)).submit_herd(pulls, Outbox())
     assert ran == pulls
 
 
-def test_a_pool_without_room_gives_back_the_rest_of_a_row() -> None:
+def test_a_pool_without_room_gives_back_the_rest_of_a_herd() -> None:
     """As one by one."""
     pool = PoolExecutor(RealRuntime(), lambda *_run: None, lambda *_refused: None, 1, 2, None)
     pulls = [pull() for _ in range(5)]
-    assert pool.submit_row(pulls, Outbox()) == pulls[2:]
+    assert pool.submit_herd(pulls, Outbox()) == pulls[2:]
 
 
 def test_a_full_queue_rejects_and_what_waited_too_long_is_refused() -> None:

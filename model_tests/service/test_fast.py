@@ -15,7 +15,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.fast import pull_heads, send_heads
 from longpoll_broker.fast.send_heads import PatchedSendProcessor
-from longpoll_broker.fast.woken_rows import RowExecutor, RowRunner
+from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
 from longpoll_broker.service.io.executors import InlineExecutor
 from longpoll_broker.service.pull.pull_runner import PullRunner
 from longpoll_broker.service.send.send_processor import SendProcessor
@@ -128,7 +128,7 @@ def test_planted_another_head_is_seen(
     assert quick.told(alike(4)) != plain.told(alike(4))
 
 
-def test_planted_a_row_with_another_body_is_seen(
+def test_planted_a_herd_with_another_body_is_seen(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All but the first of those that are woken together get nothing; as it is they get what the first got."""
@@ -138,7 +138,7 @@ def test_planted_a_row_with_another_body_is_seen(
     )
     assert quick.told(alike(6)) == plain.told(alike(6))
 
-    monkeypatch.setattr(RowRunner, "_answer_in_row", lambda *_arguments: None)
+    monkeypatch.setattr(HerdRunner, "_answer_herd", lambda *_arguments: None)
     assert quick.told(alike(6, "S")) != plain.told(alike(6, "S"))
 
 
@@ -151,5 +151,5 @@ def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> 
         for broker in (quick, plain)
     ]
 
-    assert kinds == [[RowRunner, RowExecutor, PatchedSendProcessor], [PullRunner, InlineExecutor, SendProcessor]]
+    assert kinds == [[HerdRunner, HerdExecutor, PatchedSendProcessor], [PullRunner, InlineExecutor, SendProcessor]]
     assert [broker.handler.reads_sends for broker in (quick, plain)] == [True, False]

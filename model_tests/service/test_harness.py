@@ -71,7 +71,7 @@ def test_a_patched_pull_is_the_pull(offset: int, opaque: int) -> None:
 
 
 def test_sends_have_one_size_and_distinct_numbers() -> None:
-    """So that a row of them is a slice of one buffer."""
+    """So that a burst of them is a slice of one buffer."""
     frames = [send_frame("T", number % 8, bytes(128), number) for number in range(SEND_DEPTH)]
 
     assert len({len(frame) for frame in frames}) == 1

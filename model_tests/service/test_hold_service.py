@@ -12,7 +12,7 @@ import pytest
 from longpoll_broker.core import notifier
 from longpoll_broker.core.filter.filters import filter_of, tag_filter
 from longpoll_broker.core.hold import HELD, Pull
-from longpoll_broker.core.notifier import LONG_ROW
+from longpoll_broker.core.notifier import LARGE_HERD
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import hold_service
 from longpoll_broker.service.pull.hold_service import HoldService
@@ -73,7 +73,7 @@ class Bench:
             self.ran.append((pull, cause))
         return not self.rejects
 
-    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+    def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """The executor, of pulls that one message woke."""
         return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 
@@ -102,7 +102,7 @@ class Bench:
         self.service.assert_tidy()
 
 
-def flushes_of_row(count: int) -> list[tuple[int, int]]:
+def flushes_of_herd(count: int) -> list[tuple[int, int]]:
     """One message wakes so many pulls in place: how many had run at each flush, and how many were to be settled."""
     bench = Bench(STRICT)
     flushes: list[tuple[int, int]] = []
@@ -120,15 +120,15 @@ def flushes_of_row(count: int) -> list[tuple[int, int]]:
     return flushes
 
 
-def test_the_first_of_a_long_row_is_told_before_the_others_run_and_all_before_they_are_settled(
+def test_the_first_of_a_large_herd_is_told_before_the_others_run_and_all_before_they_are_settled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A short row is told at the end of the pass; planted: so is a long one that is settled at once."""
-    assert flushes_of_row(LONG_ROW) == [(1, LONG_ROW), (LONG_ROW, LONG_ROW)]
-    assert flushes_of_row(LONG_ROW - 1) == []
+    """A small herd is told at the end of the pass; planted: so is a large one that is settled at once."""
+    assert flushes_of_herd(LARGE_HERD) == [(1, LARGE_HERD), (LARGE_HERD, LARGE_HERD)]
+    assert flushes_of_herd(LARGE_HERD - 1) == []
 
-    monkeypatch.setattr(notifier, "LONG_ROW", 1000)
-    assert flushes_of_row(LONG_ROW) == []
+    monkeypatch.setattr(notifier, "LARGE_HERD", 1000)
+    assert flushes_of_herd(LARGE_HERD) == []
 
 
 @pytest.mark.parametrize("variant", ["before_lock", "in_lock", "after_insert"])
@@ -499,16 +499,16 @@ def test_an_expression_is_asked_of_the_message_that_came() -> None:
         assert [each for each, _cause in bench.ran] == [pull] * (end - 1)
 
 
-def test_a_row_whose_answers_fail_is_settled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_herd_whose_answers_fail_is_settled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left of those that had left the table."""
     bench = Bench(STRICT)
-    for _ in range(LONG_ROW):
+    for _ in range(LARGE_HERD):
         bench.hold()
 
     def fails(*_words: object) -> Sequence[Pull]:
         raise OSError("no memory for an answer")
 
-    monkeypatch.setattr(bench, "submit_row", fails)
+    monkeypatch.setattr(bench, "submit_herd", fails)
     with pytest.raises(OSError, match="no memory"):
         bench.arrive()
     bench.service.assert_tidy()

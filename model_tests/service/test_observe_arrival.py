@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longpoll_observe import arrival
-from longpoll_observe.arrival import BURST, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, Arrivals
+from longpoll_observe.arrival import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, Arrivals
 
 SETTLE = 10
 HELD_MAX = 4 * STEP
@@ -72,14 +72,14 @@ def test_a_sender_that_used_up_what_it_was_permitted_may_take_long_to_go_on() ->
     assert one.since_ns == later_ns
 
 
-@pytest.mark.parametrize(("size", "settled_ns"), [(BURST, SETTLE), (BURST + 1, RECOVER_NS)])
+@pytest.mark.parametrize(("size", "settled_ns"), [(LARGE_FLIGHT, SETTLE), (LARGE_FLIGHT + 1, RECOVER_NS)])
 def test_a_sender_of_much_is_given_longer(size: int, settled_ns: int) -> None:
-    """Though it was permitted more: its kernel keeps some of a burst back for reasons of its own."""
+    """Though it was permitted more: its kernel keeps some of a large flight back for reasons of its own."""
     one = arrivals()
-    one.acknowledged(120, 10 * BURST)
+    one.acknowledged(120, 10 * LARGE_FLIGHT)
     one.read = size
     one.looked(121, size)
-    one.acknowledged(121, 10 * BURST)
+    one.acknowledged(121, 10 * LARGE_FLIGHT)
     one.looked(121 + settled_ns - 1, size)
     assert one.since_ns < 121
     one.looked(121 + settled_ns, size)
@@ -103,7 +103,7 @@ def test_acknowledgements_close_to_each_other_do_not_put_off_the_bound() -> None
     one = Arrivals(100)
     step_ns = THIN_NS // 2
     for number in range(100):
-        one.acknowledged(1_000 + number * step_ns, BURST)
+        one.acknowledged(1_000 + number * step_ns, LARGE_FLIGHT)
     now_ns = 1_000 + 99 * step_ns
     one.looked(now_ns, 10)
     one.read = 10

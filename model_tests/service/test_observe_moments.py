@@ -26,18 +26,18 @@ STALLS_S = (0.003, 0.03, 0.2, 2.0)
 COMMAND = (sys.executable, "-c", "from longpoll.cli import main; main()")
 QUICK = {
     "bursts": (Load(3_000), 2_000, 0, True),
-    "large": (Load(60, rows=(1, 3, 20)), 2_000, 10, True),
-    "kept small pieces": (Load(150, rows=(3, 10)), 300, 0, False),
+    "large": (Load(60, bursts=(1, 3, 20)), 2_000, 10, True),
+    "kept small pieces": (Load(150, bursts=(3, 10)), 300, 0, False),
 }
 """By name: what the client does, the size of most answers, one of how many has 3 MB, and whether small ones leave."""
 THOROUGH = {
-    "one by one": (Load(1_000, rows=(1,), connections=4), 300, 0, True),
+    "one by one": (Load(1_000, bursts=(1,), connections=4), 300, 0, True),
     "bursts": (Load(400_000), 2_000, 0, True),
-    "always busy": (Load(400_000, rows=(5_000,), connections=1, pauses=False), 2_000, 0, True),
+    "always busy": (Load(400_000, bursts=(5_000,), connections=1, pauses=False), 2_000, 0, True),
     "20 KB each": (Load(200_000, pauses=False), 20_000, 0, True),
-    "large": (Load(4_000, rows=(1, 3, 20)), 2_000, 10, True),
-    "always busy with large ones": (Load(1_000, rows=(500,), connections=2, pauses=False), 2_000, 2, True),
-    "kept small pieces": (Load(20_000, rows=(1, 3, 10)), 300, 0, False),
+    "large": (Load(4_000, bursts=(1, 3, 20)), 2_000, 10, True),
+    "always busy with large ones": (Load(1_000, bursts=(500,), connections=2, pauses=False), 2_000, 2, True),
+    "kept small pieces": (Load(20_000, bursts=(1, 3, 10)), 300, 0, False),
 }
 """Over a million events, some 100 s of it."""
 Case = tuple[Load, int, int, bool]

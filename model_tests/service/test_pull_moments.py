@@ -117,7 +117,7 @@ def test_a_message_wakes_who_waits_for_its_queue_and_nobody_else(
         elif number % 3 == 1:
             assert sender.call(RequestCode.SEND_BATCH_MESSAGE, fields_sent | {"m": "true"}, batch).code == 0
         else:
-            [opaque] = sender.send_row(RequestCode.SEND_MESSAGE_V2, [(fields_sent, b"y")])
+            [opaque] = sender.send_burst(RequestCode.SEND_MESSAGE_V2, [(fields_sent, b"y")])
             assert sender.reply(opaque) is not None
         reply = client.reply(asked[queue])
         assert reply is not None, f"nobody is woken by queue {queue}"

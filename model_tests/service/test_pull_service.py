@@ -17,8 +17,8 @@ from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS
 from longpoll_broker.core.tables.topics import GroupConfig
-from longpoll_broker.fast import woken_rows
-from longpoll_broker.fast.woken_rows import COPIED_SIZE_MAX, RowKey, RowRunner
+from longpoll_broker.fast import woken_herd
+from longpoll_broker.fast.woken_herd import COPIED_SIZE_MAX, HerdKey, HerdRunner
 from longpoll_broker.service.pull import hold_service
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
@@ -194,7 +194,7 @@ def test_one_message_wakes_every_pull_of_its_queue(start_broker: StartBroker, co
     assert len(broker.hold_service) == 0
 
 
-def answers_of_rows(broker: Broker, connect: Connect) -> list[tuple[int, list[bytes]]]:
+def answers_of_herd(broker: Broker, connect: Connect) -> list[tuple[int, list[bytes]]]:
     """Code and bodies of held pulls that one batch wakes, and of one that the next batch wakes, in another queue.
 
     Two of three ask the same, and those between differ in one thing: a count, a filter, a group that may not
@@ -222,35 +222,35 @@ def answers_of_rows(broker: Broker, connect: Connect) -> list[tuple[int, list[by
 
 
 BOTH = (0, [b"1", b"2"])
-ROWS = [BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (16, []), BOTH, BOTH, (0, [b"3", b"4"])]
+HERDS = [BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (16, []), BOTH, BOTH, (0, [b"3", b"4"])]
 
 
-@pytest.mark.parametrize("long_row", [1, 1000])
-def test_woken_pulls_in_a_row_get_what_each_asked_for(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, long_row: int
+@pytest.mark.parametrize("large_herd", [1, 1000])
+def test_woken_pulls_in_a_herd_get_what_each_asked_for(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, large_herd: int
 ) -> None:
     """Only pulls that ask the same share an answer, whether run together or one by one, and each is counted."""
-    monkeypatch.setattr(notifier, "LONG_ROW", long_row)
+    monkeypatch.setattr(notifier, "LARGE_HERD", large_herd)
     broker = start_broker()
 
-    assert answers_of_rows(broker, connect) == ROWS
+    assert answers_of_herd(broker, connect) == HERDS
     assert broker.shared.statistics._items[GROUP_GET_NUMS, ("T", "G")].value == 20
 
 
 @pytest.mark.parametrize("part", ["queue_id", "count_max", "filter", "group"])
-def test_planted_a_row_that_overlooks_a_difference(
+def test_planted_a_herd_that_overlooks_a_difference(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """A key without one of its parts gives some pull another one's answer."""
-    key_of = RowRunner._row_key
+    key_of = HerdRunner._herd_key
 
-    def without(service: RowRunner, pull: Pull) -> RowKey | None:
+    def without(service: HerdRunner, pull: Pull) -> HerdKey | None:
         key = key_of(service, pull)
         return None if key is None else replace(key, **{part: None})
 
-    monkeypatch.setattr(RowRunner, "_row_key", without)
+    monkeypatch.setattr(HerdRunner, "_herd_key", without)
 
-    assert answers_of_rows(start_broker(), connect) != ROWS
+    assert answers_of_herd(start_broker(), connect) != HERDS
 
 
 @pytest.mark.parametrize("term", ["count_max", "filter", "group"])
@@ -259,19 +259,19 @@ def test_planted_terms_that_overlook_a_difference(
 ) -> None:
     """Pulls that are run together although they ask for different things: all are told the first one's answer."""
     terms = {"topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"}
-    monkeypatch.setattr(woken_rows, "TERMS", attrgetter(*sorted(terms - {term})))
-    # All but the first in one part of the row.
-    monkeypatch.setattr(hold_service, "ROW_COUNT", len(ROWS))
-    monkeypatch.setattr(notifier, "LONG_ROW", 1)
+    monkeypatch.setattr(woken_herd, "TERMS", attrgetter(*sorted(terms - {term})))
+    # All but the first in one part of the herd.
+    monkeypatch.setattr(hold_service, "HERD_PART", len(HERDS))
+    monkeypatch.setattr(notifier, "LARGE_HERD", 1)
 
-    assert answers_of_rows(start_broker(), connect) != ROWS
+    assert answers_of_herd(start_broker(), connect) != HERDS
 
 
 Told = tuple[int, dict[str, str] | None, str | None, list[bytes]]
 """Code, fields, remark and bodies of an answer."""
 
 
-def told_in_row(broker: Broker, connect: Connect, body: bytes) -> list[dict[int, Told]]:
+def told_in_herd(broker: Broker, connect: Connect, body: bytes) -> list[dict[int, Told]]:
     """What 360 pulls of three connections are told when one message wakes all: by connection and opaque."""
     sender = connect(broker.address)
     send_message(sender, "T")
@@ -309,21 +309,21 @@ class Counting(RealRuntime):
 
 
 @pytest.mark.parametrize("size", [10, COPIED_SIZE_MAX])
-def test_a_row_is_told_what_each_would_be_told_alone(
+def test_a_herd_is_told_what_each_would_be_told_alone(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int
 ) -> None:
     """Whether its records are copied or not; and each passes its step points, once."""
     runtime = Counting()
-    together = told_in_row(start_broker(runtime=runtime), connect, bytes(size))
+    together = told_in_herd(start_broker(runtime=runtime), connect, bytes(size))
     assert (runtime.passed["notify_each"], runtime.passed["run"]) == (360, 360)
 
-    monkeypatch.setattr(RowRunner, "_row_key", lambda *_arguments: None)
-    alone = told_in_row(start_broker(directory=str(tmp_path / "alone")), connect, bytes(size))
+    monkeypatch.setattr(HerdRunner, "_herd_key", lambda *_arguments: None)
+    alone = told_in_herd(start_broker(directory=str(tmp_path / "alone")), connect, bytes(size))
     assert together == alone
     assert all(bodies == [bytes(size)] for told in alone for _code, _fields, _remark, bodies in told.values())
 
 
-def refused_in_row(start_broker: StartBroker, connect: Connect, directory: Path) -> int:
+def refused_in_herd(start_broker: StartBroker, connect: Connect, directory: Path) -> int:
     """Four pulls come to their run; at the third one's their group may consume no more: how many of them hear so."""
     runtime = Counting(3, lambda: broker.groups.put(GroupConfig("G", consume_enable=False)))
     broker = start_broker(runtime=runtime, directory=str(directory))
@@ -336,22 +336,22 @@ def refused_in_row(start_broker: StartBroker, connect: Connect, directory: Path)
     return codes.count(16)
 
 
-def test_a_row_sees_what_changed_before_it_ran(
+def test_a_herd_sees_what_changed_before_it_ran(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Those that run after the change are refused; planted: the row is told what the first one was."""
-    monkeypatch.setattr(notifier, "LONG_ROW", 1)
-    assert refused_in_row(start_broker, connect, tmp_path / "seen") == 3
+    """Those that run after the change are refused; planted: the herd is told what the first one was."""
+    monkeypatch.setattr(notifier, "LARGE_HERD", 1)
+    assert refused_in_herd(start_broker, connect, tmp_path / "seen") == 3
 
-    key_of = RowRunner._row_key
-    kept: list[RowKey | None] = []
+    key_of = HerdRunner._herd_key
+    kept: list[HerdKey | None] = []
 
-    def key_once(service: RowRunner, pull: Pull) -> RowKey | None:
+    def key_once(service: HerdRunner, pull: Pull) -> HerdKey | None:
         kept.append(kept[0] if kept else key_of(service, pull))
         return kept[0]
 
-    monkeypatch.setattr(RowRunner, "_row_key", key_once)
-    assert refused_in_row(start_broker, connect, tmp_path / "planted") == 0
+    monkeypatch.setattr(HerdRunner, "_herd_key", key_once)
+    assert refused_in_herd(start_broker, connect, tmp_path / "planted") == 0
 
 
 def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Connect) -> None:

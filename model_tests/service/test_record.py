@@ -231,7 +231,7 @@ def whole_of(directory: Path, put: int) -> list[Event]:
     return events
 
 
-def put_row(recorder: HistoryRecorder, numbers: range) -> None:
+def put_events(recorder: HistoryRecorder, numbers: range) -> None:
     """One event for each number, at moments of its own."""
     for number in numbers:
         recorder.put("append", number * 10, before_ns=number * 10 + 5, queue_offset=number)
@@ -240,7 +240,7 @@ def put_row(recorder: HistoryRecorder, numbers: range) -> None:
 def test_a_disk_that_is_too_slow_is_told_of(small_disk: None, tmp_path: Path) -> None:
     """To the end: what could not wait is declared with its moments, and the history has its last event."""
     recorder = HistoryRecorder(FullDisk(1 << 30, speed=200_000), str(tmp_path), broker="b", policy="strict", wait_s=0)
-    put_row(recorder, range(2_000))
+    put_events(recorder, range(2_000))
     recorder.stop()
     events = whole_of(tmp_path, 2_000)
     lost = sum(event.lost_count for event in events)
@@ -252,7 +252,7 @@ def test_a_full_disk_has_room_for_the_end(small_disk: None, tmp_path: Path) -> N
     """What was accepted and found no room is declared in the room that was kept."""
     runtime = FullDisk(KEPT + 20_000)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
-    put_row(recorder, range(2_000))
+    put_events(recorder, range(2_000))
     recorder.stop()
     events = whole_of(tmp_path, 2_000)
     assert [event.event for event in events[-2:]] == ["lost", "source_stopped"]
@@ -265,12 +265,12 @@ def test_a_disk_that_has_room_again_is_written_to_again(
     """One line when it refuses, one when it takes again, and the events that could wait are all there."""
     runtime = FullDisk(KEPT + 10_000)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
-    put_row(recorder, range(150))
+    put_events(recorder, range(150))
     wait_until(lambda: recorder._refused is not None)
-    put_row(recorder, range(150, 1_000))
+    put_events(recorder, range(150, 1_000))
     runtime.room += 1 << 20
     wait_until(lambda: recorder._refused is None and not recorder._waiting)
-    put_row(recorder, range(1_000, 1_010))
+    put_events(recorder, range(1_000, 1_010))
     recorder.stop()
     events = whole_of(tmp_path, 1_010)
     assert [event.event for event in events].count("lost") == 1
@@ -285,7 +285,7 @@ def test_a_write_that_is_torn_is_gone_on_with(stays: bool, small_disk: None, tmp
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
     wait_until(lambda: recorder._sequence == 1 and not recorder._waiting)
     runtime.tears_at = 150
-    put_row(recorder, range(50))
+    put_events(recorder, range(50))
     wait_until(lambda: recorder._refused is not None)
     if stays:
         recorder._stopping = True
@@ -307,7 +307,7 @@ def test_planted_without_room_that_is_kept_the_end_is_missing(
     runtime = FullDisk(10_000)
     monkeypatch.setattr(FussyFile, "write", refusing(FussyFile.write))
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
-    put_row(recorder, range(2_000))
+    put_events(recorder, range(2_000))
     recorder.stop()
     assert events_of(tmp_path)[-1].event == "append"
     assert "has no end" in recorder.trouble

@@ -63,7 +63,7 @@ def test_how_a_transaction_must_not_end(
 def test_a_send_that_names_no_queue_goes_to_each_in_turn(
     policy: Policy, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Queue -1 leaves the choice to the broker, which must not make it 0 for everybody; one by one and in rows."""
+    """Queue -1 leaves the choice to the broker, which must not make it 0 for everybody; one by one and in bursts."""
     broker = start_broker(policy=policy)
     client = connect(broker.address)
     client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"first")
@@ -79,7 +79,7 @@ def test_a_send_that_names_no_queue_goes_to_each_in_turn(
         return int(reply.ext_fields["queueId"])
 
     alone = [queue_of(client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", -1), b"x")) for _ in range(2 * count)]
-    row = client.send_row(RequestCode.SEND_MESSAGE_V2, [(send_fields("T", -1), b"y")] * 2 * count)
-    together = [queue_of(client.reply(opaque)) for opaque in row]
+    burst = client.send_burst(RequestCode.SEND_MESSAGE_V2, [(send_fields("T", -1), b"y")] * 2 * count)
+    together = [queue_of(client.reply(opaque)) for opaque in burst]
     for queues in (alone, together):
         assert Counter(queues) == dict.fromkeys(range(count), 2)

@@ -213,7 +213,7 @@ def truthful_broker(
 
 
 class TruthfulClient:
-    """A connection that asks rows of pulls, and remembers when each row began to be sent. Numbers are queue offsets."""
+    """A connection that asks bursts of pulls, and remembers when each began to be sent. Numbers are queue offsets."""
 
     def __init__(self, door: tuple[str, int], first_number: int) -> None:
         self._socket = socket.create_connection(door, 60)
@@ -223,16 +223,16 @@ class TruthfulClient:
         self.begun_ns: dict[int, int] = {}
 
     def ask(self, count: int) -> None:
-        """Send a row of pulls; a thread sends, for who is not read may not read either."""
+        """Send a burst of pulls; a thread sends, for who is not read may not read either."""
         numbers = range(self._number, self._number + count)
         self._number += count
-        row = b"".join(
+        burst = b"".join(
             b"".join(encode(Command(PULL, number, ext_fields=pull_fields("T", number, timeout_ms=60_000))))
             for number in numbers
         )
         now_ns = monotonic_ns()
         self.begun_ns.update(dict.fromkeys(numbers, now_ns))
-        sender = threading.Thread(target=self._socket.sendall, args=(row,))
+        sender = threading.Thread(target=self._socket.sendall, args=(burst,))
         sender.start()
         self._senders = [sender]
 
@@ -263,10 +263,10 @@ PULL = RequestCode.PULL_MESSAGE.value
 
 @frozen
 class Load:
-    """What a client does: rows of so many pulls, and whether it pauses or reads little by little now and then."""
+    """What a client does: bursts of so many pulls, and whether it pauses or reads little by little now and then."""
 
     events: int
-    rows: tuple[int, ...] = (1, 5, 64, 500, 2_000)
+    bursts: tuple[int, ...] = (1, 5, 64, 500, 2_000)
     connections: int = 3
     pauses: bool = True
 
@@ -281,13 +281,13 @@ def run_load(door: tuple[str, int], load: Load, seed: int) -> dict[int, int]:
         chance = random.Random(seed * 1_000 + number)
         left = load.events // load.connections
         while left > 0:
-            row = chance.choice(load.rows)
-            left -= row
-            clients[number].ask(row)
+            burst = chance.choice(load.bursts)
+            left -= burst
+            clients[number].ask(burst)
             kind = chance.random() if load.pauses else 1.0
             if kind < 0.1:
                 never.wait(chance.choice((0.02, 0.1, 0.3)))
-            clients[number].read(row, CHUNK if kind > 0.2 else 20_000)
+            clients[number].read(burst, CHUNK if kind > 0.2 else 20_000)
             if kind > 0.9:
                 never.wait(0.005)
 

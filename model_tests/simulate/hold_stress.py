@@ -172,7 +172,7 @@ class Stage:
         self.gone[pull] += 1
         return True
 
-    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+    def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """Run pulls that one message woke; noted."""
         for pull in pulls:
             self.submit(pull, "woken", outbox)
@@ -262,11 +262,11 @@ class Stage:
         self.now_ms = DUE_MS
         actors = self.actors()
         self.swept = "scan" in actors and self.policy.bucket_removal == "if_empty_unsafe"
-        long_row, notifier.LONG_ROW = notifier.LONG_ROW, self.preemption.random.choice((1, notifier.LONG_ROW))  # type: ignore[misc]
+        large_herd, notifier.LARGE_HERD = notifier.LARGE_HERD, self.preemption.random.choice((1, notifier.LARGE_HERD))  # type: ignore[misc]
         try:
             self.preemption.run(actors)
         finally:
-            notifier.LONG_ROW = long_row  # type: ignore[misc]
+            notifier.LARGE_HERD = large_herd  # type: ignore[misc]
         self.look()
         self.look_at_sleep()
         # No deadline was lost either.

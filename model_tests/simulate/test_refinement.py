@@ -78,8 +78,8 @@ def test_every_schedule_follows_the_law(policy: Policy) -> None:
 
 @pytest.fixture
 def settles_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However short a row is, it is forgotten after it was handed out, as long ones are."""
-    monkeypatch.setattr(notifier, "LONG_ROW", 1)
+    """However small a herd is, it is forgotten after it was handed out, as large ones are."""
+    monkeypatch.setattr(notifier, "LARGE_HERD", 1)
 
 
 @pytest.mark.usefixtures("settles_later")

@@ -54,7 +54,7 @@ class TwoPulls:
         self.ran.append(pull)
         return True
 
-    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+    def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """Run pulls that one message woke; noted."""
         self.ran.extend(pulls)
         return ()

@@ -68,7 +68,7 @@ class Disk:
 
 
 def run_and_cut(root: pathlib.Path, seed: int) -> None:
-    """Append singly and in rows, dispatch and flush at random, cut the power, open, compare with what was promised."""
+    """Append singly and in bursts, dispatch and flush at random, cut the power, open, look for what was promised."""
     chance = random.Random(seed)
     sent: list[tuple[str, str]] = []
     promised = 0
@@ -86,8 +86,8 @@ def run_and_cut(root: pathlib.Path, seed: int) -> None:
                 properties = {"NAME": name, "LONG": long, "KEYS": f"k{name} odd" if len(sent) % 2 else f"k{name}"}
                 made.append(message("T", 0, b"b" * chance.choice((0, 10, 400)), tag="t", properties=properties))
                 sent.append((name, long))
-            in_row = len(store.put_row(made)) if chance.random() < 0.5 else 0
-            for each in made[in_row:]:
+            in_burst = len(store.put_burst(made)) if chance.random() < 0.5 else 0
+            for each in made[in_burst:]:
                 store.put(each)
             if chance.random() < 0.5:
                 store.dispatch(chance.randrange(1, 6))

@@ -1,4 +1,4 @@
-"""A row of mapped files: when a file's name becomes durable, and that making one waits for nothing."""
+"""A sequence of mapped files: when a file's name becomes durable, and that making one waits for nothing."""
 
 from __future__ import annotations
 

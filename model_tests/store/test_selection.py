@@ -28,7 +28,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Three queues whose messages lie mixed over several small files of log and queue."""
     made = open_store(str(tmp_path_factory.mktemp("store")), _config())
     for number in range(MESSAGES):
-        # Rows of one queue, then turns: long runs as well as single records.
+        # Many of one queue, then turns: long runs as well as single records.
         queue = number // 50 % 3 if number % 100 < 70 else number % 3
         made.put(message("T", queue, bytes(SIZES[number % 3])))
     made.dispatch(MESSAGES)
@@ -36,13 +36,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
     made.close()
 
 
-def _read(store: MessageStore, config: StoreConfig, place: tuple[int, int, int], *, row: bool) -> GetResult:
+def _read(store: MessageStore, config: StoreConfig, place: tuple[int, int, int], *, quick: bool) -> GetResult:
     """One read of (queue, offset, count), with the short loop or without it."""
     queue_id, offset, count_max = place
     queue = store._table.find("T", queue_id)
     assert queue is not None
     # A filter that lets everything through means the same and takes the long loop.
-    matches = (None, None) if row else (lambda _code: True, None)
+    matches = (None, None) if quick else (lambda _code: True, None)
     return selection.read_queue(store._log, queue, config, offset, count_max, matches=matches)
 
 
@@ -65,31 +65,31 @@ def test_both_loops_give_the_same(
         transfer_count_max_in_memory=count, transfer_bytes_max_in_memory=size, memory_size=memory, memory_ratio_max=100
     )
 
-    assert _plain(_read(store, config, place, row=False)) == _plain(_read(store, config, place, row=True))
+    assert _plain(_read(store, config, place, quick=False)) == _plain(_read(store, config, place, quick=True))
 
 
 def test_a_common_read_takes_the_short_loop(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else there would be nothing to compare: with the long loop's step broken, a plain read still works."""
     monkeypatch.setattr(selection._Scan, "_take", lambda *_: 1 / 0)
 
-    found = _read(store, _config(memory_size=10**9), (0, 0, 16), row=True)
+    found = _read(store, _config(memory_size=10**9), (0, 0, 16), quick=True)
     assert (found.status, len(found.offsets)) == (GetStatus.FOUND, 16)
     with pytest.raises(ZeroDivisionError):
-        _read(store, _config(memory_size=10**9), (0, 0, 16), row=False)
+        _read(store, _config(memory_size=10**9), (0, 0, 16), quick=False)
 
 
 def test_a_short_loop_without_its_limit_is_seen(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: it takes one message too many."""
-    right = selection._Scan._take_row
+    right = selection._Scan._take_unfiltered
     config = _config(memory_size=10**9)
     monkeypatch.setattr(
         selection._Scan,
-        "_take_row",
+        "_take_unfiltered",
         lambda scan, config, offset, units, count_max, memory: right(
             scan, config, offset, units, count_max + 1, memory
         ),
     )
 
-    short, long = (_read(store, config, (0, 0, 4), row=row) for row in (True, False))
+    short, long = (_read(store, config, (0, 0, 4), quick=quick) for quick in (True, False))
     assert len(short.offsets) == 5
     assert _plain(short) != _plain(long)

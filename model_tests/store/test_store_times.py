@@ -30,7 +30,7 @@ def store_times(directory: pathlib.Path) -> list[int]:
         runtime.now_ms -= 1_000
         times.append(store.put(message()).store_ms)
         times += [result.store_ms for result in store.put_batch([message(), message()])]
-        times += [arrival.store_ms for arrival in store.put_row([message(), message()])]
+        times += [arrival.store_ms for arrival in store.put_burst([message(), message()])]
         runtime.now_ms += 1_200
         times.append(store.put(message()).store_ms)
         store.close()

@@ -39,7 +39,7 @@ def test_both_ways_write_the_same_bytes(
     st.tuples(INT32, INT32), st.lists(INT32), st.sampled_from(GetStatus), st.tuples(INT64, INT64, INT64),
     st.integers(0, 2**20),
 )  # fmt: skip
-def test_heads_of_a_row_are_those_made_one_by_one(
+def test_heads_of_a_herd_are_those_made_one_by_one(
     numbers: tuple[int, int], opaques: list[int], status: GetStatus, offsets: tuple[int, int, int], body_size: int
 ) -> None:
     """Whatever the opaques are."""

@@ -160,7 +160,7 @@ FRAMES = st.one_of(
 )  # fmt: skip
 
 
-def read_all(chunks: list[bytes], *, in_rows: bool) -> list[object]:
+def read_all(chunks: list[bytes], *, in_bursts: bool) -> list[object]:
     """What a connection reads of these bytes, with the sends behind a send in one go or not, and its error."""
     connection = SendConnection(500)
     found: list[object] = []
@@ -169,7 +169,7 @@ def read_all(chunks: list[bytes], *, in_rows: bool) -> list[object]:
         try:
             while isinstance(command := connection.next_event(), Command):
                 found.append(told(command))
-                if in_rows and isinstance(command, SendCommand):
+                if in_bursts and isinstance(command, SendCommand):
                     found += [told(each) for each in connection.next_sends()]
         except RemoteProtocolError as error:
             return [*found, str(error)]
@@ -177,40 +177,40 @@ def read_all(chunks: list[bytes], *, in_rows: bool) -> list[object]:
 
 
 @given(st.lists(FRAMES, max_size=8), st.lists(st.integers(0, 900), max_size=3))
-def test_a_row_is_read_as_its_sends_are(frames: list[bytes], cuts: list[int]) -> None:
+def test_a_burst_is_read_as_its_sends_are(frames: list[bytes], cuts: list[int]) -> None:
     """Whatever stands between sends, wherever the bytes are cut, and whatever cannot be read."""
     content = b"".join(frames)
     borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
     chunks = [content[start:stop] for start, stop in itertools.pairwise(borders)]
 
-    assert read_all(chunks, in_rows=False) == read_all(chunks, in_rows=True)
+    assert read_all(chunks, in_bursts=False) == read_all(chunks, in_bursts=True)
 
 
-def send_row(count: int) -> bytes:
+def send_burst(count: int) -> bytes:
     """So many sends, one behind the other."""
     header = msgspec.json.encode({"code": 310, "extFields": send_fields("T")})
     return frame_of(header, b"body") * count
 
 
-def test_a_row_is_read_in_one_go() -> None:
+def test_a_burst_is_read_in_one_go() -> None:
     """All whole frames behind the first; the one that is cut follows with its rest."""
     connection = SendConnection()
-    row = send_row(5)
-    connection.receive_data(row[:-3])
+    burst = send_burst(5)
+    connection.receive_data(burst[:-3])
 
     assert isinstance(connection.next_event(), SendCommand)
     assert [bytes(send.body) for send in connection.next_sends()] == [b"body"] * 3
     assert connection.next_event() is NEED_DATA
     assert connection.next_sends() == []
-    connection.receive_data(row[-3:])
+    connection.receive_data(burst[-3:])
     assert isinstance(connection.next_event(), SendCommand)
 
 
-def test_a_planted_slip_in_cutting_a_row_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_slip_in_cutting_a_burst_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit that is not looked at lets a frame through that the common way refuses."""
     content = [frame_of(b'{"code":310,"extFields":' + msgspec.json.encode(send_fields("T")) + b"}", b"b" * size)
                for size in (4, 400)]  # fmt: skip
-    expected = read_all([b"".join(content)], in_rows=False)
+    expected = read_all([b"".join(content)], in_bursts=False)
     next_alike = FrameReader.next_alike
 
     def without_limit(self: FrameReader, *arguments: Any) -> list[Any]:
@@ -219,4 +219,4 @@ def test_a_planted_slip_in_cutting_a_row_is_seen(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(FrameReader, "next_alike", without_limit)
 
-    assert expected != read_all([b"".join(content)], in_rows=True)
+    assert expected != read_all([b"".join(content)], in_bursts=True)

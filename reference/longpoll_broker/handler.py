@@ -18,7 +18,7 @@ from longpoll_broker.assembly.pulling import Pulling
 from longpoll_broker.assembly.sending import Sending
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.errors import BrokerError
-from longpoll_broker.fast.send_rows import SendRows
+from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.service.access.access_control import AccessControl
 from longpoll_broker.service.access.access_processor import AccessProcessor
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
@@ -61,7 +61,7 @@ class BrokerHandler:
     looks for some before it reads any."""
     _serve: Callable[[Channel, Command, Outbox], None] = field(init=False)
     """Has a processor serve a request, and queues its answer."""
-    send_rows: SendRows | None = field(init=False)
+    send_bursts: SendBursts | None = field(init=False)
     """Who serves sends that lie side by side, where nothing more belongs to each."""
 
     def __attrs_post_init__(self) -> None:
@@ -74,8 +74,8 @@ class BrokerHandler:
             rooms.append(AccessProcessor(self.access, shared.config, "{}:{}".format(*shared.address)).processors)
         processors = shared.recording.of_offsets(together(rooms))
         self._serve = partial(serve, with_hooks(processors, self.hooks))
-        serves_rows = self.sending.stores_at_once and not shared.recording.is_on and not shared.standing.is_slave
-        self.send_rows = SendRows(self.sending.send, self._serve) if self.reads_sends and serves_rows else None
+        serves_bursts = self.sending.stores_at_once and not shared.recording.is_on and not shared.standing.is_slave
+        self.send_bursts = SendBursts(self.sending.send, self._serve) if self.reads_sends and serves_bursts else None
 
     def opened(self, channel: Channel) -> None:
         """Note a new connection."""
@@ -86,13 +86,13 @@ class BrokerHandler:
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """Serve a request, or have the pull pool serve it; what that raises is answered, too."""
         self.request_counts.add(command.code)
-        rows = None
+        bursts = None
         try:
-            rows = self._receive(channel, command, outbox)
+            bursts = self._receive(channel, command, outbox)
         except FAULTS as error:
             refuse(channel, command, failure(channel, command, error), outbox)
-        if rows is not None:
-            self.request_counts.add(command.code, rows.serve_following(channel, outbox))
+        if bursts is not None:
+            self.request_counts.add(command.code, bursts.serve_following(channel, outbox))
 
     def closed(self, channel: Channel) -> None:
         """Forget what is held for a closed connection, and its memberships."""
@@ -104,7 +104,7 @@ class BrokerHandler:
         self.administering.clients.closed(channel, outbox)
         outbox.flush()
 
-    def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> SendRows | None:
+    def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> SendBursts | None:
         """Serve one request, or refuse it; who serves the sends that came right behind it, if anybody may."""
         if self.shared.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
@@ -116,7 +116,7 @@ class BrokerHandler:
         pool = self.pulling.pool
         if pool is None or command.code not in PULLS:
             self._serve(channel, command, outbox)
-            return self.send_rows if type(command) is SendCommand else None
+            return self.send_bursts if type(command) is SendCommand else None
         if not pool.offer(
             partial(self._serve, channel, command),
             lambda worker_outbox: answer_busy(channel, command, TOO_LATE, worker_outbox),

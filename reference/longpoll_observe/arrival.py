@@ -33,7 +33,7 @@ RECOVER_NS: Final = 50_000_000
 the processor (15 ms were seen, with eleven waiting for each)."""
 FIRST_FLIGHT: Final = 14_000
 """Bytes that a sender may send at once on a new connection: ten segments (RFC 6928)."""
-BURST: Final = 64 * 1024
+LARGE_FLIGHT: Final = 64 * 1024
 """More bytes than this since an acknowledgement, and the sender's kernel may have kept some back for its own reasons
 (what waits below it, or its bottom half that is behind) until the sender's process has the processor again."""
 THIN_NS: Final = 250_000
@@ -120,7 +120,7 @@ class Arrivals:
             self._since_stop = 0
         permits = self._permits
         _acknowledged_ns, read, permitted = permits[-1]
-        if come > permitted or come - read > BURST:
+        if come > permitted or come - read > LARGE_FLIGHT:
             self._used_up_ns = looked_ns
         is_recovering = looked_ns - self._used_up_ns < 2 * RECOVER_NS
         settled_ns = looked_ns - (max(RECOVER_NS, self._settle_ns) if is_recovering else self._settle_ns)

@@ -146,13 +146,13 @@ def pull_answer_fields(answer: Command) -> Fields:
 
 
 def queue_offsets(body: Buffer) -> list[int]:
-    """The queue offset of every record in a body; raises HeaderError when it is cut or no row of records."""
+    """The queue offset of every record in a body; raises HeaderError when it is cut or no sequence of records."""
     offsets = []
     start, stop = 0, len(body)
     while start < stop:
         size = _SIZE.unpack_from(body, start)[0] if stop - start >= _RECORD_SIZE_MIN else 0
         if size < _RECORD_SIZE_MIN or start + size > stop:
-            raise HeaderError("an answer to a pull", "body", f"is no row of records at byte {start}")
+            raise HeaderError("an answer to a pull", "body", f"is no sequence of records at byte {start}")
         offsets.append(_QUEUE_OFFSET.unpack_from(body, start + _QUEUE_OFFSET_AT)[0])
         start += size
     return offsets

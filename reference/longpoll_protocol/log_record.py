@@ -221,12 +221,12 @@ def _decode_rest(  # noqa: PLR0911  one return a way to be damaged
 def with_zeros(encoded: bytes) -> bytes:
     """Properties with zero bytes in a form that cannot be taken for bytes that a crash lost.
 
-    A mark is put after a zero at the end; it separates nothing. Raises MessageRefusedError for as many zeros in a row
-    as could fill a sector.
+    A mark is put after a zero at the end; it separates nothing. Raises MessageRefusedError for as many consecutive
+    zeros as could fill a sector.
     """
     if _SECTOR_OF_ZEROS in encoded:
         raise MessageRefusedError(
-            f"the properties hold {SECTOR_SIZE} zero bytes in a row, which look as if a crash had lost them"
+            f"the properties hold {SECTOR_SIZE} consecutive zero bytes, which look as if a crash had lost them"
         )
     marked = encoded + b"\x02" if encoded.endswith(b"\0") else encoded
     if len(marked) > PROPERTIES_SIZE_MAX:

@@ -1,9 +1,9 @@
 """How often the interpreter looks for cycles of garbage while a broker serves.
 
 A broker's many short-lived objects hold no cycles: reference counts free them. By default the collector all the same
-looks at the young ones after every 700 that stay, which a row of held pulls or answers is at once, and walks everything
-that lives every few of those times: a third of the time of a send. Cycles do come, from exceptions, so it is made rare
-and not switched off.
+looks at the young ones after every 700 that stay, which a herd of held pulls or its answers is at once, and walks
+everything that lives every few of those times: a third of the time of a send. Cycles do come, from exceptions, so it
+is made rare and not switched off.
 
 Leaves out who calls it: a process that does nothing but serve (`longpoll serve`), for the setting is the process's.
 """

@@ -29,7 +29,7 @@ _NOT_KNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 SMALL_SIZE_MAX: Final = 32 * 1024 * 1024
 """Files up to this size, bytes, are mapped without read-ahead: a queue's, of which there are many and each is touched
 in few places. With it the first write to a new one makes the kernel fill a megabyte or two of zeros (1.6 ms instead of
-8 us on ext4), and a topic's first messages wait for each other's. A log's files are long and read in a row."""
+8 us on ext4), and a topic's first messages wait for each other's. A log's files are long and read from end to end."""
 
 # POSIX locks do not exclude the process that holds them, so the real paths of our own are remembered.
 _locked: Final[set[str]] = set()

@@ -77,7 +77,7 @@ def tell(told: Sequence[Told], turns: Iterable[Turn], names: Sequence[str]) -> s
 
 
 def _stretches(told: Sequence[Told]) -> Iterator[Sequence[Told]]:
-    """One actor's points in a row."""
+    """One actor's consecutive points."""
     start = 0
     for place in range(1, len(told) + 1):
         if place == len(told) or told[place].number != told[start].number:

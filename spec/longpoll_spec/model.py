@@ -171,7 +171,7 @@ OPEN_MAX: Final = 100
 class Order:
     """The orders in which steps may have happened: of two steps one came first only if it ended before the other began.
 
-    Steps are numbered in the order of their ends, so what must come before a step is always a beginning of the row:
+    Steps are numbered in the order of their ends, so what must come before a step is always a beginning of that order:
     where the first n steps have happened and step n has not, `open_at[n]` are those that may come next, less the ones
     that have happened already. It ends before a place at which more than `OPEN_MAX` steps may come next: these have
     more orders than anybody follows. Source: just-in-time linearization (Lowe, Testing for linearizability, 2017).

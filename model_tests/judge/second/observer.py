@@ -41,7 +41,7 @@ class Sight:
     holes: int = 0
     """Runs of events that are not recorded, each told or not."""
     steps: int = 0
-    """How often a source's clock is set, either way: within what it shows in a row, or a silence that hides it."""
+    """How often a source's clock is set, either way: within what it shows on end, or a silence that hides it."""
     offset_is_wrong: bool = False
     """Whether `offset_ns` is wrong by as much as `uncertainty_ns` says."""
     ends_early: bool = False

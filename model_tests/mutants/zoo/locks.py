@@ -82,7 +82,7 @@ LOCKS: Final = (
     _shard(
         "walk-end",
         "walk.end()\n            return None",
-        LOST + "channels and deadlines are forgotten twice or not at all after a long row was woken.",
+        LOST + "channels and deadlines are forgotten twice or not at all after a large herd was woken.",
         indent=16,
     ),
     _shard(
@@ -160,13 +160,13 @@ LOCKS: Final = (
         units=("store/test_message_store.py", "service/test_send.py"),
     ),
     _lock(
-        "lock-append-row",
+        "lock-append-burst",
         "The same for the sends that one connection brings side by side: they overlap another producer's.",
         MESSAGE_STORE,
         "        with self._append_lock:\n"
-        "            store_ms = max(self._runtime.unix_ms(), self._store_ms)\n            row",
-        "        if True:\n            store_ms = max(self._runtime.unix_ms(), self._store_ms)\n            row",
-        units=("store/test_message_store.py", "service/test_send_rows.py"),
+        "            store_ms = max(self._runtime.unix_ms(), self._store_ms)\n            burst",
+        "        if True:\n            store_ms = max(self._runtime.unix_ms(), self._store_ms)\n            burst",
+        units=("store/test_message_store.py", "service/test_send_bursts.py"),
     ),
     _lock(
         "lock-dispatch",

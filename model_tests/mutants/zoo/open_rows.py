@@ -91,7 +91,7 @@ OPEN: Final[Mapping[str, str]] = {
         "of the pool or the scanner, which the served policy does not have: the simulated world has not come "
         "there in its time"
     ),
-    "lock-append-row": (
+    "lock-append-burst": (
         "of what is between the log and the queues, of which one suite knows: the simulated world has not "
         "come there in its time"
     ),

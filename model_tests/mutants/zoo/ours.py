@@ -49,7 +49,7 @@ TOLD: Final[Mapping[str, str]] = {
     "a latency has the wrong sign": "The statistics tell of pulls that took less than no time.",
     "a message's store time goes back with the clock": "Messages are found by time in the wrong place after the clock "
     "was set back.",
-    "a row's store time goes back with the clock": "The same, for messages that came side by side.",
+    "a burst's store time goes back with the clock": "The same, for messages that came side by side.",
     "offsets are committed without their guard": "An older commit overwrites a newer one that another thread made in "
     "between.",
     "a topic's offsets are forgotten without their guard": "A deletion goes through the table while another thread "
@@ -121,8 +121,8 @@ OURS: Final = (
         ),
     ),
     _slip(
-        "long-row-is-never-settled",
-        "What a long row has woken stays known to channels and deadlines: memory is kept, and a closing connection "
+        "large-herd-is-never-settled",
+        "What a large herd has woken stays known to channels and deadlines: memory is kept, and a closing connection "
         "finds pulls that were answered.",
         Change(
             NOTIFIER,
@@ -131,8 +131,8 @@ OURS: Final = (
         ),
     ),
     _slip(
-        "row-is-not-settled-after-a-fault",
-        "Handing a long row out fails in the middle, and what it has taken is never settled.",
+        "herd-is-not-settled-after-a-fault",
+        "Handing a large herd out fails in the middle, and what it has taken is never settled.",
         Change(
             HOLD_SERVICE,
             "            try:\n                self._hand_out(steps, shard, walk, outbox)\n"
@@ -142,13 +142,13 @@ OURS: Final = (
         ),
     ),
     _slip(
-        "late-ones-in-a-row",
-        "A pull whose deadline is now goes out with the row of those that are woken: its answer says that a message "
+        "late-ones-in-a-herd",
+        "A pull whose deadline is now goes out with the herd of those that are woken: its answer says that a message "
         "came for it.",
         Change(
             NOTIFIER,
-            "        if row and min(map(_DEADLINE_MS, row)) <= self.now_ms:\n",
-            "        if row and min(map(_DEADLINE_MS, row)) < self.now_ms:\n",
+            "        if herd and min(map(_DEADLINE_MS, herd)) <= self.now_ms:\n",
+            "        if herd and min(map(_DEADLINE_MS, herd)) < self.now_ms:\n",
         ),
     ),
     _slip(
@@ -330,7 +330,7 @@ OURS: Final = (
     _slip(
         "busy-channels-lose-answers",
         "A connection that has much to be told is flushed early, and what was written to it is counted as waiting "
-        "still, until no part of a long row is ever large enough.",
+        "still, until no part of a large herd is ever large enough.",
         Change(
             CHANNEL,
             "            self._count -= self._channels.pop(channel)\n",

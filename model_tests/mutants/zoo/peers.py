@@ -194,7 +194,7 @@ PEERS: Final = (
         "Apache Pulsar, issue #24551 (a recycled operation is used by another)",
         "What was made for one request is used for the next one, which is not alike: a consumer gets the answer to "
         "somebody else's question, of an older state.",
-        Change(f"{FAST}/woken_rows.py", "        if self._row_key(ran[0]) != row.key:\n            return\n", ""),
+        Change(f"{FAST}/woken_herd.py", "        if self._herd_key(ran[0]) != herd.key:\n            return\n", ""),
         units=("service/test_pull_service.py", "service/test_executors.py", "service/test_fast.py"),
     ),
     _bug(
@@ -404,8 +404,8 @@ PEERS: Final = (
     _bug(
         "rocketmq-rust-answers-twice",
         "mxsm/rocketmq-rust, issue #9226 (callbacks, exactly once)",
-        "What is woken is handed to the executor twice, once with its row and once by itself: the client gets a second "
-        "answer to a request that it has forgotten.",
+        "What is woken is handed to the executor twice, once with its herd and once by itself: the client gets a "
+        "second answer to a request that it has forgotten.",
         Change(
             f"{SERVICE}/io/executors.py",
             '        for pull in pulls:\n            self.submit(pull, "woken", outbox)\n        return ()\n',

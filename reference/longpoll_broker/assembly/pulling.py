@@ -12,7 +12,7 @@ from attrs import frozen
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.fast.pull_heads import PatchedPullAnswers, tells_offsets_only
-from longpoll_broker.fast.woken_rows import RowExecutor, RowRunner
+from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
 from longpoll_broker.service.admin.role_processor import RoleProcessor
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.executors import InlineExecutor, PoolExecutor
@@ -113,15 +113,15 @@ def _runner(shared: Shared) -> PullRunner:
     moved: Callable[[Pull, int], None] = nobody_is_told
     if shared.traits.stores_moved_offsets and not shared.standing.is_slave:
         moved = OffsetMovedTeller(shared.runtime, shared.appender, shared.config.broker_name, shared.store_host).tell
-    kind = RowRunner if is_fast and not shared.recording.is_on else PullRunner
+    kind = HerdRunner if is_fast and not shared.recording.is_on else PullRunner
     return kind(
         shared.runtime, shared.policy, desk, shared.store, shared.statistics, events, answers, offset_moved=moved
     )
 
 
 def _inline(runner: PullRunner) -> InlineExecutor:
-    if isinstance(runner, RowRunner):
-        return RowExecutor(runner.run, runner.run_alike)
+    if isinstance(runner, HerdRunner):
+        return HerdExecutor(runner.run, runner.run_alike)
     return InlineExecutor(runner.run)
 
 

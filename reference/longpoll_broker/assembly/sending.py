@@ -36,7 +36,7 @@ class Sending:
 
     @property
     def stores_at_once(self) -> bool:
-        """Whether a send is stored and answered, and nothing else: what rows of them can be served as."""
+        """Whether a send is stored and answered, and nothing else: what bursts of them can be served as."""
         return self.commits is None and not self.send.traits.returns_transaction_id
 
     def start(self) -> None:

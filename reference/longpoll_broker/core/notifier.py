@@ -24,8 +24,8 @@ from longpoll_broker.core.hold import Cause, HoldTable, Key, Pull
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.policy import Policy
 
-LONG_ROW: Final = 16
-"""Fewest pulls woken in place that are handed out in rows; the table forgets them when they have been answered."""
+LARGE_HERD: Final = 16
+"""Fewest pulls woken in place that are handed out in herds; the table forgets them when they have been answered."""
 _DEADLINE_MS: Final[Callable[[Pull], int]] = attrgetter("deadline_ms")
 
 
@@ -79,7 +79,7 @@ class Walk:
         self._ready.extend(woken)
         self._thrown.extend(thrown)
         gone = [*woken, *thrown] if thrown else woken
-        if len(gone) < LONG_ROW:
+        if len(gone) < LARGE_HERD:
             self.table.settle(gone)
         else:
             self._unsettled = gone
@@ -110,18 +110,18 @@ class Walk:
         self._kept.append(pull)
         return None
 
-    def row(self, count_max: int) -> list[Pull]:
-        """The next pulls, up to `count_max`, if all are `woken` in place; else none: ask `each`."""
+    def herd(self, count_max: int) -> list[Pull]:
+        """The next pulls of the herd, up to `count_max`, if all are `woken` in place; else none: ask `each`."""
         ready = self._ready
-        row = [ready.popleft() for _ in range(min(count_max, len(ready)))]
-        if row and min(map(_DEADLINE_MS, row)) <= self.now_ms:
-            ready.extendleft(reversed(row))
+        herd = [ready.popleft() for _ in range(min(count_max, len(ready)))]
+        if herd and min(map(_DEADLINE_MS, herd)) <= self.now_ms:
+            ready.extendleft(reversed(herd))
             return []
-        return row
+        return herd
 
     @property
     def unsettled(self) -> bool:
-        """Whether a long row was woken in place, which `end` settles."""
+        """Whether a large herd was woken in place, which `end` settles."""
         return bool(self._unsettled)
 
     @property
@@ -139,7 +139,7 @@ class Walk:
     def _choose(self, pulls: Iterable[Pull]) -> tuple[list[Pull], list[Pull]]:
         """Those that wake, and those whose filter raises: that must not cost another pull its turn.
 
-        One message mostly wakes a row of pulls with one offset and filter, so what is news to one is to the next.
+        One message mostly wakes a herd of pulls with one offset and filter, so what is news to one is to the next.
         """
         woken: list[Pull] = []
         thrown: list[Pull] = []

@@ -171,7 +171,7 @@ def _read(pull: Pull, wanted: Filter, store: Store, offset: int, count_max: int)
 def wants_visible(pull: Pull, store: Store, visible_end: int) -> bool:
     """Whether the queue has something from the pull's offset on that its filter lets through; reads the store.
 
-    What was looked at is noted in the pull, so that a row of messages that it does not want is read once. Also true
+    What was looked at is noted in the pull, so that a stretch of messages that it does not want is read once. Also true
     where the offset is no longer one to wait at: the pull must be run to hear that.
     """
     wanted = pull.filter

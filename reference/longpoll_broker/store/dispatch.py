@@ -70,15 +70,15 @@ class Dispatcher:
         # Whether the cursor stays where the log is durable (`getConfirmOffset` of 5.x under SYNC_FLUSH).
         self.only_durable = False
 
-    def hand(self, row: Sequence[Handed], log_end_before: int) -> None:
+    def hand(self, burst: Sequence[Handed], log_end_before: int) -> None:
         """Take over records just appended, one behind the other; the caller holds the append lock.
 
         `log_end_before` is where the log ended before them, and before a blank that the first may have needed.
         """
         if self.handing:
             if log_end_before == self._handed_end and len(self.handed) < HANDED_COUNT_MAX:
-                self.handed.extend(row)
-                self._handed_end = row[-1][1].log_end
+                self.handed.extend(burst)
+                self._handed_end = burst[-1][1].log_end
             else:
                 self.handing = False
 

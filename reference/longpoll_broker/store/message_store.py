@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.errors import StoreUserError
+from longpoll_broker.store.bursts import append_burst
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.index.index import Index
@@ -32,7 +33,6 @@ from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
 from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.recovery import recover, safe_start
-from longpoll_broker.store.rows import append_row
 from longpoll_broker.store.selection import nothing, read_queue
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
@@ -152,18 +152,19 @@ class MessageStore:
         with self._append_lock:
             return self._append(message, self._log.end)
 
-    def put_row(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
+    def put_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
         """Append messages as neighbours, each as `put` does, at the cost of one; they will arrive as told.
 
-        Fewer arrivals than messages when one needs more than that, which `put` gives it (`store.rows`). Raises nothing.
+        Fewer arrivals than messages when one needs more than that, which `put` gives it (`store.bursts`). Raises
+        nothing.
         """
         with self._append_lock:
             store_ms = max(self._runtime.unix_ms(), self._store_ms)
-            row = append_row(self._log, self._table, messages, store_ms, self._message_size_max)
-            if row:
+            burst = append_burst(self._log, self._table, messages, store_ms, self._message_size_max)
+            if burst:
                 self._store_ms = store_ms
-                self._dispatcher.hand(row, row[0][1].physical_offset)
-        return [arrival for _queue, arrival in row]
+                self._dispatcher.hand(burst, burst[0][1].physical_offset)
+        return [arrival for _queue, arrival in burst]
 
     def put_batch(self, messages: Sequence[MessageToStore]) -> list[PutResult]:
         """Append messages as neighbours in one file, with none of another producer between them (`MessageExtBatch`).

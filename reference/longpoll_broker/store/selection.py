@@ -91,7 +91,7 @@ class _Scan:
         memory_start = self.log_end - memory_of(config)
         matches_tags, matches_properties = matches
         if matches_tags is None and matches_properties is None:
-            taken = self._take_row(config, offset, units, count_max, memory_start)
+            taken = self._take_unfiltered(config, offset, units, count_max, memory_start)
             if taken:
                 return offset + taken
         offsets = self.offsets
@@ -120,7 +120,9 @@ class _Scan:
             self.status = GetStatus.FOUND
         return offset
 
-    def _take_row(self, config: StoreConfig, offset: int, units: memoryview, count_max: int, memory_start: int) -> int:
+    def _take_unfiltered(
+        self, config: StoreConfig, offset: int, units: memoryview, count_max: int, memory_start: int
+    ) -> int:
         """Take all that a reader without a filter asked for, if it lies in memory, in one segment, and under the limit.
 
         The common read in one short loop: the same messages and slices as message by message, or 0 and nothing done.

@@ -46,9 +46,9 @@ class RawClient(WireEnd):
         self.send_bytes(content)
         return opaque
 
-    def send_row(self, code: int, row: Sequence[tuple[dict[str, str], Buffer]]) -> list[int]:
+    def send_burst(self, code: int, burst: Sequence[tuple[dict[str, str], Buffer]]) -> list[int]:
         """Send requests with these fields and bodies as one piece; returns their opaques."""
-        requests = [self._request(code, fields, body) for fields, body in row]
+        requests = [self._request(code, fields, body) for fields, body in burst]
         self.send_bytes(b"".join(content for _opaque, content in requests))
         return [opaque for opaque, _content in requests]
 

@@ -53,7 +53,7 @@ def outcome(expression: str, properties: dict[str, str]) -> str:
 
 
 class Cases:
-    """An endless row of cases."""
+    """An endless sequence of cases."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

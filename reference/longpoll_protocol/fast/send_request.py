@@ -69,7 +69,7 @@ class SendConnection(Connection):
     def next_sends(self) -> list[SendCommand]:
         """The sends that come next and lie whole in what was received last; often none.
 
-        Raises nothing: `next_event` meets whatever ends the row.
+        Raises nothing: `next_event` meets whatever ends the burst.
         """
         return self._frames.next_alike(START, read_send)
 

@@ -22,7 +22,7 @@ from longpoll_spec.model import Action, Model, Trace, TraceStep
 from longpoll_spec.policy import Policy
 
 SILENT_MAX: Final = 4
-"""Most moves in a row that are no step of the law: a thread begins, an executor becomes full."""
+"""Most consecutive moves that are no step of the law: a thread begins, an executor becomes full."""
 
 
 class NotFollowableError(SpecUserError):

@@ -205,7 +205,7 @@ class World:
         self.executor.append(pull)
         return True
 
-    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+    def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """The executor takes pulls that one message woke."""
         return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 

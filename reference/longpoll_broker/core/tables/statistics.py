@@ -44,7 +44,7 @@ class Snapshot:
 
 @define(slots=True, eq=False)
 class Item:
-    """One sum. Invariant: each row of `samples` is (time ms, value, times), oldest first, never longer than it may."""
+    """One sum. Invariant: each list of `samples` is (time ms, value, times), oldest first, never longer than it may."""
 
     value: int = 0
     times: int = 0
@@ -54,19 +54,19 @@ class Item:
 
     def sample(self, now_ms: int) -> None:
         """Take a sample for every span whose step is over."""
-        for (_name, step_ms, _count), row in zip(_SPANS, self.samples, strict=True):
-            if not row or now_ms - row[-1][0] >= step_ms:
-                row.append((now_ms, self.value, self.times))
+        for (_name, step_ms, _count), samples in zip(_SPANS, self.samples, strict=True):
+            if not samples or now_ms - samples[-1][0] >= step_ms:
+                samples.append((now_ms, self.value, self.times))
 
     def snapshots(self) -> dict[str, Snapshot]:
         """What the samples say, by span."""
-        return {name: _between(row) for (name, _step_ms, _count), row in zip(_SPANS, self.samples, strict=True)}
+        return {name: _between(samples) for (name, _step_ms, _count), samples in zip(_SPANS, self.samples, strict=True)}
 
 
-def _between(row: deque[tuple[int, int, int]]) -> Snapshot:
-    if len(row) < 2:
+def _between(samples: deque[tuple[int, int, int]]) -> Snapshot:
+    if len(samples) < 2:
         return Snapshot(0, 0.0, 0.0)
-    (first_ms, first, first_times), (last_ms, last, last_times) = row[0], row[-1]
+    (first_ms, first, first_times), (last_ms, last, last_times) = samples[0], samples[-1]
     total, times = last - first, last_times - first_times
     return Snapshot(total, total * 1000 / (last_ms - first_ms), total / times if times else 0.0)
 

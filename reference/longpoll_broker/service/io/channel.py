@@ -23,7 +23,7 @@ from longpoll_runtime.logs import event
 log = logging.getLogger(__name__)
 
 FLUSH_COUNT: Final = 8
-"""Commands after which a long row of answers is sent without waiting for its end; the next part is twice as long."""
+"""Commands after which a large herd of answers is sent without waiting for its end; the next part is twice as long."""
 FLUSH_COUNT_MAX: Final = 2048
 """Longest part: 2048 answers over twenty connections are still a hundred for each system call."""
 CHANNEL_COUNT: Final = 64
@@ -228,8 +228,8 @@ class Outbox:
         self._channels[channel] = self._channels.get(channel, 0) + count
         self._count += count
 
-    def write_in_row(self, channel: Channel, parts: Parts, count: int = 1) -> None:
-        """Queue answers of what may be a long row, and send everything if it has become much.
+    def write_in_herd(self, channel: Channel, parts: Parts, count: int = 1) -> None:
+        """Queue answers of what may be a large herd, and send everything if it has become much.
 
         The first of a thousand answers must not wait for the last.
         """

@@ -42,7 +42,7 @@ class InlineExecutor:
             log.exception("a pull of %s failed and gets no answer", pull.topic)
         return True
 
-    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+    def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """Run pulls that one message woke; those not taken, which is none."""
         for pull in pulls:
             self.submit(pull, "woken", outbox)
@@ -90,7 +90,7 @@ class PoolExecutor:
             lambda worker_outbox: self.refuse(pull, "busy", worker_outbox),
         )
 
-    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+    def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """Queue each of the pulls that one message woke; those for which there is no room."""
         return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 

@@ -31,9 +31,9 @@ SHARD_COUNT: Final = 8
 """Locks of the table; buckets are dealt to them by hash."""
 EXPIRED_COUNT: Final = 2_000
 """Pulls let go at their deadlines, about 20 ms of work, after which other connections have their turn."""
-ROW_COUNT: Final = FLUSH_COUNT
-"""Pulls of a long row that are run together, after the first; the next part is twice as long."""
-ROW_COUNT_MAX: Final = 128
+HERD_PART: Final = FLUSH_COUNT
+"""Pulls of a large herd that are run together, after the first; the next part is twice as long."""
+HERD_PART_MAX: Final = 128
 """Longest such part."""
 
 
@@ -58,7 +58,7 @@ class Executor(Protocol):
         """Run the pull now or soon; false when it cannot be taken."""
         ...
 
-    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+    def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """The same of pulls that one message woke, in order; those that cannot be taken."""
         ...
 
@@ -266,18 +266,18 @@ class HoldService:
         return self._keep(steps, shard, walk, outbox) if self._policy.take == "clone_and_clear" else None
 
     def _hand_out(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> None:
-        """Queue a long row: the first is told at once, and the last before any is settled."""
+        """Queue a large herd: the first is told at once, and the last before any is settled."""
         count = 1
-        while row := walk.row(count):
-            for _pull in row:
+        while herd := walk.herd(count):
+            for _pull in herd:
                 self._runtime.step(steps.each)
-            for pull in self._executor.submit_row(row, outbox):
+            for pull in self._executor.submit_herd(herd, outbox):
                 self._reject(pull, outbox)
             if count == 1:
                 outbox.flush()
             else:
                 outbox.flush_busy()
-            count = min(max(2 * count, ROW_COUNT), ROW_COUNT_MAX)
+            count = min(max(2 * count, HERD_PART), HERD_PART_MAX)
         self._look_at_each(steps, shard, walk, outbox)
         outbox.flush()
 

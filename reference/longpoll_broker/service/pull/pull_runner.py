@@ -131,7 +131,7 @@ class PullRunner:
             return
         # Java answers a woken pull in its default, JSON, whatever the request was written in.
         kind = JSON if traits.woken_in_json else KINDS[pull.serialize]
-        outbox.write_in_row(channel, self.answers.encode(pull, decision, cause, kind, outbox))
+        outbox.write_in_herd(channel, self.answers.encode(pull, decision, cause, kind, outbox))
 
 
 _NO_FILTER: Final = TagFilter("*", "TAG", frozenset(), all_tags=True)

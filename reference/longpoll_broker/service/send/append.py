@@ -50,10 +50,10 @@ class Appender:
         self.events.appended(((message, tag, result),), after_ns)
         return result
 
-    def append_row(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
-        """Append as many of these, from the first on, as `MessageStore.put_row` does; their events are not told."""
+    def append_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
+        """Append as many of these, from the first on, as `MessageStore.put_burst` does; their events are not told."""
         self.runtime.step("append")
-        return self.store.put_row(messages)
+        return self.store.put_burst(messages)
 
     def append_batch(self, messages: Sequence[tuple[MessageToStore, str]]) -> list[PutResult]:
         """Append messages with their tags, all or none; raises what `MessageStore.put_batch` raises."""

@@ -1,6 +1,6 @@
 """The commit log: every record of every queue, in the order of arrival (`CommitLog.java` 4.9).
 
-A record is made as bytes and written with the others of its row; one alone is a row of one. The layout stands in
+A record is made as bytes and written with the others of its burst; one alone is a burst of one. The layout stands in
 `longpoll_protocol.log_record`.
 Leaves out locks (the facade's), the queue's own offsets (its caller's) and repair (`recovery`).
 """
@@ -125,7 +125,7 @@ class CommitLog:
             segment.mapped.sync(self.end - segment.start, segment.size)
 
     def append(self, message: MessageToStore, topic_part: bytes, queue_offset: int, store_ms: int) -> int:
-        """Write one record, a row of one, at the end and return its physical offset.
+        """Write one record, a burst of one, at the end and return its physical offset.
 
         `topic_part` is the topic with its length byte before it. Raises OSError when the disk is full and
         MessageRefusedError when no file can hold it or a number does not fit its field; the log is then as before, but
@@ -162,7 +162,7 @@ class CommitLog:
         position = start - segment.start
         mark_stop = position + _MARK_SIZE
         view[mark_stop : stop - segment.start] = content[_MARK_SIZE:]
-        # Size and magic of the first go last: a process killed before it leaves zeros, and so no record of the row.
+        # Size and magic of the first go last: a process killed before it leaves zeros, and so no record of the burst.
         view[position:mark_stop] = content[:_MARK_SIZE]
         self.end = stop
 

@@ -1,4 +1,4 @@
-"""One queue of a topic: a row of 20-byte units that point into the commit log (`ConsumeQueue.java` 4.9).
+"""One queue of a topic: a sequence of 20-byte units that point into the commit log (`ConsumeQueue.java` 4.9).
 
     Offset  Size  What (big-endian, signed)
     0       8     physical offset of the record in the commit log

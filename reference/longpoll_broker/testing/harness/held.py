@@ -1,8 +1,8 @@
 """A hundred thousand held pulls: how fast they are accepted, what they cost, and how late they are answered.
 
-Pulls are sent as fast as they are accepted: each connection writes a row of them and a pull that is answered at once,
-and goes on when that answer has come. So the moment of a row's write is at most a few milliseconds before its receipt,
-and lateness, counted from the write, is never understated.
+Pulls are sent as fast as they are accepted: each connection writes a burst of them and a pull that is answered at once,
+and goes on when that answer has come. So a burst's write is at most a few milliseconds before its receipt, and
+lateness, counted from the write, is never understated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import ResponseCode
 from longpoll_runtime import Address
 
-ROW: Final = 100
+BURST: Final = 100
 """Pulls written before the next probe."""
 STALL_S: Final = 30.0
 
@@ -70,11 +70,11 @@ class _Holding:
     accepted: int = 0
     late_ms: list[float] = field(factory=list)
 
-    def write_row(self, line: Line) -> None:
-        """The next row and its probe; nothing when all are written."""
+    def write_burst(self, line: Line) -> None:
+        """The next burst and its probe; nothing when all are written."""
         plan = self.plan
         template = PullTemplate(plan.topic)
-        numbers = range(self.next_pull, min(plan.pull_count, self.next_pull + ROW))
+        numbers = range(self.next_pull, min(plan.pull_count, self.next_pull + BURST))
         if not numbers:
             return
         self.next_pull = numbers.stop
@@ -103,8 +103,8 @@ class _Holding:
         now_ns = monotonic_ns()
         for answer in found:
             if answer.opaque == PROBE:
-                self.accepted += ROW
-                self.write_row(line)
+                self.accepted += BURST
+                self.write_burst(line)
             elif answer.code != ResponseCode.PULL_NOT_FOUND:
                 raise ClientError(f"a held pull was answered with code {answer.code}")
             else:
@@ -116,7 +116,7 @@ def hold(address: Address, process_id: int, memory_bytes: Callable[[], int], pla
 
     `process_id` is the broker's; `memory_bytes` says what it uses, and may take its time.
     """
-    assert plan.pull_count % ROW == 0
+    assert plan.pull_count % BURST == 0
     with ExitStack() as stack:
         lines = [Line(address) for _ in range(plan.line_count)]
         for line in lines:
@@ -137,7 +137,7 @@ def hold(address: Address, process_id: int, memory_bytes: Callable[[], int], pla
             [0] * plan.pull_count,
         )
         for line in lines:
-            holding.write_row(line)
+            holding.write_burst(line)
         holding.read(until_accepted=True)
         accept_s = (monotonic_ns() - begun_ns) / 1e9
         each_bytes = (memory_bytes() - before_bytes) / plan.pull_count

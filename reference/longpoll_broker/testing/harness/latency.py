@@ -153,10 +153,10 @@ def fan_outs(address: Address, topic: str, pull_count: int, line_count: int, rou
         send_first(sender, topic)
         for number in range(rounds):
             offset = number + 1
-            row = b"".join(template.frame(0, offset, one, HOLD_MS) for one in range(pull_count // line_count))
+            burst = b"".join(template.frame(0, offset, one, HOLD_MS) for one in range(pull_count // line_count))
             probe = template.frame(0, offset, PROBE)
             for puller in pullers:
-                puller.write(row + probe)
+                puller.write(burst + probe)
             for puller in pullers:
                 assert _next(puller).opaque == PROBE
             # A probe may overtake the last pulls in Java's pull threads.

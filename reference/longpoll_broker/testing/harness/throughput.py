@@ -47,7 +47,7 @@ class _Sender:
         frames = [send_frame(self.topic, number % QUEUE_COUNT, BODY, number) for number in range(SEND_DEPTH)]
         size = len(frames[0])
         assert all(len(frame) == size for frame in frames)
-        # Twice, so that any row of up to SEND_DEPTH frames is one slice.
+        # Twice, so that any burst of up to SEND_DEPTH frames is one slice.
         ring = memoryview(b"".join(frames) * 2)
         line = Line(self.address)
         expect_success(line.call(frames[0]), "a send")
@@ -158,11 +158,11 @@ def fill(address: Address, topic: str, message_count: int) -> Stored:
     line = Line(address)
     frame = send_frame(topic, 0, BODY)
     record_size = send_first(line, topic)
-    row = frame * SEND_DEPTH
+    burst = frame * SEND_DEPTH
     left, under_way = message_count - 1, 0
     while left or under_way:
         if left >= SEND_DEPTH > under_way:
-            line.write(row)
+            line.write(burst)
             left -= SEND_DEPTH
             under_way += SEND_DEPTH
         elif 0 < left < SEND_DEPTH:

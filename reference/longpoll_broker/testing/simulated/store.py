@@ -43,7 +43,7 @@ HALF, FULL = 0.5, 0.9
 """How much of the disk is used; over 0.85 every file may go that is no longer needed."""
 
 OPERATIONS: Final = {
-    "put": 6, "put_row": 4, "put_batch": 2, "dispatch": 5, "flush": 4, "flush_queues": 3, "index": 2, "find": 1,
+    "put": 6, "put_burst": 4, "put_batch": 2, "dispatch": 5, "flush": 4, "flush_queues": 3, "index": 2, "find": 1,
     "expire": 2, "delete": 1, "write_back": 2, "wait": 6, "look": 1, "close": 2, "kill": 2, "cut": 2,
 }  # fmt: skip
 """What can be done to a store, and how often; a seed leaves out about a third."""
@@ -295,11 +295,11 @@ class SimulatedStore:
         put = self.store.put(made.message)
         self.model.put(self.store, made, put.queue_offset, put.physical_offset)
 
-    def _do_put_row(self) -> None:
+    def _do_put_burst(self) -> None:
         several = [self._made() for _ in range(self.chance.randrange(1, 5))]
-        row = self.store.put_row([each.message for each in several])
-        self._tell(f"  {len(row)} of {len(several)}")
-        for made, arrival in zip(several, row, strict=False):
+        burst = self.store.put_burst([each.message for each in several])
+        self._tell(f"  {len(burst)} of {len(several)}")
+        for made, arrival in zip(several, burst, strict=False):
             self.model.put(self.store, made, arrival.offset_end - 1, arrival.physical_offset)
 
     def _do_put_batch(self) -> None:

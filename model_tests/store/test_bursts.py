@@ -1,4 +1,4 @@
-"""A row of messages against the same messages put one by one."""
+"""A burst of messages against the same messages put one by one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.store import rows
+from longpoll_broker.store import bursts
 from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.message_store import MessageStore
@@ -44,24 +44,24 @@ def put_each(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Ar
     return found
 
 
-def put_rows(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Arrival]:
-    """Put messages in rows; the first of the rest by itself."""
+def put_bursts(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Arrival]:
+    """Put messages in bursts; the first of the rest by itself."""
     found: list[Arrival] = []
     while messages:
-        row = store.put_row(messages)
+        burst = store.put_burst(messages)
         arrivals = store.dispatch(len(messages))
-        assert list(arrivals) == list(row)
-        found += [*arrivals, *put_each(store, messages[len(row) : len(row) + 1])]
-        messages = messages[len(row) + 1 :]
+        assert list(arrivals) == list(burst)
+        found += [*arrivals, *put_each(store, messages[len(burst) : len(burst) + 1])]
+        messages = messages[len(burst) + 1 :]
     return found
 
 
-def stored(messages: Sequence[MessageToStore], config: StoreConfig, *, in_rows: bool) -> tuple[list[Arrival], bytes]:
+def stored(messages: Sequence[MessageToStore], config: StoreConfig, *, in_bursts: bool) -> tuple[list[Arrival], bytes]:
     """The arrivals of messages, and the whole log."""
     with tempfile.TemporaryDirectory() as directory:
         store = MessageStore.open(StillRuntime(), directory, config)
         try:
-            arrivals = (put_rows if in_rows else put_each)(store, messages)
+            arrivals = (put_bursts if in_bursts else put_each)(store, messages)
             log = b"".join(bytes(segment.view) for segment in store._log.segments.segments)
         finally:
             store.close()
@@ -70,20 +70,20 @@ def stored(messages: Sequence[MessageToStore], config: StoreConfig, *, in_rows: 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(MESSAGES, max_size=20))
-def test_a_row_is_stored_as_its_messages_are(messages: list[MessageToStore]) -> None:
-    """The same bytes in the same files, the same arrivals in the same order, whatever stands in the row."""
-    assert stored(messages, SMALL, in_rows=False) == stored(messages, SMALL, in_rows=True)
+def test_a_burst_is_stored_as_its_messages_are(messages: list[MessageToStore]) -> None:
+    """The same bytes in the same files, the same arrivals in the same order, whatever stands in the burst."""
+    assert stored(messages, SMALL, in_bursts=False) == stored(messages, SMALL, in_bursts=True)
 
 
-def test_a_row_takes_what_is_plain_and_no_more() -> None:
+def test_a_burst_takes_what_is_plain_and_no_more() -> None:
     """The first message that needs more ends it: a new queue, another form, a body too large."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
         plain = message()
-        assert not store.put_row([plain]), "the queue is not there yet"
+        assert not store.put_burst([plain]), "the queue is not there yet"
         put_each(store, [plain])
 
-        assert len(store.put_row([plain, message("T", 0, born_host=HOST_V6), plain])) == 3
+        assert len(store.put_burst([plain, message("T", 0, born_host=HOST_V6), plain])) == 3
         for other in (
             message("T", 1),
             message("U", 0),
@@ -93,25 +93,25 @@ def test_a_row_takes_what_is_plain_and_no_more() -> None:
             structs.replace(plain, inner_queues=(("U", 0),)),
             structs.replace(plain, flag=2**31),
         ):
-            (arrival,) = store.put_row([plain, other, plain])
+            (arrival,) = store.put_burst([plain, other, plain])
             assert store.log_end == arrival.log_end
         store.abandon()
 
 
-def test_a_row_ends_with_the_file() -> None:
+def test_a_burst_ends_with_the_file() -> None:
     """A record that does not fit is for `put`, which goes on in the next file."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory)
         put_each(store, [message()])
         size = store.log_end
 
-        assert len(store.put_row([message()] * 100)) == (SMALL.commit_log_file_size - 8) // size - 1
+        assert len(store.put_burst([message()] * 100)) == (SMALL.commit_log_file_size - 8) // size - 1
         assert store.put(message()).physical_offset == SMALL.commit_log_file_size
-        assert len(store.put_row([message()] * 2)) == 2
+        assert len(store.put_burst([message()] * 2)) == 2
         store.abandon()
 
 
-def test_a_row_needs_no_system_call() -> None:
+def test_a_burst_needs_no_system_call() -> None:
     """It stays in the present file and on the disk blocks that this has, so nothing can fail once it has begun."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
@@ -119,7 +119,7 @@ def test_a_row_needs_no_system_call() -> None:
         segment = store._log.segments.segments[0]
         segment.reserved_end = store.log_end + 2 * store.log_end
 
-        assert len(store.put_row([message()] * 5)) == 2
+        assert len(store.put_burst([message()] * 5)) == 2
         store.abandon()
 
 
@@ -144,7 +144,7 @@ class _LastView:
 
 
 def kept_after_kill(written: int) -> int:
-    """How many messages of a row of three are found after a kill that came with so many bytes of the row written."""
+    """How many messages of a burst of three are found after a kill that came with `written` bytes of it written."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory)
         put_each(store, [message()])
@@ -152,7 +152,7 @@ def kept_after_kill(written: int) -> int:
         view = segment.view
         segment.view = _LastView(view, written)  # type: ignore[assignment]
         with pytest.raises(_KilledError):
-            store.put_row([message(tag="a")] * 3)
+            store.put_burst([message(tag="a")] * 3)
         segment.view = view
         store.abandon()
         store = open_store(directory)
@@ -162,16 +162,16 @@ def kept_after_kill(written: int) -> int:
 
 
 CUTS = (0, 1, 40, 120, 200, 250, 300)
-"""Bytes of a row of 309."""
+"""Bytes of a burst of 309."""
 
 
-def test_a_process_killed_in_a_row_leaves_none_of_it() -> None:
+def test_a_process_killed_in_a_burst_leaves_none_of_it() -> None:
     """The first record's mark is written last."""
     assert [kept_after_kill(written) for written in CUTS] == [0] * len(CUTS)
 
 
-def test_planted_a_row_written_from_its_beginning_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of the row is found."""
+def test_planted_a_burst_written_from_its_beginning_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the burst is found."""
 
     def append_records(log: CommitLog, records: Sequence[bytes]) -> None:
         segment = log._segment
@@ -189,27 +189,27 @@ def with_next_tags(*parts: Any) -> Arrival:
     return structs.replace(Arrival(*parts), tags_code=Arrival(*parts).tags_code + 1)
 
 
-def test_planted_slips_in_a_row_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_slips_in_a_burst_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record, or an arrival, with one number that is another."""
     messages = [message(), message(tag="a"), message(tag="b")]
-    expected = stored(messages, SMALL, in_rows=False)
+    expected = stored(messages, SMALL, in_bursts=False)
     with monkeypatch.context() as planted:
         planted.setattr(commit_log, "CRC_MASK", 0xFFFF)
-        log = stored(messages, SMALL, in_rows=True)[1]
+        log = stored(messages, SMALL, in_bursts=True)[1]
     with monkeypatch.context() as planted:
-        planted.setattr(rows, "Arrival", with_next_tags)
-        arrivals = stored(messages, SMALL, in_rows=True)[0]
+        planted.setattr(bursts, "Arrival", with_next_tags)
+        arrivals = stored(messages, SMALL, in_bursts=True)[0]
 
     assert (log != expected[1], arrivals != expected[0]) == (True, True)
 
 
 def test_a_wild_number_leaves_no_gap() -> None:
-    """A number that fits no record ends the row before it, and the offsets go on where they were."""
+    """A number that fits no record ends the burst before it, and the offsets go on where they were."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory)
         put_each(store, [message()])
-        row = store.put_row([message(), structs.replace(message(), reconsume_times=2**40), message()])
+        burst = store.put_burst([message(), structs.replace(message(), reconsume_times=2**40), message()])
 
-        assert [arrival.offset_end for arrival in row] == [2]
+        assert [arrival.offset_end for arrival in burst] == [2]
         assert store.put(message()).queue_offset == 2
         store.abandon()

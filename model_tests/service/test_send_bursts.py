@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from model_tests.service.sockless import Peer
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.fast import send_rows
+from longpoll_broker.fast import send_bursts
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields
@@ -24,7 +24,7 @@ from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED
 
 STORE = evolve(SMALL_STORE, commit_log_file_size=16_384, message_size_max=2_000, multi_dispatch=True)
-"""Files so small that rows meet their ends."""
+"""Files so small that bursts meet their ends."""
 PROPERTIES = [
     "",
     "UNIQ_KEY\x0101\x02WAIT\x01true\x02TAGS\x01a\x02",
@@ -54,25 +54,25 @@ def sends(draw: st.DrawFn) -> bytes:
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer]]:
-    """Of a broker that serves rows, and of one that does not, both with a clock that stands still."""
-    directories = [str(tmp_path_factory.mktemp(name)) for name in ("rows", "single")]
+    """Of a broker that serves bursts, and of one that does not, both with a clock that stands still."""
+    directories = [str(tmp_path_factory.mktemp(name)) for name in ("bursts", "single")]
     with (
-        Broker.start(StillRuntime(), directories[0], store_config=STORE) as rows,
+        Broker.start(StillRuntime(), directories[0], store_config=STORE) as bursts,
         Broker.start(StillRuntime(), directories[1], store_config=STORE, is_fast=False) as single,
     ):
-        yield Peer(rows), Peer(single)
+        yield Peer(bursts), Peer(single)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(sends(), max_size=24).map(b"".join))
-def test_a_row_is_served_as_its_sends_are(peers: tuple[Peer, Peer], content: bytes) -> None:
-    """The same answers, records and visible ends, to the byte, whatever stands in the row."""
-    rows, single = peers
+def test_a_burst_is_served_as_its_sends_are(peers: tuple[Peer, Peer], content: bytes) -> None:
+    """The same answers, records and visible ends, to the byte, whatever stands in the burst."""
+    bursts, single = peers
 
-    assert rows.told(content) == single.told(content)
+    assert bursts.told(content) == single.told(content)
 
 
-def plain_row(count: int) -> bytes:
+def plain_burst(count: int) -> bytes:
     """So many plain sends with different opaques."""
     fields = send_fields("T", 0, "TAGS\x01a\x02")
     return b"".join(
@@ -86,58 +86,58 @@ def with_next_offset(*parts: Any) -> bytes:
     return encode_send_head(*parts).replace(b'"}}', b'0"}}')
 
 
-def test_planted_slips_in_serving_rows_are_seen(peers: tuple[Peer, Peer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_slips_in_serving_bursts_are_seen(peers: tuple[Peer, Peer], monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer with another number, and a way that should have been the long one."""
-    rows, single = peers
-    row = plain_row(4)
-    assert rows.told(row) == single.told(row)
+    bursts, single = peers
+    burst = plain_burst(4)
+    assert bursts.told(burst) == single.told(burst)
     with monkeypatch.context() as planted:
-        planted.setattr(send_rows, "encode_send_head", with_next_offset)
-        assert rows.told(row) != single.told(row)
+        planted.setattr(send_bursts, "encode_send_head", with_next_offset)
+        assert bursts.told(burst) != single.told(burst)
     fields = send_fields("T", 0, f"{DELAY}\x012\x02")
-    delayed = plain_row(1) + b"".join(encode(Command(RequestCode.SEND_MESSAGE_V2, 9, ext_fields=fields, body=b"x")))
+    delayed = plain_burst(1) + b"".join(encode(Command(RequestCode.SEND_MESSAGE_V2, 9, ext_fields=fields, body=b"x")))
     with monkeypatch.context() as planted:
-        planted.setattr(send_rows, "_LEADING_ELSEWHERE", frozenset())
-        assert rows.told(delayed) != single.told(delayed)
+        planted.setattr(send_bursts, "_LEADING_ELSEWHERE", frozenset())
+        assert bursts.told(delayed) != single.told(delayed)
 
 
-def test_a_row_is_stored_in_one_go(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the first message of a plain row, which is served by itself."""
+def test_a_burst_is_stored_in_one_go(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the first message of a plain burst, which is served by itself."""
     broker = start_broker()
     peer = Peer(broker)
-    peer.tell(plain_row(1))
+    peer.tell(plain_burst(1))
     stored: list[int] = []
-    put_row = broker.store.put_row
+    put_burst = broker.store.put_burst
 
     def noted(messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
         stored.append(len(messages))
-        return put_row(messages)
+        return put_burst(messages)
 
-    monkeypatch.setattr(broker.store, "put_row", noted)
-    peer.tell(plain_row(10))
+    monkeypatch.setattr(broker.store, "put_burst", noted)
+    peer.tell(plain_burst(10))
 
     assert stored == [9]
 
 
-def test_a_broker_with_more_to_do_for_each_send_serves_no_rows(start_broker: StartBroker, tmp_path: Path) -> None:
+def test_a_broker_with_more_to_do_for_each_send_serves_no_bursts(start_broker: StartBroker, tmp_path: Path) -> None:
     """A history is recorded, or the disk is waited for."""
     recording = start_broker(record_directory=str(tmp_path / "history"))
     waiting = start_broker(directory=str(tmp_path / "waiting"), store_config=evolve(STORE, flush_disk_sync=True))
     plain = start_broker(directory=str(tmp_path / "plain"))
 
-    assert [recording.handler.send_rows, waiting.handler.send_rows] == [None, None]
-    assert plain.handler.send_rows is not None
+    assert [recording.handler.send_bursts, waiting.handler.send_bursts] == [None, None]
+    assert plain.handler.send_bursts is not None
 
 
 def test_pipelined_sends_wake_a_held_pull(start_broker: StartBroker, connect: Connect) -> None:
-    """Over a socket: a pull that is held gets the row's first messages, and every send its answer."""
+    """Over a socket: a pull that is held gets the burst's first messages, and every send its answer."""
     broker = start_broker()
     sender, puller = connect(broker.address), connect(broker.address)
-    sender.send_bytes(plain_row(1))
+    sender.send_bytes(plain_burst(1))
     assert sender.reply(0) is not None
     pulled = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=20_000))
     wait_until(lambda: len(broker.hold_service) == 1)
-    sender.send_bytes(plain_row(40))
+    sender.send_bytes(plain_burst(40))
     replies = [sender.reply(number) for number in range(40)]
     answer = puller.reply(pulled)
 

@@ -1,6 +1,6 @@
-"""Answers pulls that one message wakes in one go, where they are alike: one answer, but for their opaques.
+"""Answers a herd, the pulls that one message wakes, in one go where they are alike: one answer, but for their opaques.
 
-What they have in common is looked at once a row, and the frames differ in one number. Leaves out pulls that are not
+What they have in common is looked at once a herd, and the frames differ in one number. Leaves out pulls that are not
 alike: these are run one by one, as `service.pull.pull_runner` does.
 """
 
@@ -31,7 +31,7 @@ from longpoll_runtime.faults import KeepGoing
 log = logging.getLogger(__name__)
 
 COPIED_SIZE_MAX: Final = 2048
-"""Bytes of records that a row's answers are given copies of: a further buffer costs a system call as much."""
+"""Bytes of records that a herd's answers are given copies of: a further buffer costs a system call as much."""
 CHANNEL: Final[Callable[[Pull], Hashable]] = attrgetter("channel")
 TERMS: Final[Callable[[Pull], tuple[Any, ...]]] = attrgetter(
     "topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"
@@ -39,7 +39,7 @@ TERMS: Final[Callable[[Pull], tuple[Any, ...]]] = attrgetter(
 """Pulls that are equal in these have equal keys at any one moment."""
 
 
-class RowKey(msgspec.Struct, frozen=True, gc=False):
+class HerdKey(msgspec.Struct, frozen=True, gc=False):
     """Everything that the answer to a woken pull depends on but its opaque."""
 
     topic: TopicConfig | None
@@ -58,14 +58,14 @@ class RowKey(msgspec.Struct, frozen=True, gc=False):
 
 
 @define(slots=True, eq=False)
-class RowAnswer:
+class HerdAnswer:
     """The answer to one woken pull, for those after it that have the same key.
 
     Most messages wake one pull, so what the others would share is made for the second. Invariant: where `_heads` is
     made, so is `_body`; any thread may make both, and makes the same.
     """
 
-    key: RowKey
+    key: HerdKey
     terms: tuple[Any, ...]
     """`TERMS` of that pull."""
     flag: int
@@ -100,10 +100,10 @@ class RowAnswer:
 
 
 @define(slots=True, eq=False)
-class RowRunner(PullRunner):
+class HerdRunner(PullRunner):
     """Remembers what the last woken pull got; for a broker that records nothing and `tells_offsets_only`."""
 
-    _last: RowAnswer | None = field(default=None, init=False)
+    _last: HerdAnswer | None = field(default=None, init=False)
     """One assignment, so threads see the old one or the new one."""
     _since: object = field(factory=object, init=False)
     """In the key of each pull that began to run after the last was forgotten, and in no other's."""
@@ -111,29 +111,29 @@ class RowRunner(PullRunner):
     def run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
         """Run a pull, or answer it as the last woken one was where it would get the same."""
         self.runtime.step("run")
-        key = self._row_key(pull) if cause == "woken" else None
-        row = self._last
-        if key is not None and row is not None and row.key == key:
-            self._answer_in_row((pull,), row, outbox)
+        key = self._herd_key(pull) if cause == "woken" else None
+        herd = self._last
+        if key is not None and herd is not None and herd.key == key:
+            self._answer_herd((pull,), herd, outbox)
             return
         decision = self.run_now(pull, cause, 0, outbox)
         if key is not None and isinstance(decision, Found):
-            self._last = RowAnswer(key, TERMS(pull), pull.flag | RESPONSE, decision)
+            self._last = HerdAnswer(key, TERMS(pull), pull.flag | RESPONSE, decision)
 
     def run_alike(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
-        """Run the pulls at the beginning of a row that get what the last woken pull got; the rest stays as it is."""
-        row = self._last
-        if row is None or TERMS(pulls[0]) != row.terms:
+        """Run the pulls at the beginning of a herd that get what the last woken pull got; the rest stays as it is."""
+        herd = self._last
+        if herd is None or TERMS(pulls[0]) != herd.terms:
             return
         _terms, alike = next(groupby(pulls, TERMS))
         ran = list(alike)
         for _pull in ran:
             self.runtime.step("run")
         # Only now, for they read what is there when they run.
-        if self._row_key(ran[0]) != row.key:
+        if self._herd_key(ran[0]) != herd.key:
             return
         for _channel, of_channel in groupby(ran, CHANNEL):
-            self._answer_in_row(list(of_channel), row, outbox)
+            self._answer_herd(list(of_channel), herd, outbox)
 
     def forget_last(self) -> None:
         """Let go of the last answer's slices of the log; before the store closes.
@@ -143,30 +143,30 @@ class RowRunner(PullRunner):
         self._since = object()
         self._last = None
 
-    def _row_key(self, pull: Pull) -> RowKey | None:
+    def _herd_key(self, pull: Pull) -> HerdKey | None:
         """What a woken pull has in common with those that get the same answer; None when that is not known so easily.
 
-        One message wakes a row of pulls with equal keys. What lies between a queue's two ends does not change as long
+        One message wakes a herd of pulls with equal keys. What lies between a queue's two ends does not change as long
         as they and the log's start do not; a group, a topic and a filter are replaced, never changed.
         """
         if not pull.sys_flag & FLAG_SUBSCRIPTION or pull.flag & ONE_WAY or pull.serialize:
             return None
         desk, store = self.desk, self.store
-        return RowKey(
+        return HerdKey(
             desk.topics.get(pull.topic), pull.queue_id, pull.offset, desk.groups.find(pull.group),
             pull.count_max, pull.filter, pull.flag, store.ends(pull.topic, pull.queue_id), store.log_start,
             self._since,
         )  # fmt: skip
 
-    def _answer_in_row(self, pulls: Sequence[Pull], row: RowAnswer, outbox: Outbox) -> None:
+    def _answer_herd(self, pulls: Sequence[Pull], herd: HerdAnswer, outbox: Outbox) -> None:
         """Answer pulls of one channel as the last one was."""
         first = pulls[0]
         channel = first.channel
         assert isinstance(channel, Channel)
         for pull in pulls:
             pull.phase = ANSWERED
-        outbox.write_in_row(channel, row.parts([pull.opaque for pull in pulls]), len(pulls))
-        read = row.found.read
+        outbox.write_in_herd(channel, herd.parts([pull.opaque for pull in pulls]), len(pulls))
+        read = herd.found.read
         self.statistics.count_get(
             first.topic, first.group, first.queue_id,
             messages=len(read.offsets), size=read.size_bytes, latency_ms=0, times=len(pulls),
@@ -174,13 +174,13 @@ class RowRunner(PullRunner):
 
 
 @define(slots=True, eq=False)
-class RowExecutor(InlineExecutor):
+class HerdExecutor(InlineExecutor):
     """Runs at once, on the caller's thread, and those that are alike together."""
 
     run_alike: Callable[[Sequence[Pull], Outbox], None]
-    """Runs those at the beginning of a row that get what the last woken pull got; the others stay QUEUED."""
+    """Runs those at the beginning of a herd that get what the last woken pull got; the others stay QUEUED."""
 
-    def submit_row(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+    def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """Run pulls that one message woke; those not taken, which is none."""
         for at, pull in enumerate(pulls):
             if pull.phase is QUEUED:

@@ -1,4 +1,4 @@
-"""Serves sends that came side by side on one connection, as a producer that does not wait for each answer sends them.
+"""Serves bursts: sends side by side on one connection, as a producer sends that does not wait for each answer.
 
 Neighbours that go the shortest way are stored together and their answers leave as one
 piece; any other is served by itself, in its turn. What is stored and what is answered is the same, to the byte.
@@ -31,8 +31,8 @@ _LEADING_ELSEWHERE: Final = frozenset({DELAY, PREPARED, INNER_QUEUES})
 
 
 @define(slots=True, eq=False)
-class SendRows:
-    """The processor of rows; callable from any loop's thread. Each row follows a send that was served by itself."""
+class SendBursts:
+    """The processor of bursts; callable from any loop's thread. Each burst follows a send that was served by itself."""
 
     send: SendProcessor
     serve_one: Callable[[Channel, Command, Outbox], None]
@@ -91,7 +91,7 @@ class SendRows:
         messages = self._plain_ones(channel, commands)
         served = 0
         while messages and not channel.gives_way:
-            arrivals = self.send.appender.append_row(messages)
+            arrivals = self.send.appender.append_burst(messages)
             count = len(arrivals)
             channel.request_count += count
             heads = [

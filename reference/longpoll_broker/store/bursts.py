@@ -1,7 +1,7 @@
-"""Appends a row of messages at the cost of one: one time stamp, one write to the map, one hand-over to the dispatcher.
+"""Appends a burst of messages at the cost of one: a time stamp, a write to the map, a hand-over to the dispatcher.
 
 Only what `MessageStore.put` would do in its plainest form, and byte for byte that: a message to a queue that there is,
-within the limits, in the part of the present file that has its disk blocks. A row ends before the
+within the limits, in the part of the present file that has its disk blocks. A burst ends before the
 first message that is not so. Leaves out locks and everything that can fail; `put` does such a message.
 """
 
@@ -19,7 +19,7 @@ from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK
 
 
-def append_row(
+def append_burst(
     log: CommitLog, table: QueueTable, messages: Sequence[MessageToStore], store_ms: int, body_size_max: int
 ) -> list[Handed]:
     """Append messages up to the first that is not plain; each one's queue and arrival, in order.
@@ -29,7 +29,7 @@ def append_row(
     topics = table.topics
     start, sure_end = log.end, log.sure_end
     records: list[bytes] = []
-    row: list[Handed] = []
+    burst: list[Handed] = []
     for message in messages:
         topic = topics.get(message.topic)
         queue = topic.queues.get(message.queue_id) if topic is not None else None
@@ -43,11 +43,11 @@ def append_row(
         if start + size > sure_end:
             break
         records.append(record)
-        row.append((queue, _numbered(queue, message, start, size, store_ms)))
+        burst.append((queue, _numbered(queue, message, start, size, store_ms)))
         start += size
     if records:
         log.append_records(records)
-    return row
+    return burst
 
 
 def _is_plain(message: MessageToStore, body_size_max: int) -> bool:
