@@ -10,7 +10,10 @@ import pytest
 from model_tests.simulate.test_world import spawn_all
 
 from longpoll_runtime.interface import Poller
+from longpoll_simulation.disk import Disk
+from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import PIPE_SIZE, Network, SimulatedListener, SimulatedPoller, SimulatedSocket, Weather
+from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import RandomWalk
 from longpoll_simulation.sync import SimulatedThread
 from longpoll_simulation.world import World
@@ -126,6 +129,22 @@ def test_a_send_may_take_a_part() -> None:
     in_world(scenario)
 
 
+def test_sending_and_receiving_are_points() -> None:
+    """Others may go on before bytes leave, and before they are read."""
+
+    def scenario(world: World) -> None:
+        network, near, far = pair(world)
+        noted: list[str] = []
+        world.note = lambda _actor, operation, _thing: noted.append(operation)
+        near.send(b"x")
+        far.recv_into(bytearray(1))
+        SimulatedRuntime(network, SimulatedFiles(Disk()), "p").step("make_visible")
+        world.note = None
+        assert noted == ["send", "receive", "make_visible"]
+
+    in_world(scenario)
+
+
 def test_an_end_follows_what_was_sent() -> None:
     """Half-closed: the other direction goes on."""
 
@@ -231,6 +250,27 @@ def test_a_poller_says_what_is_ready_as_long_as_it_is() -> None:
         with pytest.raises(FileNotFoundError):
             poller.unregister(far)
         poller.close()
+
+    in_world(scenario)
+
+
+def test_room_again_ends_a_poll_for_writing() -> None:
+    """A full pipe takes nothing, and who polls for room is told when its reader has made some."""
+
+    def scenario(world: World) -> None:
+        network, near, far = pair(world)
+        poller: Poller = SimulatedPoller(network)
+        poller.register(near, read=False, write=True, data="near")
+        assert near.send(bytes(PIPE_SIZE)) == PIPE_SIZE
+        assert poller.poll(0) == []
+        world.spawn("reads", lambda: assert_read(far))
+        begun_ns = world.now_ns
+        assert poller.poll(60.0) == [("near", False, True)]
+        assert world.now_ns - begun_ns < 1_000_000_000
+        poller.close()
+
+    def assert_read(sock: SimulatedSocket) -> None:
+        assert sock.recv_into(bytearray(1)) == 1
 
     in_world(scenario)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
@@ -20,6 +21,7 @@ from click.testing import CliRunner
 import longpoll
 from longpoll.cli import main
 from longpoll.simulated.account import PROMISES
+from longpoll.simulated.bad_disk import BadDisk
 from longpoll.simulated.plan import plan_of
 from longpoll.simulated.run import Outcome, RandomWeather, Run, play
 from longpoll.simulated.search import (
@@ -34,8 +36,10 @@ from longpoll.simulated.search import (
 from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.io.transport import IoLoop
+from longpoll_broker.service.pull.dispatch_service import DispatchService
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.store import message_store
+from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.recovery import recover
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.frames.frame import FrameReader
@@ -60,7 +64,7 @@ def test_promises_are_kept() -> None:
     kinds = {mishap.kind for seed in SEEDS for mishap in plan_of(seed).mishaps}
 
     assert search(Settings(), SEEDS) is None
-    assert kinds == {"kill", "power", "cut", "clock", "stop"}
+    assert kinds == {"kill", "power", "cut", "clock", "stop", "disk"}
 
 
 @pytest.mark.long
@@ -150,6 +154,17 @@ def as_if_closed() -> AbstractContextManager[Any]:
     )
 
 
+def dead_in_its_second_life() -> AbstractContextManager[Any]:
+    """The clock of deadlines is woken until the broker is started again."""
+    tell = HoldService._tell_clock
+
+    def tells(service: HoldService, *parts: Any) -> None:
+        if service._runtime.process == "broker":  # type: ignore[attr-defined] # a simulated one
+            tell(service, *parts)
+
+    return mock.patch.object(HoldService, "_tell_clock", tells)
+
+
 _notify: Final = HoldService.notify
 PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
     "no deadline wakes the clock": (without(HoldService, "_tell_clock"), {"late"}, set()),
@@ -171,6 +186,7 @@ PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
     "deadlines by the wall clock": (by_the_wall_clock, {"early", "late"}, {"clock"}),
     "a reset is not heard": (deaf_to_resets, {"left behind", "StuckError"}, {"cut"}),
     "half a frame is forgotten": (of_whole_frames, {"closed", "unacknowledged", "late", "lost wakeup"}, {"pieces"}),
+    "no clock after a restart": (dead_in_its_second_life, {"late"}, {"kill", "power", "stop"}),
     "a crash is recovered as a stop": (as_if_closed, {"told nothing", "lost", "two at one offset"}, {"kill", "power"}),
 }
 """Each fault with what it breaks, and the troubles of which one is needed to show it."""
@@ -272,6 +288,81 @@ def test_an_error_that_the_broker_survives_is_a_failure() -> None:
     assert found is not None
     assert found[1].kind == "logged"
     assert "planted" in str(found[1].failure)
+
+
+def flush_that_lies() -> AbstractContextManager[Any]:
+    """What could not be made durable is acknowledged."""
+    flush = MessageStore.flush
+
+    def flushes(store: MessageStore) -> int:
+        with contextlib.suppress(OSError):
+            return flush(store)
+        return store.log_end
+
+    return mock.patch.object(MessageStore, "flush", flushes)
+
+
+def start_that_leaves_a_thread() -> AbstractContextManager[Any]:
+    """A thread is started before the store is opened, and goes on when that fails."""
+    opens = MessageStore.open
+
+    def opened(runtime: SimulatedRuntime, *rest: Any) -> MessageStore:
+        runtime.spawn("left", lambda: runtime.sleep(9e9))
+        return opens(runtime, *rest)
+
+    return mock.patch.object(MessageStore, "open", opened)
+
+
+BAD_DISK: Final[dict[str, tuple[Plant, set[str]]]] = {
+    "a flush that lies": (flush_that_lies, {"told nothing", "lost", "two at one offset", "moved"}),
+    "a lock that a failed store keeps": (without(MessageStore, "_unmap"), {"StoreUserError"}),
+    "a thread that a failed start leaves": (start_that_leaves_a_thread, {"AssertionError", "StuckError"}),
+    "what failed is not tried again": (
+        without(DispatchService, "show_waiting"),
+        {"lost wakeup", "late", "told nothing"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", quick_if(BAD_DISK, lambda name: name != "what failed is not tried again"))
+def test_a_disk_with_errors_finds(name: str) -> None:
+    """Calls for files that fail for a while; what needs no luck is found in a few hundred runs."""
+    plant, kinds = BAD_DISK[name]
+    with plant():
+        found = search(Settings(), (seed for seed in range(40_000) if "disk" in troubles(seed)))
+
+    assert found is not None
+    assert found[1].kind in kinds, found[1].failure
+
+
+def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
+    """They are met in the log, in the queues and beside them, and by starts; and calls of a slow disk take time."""
+    met: list[tuple[str, str]] = []
+    before = BadDisk.before
+    slow_ms: list[float] = []
+
+    def meets(disk: BadDisk, operation: str, path: str) -> None:
+        try:
+            before(disk, operation, path)
+        except OSError:
+            met.append((operation, f"{path}//".split("/")[2]))
+            raise
+
+    def prepare(run: Run) -> None:
+        runs.append(run)
+
+    with mock.patch.object(BadDisk, "before", meets):
+        for seed in range(600):
+            plan = plan_of(seed)
+            if "disk" in troubles(seed) or plan.slow_ms_max:
+                runs: list[Run] = []
+                outcome = play(plan, STRICT, strategy_of("mixed", seed), stalls_of(seed), prepare=prepare)
+                assert outcome.failure is None
+                slow_ms += [runs[0].bad_disk.spent_ms] if plan.slow_ms_max else []
+
+    assert {"sync", "create", "reserve"} <= {operation for operation, _where in met}
+    assert {"commitlog", "consumequeue", "config"} <= {where for _operation, where in met}
+    assert min(slow_ms) > 0
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -208,6 +209,75 @@ def test_a_condition_wants_its_lock() -> None:
         world = World(Replay())
         with pytest.raises(RuntimeError, match="not the current actor's"):
             world.run(lambda use=use, world=world: use(SimulatedCondition(world)))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("count", "woken"), [(1, ["a"]), (2, ["a", "b"]), (9, ["a", "b", "c"])])
+def test_a_notify_wakes_so_many_and_the_first_first(count: int, woken: list[str]) -> None:
+    """As `threading.Condition` does; who is not woken waits until its time is over."""
+    world = World(Replay())
+    condition = SimulatedCondition(world)
+    told: list[str] = []
+
+    def waits(name: str) -> None:
+        with condition:
+            if condition.wait(5.0):
+                told.append(name)
+
+    def main() -> None:
+        for name in "abc":
+            world.spawn(name, partial(waits, name))
+        world.wait([], "a second", 1.0)
+        with condition:
+            condition.notify(count)
+        world.wait([], "all of them", 10.0)
+
+    world.run(main)
+    assert told == woken
+
+
+def test_a_lock_is_waited_for_as_long_as_asked() -> None:
+    """`acquire(timeout=...)` gives up when its time is over, and not before; without waiting it says so at once."""
+    world = World(Replay())
+    lock = SimulatedLock(world)
+    said: list[tuple[bool, int]] = []
+
+    def tries() -> None:
+        begin_ns = world.now_ns
+        said.append((lock.acquire(blocking=False), 0))
+        said.append((lock.acquire(timeout=0.5), round((world.now_ns - begin_ns) / 1e8)))
+        said.append((lock.acquire(timeout=2.0), round((world.now_ns - begin_ns) / 1e8)))
+
+    def main() -> None:
+        with lock:
+            actor = world.spawn("tries", tries)
+            world.wait([], "a second", 1.0)
+        SimulatedThread(world, actor).join()
+
+    world.run(main)
+    assert said == [(False, 0), (False, 5), (True, 10)]
+
+
+@pytest.mark.parametrize("give", ["set", "offer"])
+def test_what_is_given_may_be_taken_before_the_giver_goes_on(give: str) -> None:
+    """A flag that is raised, or an item that is offered, is seen by others before the next line of who gave it."""
+
+    def overtaken(seed: int) -> bool:
+        world = World(RandomWalk(seed))
+        flag, queue, order = SimulatedEvent(world), SimulatedQueue[int](world, 1), list[str]()
+
+        def gives() -> None:
+            flag.set() if give == "set" else queue.offer(1)
+            order.append("gave")
+
+        def takes() -> None:
+            assert flag.wait() if give == "set" else queue.take()
+            order.append("took")
+
+        world.run(spawn_all(world, {"takes": takes, "gives": gives}))
+        return order == ["took", "gave"]
+
+    assert any(overtaken(seed) for seed in SEEDS)
+    assert not all(overtaken(seed) for seed in SEEDS)
 
 
 def test_a_failure_ends_the_run_and_everybody_in_it() -> None:

@@ -15,15 +15,18 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.config import BrokerConfig
+from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.log_record import Record
 from longpoll_simulation.errors import StuckError
+from longpoll_spec.errors import LongpollError
 from longpoll_spec.policy import Policy
 
 SLACK_MS: Final = 3.0
 DISPATCHER_SLEEP_MS: Final = BrokerConfig().dispatcher_sleep_ms
 SCAN_PERIOD_MS: Final = BrokerConfig().scan_period_ms
+RETRY_MS: Final = 2.0 * StoreConfig().flush_interval_ms
+"""How long after the last error of its disk a broker may take to do what failed."""
 
 
 PROMISES: Final = {
@@ -50,6 +53,14 @@ PROMISES: Final = {
     "logged": "the broker meets no error of its own",
 }
 """Each promise by its name."""
+
+
+DISK_CODES: Final = {
+    ResponseCode.SYSTEM_ERROR,
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+"""What a broker may answer whose disk has errors."""
 
 
 class BrokenError(AssertionError):
@@ -100,6 +111,8 @@ class Account:
     """From here on the broker stops, or does not run: a pull may be answered, or not, at any time."""
     spent_ms: Callable[[], float] = lambda: 0.0
     """How much time the run itself has taken so far: its points, and threads that stood still."""
+    disk_failed_ms: Callable[[], float] = lambda: float("-inf")
+    """When the broker's disk last had an error."""
     lag_ms: float = 0.0
     """How long after its acknowledgement a message may not be seen yet: a dispatcher that polls shows it later."""
     late_ms: float = 0.0
@@ -117,13 +130,18 @@ class Account:
         """How late an answer may be seen: the way there, the way back, and what the run itself has taken."""
         return SLACK_MS + 2 * self.delay_ms + self.spent_ms()
 
+    @property
+    def healed_ms(self) -> float:
+        """When what a bad disk held up must have been done."""
+        return self.disk_failed_ms() + RETRY_MS
+
     # -- sends -------------------------------------------------------------------------------------------------------
 
     def acknowledged(self, sent: Sent, code: int, offset: int | None, now_ms: float) -> None:
         """A send was answered. Raises BrokenError."""
         self.answered += 1
         if code != ResponseCode.SUCCESS:
-            self._refused(f"a send to queue {sent.queue}", code)
+            self._refused(f"a send to queue {sent.queue}", code, now_ms)
             return
         if offset is None:
             raise BrokenError("acknowledged without an offset", f"a send to queue {sent.queue}")
@@ -156,17 +174,18 @@ class Account:
             return asked.offset
         if code in {ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED}:
             return self._moved(asked, code, offset_next)
-        self._refused(str(asked), code)
+        self._refused(str(asked), code, now_ms)
         return asked.offset
 
     def _in_time(self, asked: Asked, now_ms: float, how: str) -> None:
         if now_ms > self.quiet_from_ms or asked.life != self.life:
             return
         waited_ms = now_ms - asked.sent_ms
-        if waited_ms > asked.hold_ms + self.slack_ms + self.late_ms:
+        if now_ms > max(asked.sent_ms + asked.hold_ms, self.healed_ms) + self.slack_ms + self.late_ms:
             raise BrokenError("late", f"{asked}: {how} after {waited_ms:.1f} ms")
         came_ms = self.came_ms(asked)
-        if came_ms is not None and now_ms > max(came_ms, asked.sent_ms) + self.slack_ms + self.lag_ms:
+        due_ms = max(came_ms or 0.0, asked.sent_ms, self.healed_ms)
+        if came_ms is not None and now_ms > due_ms + self.slack_ms + self.lag_ms:
             late_ms = now_ms - max(came_ms, asked.sent_ms)
             raise BrokenError("lost wakeup", f"{asked}: {how} {late_ms:.1f} ms after a message for it was acknowledged")
 
@@ -194,13 +213,14 @@ class Account:
         if asked.life == self.life and now_ms - asked.sent_ms < asked.hold_ms and now_ms <= self.quiet_from_ms:
             raise BrokenError("early", f"{asked}: told nothing after {now_ms - asked.sent_ms:.3f} ms")
         came_ms = self.came_ms(asked)
-        if came_ms is not None and came_ms + self.lag_ms < asked.sent_ms and asked.life == self.life:
+        shown_ms = max(came_ms or 0.0, self.healed_ms) + self.lag_ms
+        if came_ms is not None and shown_ms < asked.sent_ms and asked.life == self.life:
             raise BrokenError("told nothing", f"{asked}: a message was acknowledged before it was asked")
 
     def _moved(self, asked: Asked, code: int, offset_next: int) -> int:
         # A peer asks from where it was told to, and what was told or acknowledged outlives whatever comes; but an end
         # that is shown later than it is acknowledged may be behind who asks from it.
-        if not self.lag_ms:
+        if not self.lag_ms and asked.sent_ms > self.healed_ms:
             raise BrokenError("moved", f"{asked}: answered {code}, and to go on at {offset_next}")
         return offset_next
 
@@ -210,7 +230,9 @@ class Account:
         if missing:
             raise BrokenError("lost", f"queue {queue} ends at {offset_end}, and message {missing[0]} was told of")
 
-    def _refused(self, what: str, code: int) -> None:
+    def _refused(self, what: str, code: int, now_ms: float) -> None:
+        if now_ms <= self.healed_ms + self.slack_ms and code in DISK_CODES:
+            return
         if code not in {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}:
             raise BrokenError("refused", f"{what}: answered {code}")
         if self.quiet_from_ms == float("inf"):
@@ -254,6 +276,7 @@ def account_of(policy: Policy, delay_ms: float, *, may_cut: bool) -> Account:
 
 
 OUTCOMES: Final = (
+    LongpollError,
     BrokenError,
     StuckError,
     ArithmeticError,

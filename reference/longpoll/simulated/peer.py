@@ -131,7 +131,8 @@ class Peer:
     def _wait(self, needed: Callable[[], bool]) -> None:
         """Read answers while they are needed; a connection that is lost takes all of its requests with it."""
         while self._socket is not None and needed():
-            if self._socket.wait_readable(max(self._until_ms() - self.now_ms, 0) / 1000):
+            # A millisecond more each time: what the run itself takes is excused, and so moves the end along.
+            if self._socket.wait_readable((max(self._until_ms() - self.now_ms, 0) + 1) / 1000):
                 self._read()
             elif self.now_ms >= self._until_ms():
                 self._missed()
@@ -141,14 +142,14 @@ class Peer:
         slack_ms = self.account.slack_ms + self.account.lag_ms + self.account.late_ms + 1
         holds = [one.sent_ms + (one.hold_ms if isinstance(one, Asked) else 0) for one in self._waiting.values()]
         patience_ms = slack_ms if self.now_ms < self.account.quiet_from_ms else PATIENCE_MS
-        return min(holds) + patience_ms
+        return max(min(holds), self.account.healed_ms) + patience_ms
 
     def _missed(self) -> None:
         now_ms = self.now_ms
         for one in self._waiting.values():
             if isinstance(one, Asked):
                 self.account.unanswered(one, now_ms)
-            elif now_ms - one.sent_ms > self.account.slack_ms:
+            elif now_ms > max(one.sent_ms, self.account.healed_ms) + self.account.slack_ms:
                 raise BrokenError("unacknowledged", f"{self.name}: no answer to a send to queue {one.queue}")
         raise BrokenError("unanswered", f"{self.name}: {len(self._waiting)} requests have no answer")
 

@@ -24,6 +24,8 @@ PAUSE_MS_MAX: Final = 1_500
 """Longest pause: who says nothing for two minutes, held pulls or not, is closed as idle."""
 LONG_SHARE: Final = 0.6
 """How many runs have holds of that length."""
+BAD_SHARE: Final = 0.1
+"""How many runs have a disk with errors, and how many a slow one."""
 RACE_SHARE: Final = 0.5
 """How many runs race sends against the pulls that wait for them, and do little else."""
 GRAINS: Final[tuple[Grain, ...]] = ("operation", "line", "access")
@@ -65,9 +67,9 @@ class Leave:
 
 
 Act = Send | Pull | Wait | Pause | Leave
-Trouble = Literal["kill", "power", "cut", "clock", "stop"]
-"""A killed broker, a power cut, cut connections, a step of the wall clock, a stop; after a kill, a cut of the power
-and a stop the broker is started again."""
+Trouble = Literal["kill", "power", "cut", "clock", "stop", "disk"]
+"""A killed broker, a power cut, cut connections, a step of the wall clock, a stop, a disk whose next calls fail; after
+a kill, a cut of the power and a stop the broker is started again."""
 
 
 @frozen
@@ -93,6 +95,8 @@ class Plan:
     """The longest that a piece is under way."""
     is_pieced: bool
     """Whether bytes arrive in pieces."""
+    slow_ms_max: float = 0.0
+    """The longest that a call for the disk takes."""
 
     @property
     def part_count(self) -> int:
@@ -121,6 +125,11 @@ def plan_of(seed: int) -> Plan:
     one = _racer if draw.random() < RACE_SHARE else _peer
     peers = [one(draw, queues, hold_ms) for _ in range(draw.randint(2, 4))]
     mishaps = [Mishap(draw.choice((0.5, 5.0, 50.0, 500.0)) * draw.random(), kind) for kind in kinds]
+    # Drawn apart, so that runs without a bad disk are what they were before there were bad disks.
+    bad = random.Random(seed ^ 0xBAD)
+    if bad.random() < BAD_SHARE:
+        mishaps += _bad_disk(bad)
+        kinds += [mishap.kind for mishap in mishaps]
     return Plan(
         seed,
         tuple(peers),
@@ -130,7 +139,16 @@ def plan_of(seed: int) -> Plan:
         is_fast=draw.random() < 0.7,
         delay_ms_max=draw.choice((0, 0, 0.3, 5.0)),
         is_pieced=draw.random() < 0.25,
+        slow_ms_max=bad.choice((0.5, 20.0)) if bad.random() < BAD_SHARE else 0.0,
     )
+
+
+def _bad_disk(draw: random.Random) -> list[Mishap]:
+    """Errors, and perhaps soon after one of them a power cut: what was not written then is lost for good."""
+    found = [Mishap(draw.choice((0.5, 0.5, 5.0, 500.0)) * draw.random(), "disk") for _ in range(draw.randint(1, 3))]
+    if draw.random() < 0.5:
+        found.append(Mishap(found[-1].at_ms + draw.choice((0.2, 2.0)) * draw.random(), "power"))
+    return found
 
 
 def _shown(act: Act) -> str:

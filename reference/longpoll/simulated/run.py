@@ -12,7 +12,8 @@ from typing import Final
 import attrs
 from attrs import define, field
 
-from longpoll.simulated.account import OUTCOMES, Account, BrokenError, account_of
+from longpoll.simulated.account import OUTCOMES, RETRY_MS, Account, BrokenError, account_of
+from longpoll.simulated.bad_disk import BadDisk
 from longpoll.simulated.loud import heard
 from longpoll.simulated.peer import Peer
 from longpoll.simulated.plan import TOPIC, Grain, Mishap, Plan
@@ -26,6 +27,7 @@ from longpoll_simulation.lines import Lines
 from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.world import Stalls, Strategy, Turn, World
+from longpoll_spec.errors import LongpollError
 from longpoll_spec.policy import Policy
 
 ADDRESS: Final = ("127.0.0.1", 10911)
@@ -45,6 +47,8 @@ STEPS_MAX: Final = 400_000
 """Points of a run; only one that turns in circles has this number."""
 QUIET_MS: Final = 5.0
 """How long a broker that was killed or stopped is away."""
+FAILING: Final = ("", "/commitlog/", "/consumequeue/")
+"""What of a store fails when a disk has errors: anything, the log, or the queues."""
 JUMP_MS: Final = 3_600_000
 
 
@@ -80,13 +84,16 @@ class Run:
     """How far the machine's wall clock is ahead of where it began."""
     runtime: SimulatedRuntime = field(init=False)
     broker: Broker = field(init=False)
+    bad_disk: BadDisk = field(init=False)
     _random: random.Random = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.network = Network(self.world, RandomWeather(self.plan))
         cuts = any(mishap.kind == "cut" for mishap in self.plan.mishaps)
         self.account = account_of(self.policy, self.plan.delay_ms_max, may_cut=cuts)
-        self.account.spent_ms = lambda: self.world.stalled_ms + self.world.step * self.world.step_ns / 1e6
+        self.bad_disk = BadDisk(self.world, random.Random(self.plan.seed ^ 0xBAD2), self.plan.slow_ms_max)
+        self.account.spent_ms = self._spent_ms
+        self.account.disk_failed_ms = lambda: self.bad_disk.last_ms
         self._random = random.Random(self.plan.seed ^ 0xD15C)
 
     def main(self) -> None:
@@ -102,6 +109,8 @@ class Run:
             thread.join()
         fate.join()
         self.runtime.sleep(self.account.lag_ms / 1e3)
+        if self.bad_disk.error_count:
+            self.runtime.sleep(RETRY_MS / 1e3)
         reader = Peer("reader", peers, ADDRESS, self.account)
         reader.read_whole(sorted({queue for queue, _offset in self.account.by_offset}))
         # Everybody has left: time enough to hear of it, and nothing may be held for anybody.
@@ -113,10 +122,27 @@ class Run:
     # -- the broker's lives ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the broker on what its disk has."""
+        """Start the broker on what its disk has; again, when that had an error."""
+        while not self._succeeds(self._start, "start"):
+            pass
+
+    def _succeeds(self, do: Callable[[], None], what: str) -> bool:
+        """Start or stop the broker: whether it could; where its disk had an error, that leaves no thread."""
+        error_count = self.bad_disk.error_count
+        try:
+            do()
+        except (OSError, LongpollError):
+            if error_count == self.bad_disk.error_count:
+                raise
+            left = [str(actor) for actor in self.runtime.actors if not actor.done]
+            assert not left, f"a {what} that failed leaves {', '.join(left)}"
+            return False
+        return True
+
+    def _start(self) -> None:
         life = self.account.life
         name = f"broker-{life}" if life else "broker"
-        files = SimulatedFiles(self.disk, before=self.world.point, now_ms=self._unix_ms)
+        files = SimulatedFiles(self.disk, before=self.bad_disk.before, now_ms=self._unix_ms)
         self.runtime = SimulatedRuntime(self.network, files, name, self.ahead_ms)
         plan = self.plan
         self.broker = Broker.start(
@@ -132,6 +158,9 @@ class Run:
         )
         self.broker.topics.put(TopicConfig(TOPIC, QUEUE_COUNT, QUEUE_COUNT))
 
+    def _spent_ms(self) -> float:
+        return self.world.stalled_ms + self.bad_disk.spent_ms + self.world.step * self.world.step_ns / 1e6
+
     def _unix_ms(self) -> int:
         return self.runtime.unix_ms()
 
@@ -139,7 +168,8 @@ class Run:
         """Stop it as its owner does."""
         answers = self.policy.on_stop == "answer"
         self.account.stopping(self.runtime.monotonic_ns() / 1e6, answers=answers)
-        self.broker.stop()
+        # One that fails has closed everything all the same.
+        self._succeeds(self.broker.stop, "stop")
 
     def fate(self) -> None:
         """What goes wrong."""
@@ -154,6 +184,8 @@ class Run:
         if mishap.kind == "clock":
             self.ahead_ms += self._random.choice((-JUMP_MS, JUMP_MS))
             self.runtime.unix_ahead_ms = self.ahead_ms
+        elif mishap.kind == "disk":
+            self.bad_disk.fail(self._random.choice((1, 1, 2, 5)), self._random.choice(FAILING))
         elif mishap.kind == "cut":
             whole = [sock for sock in self.network.sockets if sock.fileno() >= 0]
             if whole:
@@ -212,8 +244,9 @@ def play(
             world.run(run.main)
         except OUTCOMES as error:
             failure, kind = f"{type(error).__name__}: {error}", kind_of(error)
-    if failure is None and loud.said:
-        failure, kind = f"an error was logged: {loud.said[0]}", "logged"
+    said = [each for each in loud.said if not any(told in each for told in run.bad_disk.told)]
+    if failure is None and said:
+        failure, kind = f"an error was logged: {said[0]}", "logged"
     virtual_ms = (world.now_ns - begin_ns) / 1e6
     return Outcome(failure, kind, tuple(world.turns), world.step, virtual_ms, run.account.answered)
 
