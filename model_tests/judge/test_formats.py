@@ -140,6 +140,7 @@ def test_answers_without_a_queue_are_placed_in_stretches_too(clean: Path, tmp_pa
     assert result.requests == judge([clean], engine="local").requests
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_says_the_same_of_parquet_in_stretches(in_parquet: Path, spark_engine: SparkEngine) -> None:

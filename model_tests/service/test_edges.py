@@ -101,7 +101,7 @@ def sweep(broker: Broker) -> int:
     return answered
 
 
-@pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-5"}))
+@pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
 def test_no_edge_of_any_field_raises(tmp_path: Path, policy: str) -> None:
     """Under each policy; the second life begins with what the first has stored."""
     with watching() as raised:
