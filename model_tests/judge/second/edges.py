@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from attrs import field, frozen
+from attrs import frozen
 from model_tests.judge.second.observer import History
 from model_tests.judge.second.parts import MS, Told
 
@@ -42,9 +42,9 @@ class Edge:
     """The clauses that they break; with a `?` after one if only perhaps, and empty for none."""
     told: tuple[tuple[Told, ...], ...]
     """By observer what it tells between its beginning and its end."""
-    clock: str = field(default=MONOTONIC)
-    end_ms: float = field(default=END_MS)
-    hold_limit: int = field(default=-1)
+    clock: str = MONOTONIC
+    end_ms: float = END_MS
+    hold_limit: int = -1
 
     def history(self, name: str) -> History:
         """As a history of one broker."""

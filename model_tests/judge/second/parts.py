@@ -73,7 +73,7 @@ class Queue:
     """Offsets `start` to `start + len(tags) - 1` are visible; what expired is before `start`."""
 
     tags: list[str] = field(factory=list)
-    start: int = field(default=0)
+    start: int = 0
     held: list[Pull] = field(factory=list)
 
     @property
@@ -86,41 +86,41 @@ class Queue:
 class Pull:
     """A pull that is under way."""
 
-    consumer: Consumer = field()
-    request: str = field()
-    connection: str = field()
-    offset: int = field()
-    count_max: int = field()
-    may_hold: bool = field()
-    timeout_ms: int = field()
-    received_ns: int = field()
-    queue: int = field()
+    consumer: Consumer
+    request: str
+    connection: str
+    offset: int
+    count_max: int
+    may_hold: bool
+    timeout_ms: int
+    received_ns: int
+    queue: int
 
 
 @define(eq=False)
 class Consumer:
     """One group's reader of one queue."""
 
-    topic: str = field()
-    queue: int = field()
-    group: str = field()
-    expression: str = field()
-    connection: str = field()
-    offset: int = field(default=0)
-    pulls: int = field(default=0)
+    topic: str
+    queue: int
+    group: str
+    expression: str
+    connection: str
+    offset: int = 0
+    pulls: int = 0
 
 
 @define
 class Life:
     """One life of one broker; its connections are those of its clients."""
 
-    broker: str = field()
-    number: int = field()
-    is_over: bool = field(default=False)
-    is_stopping: bool = field(default=False)
-    ended_by: str = field(default="")
+    broker: str
+    number: int
+    is_over: bool = False
+    is_stopping: bool = False
+    ended_by: str = ""
     open: set[str] = field(factory=set)
-    held_most: int = field(default=0)
+    held_most: int = 0
     blocked_until: dict[str, int] = field(factory=dict)
     """Connections whose client does not read, until when."""
 

@@ -31,10 +31,10 @@ _SPARSE: Final = 8
 class Batch:
     """Events in canonical order. A place is a position in this order, a row one in `table`."""
 
-    table: pa.Table = field()
-    order: Integers = field()
+    table: pa.Table
+    order: Integers
     """The row at each place."""
-    bounds: Integers = field()
+    bounds: Integers
     """Queue number q has the places [bounds[q], bounds[q + 1])."""
     _columns: dict[str, Any] = field(factory=dict)
     _first: Integers = field(init=False)
@@ -108,9 +108,9 @@ class Batch:
 class Events:
     """One queue's events in canonical order: the places [start, end) of a batch. A row is counted from `start`."""
 
-    batch: Batch = field()
-    start: int = field()
-    end: int = field()
+    batch: Batch
+    start: int
+    end: int
 
     def __len__(self) -> int:
         return self.end - self.start

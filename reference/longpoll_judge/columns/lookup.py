@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from attrs import define, field
+from attrs import frozen
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
@@ -42,11 +42,11 @@ def order_by(group: NDArray[Any], moment: Integers) -> Integers:
     return order
 
 
-@define(frozen=True, eq=False)
+@frozen(eq=False)
 class Ascending:
     """Ascending numbers, of which it is asked how many lie below others: by a table, or else by bisection."""
 
-    numbers: Integers = field()
+    numbers: Integers
 
     def __len__(self) -> int:
         return len(self.numbers)

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from attrs import define, field
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.expression import Expression
@@ -31,13 +31,13 @@ def suffix_min(values: Integers) -> Integers:
     return np.append(np.minimum.accumulate(values[::-1])[::-1], NEVER).astype(np.int64)
 
 
-@define(frozen=True, eq=False)
+@frozen(eq=False)
 class Growth:
     """The visible end as a function of time, from (end, not before, not after) triples in any order."""
 
-    end: Integers = field()
-    after_ns: Integers = field()
-    before_ns: Integers = field()
+    end: Integers
+    after_ns: Integers
+    before_ns: Integers
 
     @cached_property
     def _by_end(self) -> tuple[Ascending, Integers, Integers]:
@@ -64,20 +64,20 @@ class Growth:
         return highest[np.searchsorted(times[order], moment_ns, side=side)].astype(np.int64)
 
 
-@define(frozen=True, eq=False)
+@frozen(eq=False)
 class QueueLog:
     """What the record shows of one queue's log."""
 
-    offsets: Integers = field()
+    offsets: Integers
     """Offsets whose messages were seen, ascending, each once."""
-    tag_codes: Integers = field()
+    tag_codes: Integers
     """Their tags' hash codes."""
-    growth: Growth = field()
-    is_white_box: bool = field()
+    growth: Growth
+    is_white_box: bool
     """Whether visibility was seen from within the broker."""
-    slack_ns: int = field()
+    slack_ns: int
     """How long after its acknowledgement a message may stay invisible; 0 when white-box."""
-    first_known: int | None = field(default=None)
+    first_known: int | None = None
     """The first offset of the whole record, where this is not all of it."""
     perhaps: Integers = field(factory=lambda: np.empty(0, dtype=np.int64))
     """Offsets, ascending, whose messages were seen when one life of the queue or another may have been."""
@@ -132,12 +132,12 @@ class QueueLog:
         return Matching(self, expression)
 
 
-@define(frozen=True, eq=False)
+@frozen(eq=False)
 class Matching:
     """Those messages of a log that one expression takes."""
 
-    log: QueueLog = field()
-    expression: Expression = field()
+    log: QueueLog
+    expression: Expression
 
     @cached_property
     def offsets(self) -> Integers:

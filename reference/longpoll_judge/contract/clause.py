@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from attrs import field, frozen
+from attrs import frozen
 
 from longpoll_judge.contract.result import FindingVerdict
 
@@ -72,10 +72,10 @@ class Clause:
     """Where RocketMQ, or the law, says so."""
     needs: tuple[str, ...]
     """Events, with the fields that are read."""
-    seen: Seen = field(default="anywhere")
+    seen: Seen = "anywhere"
     """Whether it needs a record from inside a broker, or is asked of one from outside only."""
-    whole_record: bool = field(default=False)
+    whole_record: bool = False
     """Whether an event that was not recorded could explain it away: where the source's record has a hole the finding
     is unknown."""
-    verdict: FindingVerdict = field(default="violated")
+    verdict: FindingVerdict = "violated"
     """The most that it can be found to be."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
-from attrs import define, field
+from attrs import frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.read.schema import INTEGER_LIMIT
@@ -25,12 +25,12 @@ HOLES_MAX: Final = 1_000
 """Of more holes the closest are taken for one, so that a record in shreds costs no more than others."""
 
 
-@define(frozen=True, eq=False)
+@frozen(eq=False)
 class Holes:
     """Intervals that neither touch nor overlap, in order of time."""
 
-    starts: Integers = field()
-    ends: Integers = field()
+    starts: Integers
+    ends: Integers
 
     def __len__(self) -> int:
         return len(self.starts)

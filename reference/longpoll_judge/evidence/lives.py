@@ -11,7 +11,7 @@ Leaves out how changes are found (`survey`).
 from __future__ import annotations
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.evidence.holes import Holes, Integers
@@ -22,13 +22,13 @@ NEITHER = -1
 """In place of a life: of what touches a change."""
 
 
-@define(frozen=True, eq=False)
+@frozen(eq=False)
 class Lives:
     """The lives of one queue: number n lies between the changes n - 1 and n."""
 
-    changes: Holes = field()
+    changes: Holes
     """When a life may end and the next one begin."""
-    deletions: Holes = field()
+    deletions: Holes
     """Those of them that certainly do, and let the next life begin empty."""
 
     def number(self, after_ns: Integers, before_ns: Integers) -> Integers:

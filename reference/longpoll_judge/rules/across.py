@@ -75,7 +75,7 @@ _ARRAYS: Final = (*_NUMBERS, "request", "place", "source", "broker", "topic", "c
 class Gathering:
     """Rows of one kind from many slices."""
 
-    columns: tuple[str, ...] = field()
+    columns: tuple[str, ...]
     _parts: list[Gathered] = field(factory=list)
 
     def add(self, table: pa.Table, number: int, rows: Integers, values: dict[str, Integers] | None = None) -> None:

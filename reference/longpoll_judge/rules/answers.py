@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from attrs import define, field
+from attrs import frozen
 
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import NEVER, Integers
@@ -21,22 +21,22 @@ NO_MATCHED_MSG: Final = 20
 OFFSET_ILLEGAL: Final = 21
 
 
-@define(frozen=True, eq=False)
+@frozen(eq=False)
 class Answers:
     """The answers of one queue that carry a pull result, one row each, beside their pulls."""
 
-    case: Case = field()
-    pull: Integers = field()
+    case: Case
+    pull: Integers
     """Index of each answer's pull."""
-    code: Integers = field()
-    next: Integers = field()
-    min: Integers = field()
-    max: Integers = field()
-    body_first: Integers = field()
+    code: Integers
+    next: Integers
+    min: Integers
+    max: Integers
+    body_first: Integers
     """The body's offsets are `body[body_first : body_first + body_count]`."""
-    body_count: Integers = field()
-    body: Integers = field()
-    owner: Integers = field()
+    body_count: Integers
+    body: Integers
+    owner: Integers
     """For each place of `body`, the answer it belongs to."""
 
     @property

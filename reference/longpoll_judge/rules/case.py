@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import Events, QueueName
@@ -40,7 +40,7 @@ class Explanation:
     """The log's events that show it."""
     messages: list[int] = field(factory=list)
     """Queue offsets of the messages that it is about, the one at fault first."""
-    roots: list[int] | None = field(default=None)
+    roots: list[int] | None = None
     """Those of `log_rows` that would be the cause if they told something wrong, as the messages would be; None for all,
     and none where the answer is wrong by itself."""
 
@@ -74,18 +74,18 @@ def suspects(
     return [Suspects(name, kind, np.flatnonzero(flags), rows[flags], explain, is_timeless) for kind, flags in kinds]
 
 
-@define(frozen=True, eq=False)
+@frozen(eq=False)
 class Case:
     """One queue's history, joined and sorted."""
 
-    name: QueueName = field()
-    events: Events = field()
+    name: QueueName
+    events: Events
     """Those of its requests; the log's may be among them."""
-    log_events: Events = field()
-    log: QueueLog = field()
-    pulls: Pulls = field()
-    context: Context = field()
-    life: Life | None = field(default=None)
+    log_events: Events
+    log: QueueLog
+    pulls: Pulls
+    context: Context
+    life: Life | None = None
     """The life of the queue that the requests lie in, where it has several."""
 
     @cached_property
@@ -239,13 +239,13 @@ class Case:
         return rows[self.life.sure(log.integers("after_ns", rows), log.integers("before_ns", rows))]
 
 
-@define(frozen=True, eq=False)
+@frozen(eq=False)
 class Log:
     """What one queue's cases share, however its requests are divided among them."""
 
-    events: Events = field()
-    context: Context = field()
-    outlook: Outlook | None = field(default=None)
+    events: Events
+    context: Context
+    outlook: Outlook | None = None
     """What lies outside where the events are not all of the log."""
     _known: dict[int | None, QueueLog] = field(factory=dict)
 

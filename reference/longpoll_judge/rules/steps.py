@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from attrs import define, field
+from attrs import frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import Events
@@ -78,33 +78,33 @@ def _first_known(offsets: Integers, outlook: Outlook | None, life: Life | None) 
     return max(first, outlook.first_known)
 
 
-@define(frozen=True, eq=False)
+@frozen(eq=False)
 class Pulls:
     """One row a pull, with the first answer to it. Where there is none, the answer's row is -1."""
 
-    row: Integers = field()
-    received_after_ns: Integers = field()
-    received_before_ns: Integers = field()
-    offset: Integers = field()
-    count_max: Integers = field()
-    may_hold: NDArray[np.bool_] = field()
-    was_held: NDArray[np.bool_] = field()
+    row: Integers
+    received_after_ns: Integers
+    received_before_ns: Integers
+    offset: Integers
+    count_max: Integers
+    may_hold: NDArray[np.bool_]
+    was_held: NDArray[np.bool_]
     """A `hold` event says so; when the broker's inside was not seen, whether it was allowed to."""
-    timeout_ns: Integers = field()
-    expression: Integers = field()
+    timeout_ns: Integers
+    expression: Integers
     """Index into `expressions`."""
-    expressions: list[Expression | None] = field()
-    answer_row: Integers = field()
-    answered_after_ns: Integers = field()
+    expressions: list[Expression | None]
+    answer_row: Integers
+    answered_after_ns: Integers
     """When the answer was certainly not sent before; without answer the last moment at which it was looked for."""
-    answered_before_ns: Integers = field()
+    answered_before_ns: Integers
     """Without answer `NEVER`."""
-    missing_until_ns: Integers = field()
+    missing_until_ns: Integers
     """Without answer: until then the record is whole, so that it is certainly missing; else `answered_after_ns`."""
-    is_closed: NDArray[np.bool_] = field()
+    is_closed: NDArray[np.bool_]
     """Without answer: the connection was closed."""
-    source_facts: list[SourceFacts] = field()
-    source: NDArray[np.int32] = field()
+    source_facts: list[SourceFacts]
+    source: NDArray[np.int32]
     """Index into `source_facts`."""
 
     def __len__(self) -> int:

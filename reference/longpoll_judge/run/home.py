@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import define, field, frozen
+from attrs import define, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import Batch, Events, Integers, QueueName, make_batch, queue_numbers
@@ -56,9 +56,9 @@ class Settled:
 class Home:
     """The log of a stretch and its neighbours."""
 
-    log: pa.Table = field()
-    outlook: Callable[[QueueName], Outlook] = field()
-    context: Context = field()
+    log: pa.Table
+    outlook: Callable[[QueueName], Outlook]
+    context: Context
 
     @cached_property
     def _batch(self) -> Batch:

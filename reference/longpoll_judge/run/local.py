@@ -121,9 +121,9 @@ def _sweep(stretches: Stretches, context: Context, held: Keys) -> tuple[Swept, K
 class LocalEngine:
     """Judges stretch by stretch in this process."""
 
-    threads: int = field(default=2)
-    stretch_events: int = field(default=STRETCH_EVENTS)
-    kept: Spill | None = field(default=None)
+    threads: int = 2
+    stretch_events: int = STRETCH_EVENTS
+    kept: Spill | None = None
     """Takes slices that stay as they are, so that they are read once however often a growing history is judged."""
 
     @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
-from attrs import define, field
+from attrs import define
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import Integers, QueueName
@@ -58,13 +58,13 @@ def _depth(overviews: Sequence[Overview]) -> int:
 class _QueueSpans:
     """The numbers of one queue by stretch."""
 
-    known_min: Integers = field()
-    known_max: Integers = field()
-    acknowledged_max: Integers = field()
-    visible_max: Integers = field()
-    after_min_ns: Integers = field()
-    before_max_ns: Integers = field()
-    counts: Integers = field()
+    known_min: Integers
+    known_max: Integers
+    acknowledged_max: Integers
+    visible_max: Integers
+    after_min_ns: Integers
+    before_max_ns: Integers
+    counts: Integers
 
     @property
     def is_white_box(self) -> bool:

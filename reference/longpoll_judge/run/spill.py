@@ -28,7 +28,7 @@ class Spill:
     _file: BinaryIO
     _kept: dict[bytes, tuple[int, int, Overview]] = field(factory=dict)
     """By key where each begins, its length, and what was seen."""
-    _end: int = field(default=0)
+    _end: int = 0
 
     def put(self, part: Slice, table: pa.Table, overview: Overview) -> None:
         """Keep the events of a slice."""

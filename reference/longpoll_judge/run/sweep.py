@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from longpoll_judge.columns.batch import QueueName
 from longpoll_judge.columns.exchange import joined, taken
@@ -45,10 +45,10 @@ class Swept:
 class Stretches:
     """Reads the stretches of a plan."""
 
-    plan: Plan = field()
-    read: Callable[[int], pa.Table] = field()
+    plan: Plan
+    read: Callable[[int], pa.Table]
     """The events of a slice, by its number."""
-    unplaced: bool = field()
+    unplaced: bool
     """There are answers that name no queue."""
 
     def events(self, stretch: int) -> pa.Table:

@@ -37,31 +37,31 @@ UNIX_OFFSET_NS: Final = 1_700_000_000 * 10**9
 class Load:
     """What is simulated."""
 
-    events: int = field(default=10_000)
+    events: int = 10_000
     """The history ends once it has this many, and then lets everything held run out."""
-    queues: int = field(default=4)
-    consumers: tuple[str, ...] = field(default=("*", "a", "a || b"))
+    queues: int = 4
+    consumers: tuple[str, ...] = ("*", "a", "a || b")
     """One consumer a queue for each of these tag expressions."""
-    tags: tuple[str, ...] = field(default=("a", "b", "c", ""))
-    send_interval_ms: float = field(default=20.0)
+    tags: tuple[str, ...] = ("a", "b", "c", "")
+    send_interval_ms: float = 20.0
     """Mean time between two messages of one queue."""
-    timeout_ms: int = field(default=150)
+    timeout_ms: int = 150
     """How long a pull is held at most."""
-    count_max: int = field(default=32)
-    seed: int = field(default=1)
+    count_max: int = 32
+    seed: int = 1
 
 
 @define
 class _Pull:
     """One consumer's pull on one queue."""
 
-    queue: int = field()
-    expression: Expression = field()
-    text: str = field()
-    connection: str = field()
-    offset: int = field()
-    request: str = field()
-    is_held: bool = field(default=False)
+    queue: int
+    expression: Expression
+    text: str
+    connection: str
+    offset: int
+    request: str
+    is_held: bool = False
 
 
 @define

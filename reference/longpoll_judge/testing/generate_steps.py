@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from attrs import field, frozen
+from attrs import frozen
 
 from longpoll_judge.rules.law_steps import model_of
 from longpoll_judge.testing.generate import BROKER, SOURCE, START_NS, UNIX_OFFSET_NS, US
@@ -38,12 +38,12 @@ class StepLoad:
     """What is run."""
 
     law: Law
-    policy: str = field(default="strict")
-    steps: int = field(default=120)
-    overlapping: float = field(default=0.3)
+    policy: str = "strict"
+    steps: int = 120
+    overlapping: float = 0.3
     """The share of steps whose moments are not seen exactly."""
-    fault: Fault = field(default="")
-    seed: int = field(default=1)
+    fault: Fault = ""
+    seed: int = 1
 
 
 @frozen

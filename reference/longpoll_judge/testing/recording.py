@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from attrs import define, field
+from attrs import define
 
 from longpoll_judge.errors import HistoryNotFoundError, JudgeUserError
 from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
@@ -31,9 +31,9 @@ class DamagedHistoryError(JudgeUserError):
 class Recording:
     """A history in memory, to be changed."""
 
-    events: list[Event] = field()
-    meta: Meta | None = field()
-    damaged_tail: bytes = field(default=b"")
+    events: list[Event]
+    meta: Meta | None
+    damaged_tail: bytes = b""
     """Bytes to write after the last line."""
 
     def exchanges(self) -> Iterator[tuple[Event, Event]]:

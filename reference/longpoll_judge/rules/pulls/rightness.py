@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 import numpy as np
-from attrs import field, frozen
+from attrs import frozen
 
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.contract.clause import PULL_RESULTS
@@ -63,9 +63,9 @@ class Rule:
     """Something that was not recorded could explain it away."""
     doubted: Booleans | None = None
     """By answer: something else could, that is not known."""
-    messages: Callable[[int], list[int]] = field(default=_no_messages)
+    messages: Callable[[int], list[int]] = _no_messages
     """Of one answer the messages that it breaks the rule by, the first one at fault."""
-    rests_on: RestsOn = field(default="answer")
+    rests_on: RestsOn = "answer"
     """What has to be seen of these messages."""
 
 

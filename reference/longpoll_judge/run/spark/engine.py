@@ -187,7 +187,7 @@ class SparkEngine:
     """Looks over slices and sweeps stretches as Spark jobs."""
 
     session: SparkSession
-    stretch_events: int = field(default=STRETCH_EVENTS)
+    stretch_events: int = STRETCH_EVENTS
 
     @contextmanager
     def read(self, slices: Sequence[Slice]) -> Iterator[SparkReading]:
