@@ -16,12 +16,12 @@ import re
 from typing import Annotated, Any, Final, Self, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, UnsetType, field
 
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.frame import Buffer
 from longpoll_protocol.sizes import MIB
-from longpoll_spec.tables import with_table
+from longpoll_spec.tables import TabledStruct
 
 ITEM_COUNT_MAX: Final = 10_000
 """Most groups, subscriptions or queues in one list of a body; a real client has a few hundred at most."""
@@ -70,8 +70,7 @@ _ENUMS: Final[dict[str, type[enum.Enum]]] = {
 """The keys whose values are enums."""
 
 
-@with_table
-class Body(Struct, frozen=True, rename="camel"):
+class Body(TabledStruct, rename="camel"):
     """A body that is one JSON object."""
 
     @classmethod
@@ -89,8 +88,7 @@ class Body(Struct, frozen=True, rename="camel"):
         return msgspec.json.encode(self)
 
 
-@with_table
-class SubscriptionData(Body, frozen=True, kw_only=True):
+class SubscriptionData(Body):
     """What a group wants of one topic."""
 
     topic: str
@@ -107,15 +105,13 @@ class SubscriptionData(Body, frozen=True, kw_only=True):
     """Their hashes; left out likewise."""
 
 
-@with_table
-class ProducerData(Body, frozen=True, kw_only=True):
+class ProducerData(Body):
     """A producer group of a client."""
 
     group_name: str
 
 
-@with_table
-class ConsumerData(Body, frozen=True, kw_only=True):
+class ConsumerData(Body):
     """A consumer group of a client."""
 
     group_name: str
@@ -126,8 +122,7 @@ class ConsumerData(Body, frozen=True, kw_only=True):
     subscription_data_set: Items[SubscriptionData] = field(default_factory=list)
 
 
-@with_table
-class HeartbeatData(Body, frozen=True, kw_only=True):
+class HeartbeatData(Body):
     """34 HEART_BEAT: who the client is and what its groups want."""
 
     client_id: str = field(default="", name="clientID")
@@ -139,8 +134,7 @@ class HeartbeatData(Body, frozen=True, kw_only=True):
     """Whether the subscriptions are left out, because the broker has those of this fingerprint."""
 
 
-@with_table
-class CheckClientData(Body, frozen=True, kw_only=True):
+class CheckClientData(Body):
     """46 CHECK_CLIENT_CONFIG: whether the broker can serve a subscription (`CheckClientRequestBody`)."""
 
     client_id: str = ""
@@ -148,8 +142,7 @@ class CheckClientData(Body, frozen=True, kw_only=True):
     subscription_data: SubscriptionData | None = None
 
 
-@with_table
-class QueueData(Body, frozen=True, kw_only=True):
+class QueueData(Body):
     """How many queues of a topic one broker has."""
 
     broker_name: str
@@ -160,8 +153,7 @@ class QueueData(Body, frozen=True, kw_only=True):
     topic_sys_flag: Int32 = 0
 
 
-@with_table
-class BrokerData(Body, frozen=True, kw_only=True):
+class BrokerData(Body):
     """Where a broker is: addresses by broker id, 0 being the master."""
 
     cluster: str = ""
@@ -172,8 +164,7 @@ class BrokerData(Body, frozen=True, kw_only=True):
     """Of 5.x: whether a slave may act as the group's master."""
 
 
-@with_table
-class TopicRouteData(Body, frozen=True, kw_only=True):
+class TopicRouteData(Body):
     """105 GET_ROUTEINFO_BY_TOPIC: where a topic's queues are."""
 
     broker_datas: Items[BrokerData]
@@ -181,16 +172,14 @@ class TopicRouteData(Body, frozen=True, kw_only=True):
     filter_server_table: dict[str, list[str]] = field(default_factory=dict)
 
 
-@with_table
-class TopicList(Body, frozen=True, kw_only=True):
+class TopicList(Body):
     """206 GET_ALL_TOPIC_LIST_FROM_NAMESERVER: the names of all topics."""
 
     topic_list: list[str] = field(default_factory=list)
     broker_addr: str | None = None
 
 
-@with_table
-class DataVersion(Body, frozen=True, kw_only=True):
+class DataVersion(Body):
     """Which state of a table is meant; the body of 322, and part of others."""
 
     counter: Int64 = 0
@@ -202,8 +191,7 @@ class DataVersion(Body, frozen=True, kw_only=True):
         return self.counter, self.timestamp
 
 
-@with_table
-class TopicTable(Body, frozen=True, kw_only=True):
+class TopicTable(Body):
     """All topics of a broker (`TopicConfigSerializeWrapper`)."""
 
     topic_config_table: dict[str, Any] = field(default_factory=dict)
@@ -211,16 +199,14 @@ class TopicTable(Body, frozen=True, kw_only=True):
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
-@with_table
-class RegisterBody(Body, frozen=True, kw_only=True):
+class RegisterBody(Body):
     """103 REGISTER_BROKER: what a broker has."""
 
     topic_config_serialize_wrapper: TopicTable = field(default_factory=TopicTable)
     filter_server_list: list[str] = field(default_factory=list)
 
 
-@with_table
-class GroupTable(Body, frozen=True, kw_only=True):
+class GroupTable(Body):
     """201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all consumer groups of a broker (`SubscriptionGroupWrapper`)."""
 
     subscription_group_table: dict[str, Any] = field(default_factory=dict)
@@ -228,23 +214,20 @@ class GroupTable(Body, frozen=True, kw_only=True):
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
-@with_table
-class ClusterInfo(Body, frozen=True, kw_only=True):
+class ClusterInfo(Body):
     """106 GET_BROKER_CLUSTER_INFO: every broker by its name, and each cluster's names."""
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
 
 
-@with_table
-class ConsumerList(Body, frozen=True, kw_only=True):
+class ConsumerList(Body):
     """38 GET_CONSUMER_LIST_BY_GROUP: the clients of a group."""
 
     consumer_id_list: Items[str]
 
 
-@with_table
-class MessageQueue(Body, frozen=True, kw_only=True, order=True):
+class MessageQueue(Body, order=True):
     """One queue; ordered as `MessageQueue.compareTo`: topic, broker, number."""
 
     topic: str
@@ -252,8 +235,7 @@ class MessageQueue(Body, frozen=True, kw_only=True, order=True):
     queue_id: Int32
 
 
-@with_table
-class LockBatchRequest(Body, frozen=True, kw_only=True):
+class LockBatchRequest(Body):
     """41 LOCK_BATCH_MQ and 42 UNLOCK_BATCH_MQ: a client wants queues for itself."""
 
     consumer_group: str
@@ -261,15 +243,13 @@ class LockBatchRequest(Body, frozen=True, kw_only=True):
     mq_set: Items[MessageQueue] = field(default_factory=list)
 
 
-@with_table
-class LockBatchResponse(Body, frozen=True, kw_only=True):
+class LockBatchResponse(Body):
     """The reply to 41: the queues it got."""
 
     lock_ok_mq_set: Items[MessageQueue] = field(default_factory=list, name="lockOKMQSet")
 
 
-@with_table
-class PlainAccessConfig(Body, frozen=True, kw_only=True):
+class PlainAccessConfig(Body):
     """One account, as in `plain_acl.yml`."""
 
     access_key: str
@@ -282,8 +262,7 @@ class PlainAccessConfig(Body, frozen=True, kw_only=True):
     group_perms: list[str] | UnsetType = UNSET
 
 
-@with_table
-class ClusterAclConfig(Body, frozen=True, kw_only=True):
+class ClusterAclConfig(Body):
     """The reply to 54: all accounts of a broker, with their secrets (`GetBrokerClusterAclConfigResponseBody`)."""
 
     global_white_addrs: list[str] = field(default_factory=list)

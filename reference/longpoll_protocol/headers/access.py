@@ -7,11 +7,9 @@ Source: `CreateAccessConfigRequestHeader.java`, `DeleteAccessConfigRequestHeader
 from __future__ import annotations
 
 from longpoll_protocol.headers.base import Header
-from longpoll_spec.tables import with_table
 
 
-@with_table
-class CreateAccessConfigRequestHeader(Header, frozen=True, kw_only=True):
+class CreateAccessConfigRequestHeader(Header):
     """50 UPDATE_AND_CREATE_ACL_CONFIG: make an account or change it; what is left out stays as it is."""
 
     access_key: str
@@ -27,15 +25,13 @@ class CreateAccessConfigRequestHeader(Header, frozen=True, kw_only=True):
     group_perms: str | None = None
 
 
-@with_table
-class DeleteAccessConfigRequestHeader(Header, frozen=True, kw_only=True):
+class DeleteAccessConfigRequestHeader(Header):
     """51 DELETE_ACL_CONFIG: remove an account."""
 
     access_key: str
 
 
-@with_table
-class UpdateGlobalWhiteAddrsConfigRequestHeader(Header, frozen=True, kw_only=True):
+class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
     """53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: the addresses that need no account, instead of those before."""
 
     global_white_addrs: str
@@ -44,8 +40,7 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(Header, frozen=True, kw_only=Tru
     """Which file; empty: the broker's only or first one."""
 
 
-@with_table
-class GetBrokerAclConfigResponseHeader(Header, frozen=True, kw_only=True):
+class GetBrokerAclConfigResponseHeader(Header):
     """The reply to 52: which state of its accounts a broker has."""
 
     version: str

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from longpoll_protocol.codes import Permission
 from longpoll_protocol.headers.base import Header, Int32, Int64
-from longpoll_spec.tables import with_table
 
 
-@with_table
-class GetRouteInfoRequestHeader(Header, frozen=True, kw_only=True):
+class GetRouteInfoRequestHeader(Header):
     """105 GET_ROUTEINFO_BY_TOPIC, to a name server; the reply's body is a `TopicRouteData`."""
 
     topic: str
@@ -20,8 +18,7 @@ class GetRouteInfoRequestHeader(Header, frozen=True, kw_only=True):
     """Whether broker ids must be quoted; ours always are."""
 
 
-@with_table
-class CreateTopicRequestHeader(Header, frozen=True, kw_only=True):
+class CreateTopicRequestHeader(Header):
     """17 UPDATE_AND_CREATE_TOPIC: make a topic or change it."""
 
     topic: str
@@ -36,23 +33,20 @@ class CreateTopicRequestHeader(Header, frozen=True, kw_only=True):
     order: bool = False
 
 
-@with_table
-class DeleteTopicRequestHeader(Header, frozen=True, kw_only=True):
+class DeleteTopicRequestHeader(Header):
     """215 DELETE_TOPIC_IN_BROKER."""
 
     topic: str
 
 
-@with_table
-class DeleteSubscriptionGroupRequestHeader(Header, frozen=True, kw_only=True):
+class DeleteSubscriptionGroupRequestHeader(Header):
     """207 DELETE_SUBSCRIPTIONGROUP."""
 
     group_name: str
     remove_offset: bool = False
 
 
-@with_table
-class ViewBrokerStatsDataRequestHeader(Header, frozen=True, kw_only=True):
+class ViewBrokerStatsDataRequestHeader(Header):
     """315 VIEW_BROKER_STATS_DATA: sum, rate and average of one statistic over the last minute, hour and day."""
 
     stats_name: str
@@ -61,8 +55,7 @@ class ViewBrokerStatsDataRequestHeader(Header, frozen=True, kw_only=True):
     """For instance `topic@group`."""
 
 
-@with_table
-class NotifyMinBrokerIdChangeRequestHeader(Header, frozen=True, kw_only=True):
+class NotifyMinBrokerIdChangeRequestHeader(Header):
     """905 NOTIFY_MIN_BROKER_ID_CHANGE of 5.x: the lowest id of a broker name's living members."""
 
     min_broker_id: Int64 | None = None

@@ -18,11 +18,11 @@ from functools import cache
 from typing import Annotated, Any, Final, Self
 
 import msgspec
-from msgspec import Meta, Struct, inspect
+from msgspec import Meta, inspect
 from msgspec.structs import astuple
 
 from longpoll_protocol.errors import HeaderError
-from longpoll_spec.tables import with_table
+from longpoll_spec.tables import TabledStruct
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -32,8 +32,7 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _PLACE: Final = re.compile(r"required field `([^`]+)`|\$\.(\w+)")
 
 
-@with_table
-class Header(Struct, frozen=True, rename="camel", gc=False):
+class Header(TabledStruct, rename="camel", gc=False):
     """A header with named, typed fields; each subclass is one of RocketMQ's."""
 
     @classmethod
@@ -80,8 +79,7 @@ class Header(Struct, frozen=True, rename="camel", gc=False):
             raise HeaderError(cls.__name__, name, problem) from None
 
 
-@with_table
-class EmptyHeader(Header, frozen=True):
+class EmptyHeader(Header):
     """A reply whose header class has no fields set: `{}` on the wire, which is not the same as none."""
 
 

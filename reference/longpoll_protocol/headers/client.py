@@ -9,11 +9,9 @@ from __future__ import annotations
 from msgspec import field
 
 from longpoll_protocol.headers.base import Header
-from longpoll_spec.tables import with_table
 
 
-@with_table
-class UnregisterClientRequestHeader(Header, frozen=True, kw_only=True):
+class UnregisterClientRequestHeader(Header):
     """35 UNREGISTER_CLIENT: the client leaves these groups."""
 
     client_id: str = field(default="", name="clientID")
@@ -21,15 +19,13 @@ class UnregisterClientRequestHeader(Header, frozen=True, kw_only=True):
     consumer_group: str | None = None
 
 
-@with_table
-class GetConsumerListByGroupRequestHeader(Header, frozen=True, kw_only=True):
+class GetConsumerListByGroupRequestHeader(Header):
     """38 GET_CONSUMER_LIST_BY_GROUP: the client ids of a group; the reply's body is a `ConsumerList`."""
 
     consumer_group: str
 
 
-@with_table
-class NotifyConsumerIdsChangedRequestHeader(Header, frozen=True, kw_only=True):
+class NotifyConsumerIdsChangedRequestHeader(Header):
     """40 NOTIFY_CONSUMER_IDS_CHANGED, broker to client, one-way: rebalance now."""
 
     consumer_group: str

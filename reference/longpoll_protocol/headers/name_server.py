@@ -7,11 +7,9 @@ and their responses.
 from __future__ import annotations
 
 from longpoll_protocol.headers.base import Header, Int32, Int64
-from longpoll_spec.tables import with_table
 
 
-@with_table
-class RegisterBrokerRequestHeader(Header, frozen=True, kw_only=True):
+class RegisterBrokerRequestHeader(Header):
     """103 REGISTER_BROKER: a broker says where it is; the body is its table of topics."""
 
     broker_name: str
@@ -26,16 +24,14 @@ class RegisterBrokerRequestHeader(Header, frozen=True, kw_only=True):
     """CRC-32 of the body less its top bit; 0: not said."""
 
 
-@with_table
-class RegisterBrokerResponseHeader(Header, frozen=True, kw_only=True):
+class RegisterBrokerResponseHeader(Header):
     """The reply to 103; it names a slave's master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
-@with_table
-class UnRegisterBrokerRequestHeader(Header, frozen=True, kw_only=True):
+class UnRegisterBrokerRequestHeader(Header):
     """104 UNREGISTER_BROKER: a broker leaves."""
 
     broker_name: str
@@ -44,8 +40,7 @@ class UnRegisterBrokerRequestHeader(Header, frozen=True, kw_only=True):
     broker_id: Int64
 
 
-@with_table
-class QueryDataVersionRequestHeader(Header, frozen=True, kw_only=True):
+class QueryDataVersionRequestHeader(Header):
     """322 QUERY_DATA_VERSION: whether the name server has the broker's present topics; the body is their version."""
 
     broker_name: str
@@ -54,8 +49,7 @@ class QueryDataVersionRequestHeader(Header, frozen=True, kw_only=True):
     broker_id: Int64
 
 
-@with_table
-class QueryDataVersionResponseHeader(Header, frozen=True, kw_only=True):
+class QueryDataVersionResponseHeader(Header):
     """The reply to 322; the body is the version that the name server has, if any."""
 
     changed: bool

@@ -8,11 +8,9 @@ Source: `QueryConsumerOffsetRequestHeader.java`, `UpdateConsumerOffsetRequestHea
 from __future__ import annotations
 
 from longpoll_protocol.headers.base import Header, Int32, Int64
-from longpoll_spec.tables import with_table
 
 
-@with_table
-class QueryConsumerOffsetRequestHeader(Header, frozen=True, kw_only=True):
+class QueryConsumerOffsetRequestHeader(Header):
     """14 QUERY_CONSUMER_OFFSET: the group's stored offset; QUERY_NOT_FOUND when there is none."""
 
     consumer_group: str
@@ -22,8 +20,7 @@ class QueryConsumerOffsetRequestHeader(Header, frozen=True, kw_only=True):
     """Obeyed by 5.x only."""
 
 
-@with_table
-class UpdateConsumerOffsetRequestHeader(Header, frozen=True, kw_only=True):
+class UpdateConsumerOffsetRequestHeader(Header):
     """15 UPDATE_CONSUMER_OFFSET: store the group's offset."""
 
     consumer_group: str
@@ -32,8 +29,7 @@ class UpdateConsumerOffsetRequestHeader(Header, frozen=True, kw_only=True):
     commit_offset: Int64
 
 
-@with_table
-class SearchOffsetRequestHeader(Header, frozen=True, kw_only=True):
+class SearchOffsetRequestHeader(Header):
     """29 SEARCH_OFFSET_BY_TIMESTAMP: the first offset stored at or after a time."""
 
     topic: str
@@ -44,8 +40,7 @@ class SearchOffsetRequestHeader(Header, frozen=True, kw_only=True):
     """LOWER or UPPER; 4.9.7 ignores it."""
 
 
-@with_table
-class GetMaxOffsetRequestHeader(Header, frozen=True, kw_only=True):
+class GetMaxOffsetRequestHeader(Header):
     """30 GET_MAX_OFFSET: the queue's visible end."""
 
     topic: str
@@ -53,31 +48,27 @@ class GetMaxOffsetRequestHeader(Header, frozen=True, kw_only=True):
     committed: bool | None = None
 
 
-@with_table
-class GetMinOffsetRequestHeader(Header, frozen=True, kw_only=True):
+class GetMinOffsetRequestHeader(Header):
     """31 GET_MIN_OFFSET: the queue's visible start."""
 
     topic: str
     queue_id: Int32
 
 
-@with_table
-class OffsetResponseHeader(Header, frozen=True, kw_only=True):
+class OffsetResponseHeader(Header):
     """The reply to 14, 29, 30 and 31."""
 
     offset: Int64
 
 
-@with_table
-class GetEarliestMsgStoretimeRequestHeader(Header, frozen=True, kw_only=True):
+class GetEarliestMsgStoretimeRequestHeader(Header):
     """32 GET_EARLIEST_MSG_STORETIME: when the queue's first message was stored."""
 
     topic: str
     queue_id: Int32
 
 
-@with_table
-class GetEarliestMsgStoretimeResponseHeader(Header, frozen=True, kw_only=True):
+class GetEarliestMsgStoretimeResponseHeader(Header):
     """The reply to 32."""
 
     timestamp: Int64

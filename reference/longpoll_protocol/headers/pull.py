@@ -9,15 +9,13 @@ from __future__ import annotations
 from longpoll_protocol.codes import PullSysFlag
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.headers.base import Header, Int32, Int64
-from longpoll_spec.tables import with_table
 
 _COMMIT_OFFSET = PullSysFlag.COMMIT_OFFSET.value
 _SUSPEND = PullSysFlag.SUSPEND.value
 _SUBSCRIPTION = PullSysFlag.SUBSCRIPTION.value
 
 
-@with_table
-class PullMessageRequestHeader(Header, frozen=True, kw_only=True):
+class PullMessageRequestHeader(Header):
     """11 PULL_MESSAGE and 361 LITE_PULL_MESSAGE: messages of one queue from an offset on.
 
     The last three numbers are required only where `sysFlag` says that they are used, as real brokers were seen to do.
@@ -71,8 +69,7 @@ class PullMessageRequestHeader(Header, frozen=True, kw_only=True):
             raise HeaderError("PullMessageRequestHeader", "subVersion", "is missing")
 
 
-@with_table
-class PullMessageResponseHeader(Header, frozen=True, kw_only=True):
+class PullMessageResponseHeader(Header):
     """The reply to 11 and 361 when let through: with 0, 19, 20 and 21; the body is records, one after the other."""
 
     suggest_which_broker_id: Int64
@@ -85,16 +82,14 @@ class PullMessageResponseHeader(Header, frozen=True, kw_only=True):
     forbidden_type: Int32 | None = None
 
 
-@with_table
-class ViewMessageRequestHeader(Header, frozen=True, kw_only=True):
+class ViewMessageRequestHeader(Header):
     """33 VIEW_MESSAGE_BY_ID: the message at a log position; the reply's body is its record."""
 
     offset: Int64
     """Physical offset in the commit log, bytes."""
 
 
-@with_table
-class QueryMessageRequestHeader(Header, frozen=True, kw_only=True):
+class QueryMessageRequestHeader(Header):
     """12 QUERY_MESSAGE: messages with a key; the reply's body is records."""
 
     topic: str
@@ -104,8 +99,7 @@ class QueryMessageRequestHeader(Header, frozen=True, kw_only=True):
     end_timestamp: Int64
 
 
-@with_table
-class QueryMessageResponseHeader(Header, frozen=True, kw_only=True):
+class QueryMessageResponseHeader(Header):
     """The reply to 12; the body is records."""
 
     index_last_update_timestamp: Int64

@@ -9,14 +9,12 @@ from __future__ import annotations
 from msgspec import field
 
 from longpoll_protocol.headers.base import Header, Int32, Int64
-from longpoll_spec.tables import with_table
 
 DEFAULT_TOPIC = "TBW102"
 """The topic whose settings a new topic copies when it is created by a send."""
 
 
-@with_table
-class SendMessageRequestHeader(Header, frozen=True, kw_only=True):
+class SendMessageRequestHeader(Header):
     """10 SEND_MESSAGE: one message; the body is its body."""
 
     producer_group: str | None = None
@@ -46,8 +44,7 @@ class SendMessageRequestHeader(Header, frozen=True, kw_only=True):
     """The broker's name, sent by 5.x clients."""
 
 
-@with_table
-class SendMessageRequestHeaderV2(SendMessageRequestHeader, frozen=True, kw_only=True):
+class SendMessageRequestHeaderV2(SendMessageRequestHeader):
     """310 SEND_MESSAGE_V2 and 320 SEND_BATCH_MESSAGE: the same fields under one-letter names."""
 
     producer_group: str | None = field(default=None, name="a")
@@ -66,8 +63,7 @@ class SendMessageRequestHeaderV2(SendMessageRequestHeader, frozen=True, kw_only=
     bname: str | None = field(default=None, name="n")
 
 
-@with_table
-class SendMessageResponseHeader(Header, frozen=True, kw_only=True):
+class SendMessageResponseHeader(Header):
     """The reply to 10, 310 and 320; Java clients read it without looking whether it is there, so never leave it out."""
 
     msg_id: str
@@ -80,8 +76,7 @@ class SendMessageResponseHeader(Header, frozen=True, kw_only=True):
     trace_on: str | None = field(default=None, name="TRACE_ON")
 
 
-@with_table
-class ConsumerSendMsgBackRequestHeader(Header, frozen=True, kw_only=True):
+class ConsumerSendMsgBackRequestHeader(Header):
     """36 CONSUMER_SEND_MSG_BACK: deliver the message at this log position to the group again, later."""
 
     offset: Int64
@@ -95,8 +90,7 @@ class ConsumerSendMsgBackRequestHeader(Header, frozen=True, kw_only=True):
     max_reconsume_times: Int32 | None = None
 
 
-@with_table
-class CheckTransactionStateRequestHeader(Header, frozen=True, kw_only=True):
+class CheckTransactionStateRequestHeader(Header):
     """39 CHECK_TRANSACTION_STATE: how did this transaction end; the body is the prepared message as a record."""
 
     tran_state_table_offset: Int64
@@ -107,8 +101,7 @@ class CheckTransactionStateRequestHeader(Header, frozen=True, kw_only=True):
     offset_msg_id: str | None = None
 
 
-@with_table
-class EndTransactionRequestHeader(Header, frozen=True, kw_only=True):
+class EndTransactionRequestHeader(Header):
     """37 END_TRANSACTION: commit or roll back a prepared message."""
 
     producer_group: str
