@@ -60,6 +60,8 @@ def test_a_planted_thread_is_found(plant: str) -> None:
     assert started_in(plant)
 
 
+SPAWNED = re.compile(r"""(?:\.spawn\(\s*f?|^    NAME = )["']([a-z-]+)""", re.MULTILINE)
+"""A thread's name where it is started, or that of a `ServiceThread`."""
 SERVERS = ("longpoll_broker", "longpoll_observe", "longpoll_recorder")
 """What runs in the processes of `longpoll serve` and `longpoll observe`."""
 
@@ -70,7 +72,7 @@ def test_every_thread_of_the_broker_is_seen_to_end_its_process() -> None:
     paths = [path for name in SERVERS for path in (reference / name).rglob("*.py")]
     names = set()
     for path in (path for path in paths if "/testing/" not in path.as_posix()):
-        names |= set(re.findall(r"""\.spawn\(\s*f?["']([a-z-]+)""", path.read_text("utf-8")))
+        names |= set(SPAWNED.findall(path.read_text("utf-8")))
     tried = {re.sub(r"\d+$", "", name) for name in THREADS}
     # An I/O loop is given its name.
     assert names == tried - {"io-"}

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from attrs import define, field
+from attrs import define
 
+from longpoll_broker.service.io.service_thread import ServiceThread
 from longpoll_broker.service.upkeep.config_files import ConfigFiles
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_runtime import Event, Runtime, Thread
 from longpoll_runtime.faults import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
@@ -28,30 +28,20 @@ INDEX_COUNT: Final = 256
 
 
 @define(slots=True, eq=False)
-class FlushService:
-    """One thread; every `period_ms` a round."""
+class FlushService(ServiceThread):
+    """Every `period_ms` a round."""
 
-    runtime: Runtime
+    NAME = "flusher"
+
     store: MessageStore
     config_files: ConfigFiles
     period_ms: int
     each_round: Mapping[str, Callable[[], None]]
     """More to do in a round, by what it is about; one that raises costs the others nothing."""
-    _stop: Event = field(init=False)
-    _thread: Thread | None = field(default=None, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._stop = self.runtime.event()
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread = self.runtime.spawn("flusher", self._run)
 
     def stop(self) -> None:
         """End the thread and save once more."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        super().stop()
         self._save()
 
     def _run(self) -> None:

@@ -15,12 +15,12 @@ from typing import Final
 
 from attrs import define, field
 
+from longpoll_broker.service.io.service_thread import ServiceThread
 from longpoll_broker.service.send.append import HALF_TOPIC, Appender, brought_back
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from longpoll_protocol.properties import FORM_4_9, PropertiesForm
-from longpoll_runtime import Event, Runtime, Thread
 from longpoll_runtime.faults import FAULTS
 
 log = logging.getLogger(__name__)
@@ -45,33 +45,19 @@ class DelayOffsets:
 
 
 @define(slots=True, eq=False)
-class ScheduleService:
-    """The schedule; `start` runs it on a thread of its own, and `run` is one round of it."""
+class ScheduleService(ServiceThread):
+    """The schedule; `run` is one round of it."""
 
-    runtime: Runtime
+    NAME = "schedule"
+
     store: MessageStore
     appender: Appender
     offsets: DelayOffsets
     appended: Callable[[], None]
     """Called after a round that appended something: it must become visible."""
     form: PropertiesForm = FORM_4_9
-    _stop: Event = field(init=False)
-    _thread: Thread | None = field(default=None, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self._stop = self.runtime.event()
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread = self.runtime.spawn("schedule", self._poll)
-
-    def stop(self) -> None:
-        """End the thread and wait for it."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _poll(self) -> None:
+    def _run(self) -> None:
         wait_ms = 0
         while not self._stop.wait(wait_ms / 1000):
             try:
