@@ -74,25 +74,23 @@ def pull_request(kind: Serialisation) -> Command:
 def decoding(command: Command) -> Callable[[], None]:
     """Receive a chunk of commands and take each."""
     connection = Connection()
-    chunk = b"".join(connection.send(command)) * BATCH
-
-    def run() -> None:
-        connection.receive_data(chunk)
-        while connection.next_event() is not NEED_DATA:
-            pass
-
-    return run
+    return _receiving(connection, command, lambda: None)
 
 
 def reading_a_burst(command: Command) -> Callable[[], None]:
     """Receive a chunk of sends and take the first, then those behind it, as a broker does."""
     connection = SendConnection()
+    return _receiving(connection, command, connection.next_sends)
+
+
+def _receiving(connection: Connection, command: Command, then: Callable[[], object]) -> Callable[[], None]:
+    """Receive a chunk of one command many times over; `then` comes after each event."""
     chunk = b"".join(connection.send(command)) * BATCH
 
     def run() -> None:
         connection.receive_data(chunk)
         while connection.next_event() is not NEED_DATA:
-            connection.next_sends()
+            then()
 
     return run
 

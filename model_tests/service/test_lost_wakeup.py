@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Callable
 
 import attrs
 import pytest
@@ -26,6 +27,8 @@ from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Notify, Not
 LONG_MS = 30_000
 SHORT_S = 0.3
 """How long an answer that must not come is waited for."""
+
+LoseTheWakeup = Callable[[Policy, StartBroker, Connect], tuple[Broker, RawClient, int]]
 
 
 def lose_the_wakeup(policy: Policy, start_broker: StartBroker, connect: Connect) -> tuple[Broker, RawClient, int]:
@@ -69,21 +72,8 @@ def test_rocketmq_loses_the_wakeup_until_the_scan(start_broker: StartBroker, con
     assert is_found(puller.reply(opaque))
 
 
-def test_strict_answers_at_once(start_broker: StartBroker, connect: Connect) -> None:
-    """The recheck after the insert sees the message; no scan exists, and the deadline is far."""
-    broker, puller, opaque = lose_the_wakeup(STRICT, start_broker, connect)
-    assert is_found(puller.reply(opaque, LONG_MS / 1000 / 2))
-    assert len(broker.hold_service) == 0
-
-
-def test_strict_clone_answers_at_once(start_broker: StartBroker, connect: Connect) -> None:
-    """The same with clone-and-clear."""
-    _broker, puller, opaque = lose_the_wakeup(STRICT_CLONE, start_broker, connect)
-    assert is_found(puller.reply(opaque, LONG_MS / 1000 / 2))
-
-
 def test_without_the_recheck_strict_would_lose_it(start_broker: StartBroker, connect: Connect) -> None:
-    """The planted fault: the check of the two tests above can fail."""
+    """The planted fault: the check of the test below can fail."""
     policy = attrs.evolve(STRICT, recheck_after_hold="none")
     broker, puller, opaque = lose_the_wakeup(policy, start_broker, connect)
     assert puller.reply(opaque, SHORT_S) is None
@@ -148,9 +138,16 @@ def test_rocketmq_loses_what_comes_while_a_scan_has_the_list(start_broker: Start
     assert is_found(puller.reply(opaque))
 
 
-def test_the_recheck_after_the_put_back_answers_at_once(start_broker: StartBroker, connect: Connect) -> None:
-    """strict-clone looks once more for what it put back."""
-    broker, puller, opaque = lose_by_keep(STRICT_CLONE, start_broker, connect)
+@pytest.mark.parametrize(
+    ("lose", "policy"),
+    [(lose_the_wakeup, STRICT), (lose_the_wakeup, STRICT_CLONE), (lose_by_keep, STRICT_CLONE)],
+    ids=["hold-strict", "hold-strict-clone", "keep-strict-clone"],
+)
+def test_a_recheck_answers_at_once(
+    lose: LoseTheWakeup, policy: Policy, start_broker: StartBroker, connect: Connect
+) -> None:
+    """After the insert, and after the put-back of a clone; no scan exists, and the deadline is far."""
+    broker, puller, opaque = lose(policy, start_broker, connect)
     assert is_found(puller.reply(opaque, LONG_MS / 1000 / 2))
     assert len(broker.hold_service) == 0
 

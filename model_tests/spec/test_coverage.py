@@ -18,15 +18,12 @@ from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Model, Trace
 from longpoll_spec.policy import preset
+from longpoll_spec.testing.models import model_named
 
 
 @cache
 def _explored(policy: str) -> Exploration:
     return explore(law_of(preset(policy), named("tiny", preset(policy))), engine="python")
-
-
-def _model(policy: str) -> Model:
-    return law_of(preset(policy), named("tiny", preset(policy)))
 
 
 def _run(model: Model, *labels: str) -> Trace:
@@ -36,7 +33,7 @@ def _run(model: Model, *labels: str) -> Trace:
 
 def test_a_run_exercises_what_it_does() -> None:
     """A pull that misses and is held exercises three actions, three moves, and the places that it stands at."""
-    (found,) = coverage_of([_run(_model("strict"), "next_pull(1)", "pull_read(1)", "hold(1)")])
+    (found,) = coverage_of([_run(model_named("strict"), "next_pull(1)", "pull_read(1)", "hold(1)")])
 
     assert found.part("actions").seen == {"next_pull", "pull_read", "hold"}
     assert found.part("moves").seen == {
@@ -52,7 +49,7 @@ def test_a_run_exercises_what_it_does() -> None:
 
 def test_nothing_is_exercised_by_an_empty_run() -> None:
     """A run of no step has no action and no move, and stands where everything begins."""
-    (found,) = coverage_of([_run(_model("strict"))])
+    (found,) = coverage_of([_run(model_named("strict"))])
 
     assert not found.part("actions").seen
     assert not found.part("moves").seen
@@ -67,12 +64,12 @@ def test_witnesses_of_all_that_must_be_reached_reach_it(policy: str) -> None:
 
     assert found.runs == len(tokens)
     assert found.part("sometimes").missing == ()
-    assert set(found.part("actions").missing) < {action.name for action in _model(policy).actions}
+    assert set(found.part("actions").missing) < {action.name for action in model_named(policy).actions}
 
 
 def test_laws_are_counted_apart() -> None:
     """Runs of two policies are two coverages, runs of one policy under two bounds are one."""
-    strict, other = _model("strict"), _model("rocketmq-4.9")
+    strict, other = model_named("strict"), model_named("rocketmq-4.9")
     more = law_of(preset("strict"), named("small", preset("strict")))
     found = coverage_of([_run(strict, "append"), _run(other, "append"), _run(more, "append", "make_visible")])
 
@@ -83,7 +80,7 @@ def test_laws_are_counted_apart() -> None:
 def test_a_count_that_forgets_the_move_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were moves not counted, or counted by another law's words, the part would be empty."""
     monkeypatch.setattr(coverage, "_words", lambda move: f"{move.action}")
-    (found,) = coverage_of([_run(_model("strict"), "next_pull(0)")])
+    (found,) = coverage_of([_run(model_named("strict"), "next_pull(0)")])
 
     assert found.part("moves").seen == {"next_pull"}
     assert "idle --next_pull--> pulling" not in found.part("moves").all
@@ -96,7 +93,7 @@ def _coverage(*words: str, read: str = "") -> tuple[int, str]:
 
 def test_the_command_counts_tokens_and_what_check_prints() -> None:
     """Tokens may be named, or read from the output of `check`; both give the same numbers."""
-    model = _model("strict")
+    model = model_named("strict")
     tokens = [token_of(model, model.named("append")), token_of(model, model.named("stop"))]
     code, named_ = _coverage(*tokens, "--json")
     _, read = _coverage("-", "--json", read=f"explain {tokens[0]}\n{{{tokens[1]}}}")
@@ -108,7 +105,7 @@ def test_the_command_counts_tokens_and_what_check_prints() -> None:
 
 def test_the_command_for_people_names_what_is_missing() -> None:
     """The table has a row for each part, with what is not seen."""
-    model = _model("strict")
+    model = model_named("strict")
     code, said = _coverage(token_of(model, model.named("append")))
 
     assert code == 0

@@ -22,10 +22,10 @@ from longpoll_spec.engines.python.compile import Question, question
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import BoundsError, UnknownEngineError
 from longpoll_spec.law import law_of, properties_of
-from longpoll_spec.model import Model
-from longpoll_spec.policy import PRESETS, preset, with_knob
+from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.terms import Bool
 from longpoll_spec.testing.cases import quick_if
+from longpoll_spec.testing.models import model_named
 from longpoll_spec.testing.strategies import runs
 
 ENGINES = engines.EXPLORERS
@@ -39,19 +39,11 @@ VARIANTS = [
 ]
 
 
-def _model(name: str, bounds: str = "tiny") -> Model:
-    base, *settings_ = name.split("+")
-    policy = preset(base)
-    for setting in settings_:
-        policy = with_knob(policy, setting)
-    return law_of(policy, named(bounds, policy))
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("entry", [each for each in pinned() if each.bounds == "tiny"], ids=lambda each: each.policy)
 def test_every_engine_finds_the_pinned_numbers(engine: str, entry: Entry) -> None:
     """States, transitions, depth and every verdict with its length are what the manifest says."""
-    assert entry_of(explore(_model(entry.policy), engine=engine)) == entry
+    assert entry_of(explore(model_named(entry.policy), engine=engine)) == entry
 
 
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-5"}))
@@ -59,7 +51,7 @@ def test_small_bounds_find_the_pinned_numbers(policy: str) -> None:
     """The packed engine at small: at least a hundred thousand states, nothing vacuous, and all as pinned."""
     entry = pinned_entry(policy, "small")
 
-    assert entry_of(explore(_model(policy, "small"))) == entry
+    assert entry_of(explore(model_named(policy, "small"))) == entry
     assert entry.distinct_states >= 100_000
     assert not entry.unreached
 
@@ -77,7 +69,7 @@ def test_every_aspect_finds_the_pinned_numbers(case: tuple[str, str]) -> None:
     entry = pinned_entry(policy, bounds)
 
     assert entry.requests >= 2
-    assert entry_of(explore(_model(policy, bounds))) == entry
+    assert entry_of(explore(model_named(policy, bounds))) == entry
     assert not entry.unreached
 
 
@@ -88,7 +80,7 @@ def test_longer_timeouts_find_the_pinned_numbers(policy: str, bounds: str) -> No
     entry = pinned_entry(policy, bounds)
 
     assert entry.hold_ticks >= 3
-    assert entry_of(explore(_model(policy, bounds))) == entry
+    assert entry_of(explore(model_named(policy, bounds))) == entry
     assert set(entry.unreached) <= ({"bucket_in_two_lists"} if entry.requests == 1 else set())
 
 
@@ -121,7 +113,7 @@ def test_the_manifest_has_every_preset() -> None:
 )
 def test_engines_agree(name: str) -> None:
     """Counts, what each action instance fired, verdicts and lengths are equal, and every token replays."""
-    model = _model(name)
+    model = model_named(name)
     plain, fast = (explore(model, engine=engine) for engine in ("python", "packed"))
 
     assert dict(plain.fired) == dict(fast.fired)
@@ -135,7 +127,7 @@ def test_engines_agree(name: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_counterexample_shows_what_it_says(engine: str) -> None:
     """A run to a violated state property ends in a state where the property is false."""
-    model = _model("rocketmq-4.9")
+    model = model_named("rocketmq-4.9")
     broken = {item.name: item for item in properties_of(model) if not item.closing}
     result = explore(model, engine=engine)
 
@@ -150,7 +142,7 @@ def test_a_counterexample_shows_what_it_says(engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_limit_leaves_unknowns(engine: str) -> None:
     """An exploration that ends early claims neither that something holds nor that it is unreached."""
-    result = explore(_model("strict"), engine=engine, limit_states=200)
+    result = explore(model_named("strict"), engine=engine, limit_states=200)
 
     verdicts = {verdict.verdict for verdict in result.verdicts if not verdict.by_construction}
     assert not result.complete
@@ -168,7 +160,7 @@ def test_an_interrupt_keeps_what_was_explored(engine: str) -> None:
         if progress.depth == 5:
             signal.raise_signal(signal.SIGINT)
 
-    result = explore(_model("strict"), engine=engine, report=interrupt)
+    result = explore(model_named("strict"), engine=engine, report=interrupt)
 
     assert reports[-1].depth == result.depth == 5
     assert not result.complete
@@ -179,14 +171,14 @@ def test_an_interrupt_keeps_what_was_explored(engine: str) -> None:
 def test_an_unknown_engine_is_refused() -> None:
     """The error lists the engines there are."""
     with pytest.raises(UnknownEngineError, match="packed, python"):
-        explore(_model("strict"), engine="quantum")
+        explore(model_named("strict"), engine="quantum")
 
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict-clone"))
 @given(data=st.data())
 def test_packing_loses_nothing(name: str, data: st.DataObject) -> None:
     """A state comes back from its word, so equal words are equal states."""
-    model = _model(name)
+    model = model_named(name)
     _, state = data.draw(runs(model))
     layout = layout_of(model)
 
@@ -243,7 +235,7 @@ def test_wide_columns_agree_with_narrow_ones() -> None:
 @given(data=st.data())
 def test_compiled_questions_mean_what_terms_mean(name: str, data: st.DataObject) -> None:
     """The compiled form of every property agrees with the plain walk over its term."""
-    model = _model(name)
+    model = model_named(name)
     _, state = data.draw(runs(model, 20))
 
     for item, ask in _questions(name):
@@ -252,7 +244,7 @@ def test_compiled_questions_mean_what_terms_mean(name: str, data: st.DataObject)
 
 def _questions(name: str) -> list[tuple[Bool, Question]]:
     if name not in _COMPILED:
-        model = _model(name)
+        model = model_named(name)
         _COMPILED[name] = [(item.term, question(model, item.term)) for item in properties_of(model)]
     return _COMPILED[name]
 

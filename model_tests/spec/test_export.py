@@ -15,8 +15,7 @@ from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines.evaluate import evaluate
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.law import law_of, properties_of
-from longpoll_spec.model import Model
-from longpoll_spec.policy import PRESETS, preset, with_knob
+from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.render.export import tla
 from longpoll_spec.render.export.promela import promela_of, promela_type
 from longpoll_spec.render.export.promela_effects import SAVED, sequence
@@ -24,19 +23,12 @@ from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
 from longpoll_spec.render.notation import Notation, Writer, identifier, name_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import Effect, Int, Term, bool_variable, int_variable, ite
+from longpoll_spec.testing.models import model_named
 from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, bools, ints
 from longpoll_spec.testing.strategies import values as valuations
 
 PYTHON = Notation("and", "or", "not ", "==", "!=", "True", "False", "({then} if {condition} else {otherwise})")
 """The one notation that a test can run."""
-
-
-def _model(name: str, bounds: str = "tiny") -> Model:
-    base, *settings = name.split("+")
-    policy = preset(base)
-    for setting in settings:
-        policy = with_knob(policy, setting)
-    return law_of(policy, named(bounds, policy))
 
 
 def _parameters() -> dict[str, int]:
@@ -131,7 +123,7 @@ def test_an_unbounded_log_has_no_promela_and_has_tla() -> None:
 @pytest.mark.parametrize("policy", [*PRESETS, "strict-clone+on_throw=keep_rest", "strict+tick=free"])
 def test_an_export_tells_every_sentence(policy: str) -> None:
     """Each variable, action and property stands in both exports, with its sentence."""
-    model = _model(policy)
+    model = model_named(policy)
     properties = properties_of(model)
     promela, module = promela_of(model, properties), tla_of(model, properties)
 
@@ -147,7 +139,7 @@ def test_an_export_tells_every_sentence(policy: str) -> None:
 @pytest.mark.parametrize("policy", PRESETS)
 def test_a_configuration_names_what_its_module_defines(policy: str) -> None:
     """Every invariant and constant of the configuration is defined in the module, and every property is there."""
-    model = _model(policy)
+    model = model_named(policy)
     properties = properties_of(model)
     module, configuration = tla_of(model, properties), tla_configuration_of(model, properties)
     invariants = re.findall(r"INVARIANT (\w+)", configuration)
@@ -159,7 +151,7 @@ def test_a_configuration_names_what_its_module_defines(policy: str) -> None:
 
 def test_a_trace_of_tlc_shows_words() -> None:
     """The alias of a state says every variable once, with the words of its values in the law's order."""
-    model = _model("rocketmq-4.9")
+    model = model_named("rocketmq-4.9")
     module = tla_of(model, ())
     shown = module.partition("\nShown == [\n")[2].partition("]\n\n")[0]
     phases = ", ".join(f'"{label}"' for label in model.state.phases.labels)
@@ -173,7 +165,7 @@ def test_a_trace_of_tlc_shows_words() -> None:
 def test_no_definition_stands_twice() -> None:
     """Names of guards, actions, words and properties never collide in one module."""
     for policy in PRESETS:
-        model = _model(policy)
+        model = model_named(policy)
         defined = re.findall(r"^(\w+) ==", tla_of(model, properties_of(model)), re.MULTILINE)
 
         assert len(defined) == len(set(defined)), policy
@@ -270,7 +262,7 @@ def test_a_directory_that_cannot_be_written_is_one_clear_line(tmp_path: Path) ->
 
 def test_a_slip_in_the_law_shows_in_both_exports() -> None:
     """An action whose guard is dropped from the model is written without it: the exports read the model, not a copy."""
-    model = _model("strict")
+    model = model_named("strict")
     slipped = attrs.evolve(
         model,
         actions=tuple(
@@ -287,7 +279,7 @@ def test_a_slip_in_the_law_shows_in_both_exports() -> None:
 
 def test_an_action_that_changes_nothing_is_still_a_step() -> None:
     """An empty effect is a step back to the same state, which both checkers count."""
-    model = _model("strict")
+    model = model_named("strict")
     waits = attrs.evolve(model, actions=(attrs.evolve(model.actions[0], effect={}),))
 
     assert "d_step { can_append -> check_append\n       skip;\n     }" in promela_of(waits, ())
@@ -298,7 +290,7 @@ def test_an_action_that_changes_nothing_is_still_a_step() -> None:
 
 def test_the_effect_type_of_a_swap_is_declared() -> None:
     """A saved value has a place of its variable's type."""
-    model = _model("strict")
+    model = model_named("strict")
     swap: Effect = {"log_end": int_variable("next_scan"), "next_scan": int_variable("log_end")}
     swapped = attrs.evolve(
         model, actions=(attrs.evolve(model.actions[0], effect=swap, guard=bool_variable("running")),)

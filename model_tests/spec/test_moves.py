@@ -5,13 +5,12 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from longpoll_spec.bounds import named
 from longpoll_spec.engines.python.compile import successors
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Model
 from longpoll_spec.moves import Move, moves_of, places_of
-from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.policy import PRESETS
 from longpoll_spec.terms import const
+from longpoll_spec.testing.models import model_named
 
 NEVER_MADE = {
     "strict": {
@@ -20,10 +19,6 @@ NEVER_MADE = {
     }
 }
 """The text allows these, and no run makes them: a stop waits for the lock that a walk in place has."""
-
-
-def _model(name: str) -> Model:
-    return law_of(preset(name), named("tiny", preset(name)))
 
 
 def _made(model: Model) -> set[Move]:
@@ -45,7 +40,7 @@ def _made(model: Model) -> set[Move]:
 @pytest.mark.parametrize("name", PRESETS)
 def test_moves_are_those_that_runs_make(name: str) -> None:
     """Every move of a run is read off the text, and every one of the text is made, but for those with a reason."""
-    model = _model(name)
+    model = model_named(name)
     read = set(moves_of(model))
 
     assert _made(model) == read - NEVER_MADE.get(name, set())
@@ -54,7 +49,7 @@ def test_moves_are_those_that_runs_make(name: str) -> None:
 
 def test_an_effect_that_moves_elsewhere_is_seen() -> None:
     """A slip that sends a request to another phase is a move that the right text does not have."""
-    model = _model("strict")
+    model = model_named("strict")
     held = const(model.state.phases["held"])
     wrong = tuple(
         attrs.evolve(action, effect={**action.effect, "phase_0": held}) if action.label == "run(0)" else action
@@ -68,7 +63,7 @@ def test_an_effect_that_moves_elsewhere_is_seen() -> None:
 
 def test_a_place_is_one_that_is_given() -> None:
     """Only a policy that rechecks after its put-back has a notifier that rechecks, or a scanner that is due."""
-    places = {name: set(places_of(_model(name))) for name in ("strict", "strict-clone")}
+    places = {name: set(places_of(model_named(name))) for name in ("strict", "strict-clone")}
 
     assert {("phase_0", "held"), ("dispatcher", "due"), ("scanner", "walking")} <= places["strict"]
     assert {("scanner", "rechecking"), ("scanner", "due")} <= places["strict-clone"] - places["strict"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.analysis.symmetry import Renaming
 from longpoll_spec.engines.evaluate import evaluate, values_of
@@ -23,19 +23,12 @@ from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import EngineLimitError, SymmetryError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
-from longpoll_spec.policy import PRESETS, preset, with_knob
+from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.testing.cases import quick_if
+from longpoll_spec.testing.models import model_named
 from longpoll_spec.testing.strategies import runs
 
 VARIANTS = ["strict+recheck_after_hold=in_lock", "strict-clone+heap_entry=one_shot+tick=free"]
-
-
-def _model(name: str, bounds: str = "tiny", requests: int | None = None) -> Model:
-    base, *settings = name.split("+")
-    policy = preset(base)
-    for setting in settings:
-        policy = with_knob(policy, setting)
-    return law_of(policy, named(bounds, policy, requests=requests))
 
 
 def _tokens(result: Exploration) -> dict[str, str]:
@@ -52,13 +45,13 @@ def _tokens(result: Exploration) -> dict[str, str]:
 )
 def test_expanded_counts_are_the_plain_ones(entry: Entry) -> None:
     """States, transitions, depth and every verdict with its length are what the manifest pins for every state."""
-    assert entry_of(explore(_model(entry.policy, entry.bounds), symmetry=True)) == entry
+    assert entry_of(explore(model_named(entry.policy, entry.bounds), symmetry=True)) == entry
 
 
 @pytest.mark.parametrize("name", quick_if([*PRESETS, *VARIANTS], lambda name: name == VARIANTS[-1]))
 def test_every_token_runs_and_shows_what_it_says(name: str) -> None:
     """A run is rebuilt with the requests that really act, has the shortest length, and ends where it should."""
-    model = _model(name, requests=3)
+    model = model_named(name, requests=3)
     plain, folded = explore(model), explore(model, symmetry=True)
     broken = {item.name: item for item in properties_of(model)}
 
@@ -145,7 +138,7 @@ def test_more_queues_than_can_be_renamed_are_refused() -> None:
 
 def test_what_tells_requests_apart_is_refused() -> None:
     """A property of request 0 alone, or an action that only request 1 lacks, is named: folding would be wrong."""
-    model = _model("strict")
+    model = model_named("strict")
     stated = properties_of(model)[0]
     partial = attrs.evolve(stated, name="first_only", term=model.state.requests[0].copies <= 1)
     lame = attrs.evolve(model, actions=tuple(each for each in model.actions if each.label != "expire(1)"))
@@ -158,7 +151,7 @@ def test_what_tells_requests_apart_is_refused() -> None:
 
 def test_a_wrong_size_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting every canonical state once gives other counts than the manifest: the pinned test can fail."""
-    model = _model("strict")
+    model = model_named("strict")
     plain = explore(model, [])
     monkeypatch.setattr(Orbits, "sizes", lambda _self, words: np.ones(words.shape[1], dtype=np.int64))
     monkeypatch.setattr(Orbits, "spread", lambda _self, fired: list(fired))
@@ -173,7 +166,7 @@ def test_an_interrupt_in_the_middle_of_a_level_keeps_whole_counts() -> None:
         if progress.depth == 7:
             raise KeyboardInterrupt
 
-    result = explore(_model("strict", requests=3), symmetry=True, report=interrupt)
+    result = explore(model_named("strict", requests=3), symmetry=True, report=interrupt)
     assert not result.complete
     assert result.depth == 7
     assert result.fired["pull_read(0)"] == result.fired["pull_read(2)"]
@@ -182,4 +175,4 @@ def test_an_interrupt_in_the_middle_of_a_level_keeps_whole_counts() -> None:
 def test_only_the_packed_engine_folds() -> None:
     """Another engine says so instead of exploring something else."""
     with pytest.raises(EngineLimitError, match="python engine has no symmetry; use --engine packed"):
-        explore(_model("strict"), engine="python", symmetry=True)
+        explore(model_named("strict"), engine="python", symmetry=True)

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Progress
 from longpoll_spec.engines.manifest import entry_of, pinned_entry
@@ -25,16 +24,11 @@ from longpoll_spec.engines.packed import spill as packed_spill
 from longpoll_spec.engines.packed.spill import MEGABYTE, Plan, SpillStore, plan_of
 from longpoll_spec.engines.packed.words import distinct, key_of, mixed, unmixed, words_of
 from longpoll_spec.errors import MemoryShortError
-from longpoll_spec.law import law_of
-from longpoll_spec.model import Model
-from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.policy import PRESETS
 from longpoll_spec.testing.cases import quick_if
+from longpoll_spec.testing.models import model_named
 
 TIGHT = Plan(chunk_states=64, stretch_states=300, sorted_states=200)
-
-
-def _model(name: str, bounds: str = "tiny") -> Model:
-    return law_of(preset(name), named(bounds, preset(name)))
 
 
 @pytest.fixture
@@ -47,10 +41,10 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"symmetry": True}], ids=["alone", "workers", "symmetry"])
 def test_disks_find_the_pinned_numbers(policy: str, options: Mapping[str, Any], tight: None) -> None:
     """States, transitions, depth and every verdict are pinned, and every token is the one found in memory."""
-    spilled = explore(_model(policy), memory_mb=1, **options)
+    spilled = explore(model_named(policy), memory_mb=1, **options)
 
     assert entry_of(spilled) == pinned_entry(policy, "tiny")
-    assert spilled.verdicts == explore(_model(policy), **options).verdicts
+    assert spilled.verdicts == explore(model_named(policy), **options).verdicts
 
 
 @given(st.lists(st.lists(st.lists(st.integers(0, 2**65), max_size=20), max_size=4), max_size=8), st.integers(2, 3))
@@ -77,7 +71,7 @@ def test_a_run_that_is_not_looked_at_is_seen(monkeypatch: pytest.MonkeyPatch, ti
             self.seen.pop()
 
     monkeypatch.setattr(SpillStore, "_note", forgetful)
-    found = explore(_model("strict"), memory_mb=1, limit_states=50_000)
+    found = explore(model_named("strict"), memory_mb=1, limit_states=50_000)
     assert found.distinct_states > pinned_entry("strict", "tiny").distinct_states
 
 
@@ -86,7 +80,7 @@ def test_a_range_that_is_dropped_is_seen(monkeypatch: pytest.MonkeyPatch, tight:
     honest = SpillStore._ranges
     monkeypatch.setattr(SpillStore, "_ranges", lambda self, parts: [*honest(self, parts)][: max(1, len(parts) - 1)])
 
-    assert explore(_model("strict"), memory_mb=1).distinct_states < pinned_entry("strict", "tiny").distinct_states
+    assert explore(model_named("strict"), memory_mb=1).distinct_states < pinned_entry("strict", "tiny").distinct_states
 
 
 def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tight: None) -> None:
@@ -98,7 +92,7 @@ def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tight: N
     monkeypatch.setattr(os, "pwrite", full)
     for workers in (1, 2):
         with pytest.raises(MemoryShortError, match=r"cannot write to .*: No space left on device; set TMPDIR"):
-            explore(_model("strict"), memory_mb=1, workers=workers)
+            explore(model_named("strict"), memory_mb=1, workers=workers)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 64), st.integers(1, 12), st.integers(1, 500))
@@ -162,7 +156,7 @@ def test_files_go_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_pat
     def look(_: Progress) -> None:
         names.extend(tmp_path.iterdir())
 
-    explore(_model("strict"), memory_mb=1, report=look)
+    explore(model_named("strict"), memory_mb=1, report=look)
     assert made
     assert all(name.startswith(str(tmp_path)) for name in made)
     assert names == []

@@ -9,7 +9,6 @@ from multiprocessing.context import ForkProcess
 
 import pytest
 
-from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Progress
 from longpoll_spec.engines.manifest import entry_of, pinned_entry
@@ -18,14 +17,10 @@ from longpoll_spec.engines.packed import workers as packed_workers
 from longpoll_spec.engines.packed.words import first_head
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import EngineLimitError, MemoryShortError
-from longpoll_spec.law import law_of, properties_of
-from longpoll_spec.model import Model
-from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.law import properties_of
+from longpoll_spec.policy import PRESETS
 from longpoll_spec.testing.cases import quick_if
-
-
-def _model(name: str, bounds: str = "tiny") -> Model:
-    return law_of(preset(name), named(bounds, preset(name)))
+from longpoll_spec.testing.models import model_named
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +37,7 @@ def _nobody_is_left() -> Iterator[None]:
 @pytest.mark.parametrize("symmetry", [False, True], ids=["plain", "symmetry"])
 def test_workers_find_the_pinned_numbers(policy: str, workers: int, symmetry: bool) -> None:
     """States, transitions, depth, verdicts and lengths are the same however many share the search."""
-    result = explore(_model(policy), workers=workers, symmetry=symmetry)
+    result = explore(model_named(policy), workers=workers, symmetry=symmetry)
 
     assert entry_of(result) == pinned_entry(policy, "tiny")
     for verdict in result.verdicts:
@@ -54,7 +49,7 @@ def test_workers_find_the_pinned_numbers(policy: str, workers: int, symmetry: bo
 @pytest.mark.parametrize("policy", PRESETS)
 def test_two_workers_find_the_pinned_numbers_at_small(policy: str) -> None:
     """At small a level is split between the workers."""
-    assert entry_of(explore(_model(policy, "small"), workers=2)) == pinned_entry(policy, "small")
+    assert entry_of(explore(model_named(policy, "small"), workers=2)) == pinned_entry(policy, "small")
 
 
 def test_many_stretches_a_level_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +58,7 @@ def test_many_stretches_a_level_give_the_same(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(packed_part, "STRETCH_STATES", 64)
 
     for workers in (1, 2):
-        assert entry_of(explore(_model("strict-clone"), workers=workers)) == pinned_entry("strict-clone", "tiny")
+        assert entry_of(explore(model_named("strict-clone"), workers=workers)) == pinned_entry("strict-clone", "tiny")
 
 
 def test_a_worker_that_takes_what_is_not_its_own_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +70,7 @@ def test_a_worker_that_takes_what_is_not_its_own_is_seen(monkeypatch: pytest.Mon
         self.part.take(self.trays[0].words[:, : int(self.trays[0].cuts[-1])].copy())
 
     monkeypatch.setattr(packed_workers._Worker, "take", greedy)
-    assert explore(_model("strict"), workers=2).distinct_states > pinned_entry("strict", "tiny").distinct_states
+    assert explore(model_named("strict"), workers=2).distinct_states > pinned_entry("strict", "tiny").distinct_states
 
 
 def test_owners_share_every_head() -> None:
@@ -94,7 +89,7 @@ def test_an_interrupt_ends_the_workers_and_keeps_what_is_known() -> None:
         if progress.depth == 5:
             signal.raise_signal(signal.SIGINT)
 
-    result = explore(_model("strict"), workers=2, report=interrupt)
+    result = explore(model_named("strict"), workers=2, report=interrupt)
 
     assert not result.complete
     assert result.depth == 5
@@ -114,7 +109,7 @@ def test_an_interrupt_while_workers_work_counts_their_work(monkeypatch: pytest.M
         return connection.wait(pipes)  # type: ignore[arg-type]
 
     monkeypatch.setattr(packed_workers, "wait", interrupted)
-    result = explore(_model("rocketmq-4.9"), workers=2)
+    result = explore(model_named("rocketmq-4.9"), workers=2)
 
     assert not result.complete
     assert 0 < result.distinct_states < pinned_entry("rocketmq-4.9", "tiny").distinct_states
@@ -133,7 +128,7 @@ def test_a_worker_that_is_killed_is_named() -> None:
             os.kill(victim, signal.SIGKILL)
 
     with pytest.raises(MemoryShortError, match=r"worker [12] of 2 was ended by signal 9.* use --memory-mb"):
-        explore(_model("strict"), workers=2, report=kill)
+        explore(model_named("strict"), workers=2, report=kill)
 
 
 def test_a_worker_without_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,27 +139,27 @@ def test_a_worker_without_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(packed_part.Part, "take", full)
     with pytest.raises(MemoryShortError, match=r"worker [12] of 2 has no memory left; use --memory-mb"):
-        explore(_model("strict"), workers=2)
+        explore(model_named("strict"), workers=2)
     with pytest.raises(MemoryShortError, match=r"no memory left for this search"):
-        explore(_model("strict"))
+        explore(model_named("strict"))
 
 
 @pytest.mark.parametrize("workers", [0, 65])
 def test_impossible_numbers_of_workers_are_refused(workers: int) -> None:
     """The error says what is possible."""
     with pytest.raises(EngineLimitError, match=f"--workers must be from 1 to 64, not {workers}"):
-        explore(_model("strict"), workers=workers)
+        explore(model_named("strict"), workers=workers)
 
 
 def test_only_the_packed_engine_has_workers() -> None:
     """Another engine says so instead of running alone."""
     with pytest.raises(EngineLimitError, match="python engine has no workers"):
-        explore(_model("strict"), engine="python", workers=2)
+        explore(model_named("strict"), engine="python", workers=2)
 
 
 def test_the_first_state_has_one_owner() -> None:
     """The first state is counted once, whoever owns it."""
-    model = _model("strict")
+    model = model_named("strict")
 
     assert explore(model, properties_of(model), workers=3, limit_states=1).distinct_states == 1
 
@@ -182,4 +177,4 @@ def test_workers_that_cannot_all_start_leave_none(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(packed_workers, "_start", refused)
     with pytest.raises(EngineLimitError, match="cannot start worker 2 of 3: no more processes; give --workers 1"):
-        explore(_model("strict"), workers=3)
+        explore(model_named("strict"), workers=3)

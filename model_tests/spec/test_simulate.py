@@ -7,7 +7,6 @@ import signal
 import numpy as np
 import pytest
 
-from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
@@ -16,14 +15,11 @@ from longpoll_spec.engines.packed import simulate
 from longpoll_spec.engines.python.shorten import shortened
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import EngineLimitError
-from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.law import properties_of
 from longpoll_spec.model import Model
-from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.policy import PRESETS
 from longpoll_spec.testing.cases import quick_if
-
-
-def _model(name: str, bounds: str = "tiny") -> Model:
-    return law_of(preset(name), named(bounds, preset(name)))
+from longpoll_spec.testing.models import model_named
 
 
 def _simulated(model: Model, runs: int = 2000, seed: int = 1) -> Exploration:
@@ -33,7 +29,7 @@ def _simulated(model: Model, runs: int = 2000, seed: int = 1) -> Exploration:
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
 def test_only_what_is_so_is_found(policy: str) -> None:
     """Nothing is violated or reached that exploring does not find, none in fewer steps, and nothing is said to hold."""
-    model, entry = _model(policy), pinned_entry(policy, "tiny")
+    model, entry = model_named(policy), pinned_entry(policy, "tiny")
     known = entry.violated | entry.reached
     found = _simulated(model)
 
@@ -50,7 +46,7 @@ def test_only_what_is_so_is_found(policy: str) -> None:
 
 def test_a_seed_finds_the_hazards_of_the_real_broker() -> None:
     """Lost wakeups by hold and by keep, lateness and drops are found at bounds that are not explored, and shown."""
-    model = _model("rocketmq-4.9", "wide")
+    model = model_named("rocketmq-4.9", "wide")
     found = explore(model, engine="simulate", runs=20_000, steps=40, seed=3)
     stated = {item.name: item for item in properties_of(model)}
 
@@ -64,7 +60,7 @@ def test_a_seed_finds_the_hazards_of_the_real_broker() -> None:
 
 def test_equal_seeds_give_equal_runs() -> None:
     """The whole result is the same for one seed, and another for another."""
-    model = _model("strict", "small")
+    model = model_named("strict", "small")
     first, again, other = _simulated(model), _simulated(model), _simulated(model, seed=2)
 
     assert (first.verdicts, first.fired, first.seen) == (again.verdicts, again.fired, again.seen)
@@ -74,7 +70,7 @@ def test_equal_seeds_give_equal_runs() -> None:
 def test_every_run_takes_legal_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The steps that are counted are the steps that were taken, from the first state, each where it is enabled."""
     monkeypatch.setattr(simulate, "BATCH_RUNS", 7)
-    model = _model("rocketmq-4.9")
+    model = model_named("rocketmq-4.9")
     found = explore(model, engine="simulate", runs=20, steps=11)
 
     assert sum(found.fired.values()) == found.transitions <= 20 * 11
@@ -83,7 +79,7 @@ def test_every_run_takes_legal_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_steps_are_drawn_evenly() -> None:
     """Of what may happen first, with nothing left out, everything is taken about as often: within five deviations."""
-    model, runs = _model("strict"), 20_000
+    model, runs = model_named("strict"), 20_000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulate, "LEFT_OUT", 0.0)
         found = explore(model, engine="simulate", runs=runs, steps=1)
@@ -97,7 +93,7 @@ def test_steps_are_drawn_evenly() -> None:
 
 def test_a_run_loses_the_steps_it_does_not_need() -> None:
     """A shortened run still breaks the property, and no single step more can be left out."""
-    model = _model("rocketmq-4.9")
+    model = model_named("rocketmq-4.9")
     item = next(each for each in properties_of(model) if each.name == "lost_by_hold")
     token = explore(model, [item]).verdicts[0].token
     assert token is not None
@@ -116,7 +112,7 @@ def test_an_interrupt_tells_what_was_seen() -> None:
         if progress.depth == 5:
             signal.raise_signal(signal.SIGINT)
 
-    found = explore(_model("strict"), engine="simulate", runs=500, report=interrupt)
+    found = explore(model_named("strict"), engine="simulate", runs=500, report=interrupt)
     assert found.depth == 5
     assert found.transitions > 0
     assert found.verdict("no_lost_wakeup").verdict == "unknown"
@@ -125,4 +121,4 @@ def test_an_interrupt_tells_what_was_seen() -> None:
 def test_an_option_of_the_simulator_is_not_taken_by_others() -> None:
     """Exploring has no runs."""
     with pytest.raises(EngineLimitError, match="the packed engine has no runs; use --engine simulate"):
-        explore(_model("strict"), runs=3)
+        explore(model_named("strict"), runs=3)

@@ -35,6 +35,15 @@ def _pairs(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
             yield one, other
 
 
+def _successive(record: Record, kind: str) -> Iterator[tuple[Seen, Seen]]:
+    """Those of `_pairs` of which one certainly came before the other, that one first."""
+    for one, other in _pairs(record, kind):
+        if before(one, other):
+            yield one, other
+        if before(other, one):
+            yield other, one
+
+
 def append_once(record: Record) -> Iterator[Said]:
     """log.append.once."""
     for one, other in _pairs(record, "append"):
@@ -44,10 +53,9 @@ def append_once(record: Record) -> Iterator[Said]:
 
 def append_ordered(record: Record) -> Iterator[Said]:
     """log.append.ordered."""
-    for one, other in _pairs(record, "append"):
-        for first, last in ((one, other), (other, one)):
-            if before(first, last) and last.queue_offset < first.queue_offset:
-                yield violated(one, f"{one.place} has {last.queue_offset} after {first.queue_offset}")
+    for first, last in _successive(record, "append"):
+        if last.queue_offset < first.queue_offset:
+            yield violated(first, f"{first.place} has {last.queue_offset} after {first.queue_offset}")
 
 
 def append_gapless(record: Record) -> Iterator[Said]:
@@ -74,10 +82,9 @@ def acknowledged_once(record: Record) -> Iterator[Said]:
 
 def visible_monotone(record: Record) -> Iterator[Said]:
     """log.visible.monotone."""
-    for one, other in _pairs(record, "make_visible"):
-        for first, last in ((one, other), (other, one)):
-            if before(first, last) and last.visible_end < first.visible_end:
-                yield violated(one, f"the end of {one.place} falls from {first.visible_end} to {last.visible_end}")
+    for first, last in _successive(record, "make_visible"):
+        if last.visible_end < first.visible_end:
+            yield violated(first, f"the end of {first.place} falls from {first.visible_end} to {last.visible_end}")
 
 
 def visible_appended(record: Record) -> Iterator[Said]:

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,20 +58,21 @@ def _entry(name: str) -> Any:
 
 def _ids(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
     """The bugs whose names begin so, each with its source."""
-    try:
-        entries = _part("catalogue").ENTRIES
-    except NoCheckoutError:
-        return []
-    return [CompletionItem(entry.id, help=entry.source) for entry in entries if entry.id.startswith(incomplete)]
+    return _completed(lambda: {entry.id: entry.source for entry in _part("catalogue").ENTRIES}, incomplete)
 
 
 def _methods(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-    """The methods whose names begin so."""
+    """The methods whose names begin so, each with what it is."""
+    return _completed(lambda: {method.name: method.says for method in _part("methods").METHODS}, incomplete)
+
+
+def _completed(says: Callable[[], dict[str, str]], incomplete: str) -> list[Any]:
+    """Of the names that have something said of them those that begin so; none where there is no checkout."""
     try:
-        methods = _part("methods").METHODS
+        said = says()
     except NoCheckoutError:
         return []
-    return [CompletionItem(each.name, help=each.says) for each in methods if each.name.startswith(incomplete)]
+    return [CompletionItem(name, help=text) for name, text in said.items() if name.startswith(incomplete)]
 
 
 class _Zoo(click.Group):

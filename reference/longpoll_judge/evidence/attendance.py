@@ -6,7 +6,7 @@ A part of the survey, taken of each slice and merged in any order. Leaves out wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -200,20 +200,23 @@ def attendance_gaps(attendance: Attendance, history: History, policies: Iterable
     return gaps
 
 
+def _fault(event: str, sequences: Sequence[int], *, lacks: str, misplaced: str) -> str:
+    """What is wrong with an event that a source must have once: it is missing, there twice, or at the wrong place."""
+    if not sequences:
+        return lacks
+    if len(sequences) > 1:
+        return f"has {event} {len(sequences)} times"
+    return f"has {event} with sequence {sequences[0]}, {misplaced}"
+
+
 def _start_fault(seen: Seen) -> str:
-    if not seen.starts:
-        return "does not begin with source_started: what came before its first event is not known"
-    if len(seen.starts) > 1:
-        return f"has source_started {len(seen.starts)} times"
-    return f"has source_started with sequence {seen.starts[0]}, not as its first event"
+    lacks = "does not begin with source_started: what came before its first event is not known"
+    return _fault("source_started", seen.starts, lacks=lacks, misplaced="not as its first event")
 
 
 def _stop_fault(seen: Seen) -> str:
-    if not seen.stops:
-        return "breaks off without source_stopped: what came after its last event is not known"
-    if len(seen.stops) > 1:
-        return f"has source_stopped {len(seen.stops)} times"
-    return f"has source_stopped with sequence {seen.stops[0]}, and events up to {seen.last}"
+    lacks = "breaks off without source_stopped: what came after its last event is not known"
+    return _fault("source_stopped", seen.stops, lacks=lacks, misplaced=f"and events up to {seen.last}")
 
 
 def are_own(policies: Iterable[str]) -> bool:

@@ -14,21 +14,9 @@ from typing import Final, TypeAlias, assert_never
 
 from attrs import frozen
 
+from longpoll_broker.core.filter import sql92_tree as tree
 from longpoll_broker.core.filter.sql92_grammar import parse
-from longpoll_broker.core.filter.sql92_tree import (
-    Equal,
-    In,
-    Literal,
-    Logic,
-    Negate,
-    Node,
-    Not,
-    Property,
-    Relation,
-    Sql92Error,
-    Sql92LimitError,
-    Truth,
-)
+from longpoll_broker.core.filter.sql92_tree import In, Node, Sql92Error, Sql92LimitError
 from longpoll_broker.core.filter.sql92_values import EvaluationError, Value, compare, compare_numbers, double_of
 
 __all__ = ["Expression", "Lookup", "Sql92Error", "Sql92LimitError", "compile_expression"]
@@ -68,25 +56,25 @@ def compile_expression(text: str) -> Expression:
 
 def evaluator(node: Node) -> Evaluate:  # noqa: PLR0911 - one return a kind of node
     """A function that gives a node's value; as deep as the tree, whose depth is limited."""
-    if isinstance(node, Literal):
+    if isinstance(node, tree.Literal):
         constant = node.value
         return lambda _lookup: constant
-    if isinstance(node, Property):
+    if isinstance(node, tree.Property):
         name = node.name
         return lambda lookup: lookup(name)
-    if isinstance(node, Negate):
+    if isinstance(node, tree.Negate):
         return _negate(evaluator(node.operand))
-    if isinstance(node, Truth):
+    if isinstance(node, tree.Truth):
         named = node.operand.name
         return lambda lookup: None if lookup(named) is None else False
-    if isinstance(node, Not):
+    if isinstance(node, tree.Not):
         return _not(evaluator(node.operand))
-    if isinstance(node, Logic):
+    if isinstance(node, tree.Logic):
         operands = tuple(evaluator(operand) for operand in node.operands)
         return _logic(operands, decides=node.operator == "OR")
-    if isinstance(node, Equal):
+    if isinstance(node, tree.Equal):
         return _equal(evaluator(node.left), evaluator(node.right))
-    if isinstance(node, Relation):
+    if isinstance(node, tree.Relation):
         return _relation(_HOLDS[node.operator], evaluator(node.left), evaluator(node.right))
     if isinstance(node, In):
         return _in(node)

@@ -76,26 +76,26 @@ class Link(WireEnd):
         one_way: bool = False,
     ) -> int:
         """Send a request; returns its opaque, which `wait` takes. A one-way request must never be answered."""
-        opaque, content = self.prepare(code, fields, body, serialisation=serialisation, one_way=one_way)
+        if one_way:
+            flag = CommandFlag.ONE_WAY.value
+            opaque, content = self._request(code, fields, body, flag=flag, serialisation=serialisation)
+        else:
+            opaque, content = self.prepare(code, fields, body, serialisation)
         self.write(content)
         return opaque
 
     def prepare(
         self,
         code: int,
-        fields: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None,
         body: Buffer = EMPTY,
-        *,
         serialisation: Serialisation = Serialisation.JSON,
-        one_way: bool = False,
     ) -> tuple[int, bytes]:
         """As `ask`, but the bytes are returned to be written together with others."""
-        flag = CommandFlag.ONE_WAY.value if one_way else 0
-        opaque, content = self._request(code, fields, body, flag=flag, serialisation=serialisation)
-        if not one_way:
-            self._asked.add(opaque)
-            if code != RequestCode.PULL_MESSAGE:
-                self._repeatable[opaque] = content, 1
+        opaque, content = self._request(code, fields, body, serialisation=serialisation)
+        self._asked.add(opaque)
+        if code != RequestCode.PULL_MESSAGE:
+            self._repeatable[opaque] = content, 1
         return opaque, content
 
     def write(self, content: bytes) -> None:

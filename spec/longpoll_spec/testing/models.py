@@ -1,0 +1,20 @@
+"""Models by the names of their policy and bounds, as tests speak of them.
+
+Leaves out models with parts of their own, which their tests make by `law_of`.
+"""
+
+from __future__ import annotations
+
+from longpoll_spec.bounds import named
+from longpoll_spec.law import law_of
+from longpoll_spec.model import Model
+from longpoll_spec.policy import policy_named
+
+
+def model_named(policy_name: str, bounds: str = "tiny", *, requests: int | None = None) -> Model:
+    """The law of a policy, such as `strict+recheck=walk`, within bounds; `requests` instead of theirs where given.
+
+    Raises what `policy_named` and `named` raise.
+    """
+    policy = policy_named(policy_name)
+    return law_of(policy, named(bounds, policy, requests=requests))
