@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from attrs import define, frozen
-from model_tests.mutants.zoo.entry import CHANNEL, CORE, DISPATCH, POLICY, SERVICE, STORE, TABLE, Entry
+from model_tests.mutants.tests_of import quick_tests
+from model_tests.mutants.zoo.entry import CHANNEL, CORE, DISPATCH, POLICY, STORE, TABLE, Entry
 
 OPERATIONS_SHARE: Final = 0.7
 """How much of its time a simulated world has points at operations alone."""
@@ -126,45 +127,12 @@ def proof(entry: Entry, deadline_s: float) -> Seen | None:
 
 # -- tests -----------------------------------------------------------------------------------------------------------
 
-QUICK: Final = (
-    ("spec/longpoll_spec/policy.py", ("service/test_hold_service.py", "core/test_notifier.py")),
-    (f"{CORE}/deadlines.py", ("core/test_deadlines.py", "core/test_hold.py", "service/test_hold_service.py")),
-    (f"{CORE}/hold.py", ("core/test_hold.py", "core/test_notifier.py", "service/test_hold_service.py")),
-    (f"{CORE}/notifier.py", ("core/test_notifier.py", "service/test_hold_service.py")),
-    (f"{CORE}/pull.py", ("core/test_pull.py", "service/test_pull_service.py")),
-    (f"{CORE}/tables/offsets.py", ("core/test_offsets.py",)),
-    (f"{CORE}/tables/statistics.py", ("core/test_statistics.py",)),
-    (f"{SERVICE}/io/channel.py", ("service/test_channel.py", "service/test_transport.py")),
-    (f"{SERVICE}/io/executors.py", ("service/test_executors.py",)),
-    (f"{SERVICE}/io/transport.py", ("service/test_loop_is_woken.py", "service/test_transport.py")),
-    (f"{SERVICE}/pull/hold_service.py", ("service/test_hold_service.py", "service/test_pull_moments.py")),
-    (DISPATCH, ("service/test_dispatch_again.py", "service/test_pull_moments.py", "service/test_pull_service.py")),
-    (f"{SERVICE}/pull/", ("service/test_pull_moments.py", "service/test_pull_service.py")),
-    (
-        f"{SERVICE}/send/group_commit.py",
-        ("simulate/test_group_commit_stress.py", "service/test_group_commit.py"),
-    ),
-    (f"{SERVICE}/send/", ("service/test_send.py",)),
-    (f"{STORE}/recovery.py", ("store/test_recovery.py",)),
-    (f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py")),
-    (f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py")),
-    ("reference/longpoll_broker/fast/", ("service/test_fast.py",)),
-    (BROKER, ("service/test_pull_service.py",)),
-    (
-        "reference/longpoll_client/",
-        ("client/test_puller.py", "client/test_process_queue.py", "client/test_push.py", "client/test_offsets.py"),
-    ),
-    ("reference/longpoll_runtime/", ("service/test_loop_is_woken.py", "service/test_runtime.py")),
-)
-"""A file or a room, and the quick tests of it: the first that fits."""
-
 
 def tests_of(entry: Entry) -> tuple[str, ...]:
     """The tests that an entry names, or those of the files that it changes."""
     if entry.units:
         return entry.units
-    found = [next(tests for place, tests in QUICK if file.startswith(place)) for file in sorted(entry.files)]
-    return tuple(dict.fromkeys(test for tests in found for test in tests))
+    return tuple(dict.fromkeys(test for file in sorted(entry.files) for test in quick_tests(file)))
 
 
 def units(entry: Entry, _deadline_s: float) -> Seen | None:

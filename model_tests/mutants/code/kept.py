@@ -1,0 +1,211 @@
+"""What is kept of the mutants: the accepted survivors and the figures, as data, and results that still hold.
+
+A result holds while the module's text and the test that was red are as they were, and for a survivor while all its
+tests are; `build/mutants` has them, a row a line, so a run that was stopped goes on. Helpers of tests are not looked
+at: whoever changes one runs the command with `--anew`.
+
+Leaves out how a mutant is tried (`server`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from model_tests.mutants.code.generate import Module, mutants_of
+from model_tests.mutants.code.server import KILLED, Result
+from model_tests.mutants.tests_of import CORE, RULES, SERVICE, STORE, known_tests
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+REFERENCE: Final = "reference"
+PLACES: Final = (CORE, f"{SERVICE}/pull", f"{SERVICE}/send", f"{SERVICE}/io/channel.py", STORE, RULES)
+"""The modules that matter."""
+SURVIVORS: Final = ROOT / "model_tests/mutants/code_survivors.json"
+FIGURES: Final = ROOT / "model_tests/mutants/code_figures.json"
+PAGE: Final = ROOT / "docs/mutants.md"
+HEAD: Final = ROOT / "model_tests/mutants/code/head.txt"
+RESULTS: Final = ROOT / "build/mutants"
+SHARE_MAX: Final = 0.05
+"""So many of a module's mutants may survive, each with its reason."""
+
+
+class Survivor(msgspec.Struct, frozen=True, kw_only=True):
+    """A mutant that no test kills, and why that is right."""
+
+    id: str
+    change: str
+    """With the id: a place that moved, or a text that changed, is looked at again."""
+    reason: str
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the mutants of one module came to."""
+
+    module: str
+    mutants: int
+    killed: int
+    stuck: int
+    """Of the killed: ended, because they came to no end."""
+    explained: int
+    open: int
+    """Survivors without a reason."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A result as it is kept, with hashes of what it was found with."""
+
+    result: Result
+    module: str
+    tests: str
+
+
+def modules() -> dict[str, Path]:
+    """The modules that matter, by their dotted names, with their files."""
+    found: dict[str, Path] = {}
+    for place in PLACES:
+        path = ROOT / place
+        for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+            if file.name != "__init__.py":
+                found[".".join(file.relative_to(ROOT / REFERENCE).with_suffix("").parts)] = file
+    return found
+
+
+def module_of(name: str) -> Module:
+    """A module's mutants."""
+    path = modules()[name]
+    return mutants_of(name, str(path), path.read_text("utf-8"))
+
+
+def tests_of_module(name: str) -> tuple[str, ...]:
+    """Its tests, relative to `model_tests`."""
+    return known_tests(modules()[name].relative_to(ROOT).as_posix())
+
+
+# -- pinned ----------------------------------------------------------------------------------------------------------
+
+
+def survivors() -> list[Survivor]:
+    """Those that are accepted."""
+    return msgspec.json.decode(SURVIVORS.read_bytes(), type=list[Survivor])
+
+
+def figures() -> list[Figures]:
+    """What was measured last."""
+    return msgspec.json.decode(FIGURES.read_bytes(), type=list[Figures])
+
+
+def lines_of(rows: Iterable[msgspec.Struct]) -> str:
+    """Rows as JSON, a row a line."""
+    return "[\n" + ",\n".join(msgspec.json.encode(row).decode() for row in rows) + "\n]\n"
+
+
+def of_module(name: str, accepted: Iterable[Survivor]) -> list[Survivor]:
+    """Those of one module."""
+    return [each for each in accepted if each.id.partition(":")[0] == name]
+
+
+def unexplained(results: Iterable[Result], accepted: Iterable[Survivor]) -> list[Result]:
+    """Survivors that nobody has given a reason for."""
+    known = {(each.id, each.change) for each in accepted}
+    return [each for each in results if each.outcome not in KILLED and (each.id, each.change) not in known]
+
+
+def problems(name: str, results: Sequence[Result], accepted: Sequence[Survivor]) -> list[str]:
+    """What is wrong with a module all of whose mutants were tried."""
+    alive = {(each.id, each.change) for each in results if each.outcome not in KILLED}
+    ids = {each.id for each in results}
+    said = [f"{each.id} survives: {each.change}" for each in unexplained(results, accepted)]
+    for row in of_module(name, accepted):
+        if row.id not in ids:
+            said.append(f"{row.id} is listed as a survivor, and there is no such mutant")
+        elif (row.id, row.change) not in alive:
+            said.append(f"{row.id} is listed as a survivor, and is killed or is another change: {row.change}")
+    if results and len(alive) >= SHARE_MAX * len(results):
+        said.append(f"{len(alive)} of {len(results)} mutants of {name} survive, which is {SHARE_MAX:.0%} or more")
+    return said
+
+
+def figures_of(name: str, results: Sequence[Result], accepted: Sequence[Survivor]) -> Figures:
+    """A module's row."""
+    killed = sum(each.outcome in KILLED for each in results)
+    left = len(unexplained(results, accepted))
+    return Figures(
+        module=name,
+        mutants=len(results),
+        killed=killed,
+        stuck=sum(each.outcome == "stuck" for each in results),
+        explained=len(results) - killed - left,
+        open=left,
+    )
+
+
+def page_of(rows: Sequence[Figures]) -> str:
+    """The page of the figures."""
+    total = [sum(getattr(row, name) for row in rows) for name in ("mutants", "killed", "explained", "open")]
+    without = [name for name in modules() if name not in {row.module for row in rows}]
+    lines = [
+        HEAD.read_text("utf-8"),
+        "| module | mutants | killed | of these stuck | explained | open |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        *(f"| `{r.module}` | {r.mutants} | {r.killed} | {r.stuck} | {r.explained} | {r.open} |" for r in rows),
+        "",
+        "{} mutants of {} modules: {} killed, {} explained, {} open.".format(total[0], len(rows), *total[1:]),
+        "",
+    ]
+    if without:
+        lines += ["Not yet run: " + ", ".join(f"`{name}`" for name in without) + ".", ""]
+    return "\n".join(lines)
+
+
+def write(new: Iterable[Figures]) -> None:
+    """Put new figures in the place of old ones, and make the page anew."""
+    by_module = {row.module: row for row in (*figures(), *new)}
+    rows = [by_module[name] for name in modules() if name in by_module]
+    FIGURES.write_text(lines_of(rows), "utf-8")
+    PAGE.write_text(page_of(rows), "utf-8")
+
+
+# -- results that still hold -----------------------------------------------------------------------------------------
+
+
+def _hash_of(*files: Path) -> str:
+    found = hashlib.sha256()
+    for file in files:
+        found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+def _tests_hash(result: Result, tests: Sequence[str]) -> str:
+    """Of the test that was red, or of all of them and of which they are."""
+    if result.outcome in KILLED:
+        return _hash_of(ROOT / "model_tests" / result.test.partition("::")[0])
+    return _hash_of(*(ROOT / "model_tests" / test for test in tests)) + str(len(tests))
+
+
+def keep(name: str, result: Result) -> None:
+    """Add a result to those that are kept."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    row = Row(result=result, module=_hash_of(modules()[name]), tests=_tests_hash(result, tests_of_module(name)))
+    with (RESULTS / f"{name}.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(row) + b"\n")
+
+
+def still_hold(name: str) -> Mapping[str, Result]:
+    """Results that are kept and still hold, by id."""
+    file = RESULTS / f"{name}.jsonl"
+    if not file.exists():
+        return {}
+    module, tests = _hash_of(modules()[name]), tests_of_module(name)
+    held: dict[str, Result] = {}
+    for line in file.read_bytes().splitlines():
+        try:
+            row = msgspec.json.decode(line, type=Row)
+        except msgspec.DecodeError:  # a line that a run was stopped in
+            continue
+        is_there = (ROOT / "model_tests" / row.result.test.partition("::")[0]).exists()
+        if row.module == module and is_there and row.tests == _tests_hash(row.result, tests):
+            held[row.result.id] = row.result
+    return held

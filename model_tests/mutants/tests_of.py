@@ -1,0 +1,186 @@
+"""Which tests know a file, as data: the zoo runs the first ones (`quick`), the mutants of the code all of them.
+
+Leaves out dear suites, and tests that start processes: a change that is planted in this one is not in those.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import frozen
+
+BROKER: Final = "reference/longpoll_broker"
+CORE: Final = f"{BROKER}/core"
+SERVICE: Final = f"{BROKER}/service"
+STORE: Final = f"{BROKER}/store"
+RULES: Final = "reference/longpoll_judge/rules"
+
+
+@frozen
+class Known:
+    """A file or a room, and the tests of it, relative to `model_tests`."""
+
+    place: str
+    quick: tuple[str, ...] = ()
+    """What the zoo's `units` runs; with none, those of the next place that fits."""
+    more: tuple[str, ...] = ()
+    """What the mutants of the code meet besides."""
+
+
+PULLED: Final = ("service/test_pull_moments.py", "service/test_pull_service.py")
+LEFT_OUT: Final = ("planted", "each_lock_is_missed", "without_its_locks", "in_every_process")
+"""Parts of the names of tests that the mutants never meet: tests that plant a fault of their own, and one that holds
+what this process does beside another process, in which nothing is changed."""
+SCHEDULED: Final = ("simulate/test_refinement.py", "simulate/test_preempted.py", "simulate/test_two_pulls.py")
+STORED: Final = (
+    "store/test_message_store.py",
+    "store/test_commit_log.py",
+    "store/test_segment.py",
+    "store/test_recovery.py",
+    "store/test_store_times.py",
+    "store/test_selection.py",
+    "store/test_unsynced.py",
+    "store/test_retention.py",
+    "store/test_delete_topic.py",
+    "store/test_rows.py",
+    "store/test_index.py",
+    "store/test_consume_queue_ext.py",
+    "store/test_verify.py",
+    "store/test_power_cut.py",
+    "store/test_simulated_store.py",
+    "store/test_golden.py",
+    "machines/test_store.py",
+)
+SENT: Final = (
+    "service/test_send.py",
+    "service/test_send_rows.py",
+    "service/test_batch_limits.py",
+    "service/test_fast.py",
+    "service/test_light_queues.py",
+    "service/test_transaction_check.py",
+    "service/test_schedule.py",
+    "service/test_edges.py",
+    "service/test_requests_end_nothing.py",
+    "service/test_record.py",
+    "service/test_pull_service.py",
+)
+HELD: Final = (
+    "core/test_hold.py",
+    "core/test_notifier.py",
+    "core/test_properties.py",
+    "service/test_hold_service.py",
+    "service/test_notifiers_go_on.py",
+    "service/test_step_points.py",
+    *PULLED,
+    "service/test_light_queues.py",
+    *SCHEDULED,
+    "machines/test_core.py",
+)
+
+KNOWN: Final = (
+    Known("spec/longpoll_spec/policy.py", ("service/test_hold_service.py", "core/test_notifier.py")),
+    Known(
+        f"{CORE}/deadlines.py", ("core/test_deadlines.py", "core/test_hold.py", "service/test_hold_service.py"), HELD
+    ),
+    Known(f"{CORE}/hold.py", ("core/test_hold.py", "core/test_notifier.py", "service/test_hold_service.py"), HELD),
+    Known(f"{CORE}/notifier.py", ("core/test_notifier.py", "service/test_hold_service.py"), HELD),
+    Known(
+        f"{CORE}/pull.py",
+        ("core/test_pull.py", "service/test_pull_service.py"),
+        ("service/test_pull_moments.py", "service/test_delete_topic.py"),
+    ),
+    Known(
+        f"{CORE}/tables/offsets.py",
+        ("core/test_offsets.py",),
+        ("simulate/test_preempted.py", "service/test_config_files.py"),
+    ),
+    Known(f"{CORE}/tables/statistics.py", ("core/test_statistics.py",), ("simulate/test_preempted.py", *PULLED)),
+    Known(f"{CORE}/filter/", (), ("core/test_filter.py", "core/test_filter_data.py", "core/test_sql92.py")),
+    Known(f"{CORE}/standing.py", (), ("core/test_standing.py",)),
+    Known(f"{CORE}/tables/addresses.py", (), ("core/test_addresses.py",)),
+    Known(f"{CORE}/tables/queue_locks.py", (), ("core/test_queue_locks.py",)),
+    Known(f"{CORE}/tables/subscription.py", (), ("core/test_subscription.py",)),
+    Known(f"{CORE}/tables/topics.py", (), ("core/test_topics.py", "service/test_config_files.py")),
+    Known(
+        f"{SERVICE}/io/channel.py",
+        ("service/test_channel.py", "service/test_transport.py"),
+        ("simulate/test_channel_stress.py", "simulate/test_whole_broker.py"),
+    ),
+    Known(f"{SERVICE}/io/executors.py", ("service/test_executors.py",)),
+    Known(f"{SERVICE}/io/transport.py", ("service/test_loop_is_woken.py", "service/test_transport.py")),
+    Known(
+        f"{SERVICE}/pull/hold_service.py",
+        ("service/test_hold_service.py", "service/test_pull_moments.py"),
+        HELD,
+    ),
+    Known(
+        f"{SERVICE}/pull/dispatch_service.py",
+        ("service/test_dispatch_again.py", "service/test_pull_moments.py", "service/test_pull_service.py"),
+        (
+            "service/test_notifiers_go_on.py",
+            "service/test_visible_when_durable.py",
+            "service/test_poison.py",
+        ),
+    ),
+    Known(
+        f"{SERVICE}/pull/",
+        PULLED,
+        (
+            "core/test_pull.py",
+            "service/test_executors.py",
+            "service/test_fast.py",
+            "service/test_handler.py",
+            "service/test_notifiers_go_on.py",
+            "service/test_record.py",
+            "service/test_slave.py",
+            "service/test_subscriptions.py",
+            "service/test_edges.py",
+            "service/test_requests_end_nothing.py",
+        ),
+    ),
+    Known(
+        f"{SERVICE}/send/group_commit.py",
+        ("simulate/test_group_commit_stress.py", "service/test_group_commit.py"),
+        ("service/test_visible_when_durable.py", "simulate/test_whole_broker.py"),
+    ),
+    Known(f"{SERVICE}/send/", ("service/test_send.py",), SENT),
+    Known(f"{STORE}/recovery.py", ("store/test_recovery.py",), STORED),
+    Known(f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py"), STORED),
+    Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
+    Known(f"{BROKER}/fast/", ("service/test_fast.py",)),
+    Known(f"{BROKER}/", ("service/test_pull_service.py",)),
+    Known(
+        f"{RULES}/",
+        (),
+        (
+            "judge/test_faults.py",
+            "judge/test_commits.py",
+            "judge/test_holds.py",
+            "judge/test_lateness.py",
+            "judge/test_stops.py",
+            "judge/test_stretches.py",
+            "judge/test_recordings.py",
+            "judge/test_second_smallest.py",
+            "judge/test_second_edges.py",
+            "judge/test_second_certain.py",
+            "judge/test_second_notes.py",
+            "judge/test_second_beside.py",
+        ),
+    ),
+    Known(
+        "reference/longpoll_client/",
+        ("client/test_puller.py", "client/test_process_queue.py", "client/test_push.py", "client/test_offsets.py"),
+    ),
+    Known("reference/longpoll_runtime/", ("service/test_loop_is_woken.py", "service/test_runtime.py")),
+)
+
+
+def quick_tests(file: str) -> tuple[str, ...]:
+    """What the zoo runs for a file: those of the first place that fits and names some."""
+    return next(known.quick for known in KNOWN if known.quick and file.startswith(known.place))
+
+
+def known_tests(file: str) -> tuple[str, ...]:
+    """What the mutants of a file meet, each once."""
+    known = next(each for each in KNOWN if file.startswith(each.place))
+    return tuple(dict.fromkeys([*known.quick, *known.more]))
