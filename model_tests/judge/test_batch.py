@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.judge.drawn_fields import drawn_fields
 
 from longpoll_judge.columns.batch import make_batch
 from longpoll_judge.columns.exchange import decode, encode, joined, taken
@@ -28,17 +29,8 @@ EVENTS = st.fixed_dictionaries(
         "queue": st.sampled_from([-1, 0, 3, 1 << 40]),
         "request": NAMES,
         "code": st.sampled_from([-1, 0, 11, 19, 20, 21]),
-        "offset": st.integers(-1, 3),
-        "may_hold": st.booleans(),
-        "timeout_ms": st.sampled_from([-1, 0, 1]),
         "expression_type": st.sampled_from(["TAG", "SQL92", ""]),
-        "expression": st.sampled_from(["*", "a"]),
-        "offset_next": st.integers(-1, 4),
-        "offset_max": st.integers(-1, 4),
-        "offsets": st.lists(st.integers(0, 3), max_size=3),
-        "queue_offset": st.integers(-1, 3),
-        "tag": st.sampled_from(["", "a"]),
-        "visible_end": st.integers(-1, 4),
+        **drawn_fields(3),
     }
 )
 HISTORIES = st.lists(EVENTS, max_size=30)

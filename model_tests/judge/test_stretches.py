@@ -12,6 +12,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.judge.drawn_fields import drawn_fields
 
 from longpoll_judge.columns import keys
 from longpoll_judge.columns.keys import Keys, open_keys, repeated, text_hashes
@@ -57,17 +58,8 @@ EVENTS = st.fixed_dictionaries(
         "queue": st.sampled_from([0, 0, 0, 3, -1]),
         "request": st.sampled_from(["", "a", "b", "c", "d", "e" * 20]),
         "code": st.sampled_from([0, 11, 11, 19, 20, 21]),
-        "offset": st.integers(-1, 6),
-        "may_hold": st.booleans(),
-        "timeout_ms": st.sampled_from([-1, 0, 1]),
         "expression_type": st.sampled_from(["TAG", "TAG", "SQL92"]),
-        "expression": st.sampled_from(["*", "a"]),
-        "offset_next": st.integers(-1, 7),
-        "offset_max": st.integers(-1, 7),
-        "offsets": st.lists(st.integers(0, 6), max_size=3),
-        "queue_offset": st.integers(-1, 6),
-        "tag": st.sampled_from(["", "a"]),
-        "visible_end": st.integers(-1, 7),
+        **drawn_fields(6),
     }
 )
 Rows = list[dict[str, Any]]

@@ -80,6 +80,21 @@ def whole_imports() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+@contextmanager
+def until_signalled(stop: Callable[[], None]) -> Iterator[None]:
+    """Have Ctrl-C and SIGTERM call `stop` instead of ending the process, as long as the block lasts."""
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        stop()
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 def run(command: Callable[[], object]) -> NoReturn:
     """Run a command as the whole of this process, and leave with its code."""
     _open_standard_streams()

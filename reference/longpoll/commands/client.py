@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import os
-import signal
 import sys
 import threading
 import time
@@ -15,14 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from types import FrameType
 from typing import Any, Final
 
 import click
 from attrs import define
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from longpoll.guard import printable
+from longpoll.guard import printable, until_signalled
 from longpoll.options.amounts import Amount
 from longpoll.options.server import Server, server_options
 from longpoll.output import Exit, emit_json, err, fail, json_option, out, say, user_mistakes
@@ -49,22 +47,19 @@ def stoppable() -> Iterator[threading.Event]:
     """
     stopped = threading.Event()
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    def stop() -> None:
         if stopped.is_set():
             raise KeyboardInterrupt
         stopped.set()
 
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stopped
+        with until_signalled(stop):
+            yield stopped
     except ClientError as error:
         fail(str(error))
     except BrokenPipeError:
         # The reader of our output has closed it; Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def progress_bar() -> Progress:

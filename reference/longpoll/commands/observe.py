@@ -5,15 +5,13 @@ Leaves out what the proxy does (`longpoll_observe`) and judging (`judge`).
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 
 from longpoll.addresses import address_of
-from longpoll.guard import printable
+from longpoll.guard import printable, until_signalled
 from longpoll.output import Exit, emit_json, fail, say, user_mistakes
 from longpoll_observe import Observer
 from longpoll_runtime.logs import logging_to
@@ -54,12 +52,7 @@ def observe(
     """
     runtime = RealRuntime()
     stopped = runtime.event()
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopped.set()
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with until_signalled(stopped.set):
         with (
             logging_to(sys.stderr, "text", "warning"),
             Observer.start(
@@ -75,9 +68,6 @@ def observe(
             stopped.wait()
         if observer.trouble:
             fail(observer.trouble, Exit.UNKNOWN)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def _say_ready(observer: Observer, record: Path, *, as_json: bool) -> None:

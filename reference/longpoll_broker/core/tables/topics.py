@@ -9,7 +9,7 @@ Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `Subs
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from attrs import define, field
@@ -71,20 +71,43 @@ class GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     """Of 5.x, which tells it in the answer to a pull."""
 
 
-@define(slots=True, eq=False)
-class Topics:
-    """Every topic of a broker.
+Config = TypeVar("Config")
 
-    Invariant: every name in `by_name` passes `name_problem`. `changed` is set after every change, so saving the table
-    lowers it first, copies then, and misses nothing.
+
+@define(slots=True, eq=False)
+class _Named(Generic[Config]):
+    """A table of what has a name.
+
+    Invariant: `changed` is set after every change, so saving the table lowers it first, copies then, and misses
+    nothing.
     """
+
+    by_name: dict[str, Config] = field(factory=dict, init=False)
+    changed: bool = field(default=False, init=False)
+
+    def remove(self, name: str) -> bool:
+        """Forget what has this name; false when there was none."""
+        if self.by_name.pop(name, None) is None:
+            return False
+        self.changed = True
+        return True
+
+    def _keep(self, name: str, config: Config) -> bool:
+        if name not in self.by_name and len(self.by_name) >= TOPIC_COUNT_MAX:
+            return False
+        self.by_name[name] = config
+        self.changed = True
+        return True
+
+
+@define(slots=True, eq=False)
+class Topics(_Named[TopicConfig]):
+    """Every topic of a broker. Invariant: every name in `by_name` passes `name_problem`."""
 
     auto_create: bool = True
     default_queue_count: int = 8
     light: bool = False
     """`enableLmq`: every topic whose name begins so is there, with one queue."""
-    by_name: dict[str, TopicConfig] = field(factory=dict, init=False)
-    changed: bool = field(default=False, init=False)
     _own: set[str] = field(factory=set, init=False)
     """The names that this broker has made system topics of."""
 
@@ -105,18 +128,7 @@ class Topics:
     def put(self, topic: TopicConfig) -> bool:
         """Make or replace a topic; false when there are too many."""
         assert name_problem(topic.topic_name) is None
-        if topic.topic_name not in self.by_name and len(self.by_name) >= TOPIC_COUNT_MAX:
-            return False
-        self.by_name[topic.topic_name] = topic
-        self.changed = True
-        return True
-
-    def remove(self, name: str) -> bool:
-        """Forget a topic; false when there was none."""
-        if self.by_name.pop(name, None) is None:
-            return False
-        self.changed = True
-        return True
+        return self._keep(topic.topic_name, topic)
 
     def add_system_topics(self, broker_name: str, cluster_name: str) -> None:
         """Make the topics that every broker has, unless they are there (`TopicConfigManager`'s constructor)."""
@@ -170,13 +182,11 @@ class Topics:
 
 
 @define(slots=True, eq=False)
-class Groups:
-    """Every consumer group of a broker; `changed` and `light` as in `Topics`."""
+class Groups(_Named[GroupConfig]):
+    """Every consumer group of a broker; `light` as in `Topics`."""
 
     auto_create: bool = True
     light: bool = False
-    by_name: dict[str, GroupConfig] = field(factory=dict, init=False)
-    changed: bool = field(default=False, init=False)
 
     def find(self, name: str) -> GroupConfig | None:
         """The group, made if that is allowed; None when there is none (`findSubscriptionGroupConfig`)."""
@@ -192,13 +202,4 @@ class Groups:
 
     def put(self, group: GroupConfig) -> bool:
         """Make or replace a group; false when there are too many."""
-        if group.group_name not in self.by_name and len(self.by_name) >= TOPIC_COUNT_MAX:
-            return False
-        self.by_name[group.group_name] = group
-        self.changed = True
-        return True
-
-    def remove(self, name: str) -> None:
-        """Forget a group."""
-        if self.by_name.pop(name, None) is not None:
-            self.changed = True
+        return self._keep(group.group_name, group)

@@ -6,8 +6,7 @@ so a shared broker keeps nothing of it but groups and log space.
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 import attrs
 from attrs import Factory, define, field, frozen
@@ -17,6 +16,7 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.testing.served.model import ROCKETMQ, STRICT, Expectations
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Address, Runtime
+from longpoll_runtime.closeable import Stoppable
 from longpoll_spec.policy import STRICT as STRICT_POLICY
 from longpoll_spec.policy import Policy
 
@@ -68,7 +68,7 @@ SMALL_FILES: Final = StoreConfig(
 
 
 @define(eq=False)
-class EmbeddedSubject:
+class EmbeddedSubject(Stoppable):
     """A broker in this process on a store of its own; a context manager that stops it.
 
     `broker` is the one that runs now; a test that plants a fault in it does so in `started`, which sees each one.
@@ -118,12 +118,8 @@ class EmbeddedSubject:
         self.started(broker)
         return broker
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
+        """Stop the broker that serves now."""
         self.broker.stop()
 
 
