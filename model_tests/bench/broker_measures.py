@@ -15,6 +15,8 @@ from model_tests.bench.broker_figures import CEILING, FIGURES, OURS, Value, valu
 from model_tests.bench.broker_sides import Side
 from rich.progress import Progress
 
+from longpoll.racing.load import race
+from longpoll.racing.plan import RacePlan
 from longpoll_broker.testing.harness.held import HeldPlan, hold
 from longpoll_broker.testing.harness.latency import (
     fan_outs,
@@ -28,7 +30,7 @@ from longpoll_broker.testing.harness.throughput import Stored, fill, pulls, send
 from longpoll_broker.testing.harness.topics import make_topic, send_each
 from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
 from longpoll_broker.testing.harness.workers import busy_share, processor_seconds
-from longpoll_broker.testing.schedules.racing import RacePlan, race
+from longpoll_client.errors import ClientError
 
 OVERSHOOT_MS: Final = (1_000, 4_000)
 """The timeouts of the pulls whose deadlines are measured."""
@@ -103,6 +105,8 @@ class Bench:
         send_each(side.address, topic, RACE_QUEUES)
         plan = RacePlan(topic, 2 * self.scale.seconds, RACE_QUEUES, late_ms=100.0, seed=self.topic_count)
         report = race(side.address, plan, first_offset=1, process_id=side.process_id)
+        if report.trouble is not None:
+            raise ClientError(f"the race on {side.name} was cut short: {report.trouble}")
         self.put(
             side.name,
             raced=report.delivered_count,

@@ -15,15 +15,20 @@ from pathlib import Path
 import pytest
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, JavaUnavailableError, resolve, running
 
+from longpoll.racing.load import race
+from longpoll.racing.plan import QUEUE_IDS, RacePlan, RaceReport
+from longpoll.verification import races
+from longpoll.verification.declared import declared, limits_of
+from longpoll.verification.echo import Echo
 from longpoll_broker.testing.load import LoadPlan, drive
 from longpoll_broker.testing.raw_client import RawClient
-from longpoll_broker.testing.schedules.racing import RacePlan, RaceReport, race
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
 from longpoll_judge.run.job import judge
 from longpoll_observe import Observer
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5
 
 WAKE_MS = 500.0
 """The first message of a queue makes its files on the dispatch thread, one queue after the other: up to 150 ms here."""
@@ -31,6 +36,8 @@ QUEUES = 4
 LOSSES_WANTED = 3
 RACE_S, RACES_MAX = 10.0, 9
 READY_S = 30.0
+OWN = dict(zip(VERSIONS, (ROCKETMQ_4_9, ROCKETMQ_5), strict=True))
+"""The policy of each version."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
@@ -94,6 +101,7 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
             reports.append(race(door, plan))
             if sum(len(report.late) for report in reports) >= LOSSES_WANTED:
                 break
+    assert [report.trouble for report in reports if report.trouble is not None] == []
     late = [delivery for report in reports for delivery in report.late]
     delivered = sum(report.delivered_count for report in reports)
     print(f"{len(late)} of {delivered} deliveries came late: {1e6 * len(late) / delivered:.0f} per million")  # noqa: T201
@@ -110,3 +118,19 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
     assert Counter((delivery.queue, delivery.offset) for delivery in late) - found == Counter()
     assert late, f"none of {delivered} deliveries came late: the race was not provoked on this machine"
     assert result.verdict == "invalid"
+
+
+@pytest.mark.peers
+def test_java_is_held_to_what_its_policy_declares(java: JavaBroker, request: pytest.FixtureRequest) -> None:
+    """The racing load of `longpoll verify`: wakes that are lost are found by the scan, and counted; no row is red."""
+    runtime, topic = RealRuntime(), f"races-{uuid.uuid4().hex}"
+    policy = OWN[request.node.callspec.params["java"]]
+    with Echo(runtime, java.address, topic) as echo:
+        (row,) = races.races(
+            runtime, java.address, topic, races.RACE_S, lambda _done, _all: None,
+            known=declared(policy), limits=lambda: limits_of(echo.worst_ms, wake_ms=None, late_ms=None),
+            process_id=java.process_id,
+        )  # fmt: skip
+    print(row.detail)  # noqa: T201
+    assert row.outcome == "ok", row.detail
+    assert row.detail.partition(" on ")[2].startswith(f"{len(QUEUE_IDS)} queues;")

@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from longpoll.racing.load import race
+from longpoll.racing.plan import RacePlan
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.load import LoadPlan, drive
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, send_message
-from longpoll_broker.testing.schedules.racing import RacePlan, race
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_BY_DEADLINE, ANSWERED_ONCE, NO_LOST_WAKEUP, Result
 from longpoll_judge.read.source import find
 from longpoll_judge.run.job import judge, judge_on
@@ -153,6 +154,7 @@ def test_lost_wakeups_are_found_from_outside(policy: Policy, tmp_path: Path) -> 
             assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header.encode()).code == 0
         report = race(door, RacePlan("RACE", seconds=2, queue_count=queues, late_ms=ALLOWED_MS))
         excused_ms = stalled_ms() if policy is STRICT else 0
+    assert report.trouble is None
     result = judged(tmp_path / "history", wake_ms=ALLOWED_MS / 2 + excused_ms)
     assert {finding.property for finding in result.findings} <= {NO_LOST_WAKEUP}
     assert result.requests >= report.delivered_count >= queues

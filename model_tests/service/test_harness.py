@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longpoll.racing.plan import Delivery, RaceReport
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import StartBroker, wait_until
 from longpoll_broker.testing.harness import topics
@@ -35,7 +36,6 @@ from longpoll_broker.testing.harness.throughput import SEND_DEPTH, Stored, fill,
 from longpoll_broker.testing.harness.topics import check_stored, make_topic
 from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
 from longpoll_broker.testing.harness.workers import busy_share, private_bytes, processor_seconds, together
-from longpoll_broker.testing.schedules.racing import Delivery, RaceReport
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.frames.command import Command, encode

@@ -450,6 +450,7 @@ HOSTILE = {
         "verify --seed -1",
         "verify --late-ms x",
         "verify --wake-ms inf",
+        "verify --race-seconds nan",
     ],
 }  # fmt: skip
 """What a caller may get wrong, by command: each is refused before it does anything, or leaves the question unknown."""

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from longpoll.cli import main
 from longpoll.commands import verify as command
 from longpoll.output import Exit
+from longpoll.racing import topic as racing_topic
 from longpoll.verification import broker, history
 from longpoll.verification.declared import Declared, Limits, declared, limits_of
 from longpoll.verification.echo import Echo
@@ -47,7 +48,7 @@ def job_for(place: tuple[str, int], directory: Path, known: Declared | None = No
     """What `verify --broker` would be asked for."""
     known = known or declared(STRICT)
     return command.Job(
-        known, known.policy.name, (), place, None, None, None, 1, directory / "history", directory, RealRuntime()
+        known, known.policy.name, (), place, None, None, None, 1, 0.1, directory / "history", directory, RealRuntime()
     )
 
 
@@ -65,6 +66,7 @@ def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[
     honest = Declared.expectations
     monkeypatch.setattr(Declared, "expectations", impatient)
     monkeypatch.setattr(load, "STALL_S", 1.0)
+    monkeypatch.setattr(racing_topic, "ANSWER_S", PATIENCE_MS / 1000)
     monkeypatch.setattr(history, "judge", judge_locally)
     monkeypatch.setattr(broker, "LoadPlan", lambda topic: LoadPlan(topic, message_count=60, queue_count=2))
     monkeypatch.setattr(broker, "SUITE_EXAMPLES", 2)
@@ -105,8 +107,8 @@ def test_whatever_a_broker_does_there_is_a_whole_page(
         page = page_of((server.host, server.port))
 
     outcomes = {row.part: row.outcome for row in page.rows}
-    assert outcomes.keys() == {"broker", "suite", "history"}
-    assert outcomes["broker"] == "unknown"
+    assert outcomes.keys() == {"broker", "races", "suite", "history"}
+    assert (outcomes["broker"], outcomes["races"]) == ("unknown", "unknown")
     assert outcomes["suite"] == "violated", page.rows
     assert outcomes["history"] != "ok"
     assert page.exit_code == Exit.VIOLATED
@@ -125,7 +127,7 @@ def test_a_broker_that_dies_is_unknown(page_of: Callable[[tuple[str, int]], Page
         page = page_of((server.host, server.port))
 
     assert [(row.part, row.outcome) for row in page.rows] == [
-        ("broker", "unknown"), ("suite", "unknown"), ("history", "unknown"),
+        ("broker", "unknown"), ("races", "unknown"), ("suite", "unknown"), ("history", "unknown"),
     ]  # fmt: skip
     assert page.exit_code == Exit.UNKNOWN
 

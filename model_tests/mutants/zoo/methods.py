@@ -8,6 +8,7 @@ nothing in the code as it is, which a test sees. Leaves out planting and time li
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from model_tests.mutants.zoo.entry import CHANNEL, CORE, DISPATCH, POLICY, STORE
 
 OPERATIONS_SHARE: Final = 0.7
 """How much of its time a simulated world has points at operations alone."""
+RACE_S: Final = 10.0
+"""How long messages race their pulls."""
 FAILED: Final = 1
 """pytest's exit code when tests ran and some failed."""
 BROKER: Final = "reference/longpoll_broker/"
@@ -314,6 +317,58 @@ def wire(_entry: Entry, _deadline_s: float) -> Seen | None:
         return None if report.failure is None else Seen(report.failure.splitlines()[0][:160], report.examples)
 
 
+@contextlib.contextmanager
+def _forked() -> Iterator[tuple[tuple[str, int], int]]:
+    """A broker with the bug in a process of its own, whose two I/O threads race: its address and its number."""
+    import attrs
+
+    from longpoll_broker.broker import Broker
+    from longpoll_broker.config import BrokerConfig
+    from longpoll_runtime.real import RealRuntime
+    from longpoll_runtime.turns import short_turns
+
+    told, tells = os.pipe()
+    waits, lets = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(lets)
+        try:
+            config = attrs.evolve(BrokerConfig(), io_thread_count=2)
+            with (
+                short_turns(),
+                tempfile.TemporaryDirectory() as directory,
+                Broker.start(RealRuntime(), str(Path(directory, "store")), config=config) as broker,
+            ):
+                os.write(tells, b"%s %d" % (broker.address[0].encode(), broker.address[1]))
+                os.read(waits, 1)
+        finally:
+            os._exit(0)
+    try:
+        os.close(tells)
+        host, _, port = os.read(told, 100).decode().partition(" ")
+        yield (host, int(port)), child
+    finally:
+        os.close(lets)
+        os.waitpid(child, 0)
+
+
+def races(_entry: Entry, _deadline_s: float) -> Seen | None:
+    """Race messages against the pulls that wait for them, as `longpoll verify` does, for ten seconds."""
+    from longpoll.verification import races as raced
+    from longpoll.verification.declared import Declared, limits_of
+    from longpoll_runtime.real import RealRuntime
+    from longpoll_spec.policy import STRICT
+
+    limits = limits_of(0, wake_ms=1_000, late_ms=1_000)
+    with _forked() as (address, child):
+        (row,) = raced.races(
+            RealRuntime(), address, "T", RACE_S, lambda _done, _all: None, known=Declared(STRICT, {}, 0),
+            limits=lambda: limits, process_id=child,
+        )  # fmt: skip
+    said = row.detail.partition("later than is promised: ")[2]
+    return Seen(f"pulls answered too late: {said}"[:160]) if row.outcome == "violated" else None
+
+
 def judge(_entry: Entry, _deadline_s: float) -> Seen | None:
     """Record what the broker does with the suite's requests, and judge the history; what the suite says counts not."""
     from longpoll_broker.testing.served import run_suite
@@ -374,5 +429,6 @@ METHODS: Final = (
     ),
     Method("simulated", "the whole broker in a simulated world", 15, _is_served, simulated, patience=2, is_dear=True),
     Method("wire", "the property suite over sockets", 20, _is_served, wire, is_dear=True),
+    Method("races", "messages that race their pulls over sockets", 60, _is_served, races, is_dear=True),
     Method("judge", "the judge, of a recorded run", 30, _is_served, judge, is_dear=True),
 )

@@ -22,7 +22,7 @@ from longpoll.addresses import address_of
 from longpoll.options.amounts import Amount
 from longpoll.options.law import knob_option, policy_option
 from longpoll.output import check_directory, emit_json, err, json_option, progress_bar, user_mistakes
-from longpoll.verification import broker, history, html, law, store
+from longpoll.verification import broker, history, html, law, races, store
 from longpoll.verification.declared import ECHOES, Declared, Limits, declared, limits_of
 from longpoll.verification.echo import Echo
 from longpoll.verification.page import Page, Row
@@ -53,6 +53,8 @@ class Job:
     """None: the judge's own limit, and what the broker's echoes took besides."""
     late_ms: float | None
     seed: int | None
+    race_s: float
+    """How long messages race the pulls that wait for them; 0: not at all."""
     recorded: Path
     """Where the history goes, and stays."""
     scratch: Path
@@ -82,6 +84,14 @@ class Job:
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of the property suite's choices; none: another.")
 @click.option(
+    "--race-seconds",
+    "race_s",
+    type=Amount(),
+    default=races.RACE_S,
+    show_default=True,
+    help="How long messages race the pulls that wait for them; 0: not at all.",
+)
+@click.option(
     "--record",
     type=click.Path(path_type=Path),
     help="Write the history into this new directory; none: into one of the report's.",
@@ -105,6 +115,7 @@ def verify(
     wake_ms: float | None,
     late_ms: float | None,
     seed: int | None,
+    race_s: float,
     record: Path | None,
     report_directory: Path,
     as_json: bool,
@@ -115,8 +126,8 @@ def verify(
     A named broker is put behind a recording proxy, and what it did under the load is judged.
 
     --policy and --knob say what is expected of it. What they do not promise by the law is told, and violates nothing:
-    RocketMQ's own brokers are late by their scan, and lose wakes until it. Whatever the broker does, the page is
-    printed whole: a stage that cannot be done is a row with what stood in its way.
+    RocketMQ's own brokers are late by their scan, and lose wakes until it, which is counted. Whatever the broker does,
+    the page is printed whole: a stage that cannot be done is a row with what stood in its way.
 
     \b
     Examples:
@@ -124,6 +135,7 @@ def verify(
       longpoll verify --json
       longpoll verify --broker 127.0.0.1:10911 --name-server 127.0.0.1:9876 --policy rocketmq-4.9
       longpoll verify --broker 127.0.0.1:10911 --policy rocketmq-5 --knob expiry=own_deadline --late-ms 200 --seed 7
+      longpoll verify --broker 127.0.0.1:10911 --policy rocketmq-5 --race-seconds 60
 
     Exit codes: 0 all as it should be, 1 violated or invalid, 2 a mistake in the call, 3 unknown.
     """
@@ -140,7 +152,9 @@ def verify(
     page = Page()
     with tempfile.TemporaryDirectory(prefix="longpoll-verify-") as scratch:
         known = declared(policy)
-        job = Job(known, policy_name, knobs, place, names, wake_ms, late_ms, seed, recorded, Path(scratch), runtime)
+        job = Job(
+            known, policy_name, knobs, place, names, wake_ms, late_ms, seed, race_s, recorded, Path(scratch), runtime
+        )
         result = _all_stages(page, job)
     path = html.write(report_directory, html.render(page.rows, law.charts(page.rows), result))
     if as_json:
@@ -207,6 +221,8 @@ def _own_broker(page: Page, job: Job, results: list[Result]) -> None:
         client = partial(broker.real_client, served.name_server, "longpoll-verify-client")
         _stage(page, "client", "the real client", client)
         page.stage("the broker: stop", lambda: [_stopped(served)], part="broker")
+    with ServedBroker(job.scratch / "races", None, *asked) as raced:
+        _races(page, job, raced.address, "longpoll-verify-races", name="the broker", process_id=raced.process_id)
     left = partial(store.store_row, "store that our broker has left", store_directory)
     page.stage("the store it left", lambda: [left()], part="store")
     with EmbeddedSubject(runtime, str(job.scratch / "suite"), policy=job.policy) as subject:
@@ -240,9 +256,26 @@ def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
                 names = name_of(observer.name_server_address)
                 client = partial(broker.real_client, names, f"{topic}-client")
                 _stage(page, "client", "the real client, observed", client)
+    _races(page, job, place, f"{topic}-races", name=name)
     subject = RemoteSubject(place, job.known.expectations(ECHOES * echo.worst_ms))
     _stage(page, "suite", f"the property suite against {name}", partial(broker.suite, runtime, subject, job.seed))
     _judge(page, job, job.limits(echo), results)
+
+
+def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, process_id: int | None = None) -> None:
+    """Race, with nothing else beside it and no proxy before the broker, so that it races as often as can be."""
+    if not job.race_s:
+        page.add([Row("races", races.WHAT, "skipped", "--race-seconds 0")])
+        return
+
+    def work(tell: Callable[[int, int], None]) -> Sequence[Row]:
+        with Echo(job.runtime, place, topic) as echo:
+            return races.races(
+                job.runtime, place, topic, job.race_s, tell,
+                known=job.known, limits=lambda: job.limits(echo), process_id=process_id, seed=job.seed or 0,
+            )  # fmt: skip
+
+    _stage(page, "races", f"messages race the pulls of {name}", work)
 
 
 def _judge(page: Page, job: Job, limits: Limits, results: list[Result]) -> None:

@@ -45,6 +45,11 @@ class ServedBroker(Stoppable):
             self.address, self.name_server = self._await_ready()
             undo.pop_all()
 
+    @property
+    def process_id(self) -> int:
+        """Its process's."""
+        return self._process.pid
+
     def _await_ready(self) -> tuple[tuple[str, int], str]:
         line = _first_line(self._process.stdout, START_S)
         words = dict(word.split("=", 1) for word in line.split()[1:] if "=" in word)

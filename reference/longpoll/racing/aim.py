@@ -1,0 +1,74 @@
+"""When to pull so that the pull comes in the very moment of its message, learnt from the answers so far.
+
+A pull that is held before its message comes is answered a wake's time after the message was written; one that comes
+when the message is there, a trip's time after it was written itself. Where both moments are one lies the race: so long
+after the message as a wake takes longer than a trip. Both times are followed as medians, whatever the proxy, the
+network or the load add to them. Leaves out sending and pulling (`load`).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from attrs import define
+
+EARLY_SHARE: Final = 0.08
+LATE_SHARE: Final = 0.08
+"""How many rounds tell what a wake takes, and what a trip."""
+WIDE_SHARE: Final = 0.25
+"""How many rounds do not believe the estimate: it is one for all queues, and the moment is not."""
+TOGETHER_SHARE: Final = 0.5
+"""How many bursts have their pulls written right behind their messages."""
+SPREADS_MS: Final = (0.02, 0.08, 0.3)
+CLEAR_MS: Final = 1.0
+"""So far from the estimate a round is no race any more, and tells one of the two times."""
+STEP: Final = 0.02
+"""How much of its own size a median moves at each round."""
+FLOOR_MS: Final = 0.05
+GAP_MS_MAX: Final = 50.0
+"""However slow a broker is, a message and its pull are written within this time."""
+
+
+@define
+class Aim:
+    """Draws gaps, from a message's writing to its pull's. Invariant: `wake_ms` and `trip_ms` are positive."""
+
+    gap_ms: float
+    """How wide the rounds are that do not believe the estimate."""
+    wake_ms: float = 1.0
+    trip_ms: float = 0.5
+
+    @property
+    def middle_ms(self) -> float:
+        """Where the race lies; negative where a trip takes longer than a wake."""
+        return max(-GAP_MS_MAX, min(GAP_MS_MAX, self.wake_ms - self.trip_ms))
+
+    def draw(self, sequence: random.Random) -> float:
+        """How long after its message a pull is to be written, milliseconds; negative: before it."""
+        kind = sequence.random()
+        if kind < EARLY_SHARE:
+            return self.middle_ms - CLEAR_MS * sequence.uniform(1.2, 3)
+        if kind < EARLY_SHARE + LATE_SHARE:
+            return self.middle_ms + CLEAR_MS * sequence.uniform(1.2, 3)
+        if kind < EARLY_SHARE + LATE_SHARE + WIDE_SHARE:
+            return sequence.uniform(0, self.gap_ms)
+        return self.middle_ms + sequence.gauss(0, sequence.choice(SPREADS_MS))
+
+    def draw_burst(self, sequence: random.Random) -> float:
+        """The same for many messages and pulls that are written at once: often at once with each other."""
+        if sequence.random() < TOGETHER_SHARE:
+            return 0.0
+        return sequence.uniform(min(0.0, self.middle_ms), max(self.gap_ms, self.middle_ms))
+
+    def learn(self, sent_ms: float, asked_ms: float, answered_ms: float) -> None:
+        """Take a round's moments: message written, pull written, pull answered."""
+        beside_ms = asked_ms - sent_ms - self.middle_ms
+        if beside_ms < -CLEAR_MS:
+            self.wake_ms = _median(self.wake_ms, answered_ms - sent_ms)
+        elif beside_ms > CLEAR_MS:
+            self.trip_ms = _median(self.trip_ms, answered_ms - asked_ms)
+
+
+def _median(now_ms: float, seen_ms: float) -> float:
+    return max(FLOOR_MS, now_ms * (1 + STEP if seen_ms > now_ms else 1 - STEP))

@@ -1,0 +1,119 @@
+"""The races' row: every held pull of the racing load answered in the time that the policy promises.
+
+What a policy declares, a lost wakeup that its scan finds, is counted and violates nothing as long as it is no later
+than that remedy. What the machine stood still is taken off. Leaves out the load (`longpoll.racing`), which knows of no
+policy, and what a policy promises (`.declared`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from longpoll.racing.load import race
+from longpoll.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
+from longpoll.racing.topic import RaceTopic, prepare
+from longpoll.verification.declared import Declared, Limits
+from longpoll.verification.page import Outcome, Row, Stopwatch
+from longpoll_broker.testing.served.sends import LONG_MS
+from longpoll_judge.contract.result import NO_LOST_WAKEUP
+from longpoll_runtime import Address, Runtime
+
+WHAT: Final = "races over the wire"
+RACE_S: Final = 8.0
+"""How long is raced unless told otherwise."""
+DELIVERIES_MIN: Final = 500
+"""Fewer show nothing."""
+LATE_MS: Final = 50.0
+"""What the load notes; the limits that count are known when the race is over."""
+OTHERS: Final = 2
+"""How many deliveries on each queue meanwhile show that others were served while one was forgotten."""
+ALONE_MS: Final = 1_000.0
+"""How much later one must be that no others overtook: where all stand still, little accuses nobody."""
+UNHELD_SHARE: Final = 0.1
+"""A broker that holds fewer of the pulls than the rest of this was not seen to wake any."""
+PATIENCE_MS: Final = 2_000.0
+"""How much later than the limits is waited for an answer, so that the row can say when it came."""
+
+
+def races(
+    runtime: Runtime,
+    address: Address,
+    topic: str,
+    seconds: float,
+    progress: Callable[[int, int], None],
+    *,
+    known: Declared,
+    limits: Callable[[], Limits],
+    process_id: int | None = None,
+    seed: int = 0,
+) -> Sequence[Row]:
+    """Race for `seconds`; `limits` tells how late a wake may be, once the race is over.
+
+    `topic` must be new to the broker, which runs as `process_id` where that is known. Raises ClientError when it does
+    not answer at all, OSError when it is not there.
+    """
+    watch = Stopwatch()
+    found = prepare(runtime, address, topic, QUEUE_IDS)
+    plan = RacePlan(
+        topic,
+        seconds,
+        hold_ms=LONG_MS,
+        late_ms=LATE_MS,
+        patience_ms=known.most.wake_ms + limits().wake_ms + PATIENCE_MS,
+        seed=seed,
+    )
+    report = race(
+        address,
+        plan,
+        lambda done_s: progress(min(round(1000 * done_s), round(1000 * seconds)), round(1000 * seconds)),
+        queues=found.first_offsets,
+        process_id=process_id,
+    )
+    outcome, detail = told(report, found, known, limits())
+    return [Row("races", WHAT, outcome, detail, watch.lap())]
+
+
+def told(report: RaceReport, topic: RaceTopic, known: Declared, limits: Limits) -> tuple[Outcome, str]:
+    """What a race shows of a broker that is held to a policy."""
+    others = OTHERS * len(topic.first_offsets)
+    late = forgotten(report, limits.wake_ms, others)
+    most_ms = round(limits.wake_ms + known.most.wake_ms, 1)
+    beyond = forgotten(report, most_ms, others)
+    detail = f"{report.delivered_count:,} deliveries raced on {topic}; {_late(late, report, limits.wake_ms)}"
+    if known.most.wake_ms and late:
+        detail += f", as the policy declares ({known.name_of(NO_LOST_WAKEUP)}): within {most_ms:g} ms"
+    if beyond:
+        return "violated", f"{detail}; later than is promised: {len(beyond)}, first {beyond[0]}"
+    doubt = _doubt(report, known, limits)
+    return ("unknown", f"{detail}; {doubt}") if doubt else ("ok", detail)
+
+
+def forgotten(report: RaceReport, limit_ms: float, others: int) -> list[Delivery]:
+    """The deliveries that are later than a limit without the machine's stalls, while others were served."""
+    return [
+        one
+        for one in report.late
+        if one.own_ms > limit_ms and (one.overtaken_count >= others or one.own_ms > limit_ms + ALONE_MS)
+    ]
+
+
+def _late(late: Sequence[Delivery], report: RaceReport, limit_ms: float) -> str:
+    if not late:
+        return f"none over {limit_ms:g} ms late"
+    rate = 1e6 * len(late) / max(1, report.delivered_count + len(late))
+    latest = max(one.delay_ms for one in late)
+    return f"{len(late):,} over {limit_ms:g} ms late ({rate:,.0f} of a million), the latest by {latest:,.0f} ms"
+
+
+def _doubt(report: RaceReport, known: Declared, limits: Limits) -> str | None:
+    """Why a race in which nothing is wrong shows nothing; None where it does."""
+    if report.trouble is not None:
+        return f"cut short: {report.trouble}"
+    if report.delivered_count < DELIVERIES_MIN:
+        return f"fewer than {DELIVERIES_MIN} deliveries show nothing: give more --race-seconds"
+    if report.unheld_count > UNHELD_SHARE * report.delivered_count:
+        return f"{report.unheld_count:,} pulls were told of no message at once: who does not hold loses no wake"
+    if limits.are_coarse and not known.most.wake_ms:
+        return "the slowest echo took so long that nobody can be seen to be prompt: give --wake-ms and --late-ms"
+    return None
