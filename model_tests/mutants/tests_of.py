@@ -42,7 +42,7 @@ STORED: Final = (
     "store/test_unsynced.py",
     "store/test_retention.py",
     "store/test_delete_topic.py",
-    "store/test_rows.py",
+    "store/test_bursts.py",
     "store/test_index.py",
     "store/test_consume_queue_ext.py",
     "store/test_verify.py",
@@ -53,7 +53,7 @@ STORED: Final = (
 )
 SENT: Final = (
     "service/test_send.py",
-    "service/test_send_rows.py",
+    "service/test_send_bursts.py",
     "service/test_batch_limits.py",
     "service/test_fast.py",
     "service/test_light_queues.py",
