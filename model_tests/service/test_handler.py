@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from longpoll_broker.handler import CodeServedTwiceError, together
-from longpoll_broker.service.io.processors import Processor
+from longpoll_broker.service.io.processors import Processor, Serving, serves
 from longpoll_broker.testing.brokers import StartBroker
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import preset
@@ -28,6 +28,33 @@ def test_two_services_that_serve_one_code_are_refused() -> None:
     assert together([first, {RequestCode.SEND_MESSAGE: other}]) == first | {RequestCode.SEND_MESSAGE: other}
     with pytest.raises(CodeServedTwiceError, match=r"\[11\]"):
         together([first, {RequestCode.PULL_MESSAGE: other}])
+
+
+class Greeter(Serving):
+    """Serves two codes by one method, and has another that serves none."""
+
+    @serves(RequestCode.PULL_MESSAGE, RequestCode.HEART_BEAT)
+    def greet(self, *_arguments: Any) -> None:
+        """Say nothing."""
+
+    def helps(self, *_arguments: Any) -> None:
+        """No processor."""
+
+
+class Stammerer(Greeter):
+    """Serves one of them twice."""
+
+    @serves(RequestCode.HEART_BEAT)
+    def again(self, *_arguments: Any) -> None:
+        """Say nothing again."""
+
+
+def test_a_service_serves_what_its_methods_are_marked_with() -> None:
+    """Also what it inherits, and no code by two of them."""
+    greeter = Greeter()
+    assert greeter.processors == {RequestCode.PULL_MESSAGE: greeter.greet, RequestCode.HEART_BEAT: greeter.greet}
+    with pytest.raises(AssertionError, match="Stammerer serves 34 twice"):
+        _ = Stammerer().processors
 
 
 @pytest.mark.parametrize(("policy", "more"), [("strict", set()), ("rocketmq-5", {361, 905})])

@@ -34,6 +34,7 @@ MADE: Final = (
 )
 _OWN_CODE: Final = re.compile(r"(\d+) [A-Z][A-Z0-9_]+")
 _PROCESSOR: Final = re.compile(r"RequestCode\.([A-Z0-9_]+)(?:: |\] = )self\.")
+_MARKED: Final = re.compile(r"@serves\(([^)]*)\)")
 _REPLY: Final = re.compile(r"The reply to ([\d, and]+)")
 
 
@@ -73,9 +74,10 @@ def shapes() -> Iterator[Shape]:
 
 
 def served_by(*modules: ModuleType) -> frozenset[str]:
-    """The names of the codes in the modules' tables of processors."""
-    sources = map(inspect.getsource, modules)
-    return frozenset(name for source in sources for name in re.findall(_PROCESSOR, source))
+    """The names of the codes in the modules' tables of processors, and of those that methods are marked with."""
+    sources = [inspect.getsource(module) for module in modules]
+    marked = " ".join(found for source in sources for found in _MARKED.findall(source))
+    return frozenset(re.findall(r"RequestCode\.(\w+)", marked)).union(*map(_PROCESSOR.findall, sources))
 
 
 def services() -> Iterator[ModuleType]:

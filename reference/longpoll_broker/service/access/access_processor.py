@@ -22,7 +22,7 @@ from longpoll_broker.core.tables.access import RIGHTS
 from longpoll_broker.service.access.access_control import KEY_SIZE_MIN, AccessControl
 from longpoll_broker.service.access.account_file import AccountFile, Value
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Processor, answer
+from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_protocol.bodies import DataVersion
 from longpoll_protocol.codes import AccountsResponseCode, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -43,7 +43,7 @@ _UPDATE_FAILED: Final = AccountsResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
 
 
 @frozen
-class AccessProcessor:
+class AccessProcessor(Serving):
     """The processors of one broker's accounts."""
 
     access: AccessControl
@@ -51,17 +51,7 @@ class AccessProcessor:
     broker_address: str
     """HOST:PORT."""
 
-    @property
-    def processors(self) -> dict[int, Processor]:
-        """By the codes that they serve."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.put_account,
-            RequestCode.DELETE_ACL_CONFIG: self.delete_account,
-            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self.version,
-            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.put_white_addresses,
-            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: self.accounts,
-        }
-
+    @serves(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
     def put_account(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """50: make an account or change it; 209 when the file cannot hold it."""
         header = CreateAccessConfigRequestHeader.decode(command.ext_fields)
@@ -89,6 +79,7 @@ class AccessProcessor:
 
         return self._change(channel, command, edit, _UPDATE_FAILED, "")
 
+    @serves(RequestCode.DELETE_ACL_CONFIG)
     def delete_account(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """51: remove an account; 210 when there is none."""
         key = DeleteAccessConfigRequestHeader.decode(command.ext_fields).access_key
@@ -96,6 +87,7 @@ class AccessProcessor:
         code = AccountsResponseCode.DELETE_ACL_CONFIG_FAILED
         return self._change(channel, command, lambda file: file.remove_account(key), code, told)
 
+    @serves(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
     def put_white_addresses(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """53: the addresses that need no account; 211 when they are none, or meant for another file."""
         header = UpdateGlobalWhiteAddrsConfigRequestHeader.decode(command.ext_fields)
@@ -111,6 +103,7 @@ class AccessProcessor:
 
         return self._change(channel, command, edit, code, "")
 
+    @serves(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
     def version(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """52: how often the accounts were changed, and when."""
         counter, time_ms = self.access.version()
@@ -124,6 +117,7 @@ class AccessProcessor:
         )
         return answer(command, ResponseCode.SUCCESS, None, header.encode())
 
+    @serves(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
     def accounts(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """54: every account with its secret, and the white addresses."""
         return answer(command, ResponseCode.SUCCESS, body=self.access.listed().encode())

@@ -10,7 +10,7 @@ on 4.9.7.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -21,7 +21,7 @@ from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, GroupConfig, Gro
 from longpoll_broker.core.time_search import offset_at
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Processor, answer
+from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import GroupTable, load_json
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -46,7 +46,7 @@ _BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot 
 
 
 @define(slots=True, eq=False)
-class AdminProcessor:
+class AdminProcessor(Serving):
     """The processors of offsets, views, topics and groups."""
 
     topics: Topics
@@ -57,24 +57,7 @@ class AdminProcessor:
     """Called when a topic is gone."""
     traits: Traits = STRICT_TRAITS
 
-    @property
-    def processors(self) -> Mapping[int, Processor]:
-        """By the codes that they serve."""
-        return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self.query_offset,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_offset,
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self.put_topic,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
-            RequestCode.GET_MAX_OFFSET: self.max_offset,
-            RequestCode.GET_MIN_OFFSET: self.min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
-            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.put_group,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
-        }
-
+    @serves(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """14: the group's offset; 0 for a new group of a queue that still has its first message; else 22."""
         header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
@@ -96,6 +79,7 @@ class AdminProcessor:
                 return _BOOT_FIRST
         return _BOOT_FIRST if self.store.visible_start(topic, queue_id) > 0 else None
 
+    @serves(RequestCode.UPDATE_CONSUMER_OFFSET)
     def update_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """15: store the group's offset, whatever it is."""
         if self.traits.commits_of_known_only:
@@ -121,6 +105,7 @@ class AdminProcessor:
                 return answer(command, ResponseCode.INVALID_PARAMETER, f"{name} is null, topic is {topic}")
         return None
 
+    @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """29: the offset stored nearest to a time."""
         header = SearchOffsetRequestHeader.decode(command.ext_fields)
@@ -136,16 +121,19 @@ class AdminProcessor:
         )
         return self._offset(command, found)
 
+    @serves(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """30: the queue's visible end."""
         header = GetMaxOffsetRequestHeader.decode(command.ext_fields)
         return self._offset(command, self.store.visible_end(header.topic, header.queue_id))
 
+    @serves(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """31: the queue's visible start."""
         header = GetMinOffsetRequestHeader.decode(command.ext_fields)
         return self._offset(command, self.store.visible_start(header.topic, header.queue_id))
 
+    @serves(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest_time(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """32: when the queue's first message was stored, ms; -1 when there is none."""
         header = GetEarliestMsgStoretimeRequestHeader.decode(command.ext_fields)
@@ -153,6 +141,7 @@ class AdminProcessor:
         stored_ms = self.store.store_ms_of(header.topic, header.queue_id, start)
         return answer(command, ResponseCode.SUCCESS, None, {"timestamp": str(-1 if stored_ms is None else stored_ms)})
 
+    @serves(RequestCode.VIEW_MESSAGE_BY_ID)
     def view_message(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """33: the record at a physical offset."""
         offset = ViewMessageRequestHeader.decode(command.ext_fields).offset
@@ -161,6 +150,7 @@ class AdminProcessor:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         return answer(command, ResponseCode.SUCCESS, None, None, record)
 
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def put_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """17: make a topic or change it."""
         header = CreateTopicRequestHeader.decode(command.ext_fields)
@@ -193,6 +183,7 @@ class AdminProcessor:
         # Java's reply carries this text on success as well.
         return answer(command, ResponseCode.SUCCESS, "not set any response code")
 
+    @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete_topic(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """215: forget a topic and its queues; an unknown one is forgotten already."""
         name = DeleteTopicRequestHeader.decode(command.ext_fields).topic
@@ -207,6 +198,7 @@ class AdminProcessor:
         self.topic_deleted(name, outbox)
         return answer(command, ResponseCode.SUCCESS)
 
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def put_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """200: make a group or change it."""
         try:
@@ -217,11 +209,13 @@ class AdminProcessor:
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many groups; delete one first")
         return answer(command, ResponseCode.SUCCESS)
 
+    @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_groups(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """201: every consumer group and its settings."""
         table = GroupTable(subscription_group_table=self.groups.by_name.copy())
         return answer(command, ResponseCode.SUCCESS, body=table.encode())
 
+    @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """207: forget a group."""
         self.groups.remove(DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields).group_name)

@@ -6,7 +6,6 @@ Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultCo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 
 from attrs import define, field
 
@@ -16,7 +15,7 @@ from longpoll_broker.core.tables.subscription import Clients, subscription_of
 from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Processor, answer
+from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_protocol.bodies import CheckClientData, ConsumerData, ConsumerList, HeartbeatData
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
@@ -30,7 +29,7 @@ from longpoll_runtime import Lock
 
 
 @define(slots=True, eq=False)
-class ClientProcessor:
+class ClientProcessor(Serving):
     """The processors of clients' comings and goings."""
 
     topics: Topics
@@ -44,16 +43,7 @@ class ClientProcessor:
     producers: Producers = field(factory=Producers, init=False)
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
-    @property
-    def processors(self) -> Mapping[int, Processor]:
-        """By the codes that they serve."""
-        return {
-            RequestCode.HEART_BEAT: self.heartbeat,
-            RequestCode.UNREGISTER_CLIENT: self.unregister,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members,
-            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
-        }
-
+    @serves(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """34: register the client in its groups; members are told when a group changed."""
         data = HeartbeatData.decode(command.body)
@@ -84,6 +74,7 @@ class ClientProcessor:
         changed = wants_subscriptions or not data.heartbeat_fingerprint
         return {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(changed).lower()}
 
+    @serves(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """35: the client leaves a group."""
         header = UnregisterClientRequestHeader.decode(command.ext_fields)
@@ -97,6 +88,7 @@ class ClientProcessor:
                 self._tell_members(header.consumer_group, outbox)
         return answer(command, ResponseCode.SUCCESS)
 
+    @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def members(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """38: the client ids of a group; code 1 when it has no members."""
         name = GetConsumerListByGroupRequestHeader.decode(command.ext_fields).consumer_group
@@ -106,6 +98,7 @@ class ClientProcessor:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
         return answer(command, ResponseCode.SUCCESS, body=ConsumerList(consumer_id_list=ids).encode())
 
+    @serves(RequestCode.CHECK_CLIENT_CONFIG)
     def check_config(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """46: a Java client asks before it starts if its filter will do; 1 when none will, 23 when this will not."""
         wanted = CheckClientData.decode(command.body).subscription_data if command.body else None

@@ -6,13 +6,11 @@ Source: `AdminBrokerProcessor.lockBatchMQ`, `unlockBatchMQ`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from attrs import define
 
 from longpoll_broker.core.tables.queue_locks import QueueLocks
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Processor, answer
+from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_protocol.bodies import LockBatchRequest, LockBatchResponse
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -20,7 +18,7 @@ from longpoll_runtime import Lock, Runtime
 
 
 @define(slots=True, eq=False)
-class LockProcessor:
+class LockProcessor(Serving):
     """The processors of queue locks."""
 
     runtime: Runtime
@@ -28,14 +26,7 @@ class LockProcessor:
     guard: Lock
     """Guards `locks`."""
 
-    @property
-    def processors(self) -> Mapping[int, Processor]:
-        """41 and 42."""
-        return {
-            RequestCode.LOCK_BATCH_MQ: self.lock,
-            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
-        }
-
+    @serves(RequestCode.LOCK_BATCH_MQ)
     def lock(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """41: the queues that the client holds now, of those it asked for."""
         asked = LockBatchRequest.decode(command.body)
@@ -45,6 +36,7 @@ class LockProcessor:
             )
         return answer(command, ResponseCode.SUCCESS, body=LockBatchResponse(lock_ok_mq_set=got).encode())
 
+    @serves(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """42: always a success, also for who holds nothing."""
         asked = LockBatchRequest.decode(command.body)

@@ -8,13 +8,12 @@ Source: `QueryMessageProcessor.java` 4.9.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from attrs import define
 
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Processor, answer
+from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
@@ -28,18 +27,12 @@ UNIQUE_KEY_COUNT: Final = 32
 
 
 @define(slots=True, eq=False)
-class QueryProcessor:
+class QueryProcessor(Serving):
     """The processor of queries."""
 
     store: MessageStore
 
-    @property
-    def processors(self) -> Mapping[int, Processor]:
-        """12."""
-        return {
-            RequestCode.QUERY_MESSAGE: self.receive,
-        }
-
+    @serves(RequestCode.QUERY_MESSAGE)
     def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """12: the newest messages with a key, as one body; 22 when there is none."""
         header = QueryMessageRequestHeader.decode(command.ext_fields)

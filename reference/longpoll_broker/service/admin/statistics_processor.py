@@ -5,34 +5,26 @@ Leaves out counting (`core.tables.statistics`). Source: `AdminBrokerProcessor.vi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 from attrs import define
 
 from longpoll_broker.core.tables.statistics import BROKER_GET_NUMS, Statistics
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Processor, answer
+from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import ViewBrokerStatsDataRequestHeader
 
 
 @define(slots=True, eq=False)
-class StatisticsProcessor:
+class StatisticsProcessor(Serving):
     """The processor of code 315."""
 
     statistics: Statistics
     cluster_name: str
     """The one key of what the broker counts as a whole."""
 
-    @property
-    def processors(self) -> Mapping[int, Processor]:
-        """315."""
-        return {
-            RequestCode.VIEW_BROKER_STATS_DATA: self.receive,
-        }
-
+    @serves(RequestCode.VIEW_BROKER_STATS_DATA)
     def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """315: one statistic; code 1 when nothing of that name and key was counted."""
         header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_protocol.codes import CommandFlag, ResponseCode
@@ -30,6 +30,38 @@ TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a wh
 """Why a request is not served, in RocketMQ's words."""
 
 Processor = Callable[[Channel, Command, Outbox], Parts | None]
+Method = TypeVar("Method", bound=Callable[..., Parts | None])
+_CODES: Final = "_codes"
+"""The attribute of a method that has the codes it serves."""
+
+
+def serves(*codes: int) -> Callable[[Method], Method]:
+    """Mark a method of a `Serving` as the processor of these codes."""
+
+    def mark(method: Method) -> Method:
+        setattr(method, _CODES, codes)
+        return method
+
+    return mark
+
+
+class Serving:
+    """A service that has processors: its methods that `serves` marks; one that overrides such a method is marked anew.
+
+    Invariant: no code is served by two of them.
+    """
+
+    __slots__ = ()
+
+    @property
+    def processors(self) -> dict[int, Processor]:
+        """By the codes that they serve."""
+        found: dict[int, Processor] = {}
+        for name in dir(type(self)):
+            for code in getattr(getattr(type(self), name), _CODES, ()):
+                assert code not in found, f"{type(self).__name__} serves {code} twice"
+                found[code] = getattr(self, name)
+        return found
 
 
 class Refusal(tuple[Buffer, ...]):  # noqa: SLOT001 - what is as long as a tuple cannot have slots

@@ -9,7 +9,6 @@ Source: `EndTransactionProcessor.java`, `TransactionalMessageBridge.java` 4.9.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from attrs import define
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Processor, answer
+from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_broker.service.send.append import HALF_TOPIC, Appender, brought_back
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
@@ -38,7 +37,7 @@ ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK.value
 
 
 @define(slots=True, eq=False)
-class EndTransactionProcessor:
+class EndTransactionProcessor(Serving):
     """The processor of code 37."""
 
     runtime: Runtime
@@ -47,13 +46,7 @@ class EndTransactionProcessor:
     store_host: bytes
     traits: Traits = STRICT_TRAITS
 
-    @property
-    def processors(self) -> Mapping[int, Processor]:
-        """37."""
-        return {
-            RequestCode.END_TRANSACTION: self.end,
-        }
-
+    @serves(RequestCode.END_TRANSACTION)
     def end(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """37: deliver or drop a prepared message; one-way as clients send it, so errors are rarely heard."""
         header = EndTransactionRequestHeader.decode(command.ext_fields)

@@ -7,7 +7,6 @@ Leaves out the waiting (`service.upkeep.schedule_service`). Source: `AbstractSen
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from typing import Final
 
 from attrs import define, field
@@ -17,7 +16,7 @@ from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Processor, answer
+from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_broker.service.send.append import Appender, delayed
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
@@ -43,7 +42,7 @@ LEVEL_OF_FIRST_RETRY: Final = 3
 
 
 @define(slots=True, eq=False)
-class SendBackProcessor:
+class SendBackProcessor(Serving):
     """The processor of code 36."""
 
     config: BrokerConfig
@@ -55,13 +54,7 @@ class SendBackProcessor:
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
 
-    @property
-    def processors(self) -> Mapping[int, Processor]:
-        """36."""
-        return {
-            RequestCode.CONSUMER_SEND_MSG_BACK: self.receive,
-        }
-
+    @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
     def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:  # noqa: PLR0911 - one return a check
         """36: store the message again for the group."""
         header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)

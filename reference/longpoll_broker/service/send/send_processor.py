@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Processor, answer
+from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_broker.service.send.append import TRANSACTION_MASK, Appender
 from longpoll_broker.service.send.batches import BatchLimits, no_message
 from longpoll_broker.service.send.group_commit import GroupCommit
@@ -54,7 +54,7 @@ DEFAULT_QUEUE_COUNT: Final = 4
 
 
 @define(slots=True, eq=False)
-class SendProcessor:
+class SendProcessor(Serving):
     """The processor of the send codes."""
 
     topics: Topics
@@ -73,15 +73,7 @@ class SendProcessor:
         self.host_digits = self.maker.store_host.hex().upper().encode()
         self._batches = BatchLimits.of(self.appender.store.message_size_max, len(self.host_digits), self.traits)
 
-    @property
-    def processors(self) -> Mapping[int, Processor]:
-        """10, 310 and 320."""
-        return {
-            RequestCode.SEND_MESSAGE: self.receive,
-            RequestCode.SEND_MESSAGE_V2: self.receive,
-            RequestCode.SEND_BATCH_MESSAGE: self.receive,
-        }
-
+    @serves(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         """Serve a send request; None when its answer waits for the disk."""
         try:
