@@ -34,7 +34,7 @@ from longpoll_spec.engines import explore
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
-from longpoll_spec.policy import preset, with_knob
+from longpoll_spec.policy import preset, with_knobs
 from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.testing.spin import EXHAUSTIVE, as_told, compile_spin, run_spin, why_no_spin
 
@@ -54,9 +54,7 @@ class Choice:
 
     def model(self) -> Model:
         """The law of the choice."""
-        policy = preset(self.policy)
-        for setting in self.knobs:
-            policy = with_knob(policy, setting)
+        policy = with_knobs(preset(self.policy), self.knobs)
         return law_of(policy, named(self.bounds, policy))
 
 

@@ -9,16 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore, minimise
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.minimise import fewest_switches, minimised, shortest_token, switches_in
 from longpoll_spec.engines.python.compile import question, successors
 from longpoll_spec.engines.tokens import replay, token_of
-from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.law import properties_of
 from longpoll_spec.model import Model, Property
-from longpoll_spec.policy import preset, with_knob
+from longpoll_spec.testing.models import model_named
 from longpoll_spec.testing.traces import breaks_its_property
 
 POLICIES = ("rocketmq-4.9", "strict+recheck_after_hold=none", "strict-clone+on_throw=drop_rest")
@@ -28,11 +27,7 @@ LENGTH_MAX = 8
 
 @cache
 def _explored(name: str) -> Exploration:
-    base, *settings = name.split("+")
-    policy = preset(base)
-    for setting in settings:
-        policy = with_knob(policy, setting)
-    return explore(law_of(policy, named("tiny", policy)), engine="python")
+    return explore(model_named(name), engine="python")
 
 
 def _runs(model: Model, length: int) -> Iterator[tuple[list[int], list[tuple[int, ...]]]]:

@@ -6,26 +6,21 @@ from functools import cache
 
 import pytest
 
-from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.law import law_of
 from longpoll_spec.policy import preset, with_knob
 from longpoll_spec.render.pictures import html, mermaid, svg, text
 from longpoll_spec.render.story.story import Story, story_of
 from longpoll_spec.render.story.wrong_of_aspects import WRONG
 from longpoll_spec.testing.cases import quick_if
+from longpoll_spec.testing.models import model_named
 
 
 @cache
 def _explored(policy: str, bounds: str) -> Exploration:
-    base, *settings = policy.split("+")
-    chosen = preset(base)
-    for setting in settings:
-        chosen = with_knob(chosen, setting)
-    return explore(law_of(chosen, named(bounds, chosen)))
+    return explore(model_named(policy, bounds))
 
 
 def _story(policy: str, bounds: str, name: str) -> Story:

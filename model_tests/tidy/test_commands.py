@@ -22,7 +22,7 @@ from longpoll.cli import COMMANDS, main
 from longpoll_spec.bounds import NAMES
 from longpoll_spec.engines import ENGINES
 from longpoll_spec.errors import UserError
-from longpoll_spec.policy import preset, with_knob
+from longpoll_spec.policy import preset, with_knobs
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted(
@@ -98,9 +98,7 @@ def _check_call(words: list[str], *, whole: bool) -> None:
     except click.exceptions.Exit:  # `--help` and `--version`
         return
     given = context.params
-    policy = preset(given.get("policy_name") or "strict")
-    for setting in given.get("knobs") or ():
-        policy = with_knob(policy, setting)
+    with_knobs(preset(given.get("policy_name") or "strict"), given.get("knobs") or ())
     if given.get("bounds_name", NAMES[0]) not in NAMES or (name == "check" and given["engine"] not in ENGINES):
         raise click.UsageError("no such bounds or engine")
 

@@ -44,11 +44,15 @@ def _successive(record: Record, kind: str) -> Iterator[tuple[Seen, Seen]]:
             yield other, one
 
 
+def _repeated(record: Record, kind: str) -> Iterator[Seen]:
+    """The first of each of `_pairs` that have the same offset."""
+    return (one for one, other in _pairs(record, kind) if one.queue_offset == other.queue_offset)
+
+
 def append_once(record: Record) -> Iterator[Said]:
     """log.append.once."""
-    for one, other in _pairs(record, "append"):
-        if one.queue_offset == other.queue_offset:
-            yield violated(one, f"{one.place} has two messages at {one.queue_offset}")
+    for one in _repeated(record, "append"):
+        yield violated(one, f"{one.place} has two messages at {one.queue_offset}")
 
 
 def append_ordered(record: Record) -> Iterator[Said]:
@@ -75,9 +79,8 @@ def append_gapless(record: Record) -> Iterator[Said]:
 
 def acknowledged_once(record: Record) -> Iterator[Said]:
     """log.acknowledged.once."""
-    for one, other in _pairs(record, "message_acknowledged"):
-        if one.queue_offset == other.queue_offset:
-            yield violated(one, f"{one.place} has two messages acknowledged at {one.queue_offset}")
+    for one in _repeated(record, "message_acknowledged"):
+        yield violated(one, f"{one.place} has two messages acknowledged at {one.queue_offset}")
 
 
 def visible_monotone(record: Record) -> Iterator[Said]:

@@ -43,7 +43,7 @@ BUSY_PAUSE_MS: Final = 20.0
 """A broker that has no room, or that does not hold, is asked again after this time."""
 SLICE_S: Final = 0.25
 """For so long each queue has its rounds by itself, and four times as long all have theirs at once, in turn."""
-IN_A_ROW_SHARE: Final = 0.9
+ONE_PIECE_SHARE: Final = 0.9
 """How many bursts have each message's pull right behind it, on one connection."""
 CHUNKS: Final = (1, 8, 16, 32, 32)
 """How many messages in such a piece have their pulls behind them all."""
@@ -176,19 +176,19 @@ class _Race:
 
     def _plan_burst(self, queues: list[_Queue], now_ns: int) -> None:
         """All messages, then all pulls; or one piece in which some messages have their pulls behind them, and so on."""
-        if self.sequence.random() > IN_A_ROW_SHARE:
+        if self.sequence.random() > ONE_PIECE_SHARE:
             self._plan(queues, now_ns, int(self.aim.draw_burst(self.sequence) * 1e6), now_ns)
             return
         self.sequence.shuffle(queues)
         size = self.sequence.choice(CHUNKS)
-        row: list[int] = []
+        order: list[int] = []
         for first in range(0, len(queues), size):
             chunk = queues[first : first + size]
-            row += [queue.opaque("send") for queue in chunk]
-            row += [queue.opaque("pull") for queue in chunk]
+            order += [queue.opaque("send") for queue in chunk]
+            order += [queue.opaque("pull") for queue in chunk]
         for queue in queues:
             queue.begin(now_ns)
-        self._push(row, now_ns)
+        self._push(order, now_ns)
 
     def _push(self, opaques: Iterable[int], at_ns: int) -> None:
         heapq.heappush(self.due, (at_ns, tuple(opaques)))

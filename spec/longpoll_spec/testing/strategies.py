@@ -10,21 +10,10 @@ from typing import Final
 
 from hypothesis import strategies as st
 
+from longpoll_spec import terms
 from longpoll_spec.engines.evaluate import after_step, enabled_actions
 from longpoll_spec.model import Action, Model
-from longpoll_spec.terms import (
-    FALSE,
-    TRUE,
-    Bool,
-    Int,
-    all_of,
-    any_of,
-    bool_variable,
-    const,
-    int_variable,
-    ite,
-    parameter,
-)
+from longpoll_spec.terms import FALSE, TRUE, Bool, Int
 
 INT_NAMES: Final = ("a", "b", "c")
 BOOL_NAMES: Final = ("p", "q")
@@ -39,14 +28,14 @@ values: Final = st.fixed_dictionaries(
 
 def _int_leaves() -> st.SearchStrategy[Int]:
     return (
-        st.sampled_from(INT_NAMES).map(int_variable)
-        | st.integers(-2, VALUE_MAX).map(const)
-        | st.integers(0, VALUE_MAX).map(lambda value: parameter(f"k{value}", value))
+        st.sampled_from(INT_NAMES).map(terms.int_variable)
+        | st.integers(-2, VALUE_MAX).map(terms.const)
+        | st.integers(0, VALUE_MAX).map(lambda value: terms.parameter(f"k{value}", value))
     )
 
 
 def _bool_leaves() -> st.SearchStrategy[Bool]:
-    return st.sampled_from(BOOL_NAMES).map(bool_variable) | st.sampled_from((TRUE, FALSE))
+    return st.sampled_from(BOOL_NAMES).map(terms.bool_variable) | st.sampled_from((TRUE, FALSE))
 
 
 @st.composite
@@ -62,7 +51,7 @@ def ints(draw: st.DrawFn, depth: int = 3) -> Int:
         case "sub":
             return left - right
         case _:
-            return ite(draw(bools(depth - 1)), left, right)
+            return terms.ite(draw(bools(depth - 1)), left, right)
 
 
 @st.composite
@@ -75,10 +64,10 @@ def bools(draw: st.DrawFn, depth: int = 3) -> Bool:
         st.builds(operator.lt, numbers, numbers)
         | st.builds(operator.le, numbers, numbers)
         | st.builds(Int.is_, numbers, numbers)
-        | st.lists(smaller, max_size=3).map(all_of)
-        | st.lists(smaller, max_size=3).map(any_of)
+        | st.lists(smaller, max_size=3).map(terms.all_of)
+        | st.lists(smaller, max_size=3).map(terms.any_of)
         | smaller.map(operator.invert)
-        | st.builds(ite, smaller, smaller, smaller)
+        | st.builds(terms.ite, smaller, smaller, smaller)
     )
     return made
 

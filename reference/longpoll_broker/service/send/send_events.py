@@ -9,7 +9,7 @@ Leaves out pulls (`service.pull.pull_events`) and how a history is written (`lon
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from attrs import define
@@ -108,28 +108,19 @@ class RecordedSendEvents(SendEvents):
         request = f"{connection}-{asked.number}"
 
         def tell() -> None:
-            for message, tag, result in stored:
-                self.recorder.put(
-                    "message_acknowledged",
-                    after_ns,
-                    topic=message.topic,
-                    queue=message.queue_id,
-                    request=request,
-                    connection=connection,
-                    queue_offset=result.queue_offset,
-                    tag=tag,
-                )
+            for each in stored:
+                fields = _fields_of(each)
+                self.recorder.put("message_acknowledged", after_ns, request=request, connection=connection, **fields)
 
         outbox.after_answer(asked.channel, tell)
 
     def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
         """An `append` each."""
-        for message, tag, result in stored:
-            self.recorder.put(
-                "append",
-                after_ns,
-                topic=message.topic,
-                queue=message.queue_id,
-                queue_offset=result.queue_offset,
-                tag=tag,
-            )
+        for each in stored:
+            self.recorder.put("append", after_ns, **_fields_of(each))
+
+
+def _fields_of(stored: Stored) -> dict[str, Any]:
+    """What an event tells of a stored message."""
+    message, tag, result = stored
+    return {"topic": message.topic, "queue": message.queue_id, "queue_offset": result.queue_offset, "tag": tag}
