@@ -41,20 +41,27 @@ class Greeter(Serving):
         """No processor."""
 
 
-class Stammerer(Greeter):
-    """Serves one of them twice."""
+class Louder(Greeter):
+    """Says it otherwise, and is not marked anew."""
 
-    @serves(RequestCode.HEART_BEAT)
-    def again(self, *_arguments: Any) -> None:
-        """Say nothing again."""
+    def greet(self, *_arguments: Any) -> None:
+        """Say nothing, louder."""
 
 
-def test_a_service_serves_what_its_methods_are_marked_with() -> None:
-    """Also what it inherits, and no code by two of them."""
-    greeter = Greeter()
+@pytest.mark.parametrize("kind", [Greeter, Louder])
+def test_a_service_serves_what_its_methods_are_marked_with(kind: type[Greeter]) -> None:
+    """By the method that it has under that name."""
+    greeter = kind()
     assert greeter.processors == {RequestCode.PULL_MESSAGE: greeter.greet, RequestCode.HEART_BEAT: greeter.greet}
+
+
+def test_a_service_that_serves_one_code_twice_is_refused() -> None:
+    """Where its class is defined, also when one of the two is inherited."""
     with pytest.raises(AssertionError, match="Stammerer serves 34 twice"):
-        _ = Stammerer().processors
+
+        class Stammerer(Greeter):
+            @serves(RequestCode.HEART_BEAT)
+            def again(self, *_arguments: Any) -> None: ...
 
 
 @pytest.mark.parametrize(("policy", "more"), [("strict", set()), ("rocketmq-5", {361, 905})])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Self, TypeVar
+from typing import ClassVar, Final, Self, TypeVar
 
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_protocol.codes import CommandFlag, ResponseCode
@@ -46,22 +46,27 @@ def serves(*codes: int) -> Callable[[Method], Method]:
 
 
 class Serving:
-    """A service that has processors: its methods that `serves` marks; one that overrides such a method is marked anew.
+    """A service that has processors: its methods that `serves` marks, under their names also in classes below.
 
     Invariant: no code is served by two of them.
     """
 
     __slots__ = ()
+    _served: ClassVar[Mapping[int, str]] = {}
+    """By code the name of the method."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        served = dict(cls._served)
+        for name, method in vars(cls).items():
+            for code in getattr(method, _CODES, ()):
+                assert served.setdefault(code, name) == name, f"{cls.__name__} serves {code} twice"
+        cls._served = served
 
     @property
     def processors(self) -> dict[int, Processor]:
         """By the codes that they serve."""
-        found: dict[int, Processor] = {}
-        for name in dir(type(self)):
-            for code in getattr(getattr(type(self), name), _CODES, ()):
-                assert code not in found, f"{type(self).__name__} serves {code} twice"
-                found[code] = getattr(self, name)
-        return found
+        return {code: getattr(self, name) for code, name in self._served.items()}
 
 
 class Refusal(tuple[Buffer, ...]):  # noqa: SLOT001 - what is as long as a tuple cannot have slots
