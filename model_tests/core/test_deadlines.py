@@ -24,7 +24,7 @@ def test_a_machine_that_has_long_been_up_has_the_same_order(now_ms: int) -> None
 def test_what_is_left_when_stale_entries_are_thrown_away_is_in_order() -> None:
     """A thousand and more that were answered make the heap anew: the rest is due as before, the earliest first."""
     deadlines = Deadlines[int]()
-    for deadline_ms in range(5_000):
+    for deadline_ms in reversed(range(5_000)):
         deadlines.add(deadline_ms, deadline_ms)
     left = [*range(0, 5_000, 5), 4_999]
     for deadline_ms in set(range(5_000)) - set(left):
@@ -33,3 +33,30 @@ def test_what_is_left_when_stale_entries_are_thrown_away_is_in_order() -> None:
     assert deadlines.next_ms() == 0
     assert deadlines.pop_due(1_000) == list(range(0, 1_001, 5))
     assert deadlines.pop_due(5_000) == [*range(1_005, 5_000, 5), 4_999]
+
+
+def test_stale_entries_are_thrown_away_when_they_are_many_and_not_for_each() -> None:
+    """Made anew at a thousand more than twice what is armed: a removal costs little, and memory is bounded."""
+    deadlines = Deadlines[int]()
+    for deadline_ms in range(10 + 1_011):
+        deadlines.add(deadline_ms, deadline_ms)
+    sizes = []
+    for deadline_ms in range(10, 10 + 1_011):
+        deadlines.remove(deadline_ms, deadline_ms)
+        sizes.append(len(deadlines._heap))
+
+    assert sizes == [1_021] * 1_010 + [10]
+    for deadline_ms in range(2_000, 3_000):
+        deadlines.add(deadline_ms, deadline_ms)
+        deadlines.remove(deadline_ms, deadline_ms)
+    assert 10 <= len(deadlines._heap) <= 1_020
+
+
+def test_a_part_of_what_is_due_counts_what_earlier_times_gave() -> None:
+    """Two of three that are due, of two times; the last stays armed."""
+    deadlines = Deadlines[str]()
+    for name, deadline_ms in (("a", 1), ("b", 2), ("c", 2), ("d", 2)):
+        deadlines.add(name, deadline_ms)
+
+    assert deadlines.pop_due(5, 2) == ["a", "b"]
+    assert (list(deadlines), deadlines.next_ms()) == (["c", "d"], 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given
@@ -84,7 +85,9 @@ def test_a_deadline_that_fires_while_a_notifier_has_the_pull_stands_until_the_an
         table.hold(pull)
         taken = table.take(KEY)
         assert table.expire(10) == []
+        assert pull.spent
         table.keep(taken)
+        assert pull.spent is one_shot, "armed again, its entry has not fired"
         table.assert_tidy()
         assert len(table.expire(11)) == late
 
@@ -132,7 +135,32 @@ def test_what_raises_in_place_costs_no_other_pull_its_turn() -> None:
     assert table.wake_in_place(KEY, choose) == ([good], [bad])
     table.settle([good, bad])
     table.assert_tidy()
+    assert (good.bucket, bad.bucket) == (None, None)
     assert table.take(KEY) == [quiet]
+
+
+def test_a_bucket_whose_pulls_are_all_woken_holds_none_of_them() -> None:
+    """Also where it stays, because it is never removed or because a notifier has one of its pulls."""
+    for keeps_empty in (False, True):
+        table = HoldTable(keeps_empty=keeps_empty)
+        taken, woken = missed(offset=0), missed(offset=1)
+        table.hold(taken)
+        assert table.take(KEY) == [taken]
+        table.hold(woken)
+        assert table.wake_in_place(KEY, lambda pulls: (list(pulls), [])) == ([woken], [])
+        table.settle([woken])
+        assert (table.held(KEY), table.has(KEY), len(table)) == ([], False, 1)
+        table.keep([taken])
+        assert table.held(KEY) == [taken]
+
+
+def test_an_empty_bucket_that_stays_is_untidy() -> None:
+    """Unless the table keeps them: RocketMQ's does."""
+    for keeps_empty in (False, True):
+        table = HoldTable(keeps_empty=keeps_empty)
+        table.find_bucket(KEY)
+        with pytest.raises(AssertionError) if not keeps_empty else nullcontext():
+            table.assert_tidy()
 
 
 def settle_late(table: HoldTable) -> None:
@@ -148,6 +176,7 @@ def settle_late(table: HoldTable) -> None:
     assert len(table) == 2
     table.assert_tidy(settled=False)
     assert table.expire(100) == [late]
+    assert not woken.spent
     assert table.drop_channel("gone") == [closes]
     assert woken.phase is QUEUED
     again = missed("gone")

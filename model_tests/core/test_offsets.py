@@ -47,8 +47,12 @@ def test_forgetting_a_topic_leaves_the_others() -> None:
     offsets = Offsets()
     offsets.commit("T", "G", 0, 1)
     offsets.commit("T2", "G", 0, 1)
+    offsets.changed = False
+    offsets.forget_topic("none")
+    assert not offsets.changed
     offsets.forget_topic("T")
     assert list(offsets.by_pair) == ["T2@G"]
+    assert offsets.changed, "or the file would bring them back"
 
 
 def test_a_light_group_has_one_queue() -> None:
@@ -58,5 +62,7 @@ def test_a_light_group_has_one_queue() -> None:
     offsets.commit("%LMQ%t", "G", 4, 3)
     assert offsets.by_pair == {"T@%LMQ%g": {0: 9}, "%LMQ%t@G": {4: 3}}
     assert offsets.query("T", "%LMQ%g", 2) == 9
+    assert (offsets.query("%LMQ%t", "G", 0), offsets.query("%LMQ%t", "G", 4)) == (None, 3)
+    assert Offsets(by_pair={"T@%LMQ%g": {4: 9}}).query("T", "%LMQ%g", 4) == 9
     assert [offsets.is_light(pair) for pair in offsets.by_pair] == [True, False]
     assert not Offsets().is_light("T@%LMQ%g")

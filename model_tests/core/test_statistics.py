@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from longpoll_broker.core.tables import statistics as module
@@ -61,7 +63,67 @@ def test_many_alike_are_counted_as_one_by_one() -> None:
         singly.count_get("T", "G", 3, messages=2, size=100, latency_ms=4)
     counts = [{key: (item.value, item.times) for key, item in each._items.items()} for each in (alike, singly)]
     assert counts[0] == counts[1]
-    assert len(counts[0]) == 4
+    assert counts[0] == {
+        (GROUP_GET_NUMS, ("T", "G")): (10, 5),
+        (GROUP_GET_SIZE, ("T", "G")): (500, 5),
+        (GROUP_GET_LATENCY, (3, "T", "G")): (20, 5),
+        (BROKER_GET_NUMS, ()): (10, 5),
+    }
+
+
+def test_nothing_got_in_a_span_has_an_average_of_nothing() -> None:
+    """Neither one sample, nor two that nothing was counted between, say more."""
+    statistics = Statistics()
+    statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
+    for now_ms in (0, 10_000):
+        statistics.sample(now_ms)
+        found = statistics.snapshots(GROUP_GET_NUMS, "T@G")
+        assert found is not None
+        minute = found["statsMinute"]
+        assert (minute.sum, minute.tps, minute.average) == (0, 0.0, 0.0)
+
+
+class Guard:
+    """A lock of one thread that knows whether it is held."""
+
+    held = False
+
+    def __enter__(self) -> None:
+        self.held = True
+
+    def __exit__(self, *_: object) -> None:
+        self.held = False
+
+
+class Guarded(dict[Any, Any]):
+    """Items that are only gone through with the guard held: another thread's count would change them meanwhile."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self.walks = 0
+
+    def values(self) -> Any:
+        """Every item."""
+        assert self.guard.held
+        self.walks += 1
+        return super().values()
+
+    def items(self) -> Any:
+        """Every item with its key."""
+        assert self.guard.held
+        self.walks += 1
+        return super().items()
+
+
+def test_samples_and_snapshots_hold_the_guard() -> None:
+    """Whoever goes through the items has it, and gives it back."""
+    guard = Guard()
+    statistics = Statistics(guard=guard)
+    statistics._items = items = Guarded(guard)
+    statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
+    statistics.sample(0)
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@G") is not None
+    assert (items.walks, guard.held) == (2, False)
 
 
 def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

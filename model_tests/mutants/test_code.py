@@ -244,8 +244,8 @@ def test_the_page_is_that_of_the_figures_and_each_survivor_is_a_mutant_with_a_re
         assert {(each.id, each.change) for each in here} <= there
         assert row.explained == len(here)
         assert row.mutants == row.killed + row.explained + row.open
-        assert row.open or row.explained < kept.SHARE_MAX * row.mutants
     assert {each.id.partition(":")[0] for each in accepted} <= {row.module for row in rows}
+    assert kept.too_many(row for row in rows if not row.open) == ""
 
 
 def test_planted_a_list_of_survivors_that_is_wrong_is_seen() -> None:
@@ -260,7 +260,10 @@ def test_planted_a_list_of_survivors_that_is_wrong_is_seen() -> None:
         row = msgspec.structs.replace(right, id=wrong, change="1")
         assert [each for each in kept.problems("m", results, [right, row]) if said in each]
     assert len(kept.problems("m", results, [msgspec.structs.replace(right, change="another")])) == 2
-    assert "which is 5% or more" in kept.problems("m", results[:20], [right])[-1]
+    assert kept.too_many([kept.figures_of("m", results, [])]) == ""
+    assert (
+        kept.too_many([kept.figures_of("m", results[:20], [right])]) == "1 of 20 mutants survive, which is 5% or more"
+    )
 
 
 def test_a_result_holds_until_its_module_or_its_test_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

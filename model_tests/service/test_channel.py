@@ -124,9 +124,19 @@ class DeafSocket:
     def __init__(self, room: int) -> None:
         self.room = room
         self.sent = bytearray()
+        self.calls: list[str] = []
+        """Which system call was made, and of how many buffers."""
+        self.fails: Exception | None = None
+        self.closed = 0
 
     def send(self, content: Buffer, /) -> int:
         """Take what there is room for."""
+        self.calls.append("send 1")
+        return self._take(content)
+
+    def _take(self, content: Buffer) -> int:
+        if self.fails is not None:
+            raise self.fails
         if not self.room:
             raise BlockingIOError
         taken = bytes(content)[: self.room]
@@ -136,10 +146,12 @@ class DeafSocket:
 
     def send_parts(self, parts: Sequence[Buffer], /) -> int:
         """The same of several buffers."""
-        return self.send(b"".join(parts))
+        self.calls.append(f"send_parts {len(parts)}")
+        return self._take(b"".join(parts))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Note it."""
+        self.closed += 1
 
 
 class Loop:
@@ -148,16 +160,19 @@ class Loop:
     def __init__(self) -> None:
         self.poller: Any = self
         self.watches: list[bool] = []
+        self.reads: list[bool] = []
+        self.unregistered = 0
         self.given_up: list[Channel] = []
 
     def modify(self, _key: object, *, read: bool, write: bool, data: object) -> None:
         """Watch."""
-        assert read
         assert data is not None
+        self.reads.append(read)
         self.watches.append(write)
 
     def unregister(self, _key: object) -> None:
         """Watch no more."""
+        self.unregistered += 1
 
     def close_soon(self, channel: Channel) -> None:
         """Close it when there is time."""
@@ -183,6 +198,7 @@ def test_what_has_not_left_is_told_until_it_has() -> None:
     sock.room = 100
     channel.flush()
     assert (channel.unsent(), bytes(sock.sent), loop.watches) == (False, b"answer", [True, False])
+    assert loop.reads == [True, True]
 
     channel.write((b"late",))
     channel.close()
@@ -205,6 +221,108 @@ def test_a_peer_that_does_not_read_is_given_up_once_and_costs_nothing_more() -> 
     channel.flush()
     assert (bytes(sock.sent), len(channel._out), len(channel._pending)) == (b"", 0, 0)
     assert loop.given_up == [channel]
+
+
+@pytest.mark.parametrize("fault", [ConnectionResetError(), ValueError("a fault of ours")], ids=["reset", "fault"])
+def test_a_connection_that_cannot_be_sent_to_is_given_up_once(fault: Exception) -> None:
+    """Whatever the send raises: nothing is kept for it, and nobody else's answer is lost by the raise."""
+    channel, sock, loop = deaf_channel(room=5, output_bytes_max=1)
+    channel.write((b"answer",))
+    sock.fails = fault
+    channel.flush()
+
+    assert (channel.broken, channel.unsent(), loop.given_up) == (True, False, [channel])
+    assert (len(channel._out), len(channel._pending)) == (0, 0)
+
+
+def test_what_a_given_up_or_closed_connection_held_is_let_go() -> None:
+    """Its commands, half sent or not yet, cost no memory while somebody still knows the channel."""
+    broken, sock, _ = deaf_channel(room=2, output_bytes_max=3)
+    broken.write((b"answer",))
+    broken.flush()
+    assert (broken.broken, len(broken._out), len(broken._pending)) == (True, 0, 0)
+
+    closed, sock, loop = deaf_channel(room=2, output_bytes_max=100)
+    closed.write((b"answer",))
+    closed.flush()
+    closed.write((b"late",))
+    closed.close()
+    closed.close()
+    assert (sock.closed, loop.unregistered) == (1, 1)
+    assert (len(closed._out), len(closed._pending), closed.unsent()) == (0, 0, False)
+
+
+def test_a_channel_that_is_both_broken_and_not_yet_closed_waits_for_nothing() -> None:
+    """What is written to it meanwhile is no reason for a stopping broker to wait."""
+    channel, _, _ = deaf_channel(room=0, output_bytes_max=1)
+    channel.write((b"answer",))
+    channel.flush()
+    channel.write((b"late",))
+    assert (channel.broken, channel.closed, channel.unsent()) == (True, False, False)
+
+
+def test_a_loop_that_stops_only_sends() -> None:
+    """It watches for room to send, and reads no more."""
+    channel, _, loop = deaf_channel(room=0, output_bytes_max=100)
+    channel.stop_reading()
+
+    assert (loop.reads, loop.watches) == ([False], [True])
+
+
+def test_many_answers_leave_in_one_call_and_the_poller_is_asked_only_for_a_change() -> None:
+    """One buffer is sent as it is; a socket that takes everything is not watched for room."""
+    channel, sock, loop = deaf_channel(room=1000, output_bytes_max=100)
+    channel.write((b"one",))
+    channel.flush()
+    for answer in (b"two", b"three", b"four"):
+        channel.write((answer,))
+    channel.flush()
+
+    assert (sock.calls, bytes(sock.sent)) == (["send 1", "send_parts 3"], b"onetwothreefour")
+    assert loop.watches == []
+
+
+def test_a_new_connection_has_asked_and_received_nothing() -> None:
+    """What is counted of it begins at nothing."""
+    channel, _, _ = deaf_channel(room=0, output_bytes_max=1)
+
+    assert (channel.request_count, channel.received_ns, channel.closed, channel.broken) == (0, 0, False, False)
+
+
+def test_a_connection_with_little_to_be_told_waits_for_the_end() -> None:
+    """One command fewer than is worth a system call of its own; and none is sent early while a record waits."""
+    sink: Any = Sink()
+    outbox = Outbox()
+    outbox.write(sink, (b"",), CHANNEL_COUNT - 1)
+    outbox.flush_busy()
+    assert sink.flushed == []
+    outbox.write(sink, (b"",))
+    outbox.after_flush(lambda: None)
+    outbox.flush_busy()
+    assert sink.flushed == []
+    outbox.flush()
+    outbox.flush()
+    assert sink.flushed == [2]
+
+
+def test_a_note_that_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Those that follow are noted, and the log says what happened; a closed channel's answer is not noted."""
+    order: list[str] = []
+    channel, _, _ = deaf_channel(room=10, output_bytes_max=100)
+    gone, _, _ = deaf_channel(room=10, output_bytes_max=100)
+    gone.close()
+
+    def fail() -> None:
+        raise OSError("no room for the record")
+
+    outbox = Outbox()
+    outbox.after_flush(fail)
+    outbox.after_answer(gone, lambda: order.append("to nobody"))
+    outbox.after_answer(channel, lambda: order.append("noted"))
+    outbox.flush()
+
+    assert order == ["noted"]
+    assert "could not be noted" in caplog.text
 
 
 def test_what_left_early_counts_no_more() -> None:

@@ -16,6 +16,7 @@ from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.core.tables.subscription import Clients
 from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import traits_of
+from longpoll_broker.service.pull.pull_events import PullEvents
 from longpoll_broker.service.pull.pull_processor import PullProcessor
 from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
@@ -23,7 +24,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 PULL = RequestCode.PULL_MESSAGE
 LONG_MS = 30_000
@@ -123,3 +124,42 @@ def test_a_message_wakes_who_waits_for_its_queue_and_nobody_else(
         assert reply is not None, f"nobody is woken by queue {queue}"
         assert [record.queue_id for record in records_of(reply)] == [queue]
         assert len(broker.hold_service) == 19 - number
+
+
+@pytest.mark.parametrize(
+    ("policy", "role", "expected"),
+    [
+        (STRICT, "ASYNC_MASTER", [-1, 1, 0, -1]),
+        (STRICT, "SLAVE", [-1, -1, -1, -1]),
+    ],
+    ids=["master", "slave"],
+)
+def test_the_history_is_told_what_a_pull_commits(
+    policy: Policy,
+    role: Any,
+    expected: list[int],
+    start_broker: StartBroker,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it carries along, where its flag says so and this broker takes it, and -1 where it commits nothing."""
+    told: list[int] = []
+    monkeypatch.setattr(PullEvents, "received", lambda _events, _pull, _ns, _wanted, offset: told.append(offset))
+    broker = start_broker(policy=policy)
+    client = connect(broker.address)
+    send_message(client, "T")
+    broker.pulling.pull_processor.desk.standing.role = role
+    for sys_flag, offset in (("4", 1), ("5", 1), ("5", 0), ("5", -7)):
+        client.call(PULL, pull_fields("T", 0) | {"sysFlag": sys_flag, "commitOffset": str(offset)})
+
+    assert told == expected
+
+
+@pytest.mark.parametrize(("policy", "code"), [(ROCKETMQ_4_9, 3), (STRICT, 0)], ids=["4.9", "strict"])
+def test_a_broker_of_4_9_knows_no_lite_pull(
+    policy: Policy, code: int, start_broker: StartBroker, connect: Connect
+) -> None:
+    """Code 361 came with 5.0: before it a request that is not known, then a pull like any other."""
+    client = connect(start_broker(policy=policy).address)
+    send_message(client, "T")
+    assert client.call(RequestCode.LITE_PULL_MESSAGE, pull_fields("T", 0)).code == code
