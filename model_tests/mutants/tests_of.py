@@ -79,9 +79,7 @@ HELD: Final = (
 
 KNOWN: Final = (
     Known("spec/longpoll_spec/policy.py", ("service/test_hold_service.py", "core/test_notifier.py")),
-    Known(
-        f"{CORE}/deadlines.py", ("core/test_deadlines.py", "core/test_hold.py", "service/test_hold_service.py"), HELD
-    ),
+    Known(f"{CORE}/deadlines.py", ("core/test_deadlines.py", "core/test_hold.py", "service/test_hold_service.py")),
     Known(f"{CORE}/hold.py", ("core/test_hold.py", "core/test_notifier.py", "service/test_hold_service.py"), HELD),
     Known(f"{CORE}/notifier.py", ("core/test_notifier.py", "service/test_hold_service.py"), HELD),
     Known(

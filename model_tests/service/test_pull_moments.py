@@ -127,15 +127,9 @@ def test_a_message_wakes_who_waits_for_its_queue_and_nobody_else(
 
 
 @pytest.mark.parametrize(
-    ("policy", "role", "expected"),
-    [
-        (STRICT, "ASYNC_MASTER", [-1, 1, 0, -1]),
-        (STRICT, "SLAVE", [-1, -1, -1, -1]),
-    ],
-    ids=["master", "slave"],
+    ("role", "expected"), [("ASYNC_MASTER", [-1, 1, 0, -1]), ("SLAVE", [-1, -1, -1, -1])], ids=["master", "slave"]
 )
 def test_the_history_is_told_what_a_pull_commits(
-    policy: Policy,
     role: Any,
     expected: list[int],
     start_broker: StartBroker,
@@ -145,7 +139,7 @@ def test_the_history_is_told_what_a_pull_commits(
     """What it carries along, where its flag says so and this broker takes it, and -1 where it commits nothing."""
     told: list[int] = []
     monkeypatch.setattr(PullEvents, "received", lambda _events, _pull, _ns, _wanted, offset: told.append(offset))
-    broker = start_broker(policy=policy)
+    broker = start_broker()
     client = connect(broker.address)
     send_message(client, "T")
     broker.pulling.pull_processor.desk.standing.role = role
