@@ -195,7 +195,7 @@ def test_tests_that_are_red_without_a_change_tell_nothing(tmp_path: Path) -> Non
 
 def test_a_handful_of_mutants_of_ours_is_killed() -> None:
     """By the quick tests of their module, in forks of one process."""
-    tests = ["model_tests/core/test_deadlines.py", "model_tests/core/test_hold.py"]
+    tests = ["model_tests/core/test_deadlines.py"]
     results = list(tried(kept.modules()[DEADLINES], DEADLINES, tests, frozenset(CERTAIN)))
 
     assert {each.id: each.outcome for each in results} == dict.fromkeys(CERTAIN, "killed")
@@ -270,16 +270,17 @@ def test_a_result_holds_until_its_module_or_its_test_changes(tmp_path: Path, mon
     """Killed by a test: until that file changes. A line that was cut is passed over."""
     monkeypatch.setattr(kept, "RESULTS", tmp_path)
     result = Result(id=CERTAIN[0], change="x", outcome="killed", test="core/test_deadlines.py::test_x")
-    kept.keep(DEADLINES, result)
+    stamp = kept.stamp_of(DEADLINES)
+    kept.keep(DEADLINES, result, stamp)
     file = tmp_path / f"{DEADLINES}.jsonl"
     text = file.read_bytes()
     file.write_bytes(text + text[:20])
 
-    assert kept.still_hold(DEADLINES) == {CERTAIN[0]: result}
+    assert kept.still_hold(DEADLINES, stamp) == {CERTAIN[0]: result}
     row = json.loads(text)
     for name in ("module", "tests"):
         file.write_text(json.dumps({**row, name: "of another text"}), "utf-8")
-        assert kept.still_hold(DEADLINES) == {}
+        assert kept.still_hold(DEADLINES, stamp) == {}
 
 
 @pytest.mark.long

@@ -142,7 +142,16 @@ KNOWN: Final = (
         ("service/test_visible_when_durable.py", "simulate/test_whole_broker.py"),
     ),
     Known(f"{SERVICE}/send/", ("service/test_send.py",), SENT),
-    Known(f"{STORE}/recovery.py", ("store/test_recovery.py",), STORED),
+    Known(
+        f"{STORE}/recovery.py",
+        ("store/test_recovery.py",),
+        ("store/test_message_store.py", "store/test_unsynced.py", "store/test_simulated_store.py"),
+    ),
+    Known(
+        f"{STORE}/log/commit_log.py",
+        (),
+        ("store/test_commit_log.py", "store/test_message_store.py", "store/test_recovery.py", "store/test_unsynced.py"),
+    ),
     Known(f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py"), STORED),
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),

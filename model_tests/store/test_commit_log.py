@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+from typing import Final
 
 import pytest
 from attrs import evolve
 from msgspec import structs
 
+from longpoll_broker.store import segment
 from longpoll_broker.store.log import commit_log
+from longpoll_broker.store.log.commit_log import HOST_BITS, CommitLog, encode_record, size_of
 from longpoll_broker.store.messages import MessageToStore
+from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.stores import HOST, HOST_V6, SMALL, message, open_store, put_and_dispatch
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import SYS_FLAG_BORN_HOST_V6, SYS_FLAG_STORE_HOST_V6, Damage, Record
 from longpoll_runtime.files import RealFiles
 
 
@@ -73,4 +79,156 @@ def test_no_slice_reaches_past_the_end(tmp_path: pathlib.Path) -> None:
     first_stop = log.segments.segments[0].stop
     assert log.slice(first_stop - 10, 10) is not None
     assert log.slice(first_stop - 10, 11) is None
+    store.close()
+
+
+def test_a_record_says_what_the_message_said(tmp_path: pathlib.Path) -> None:
+    """Hosts of either kind, and the ends of every number, are read back; the two bits of the hosts are true of them."""
+    store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=65_536))
+    for each in any_numbers():
+        result = store.put(each)
+        found = store._log.read(result.physical_offset)
+        assert isinstance(found, Record)
+        assert found.size == result.size == size_of(each), "room for several is made by it"
+        assert (found.born_host, found.store_host) == (each.born_host, each.store_host)
+        assert found.sys_flag & HOST_BITS == host_bits(each)
+        assert found.sys_flag & ~HOST_BITS == each.sys_flag & ~HOST_BITS
+        assert (found.flag, found.reconsume_times) == (each.flag, each.reconsume_times)
+        assert (found.born_ms, found.prepared_offset) == (each.born_ms, each.prepared_offset)
+        assert (bytes(found.body), found.topic, found.properties) == (each.body, each.topic, each.properties)
+    store.close()
+
+
+def host_bits(told: MessageToStore) -> int:
+    """The bits that say how long its hosts are."""
+    born = SYS_FLAG_BORN_HOST_V6 if told.born_host == HOST_V6 else 0
+    return born | (SYS_FLAG_STORE_HOST_V6 if told.store_host == HOST_V6 else 0)
+
+
+FILE_SIZE: Final = 4_096
+TOPIC: Final = b"\x01T"
+
+
+def empty_log(directory: pathlib.Path) -> tuple[CommitLog, int]:
+    """A log of small files, and the size of a record without a body."""
+    return CommitLog(RealFiles(), str(directory), FILE_SIZE), size_of(message(body=b""))
+
+
+@pytest.mark.parametrize("left", [0, 7, 8, 9])
+def test_a_record_fills_a_file_but_for_the_blank_that_ends_it(tmp_path: pathlib.Path, left: int) -> None:
+    """Eight bytes at the end of a file are the blank's own: with fewer left a record begins the next file."""
+    log, size = empty_log(tmp_path)
+    assert log.append(message(body=b""), TOPIC, 0, 1) == 0
+    start = log.append(message(body=bytes(FILE_SIZE - 2 * size - left)), TOPIC, 1, 2)
+    fits = left >= 8
+    assert (start, log.end) == ((size, FILE_SIZE - left) if fits else (FILE_SIZE, 2 * FILE_SIZE - size - left))
+    following = log.append(message(body=b""), TOPIC, 2, 3)
+    assert following == (FILE_SIZE if fits else 2 * FILE_SIZE)
+
+    assert log.read(FILE_SIZE - left if fits else size) == FILE_SIZE
+    assert isinstance(log.read(start), Record)
+    assert isinstance(log.read(following), Record)
+    assert log.read(log.end) is None
+
+
+def test_a_record_that_no_file_can_hold_is_refused_and_nothing_is_changed(tmp_path: pathlib.Path) -> None:
+    """The largest that fits is stored, in a file of its own."""
+    log, size = empty_log(tmp_path)
+    log.append(message(body=b""), TOPIC, 0, 1)
+    largest = FILE_SIZE - size - 8
+    with pytest.raises(MessageRefusedError, match="cannot hold it"):
+        log.append(message(body=bytes(largest + 1)), TOPIC, 1, 2)
+    assert (log.end, len(log.segments.segments)) == (size, 1)
+    assert log.append(message(body=bytes(largest)), TOPIC, 1, 2) == FILE_SIZE
+    assert (log.end, log.sure_end) == (2 * FILE_SIZE - 8, 2 * FILE_SIZE - 8)
+
+
+def test_a_number_that_no_field_holds_is_refused_and_nothing_is_written(tmp_path: pathlib.Path) -> None:
+    """A queue id of 33 bits; the next message stands where it would have."""
+    log, _ = empty_log(tmp_path)
+    with pytest.raises(MessageRefusedError, match="a number of the message does not fit the record"):
+        log.append(message(queue_id=1 << 32), TOPIC, 0, 1)
+    assert log.append(message(), TOPIC, 0, 1) == 0
+
+
+def test_a_log_that_was_taken_back_goes_on_in_the_file_of_its_end(tmp_path: pathlib.Path) -> None:
+    """Recovery forgets a file: nothing is written to that one any more."""
+    log, size = empty_log(tmp_path)
+    for number in range(3):
+        log.append(message(body=bytes(900)), TOPIC, number, 1)
+    log.append(message(body=bytes(2_000)), TOPIC, 3, 1)
+    assert len(log.segments.segments) == 2
+    log.stand_at(size + 900)
+    assert log.sure_end == log.end == size + 900
+    # It fills that file but for its blank, to the byte.
+    assert log.append(message(body=bytes(FILE_SIZE - 8 - (size + 900) - size)), TOPIC, 1, 1) == size + 900
+    assert isinstance(log.read(size + 900), Record)
+    assert (log.end, len(log.segments.segments)) == (FILE_SIZE - 8, 1)
+
+
+def test_room_for_several_is_in_one_file(tmp_path: pathlib.Path) -> None:
+    """What was made room for begins where it can be written in a row, and no blank comes between."""
+    log, size = empty_log(tmp_path)
+    log.append(message(body=bytes(FILE_SIZE - 3 * size - 8)), TOPIC, 0, 1)
+    end = log.end
+    log.make_room(2 * size)
+    assert log.end == end
+    assert log.sure_end >= end + 2 * size
+    log.make_room(2 * size + 1)
+    assert log.end == FILE_SIZE
+    log.append_records([encode_record(message(body=b""), TOPIC, n, FILE_SIZE + n * size, 2) for n in range(2)])
+    assert log.end == FILE_SIZE + 2 * size
+    assert all(isinstance(log.read(FILE_SIZE + n * size), Record) for n in range(2))
+
+
+def test_a_blank_of_another_size_is_damage(tmp_path: pathlib.Path) -> None:
+    """Whoever believed it would read on in the middle of a file."""
+    log, size = empty_log(tmp_path)
+    log.append(message(body=b""), TOPIC, 0, 1)
+    log.append(message(body=bytes(FILE_SIZE - size - 8)), TOPIC, 1, 2)
+    assert log.read(size) == FILE_SIZE
+    log.segments.segments[0].view[size : size + 4] = (FILE_SIZE - size - 1).to_bytes(4, "big")
+    rest = FILE_SIZE - size
+    assert log.read(size) == Damage(0, f"blank of {rest - 1} bytes", f"a blank of {rest} bytes")
+
+
+def test_what_is_flushed_is_told_and_not_flushed_again(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the end; where recovery takes the end back, no further than that."""
+    log, size = empty_log(tmp_path)
+    flushed: list[tuple[int, int]] = []
+    monkeypatch.setattr(SegmentList, "flush", lambda _segments, start, end: flushed.append((start, end)))
+    assert log.flush() == 0
+    for number in range(2):
+        log.append(message(body=b""), TOPIC, number, 1)
+        assert (log.flush(), log.flush()) == ((number + 1) * size, (number + 1) * size)
+    assert flushed == [(0, size), (size, 2 * size)]
+    log.stand_at(size)
+    assert (log.end, log.flushed_end, log.flush()) == (size, size, size)
+    assert log.append(message(body=b""), TOPIC, 1, 1) == size
+
+
+def test_a_blank_is_written_where_the_disk_has_room(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks are taken before it is written: a full disk is an error of the append, not the end of the process."""
+    monkeypatch.setattr(segment, "RESERVE_SIZE", 0)
+    log, size = empty_log(tmp_path)
+    log.append(message(body=b""), TOPIC, 0, 1)
+    first = log.segments.segments[0]
+    log.append(message(body=bytes(FILE_SIZE - size - 8)), TOPIC, 1, 2)
+    assert first.reserved_end == size + 8
+
+
+def test_what_is_too_short_for_anything_is_damage(tmp_path: pathlib.Path) -> None:
+    """The last bytes of a file, which not even a blank has room in."""
+    log, size = empty_log(tmp_path)
+    for number in range(2):
+        log.append(message(body=bytes(FILE_SIZE - size - 8)), TOPIC, number, 1)
+    assert [isinstance(log.read(FILE_SIZE - left), Damage) for left in (1, 4, 7)] == [True] * 3
+    assert log.read(FILE_SIZE - 8) == FILE_SIZE
+
+
+def test_where_the_next_file_begins(tmp_path: pathlib.Path) -> None:
+    """From the first byte of a file, from one in it and from its last."""
+    store = open_store(tmp_path)
+    size = SMALL.commit_log_file_size
+    assert [store._log.next_file(each) for each in (0, 1, size - 1, size, size + 1)] == [size] * 3 + [2 * size] * 2
     store.close()

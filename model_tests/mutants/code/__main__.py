@@ -35,13 +35,14 @@ def chosen(glob: str, sample: int | None, seed: int) -> dict[str, list[Mutant]]:
 
 def results_of(name: str, mutants: Sequence[Mutant], *, anew: bool) -> Iterator[Result]:
     """What became of a module's mutants: what is kept and still holds, then the others as they are tried."""
-    held = {} if anew else kept.still_hold(name)
+    stamp = kept.stamp_of(name)
+    held = {} if anew else kept.still_hold(name, stamp)
     yield from (held[each.id] for each in mutants if each.id in held)
     wanted = frozenset(each.id for each in mutants if each.id not in held)
     if wanted:
         tests = [f"model_tests/{test}" for test in kept.tests_of_module(name)]
         for result in tried(kept.modules()[name], name, tests, wanted):
-            kept.keep(name, result)
+            kept.keep(name, result, stamp)
             yield result
 
 

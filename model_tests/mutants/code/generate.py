@@ -19,7 +19,7 @@ from typing import Any, Final
 from attrs import frozen
 
 TELLING: Final = frozenset({"__repr__", "__str__"})
-LOGGING: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
+LOGGING: Final = frozenset({"log", "debug", "info", "warning", "error", "exception", "critical"})
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 TEXT_MAX: Final = 160
 """Longest side of a change as it is shown."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from attrs import frozen
 from model_tests.mutants.code.generate import Module, mutants_of
 from model_tests.mutants.code.server import KILLED, Result
 from model_tests.mutants.tests_of import CORE, RULES, SERVICE, STORE, known_tests
@@ -177,41 +178,49 @@ def write(new: Iterable[Figures]) -> None:
 # -- results that still hold -----------------------------------------------------------------------------------------
 
 
-def _hash_of(*files: Path) -> str:
-    found = hashlib.sha256()
-    for file in files:
-        found.update(file.read_bytes())
-    return found.hexdigest()
+def _hash_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _tests_hash(result: Result, tests: Sequence[str]) -> str:
-    """Of the test that was red, or of all of them and of which they are."""
-    if result.outcome in KILLED:
-        return _hash_of(ROOT / "model_tests" / result.test.partition("::")[0])
-    return _hash_of(*(ROOT / "model_tests" / test for test in tests)) + str(len(tests))
+@frozen
+class Stamp:
+    """Hashes of a module and of its tests, by their names, before any mutant is tried."""
+
+    module: str
+    tests: Mapping[str, str]
+
+    def of_tests(self, result: Result) -> str:
+        """Of the test that was red, or of all of them."""
+        if result.outcome in KILLED:
+            return self.tests.get(result.test.partition("::")[0], "it is not one of the tests any more")
+        return hashlib.sha256(repr(sorted(self.tests.items())).encode()).hexdigest()
 
 
-def keep(name: str, result: Result) -> None:
+def stamp_of(name: str) -> Stamp:
+    """How a module and its tests are now."""
+    tests = {test: _hash_of(ROOT / "model_tests" / test) for test in tests_of_module(name)}
+    return Stamp(_hash_of(modules()[name]), tests)
+
+
+def keep(name: str, result: Result, stamp: Stamp) -> None:
     """Add a result to those that are kept."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    row = Row(result=result, module=_hash_of(modules()[name]), tests=_tests_hash(result, tests_of_module(name)))
+    row = Row(result=result, module=stamp.module, tests=stamp.of_tests(result))
     with (RESULTS / f"{name}.jsonl").open("ab") as file:
         file.write(msgspec.json.encode(row) + b"\n")
 
 
-def still_hold(name: str) -> Mapping[str, Result]:
+def still_hold(name: str, stamp: Stamp) -> Mapping[str, Result]:
     """Results that are kept and still hold, by id."""
     file = RESULTS / f"{name}.jsonl"
     if not file.exists():
         return {}
-    module, tests = _hash_of(modules()[name]), tests_of_module(name)
     held: dict[str, Result] = {}
     for line in file.read_bytes().splitlines():
         try:
             row = msgspec.json.decode(line, type=Row)
         except msgspec.DecodeError:  # a line that a run was stopped in
             continue
-        is_there = (ROOT / "model_tests" / row.result.test.partition("::")[0]).exists()
-        if row.module == module and is_there and row.tests == _tests_hash(row.result, tests):
+        if row.module == stamp.module and row.tests == stamp.of_tests(row.result):
             held[row.result.id] = row.result
     return held
