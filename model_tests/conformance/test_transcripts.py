@@ -1,22 +1,18 @@
 """What Apache RocketMQ 4.9.7 and 5.5.0 were recorded to answer, asked of our broker: every case, each profile.
 
-`golden/` holds the recordings and the scripts that replay them, as they were made. Where strict differs on purpose the
-case stands with its reason in `docs/strict-differs.md`; a listed case that has become equal is as wrong as an unlisted
-one that is not.
+The recordings are the vectors of `longpoll_conform`, which plays them. Where strict differs on purpose the vector
+stands with its reason in `longpoll_conform.differs` and `docs/strict-differs.md`; a listed one that has become equal is
+as wrong as an unlisted one that is not.
 """
 
 from __future__ import annotations
 
-import importlib
-import json
-import lzma
 import re
-import sys
 import tarfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -24,11 +20,15 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core import pull as pull_core
 from longpoll_broker.core.read import GetStatus
+from longpoll_conform.compare import compare
+from longpoll_conform.differs import is_of_the_scan, on_purpose
+from longpoll_conform.play import Place, play
+from longpoll_conform.suite import RECORDED_AS
+from longpoll_conform.vectors import Vector, recorded
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 ROOT: Final = Path(__file__).parents[2]
-GOLDEN: Final = Path(__file__).parent / "golden"
 STORE: Final = ROOT / "model_tests" / "store" / "golden" / "store-4.9.7-clean.tar.xz"
 POLICIES: Final = {policy.name: policy for policy in (ROCKETMQ_4_9, ROCKETMQ_5, STRICT)}
 VERSIONS: Final = {ROCKETMQ_4_9.name: "4.9.7", ROCKETMQ_5.name: "5.5.0", STRICT.name: "4.9.7"}
@@ -42,7 +42,6 @@ PROFILES: Final = {
     "store": BrokerConfig(),
 }
 """The broker's settings of each profile, as the recordings' README names them."""
-RECORDED_AS: Final = {"brokerName": "broker-a", "cluster": "DefaultCluster"}
 RECORDED_AT_MS: Final = 1_795_247_471_836
 """When the last message of the recordings was stored."""
 QUICK_MS: Final = 1500
@@ -53,53 +52,16 @@ JOBS: Final = {True: 8, False: 40}
 """Cases replayed at once; the slow ones only wait."""
 
 
-def load_engine() -> Any:
-    """The recorder's own replay script, which imports its neighbour by its bare name."""
-    sys.path.insert(0, str(GOLDEN))
-    try:
-        return importlib.import_module("engine")
-    finally:
-        sys.path.remove(str(GOLDEN))
+CASES: Final = {version: recorded(version) for version in sorted(set(VERSIONS.values()))}
 
 
-ENGINE: Final = load_engine()
-
-
-def load_cases(version: str) -> list[dict[str, Any]]:
-    """Every case recorded from one version."""
-    text = lzma.decompress((GOLDEN / f"transcripts-{version}.jsonl.xz").read_bytes()).decode()
-    return [json.loads(line) for line in text.splitlines()]
-
-
-CASES: Final = {version: load_cases(version) for version in sorted(set(VERSIONS.values()))}
-
-
-def waits_ms(case: dict[str, Any]) -> int:
-    """How long a case takes by its own account: sleeps, recorded holds, and silence that is waited for."""
-    steps = [*case.get("setup", []), *case.get("during", []), *case.get("after", [])]
-    total: int = sum(step.get("sleep_ms", 0) + step.get("held_ms", 0) for step in steps)
-    total += max((step.get("at_ms", 0) for step in steps), default=0)
-    total += case.get("held_ms") or 0
-    return total + (case.get("wait_ms", 10_000) if case["response"] is None else 0)
-
-
-def chosen(policy: str, profile: str, *, quick: bool) -> list[dict[str, Any]]:
-    """The cases of a profile; under strict without those that the recorder marked as answered by the scan."""
+def chosen(policy: str, profile: str, *, quick: bool) -> list[Vector]:
+    """The vectors of a profile; under strict without those that the recorder marked as answered by the scan."""
     return [
-        case
-        for case in CASES[VERSIONS[policy]]
-        if case["profile"] == profile
-        and (waits_ms(case) < QUICK_MS) == quick
-        and not (policy == STRICT.name and case.get("depends") == "scan")
+        vector
+        for vector in CASES[VERSIONS[policy]]
+        if vector.profile == profile and (vector.wait_ms < QUICK_MS) == quick and not is_of_the_scan(vector, policy)
     ]
-
-
-def not_equal(policy: str) -> dict[str, str]:
-    """Why a policy answers a case differently on purpose, by id; only strict does."""
-    if policy != STRICT.name:
-        return {}
-    text = (ROOT / "docs" / "strict-differs.md").read_text()
-    return dict(re.findall(r"^\| `([a-z]+-\d+)` \| (.+?) \|$", text, re.MULTILINE))
 
 
 class RecordedClock(RealRuntime):
@@ -133,41 +95,39 @@ def start(policy: Policy, profile: str, directory: Path) -> Broker:
     )
 
 
-def replay(policy: str, profile: str, directory: Path, cases: list[dict[str, Any]], jobs: int) -> dict[str, list[str]]:
+def replay(policy: str, profile: str, directory: Path, cases: list[Vector], jobs: int) -> dict[str, list[str]]:
     """The differences of each case that differs, by id."""
     with start(POLICIES[policy], profile, directory / "all") as broker:
-        ask = asker_of(broker, policy)
+        ask = asker_of(broker)
         with ThreadPoolExecutor(jobs) as pool:
-            found = {case["id"]: texts for case, texts in zip(cases, pool.map(ask, cases), strict=True) if texts}
-    known = not_equal(policy)
+            found = {case.id: texts for case, texts in zip(cases, pool.map(ask, cases), strict=True) if texts}
+    known = on_purpose(policy)
     for case in cases:
-        tries = 0 if case["profile"] == "store" or case["id"] in known else FURTHER_TRIES
-        while case["id"] in found and tries:
+        tries = 0 if case.profile == "store" or case.id in known else FURTHER_TRIES
+        while case.id in found and tries:
             # One at a time, and each of a new broker: the one before has what was sent to it already.
-            with start(POLICIES[policy], profile, directory / f"{case['id']}-{tries}") as broker:
-                found[case["id"]] = asker_of(broker, policy)(case)
+            with start(POLICIES[policy], profile, directory / f"{case.id}-{tries}") as broker:
+                found[case.id] = asker_of(broker)(case)
             tries -= 1
-            if not found[case["id"]]:
-                del found[case["id"]]
+            if not found[case.id]:
+                del found[case.id]
     return found
 
 
-def asker_of(broker: Broker, policy: str) -> Callable[[dict[str, Any]], list[str]]:
-    """Replays a case to a broker; what differs."""
-    runner = ENGINE.Runner("{}:{}".format(*broker.address), "{}:{}".format(*broker.name_server_address))
-    runner.discover()
+def asker_of(broker: Broker) -> Callable[[Vector], list[str]]:
+    """Plays a vector to a broker; what differs."""
+    place = Place(broker.address, broker.name_server_address)
 
-    def differences(case: dict[str, Any]) -> list[str]:
-        hard, _soft = ENGINE.compare(case, runner.run(case), RECORDED_AS, runner.env)
-        # Texts are not compared, and strict's own answers may say more than Java's.
-        return [text for text in hard if policy != STRICT.name or "remarkSet" not in text]
+    def differences(vector: Vector) -> list[str]:
+        played = play(vector, place)
+        return [str(each) for each in compare(vector.case, played.case, RECORDED_AS, played.variables)]
 
     return differences
 
 
-def assert_as_listed(known: Iterable[str], cases: list[dict[str, Any]], found: dict[str, list[str]]) -> None:
+def assert_as_listed(known: Iterable[str], cases: list[Vector], found: dict[str, list[str]]) -> None:
     """Exactly the known ones among these cases differ."""
-    listed = set(known) & {case["id"] for case in cases}
+    listed = set(known) & {case.id for case in cases}
     wrong = "\n".join(f"{name}: {texts[:6]}" for name, texts in found.items() if name not in listed)
     assert not wrong, f"these answers are not the Java broker's:\n{wrong}"
     assert listed <= set(found), f"these have become equal, take them off the list: {sorted(listed - set(found))}"
@@ -183,7 +143,7 @@ def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_
         return
     found = replay(policy, profile, tmp_path, cases, 1 if profile == "store" else JOBS[True])
 
-    assert_as_listed(not_equal(policy), cases, found)
+    assert_as_listed(on_purpose(policy), cases, found)
 
 
 @pytest.mark.long
@@ -194,7 +154,7 @@ def test_holds_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path
     cases = chosen(policy, profile, quick=False)
     found = replay(policy, profile, tmp_path, cases, JOBS[False])
 
-    assert_as_listed(not_equal(policy), cases, found)
+    assert_as_listed(on_purpose(policy), cases, found)
 
 
 @pytest.mark.parametrize("policy", [ROCKETMQ_4_9.name, ROCKETMQ_5.name])
@@ -202,32 +162,34 @@ def test_every_case_belongs_to_a_test(policy: str) -> None:
     """Quick or long, each recorded case is in one of the profiles above; and no list names a case that is not."""
     cases = CASES[VERSIONS[policy]]
     asked = {
-        case["id"] for profile in PROFILES for quick in (True, False) for case in chosen(policy, profile, quick=quick)
+        case.id for profile in PROFILES for quick in (True, False) for case in chosen(policy, profile, quick=quick)
     }
-    ids = {case["id"] for case in cases}
+    ids = {case.id for case in cases}
     assert asked == ids
     assert len(cases) == {"4.9.7": 240, "5.5.0": 212}[VERSIONS[policy]]
-    slow = {case["profile"] for case in cases if waits_ms(case) >= QUICK_MS}
+    slow = {case.profile for case in cases if case.wait_ms >= QUICK_MS}
     assert slow <= {"default", "nolongpoll", "sql"}
 
 
 def test_the_list_of_strict_names_cases() -> None:
-    """What strict answers differently is recorded."""
-    assert set(not_equal(STRICT.name)) <= {case["id"] for case in CASES[VERSIONS[STRICT.name]]}
+    """What strict answers differently is recorded, and the page says the same."""
+    text = (ROOT / "docs" / "strict-differs.md").read_text()
+    assert dict(re.findall(r"^\| `([a-z]+-\d+)` \| (.+?) \|$", text, re.MULTILINE)) == dict(on_purpose(STRICT.name))
+    assert set(on_purpose(STRICT.name)) <= {case.id for case in CASES[VERSIONS[STRICT.name]]}
 
 
 def test_a_wrong_code_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that answers "moved" where nothing matched differs from the recording, case by case."""
-    cases = [case for case in chosen("strict", "default", quick=True) if case["id"].startswith("pull-")]
+    cases = [case for case in chosen("strict", "default", quick=True) if case.id.startswith("pull-")]
     monkeypatch.setitem(pull_core._CODES, GetStatus.NO_MATCHED_MESSAGE, 21)
     found = replay("strict", "default", tmp_path, cases, JOBS[True])
 
     assert found
     with pytest.raises(AssertionError, match="not the Java broker's"):
-        assert_as_listed(not_equal("strict"), cases, found)
+        assert_as_listed(on_purpose("strict"), cases, found)
 
 
 def test_a_listed_case_that_is_equal_is_seen() -> None:
     """The lists only shrink: who makes a case equal takes it off."""
     with pytest.raises(AssertionError, match="take them off"):
-        assert_as_listed({"pull-002"}, [{"id": "pull-002"}], {})
+        assert_as_listed({"pull-002"}, [case for case in CASES["4.9.7"] if case.id == "pull-002"], {})

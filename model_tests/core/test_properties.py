@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longpoll_conform.vectors import recorded
 from longpoll_protocol.properties import (
     FORM_4_9,
     FORM_5,
@@ -21,7 +22,6 @@ from longpoll_protocol.properties import (
 )
 
 EXPECTED = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.expected.json.xz"
-ANSWERED = Path(__file__).parents[1] / "conformance" / "golden" / "transcripts-5.5.0.jsonl.xz"
 
 
 def java_records() -> list[dict[str, Any]]:
@@ -33,8 +33,8 @@ def java_records() -> list[dict[str, Any]]:
 def java_answers() -> list[dict[str, Any]]:
     """What the Java broker 5.5.0 had stored of the messages that it answered to pulls, but for batches likewise."""
     records: list[dict[str, Any]] = []
-    for line in lzma.decompress(ANSWERED.read_bytes()).decode().splitlines():
-        case = json.loads(line)
+    for vector in recorded("5.5.0"):
+        case = vector.case
         for step in (case, *case.get("during", []), *case.get("after", [])):
             body = (step.get("response") or {}).get("body") or {}
             records += body.get("records", [])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from model_tests.service.commands import StartCommand, commands
 
-from longpoll.commands.broker_conf import read_broker_conf
+from longpoll.options.broker_conf import read_broker_conf
 from longpoll_broker.testing.brokers import Connect
 from longpoll_broker.testing.raw_client import send_message
 from longpoll_spec.errors import ConfigError

@@ -48,6 +48,14 @@ PLANTS = {
         "reference/longpoll_observe/loop.py",
         "import longpoll_observe.events\nimport longpoll_observe.tap",
     ),
+    "conform: what is held against a broker shares nothing with ours but a thread's start": (
+        "reference/longpoll_conform/wire.py",
+        "import longpoll_protocol.codes",
+    ),
+    "conform: bytes below, what came of a run above": (
+        "reference/longpoll_conform/compare.py",
+        "import longpoll_conform.suite",
+    ),
     "kit: rules choose, an example does, the model judges": (
         "reference/longpoll_kit/model.py",
         "import longpoll_kit.polls",

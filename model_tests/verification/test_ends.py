@@ -382,6 +382,17 @@ def test_a_report_into_nowhere_is_seen_before_the_work(
 NOBODY = "127.0.0.1:1"
 SERVE = f"serve --listen 127.0.0.1:0 --name-server 127.0.0.1:0 --metrics {NOBODY}0000"
 HOSTILE = {
+    "conform": [
+        "conform --broker {long}",
+        "conform --broker 127.0.0.1:1",
+        "conform --broker 127.0.0.1:1 --policy {long}",
+        "conform --broker 127.0.0.1:1 --only {long}",
+        "conform --broker 127.0.0.1:1 --known {file}",
+        "conform --broker 127.0.0.1:1 --exclude {file}/below",
+        "conform --broker 127.0.0.1:1 --start {file}",
+        "conform --broker 127.0.0.1:1 --seed -1",
+        "conform --broker 127.0.0.1:1 --has {long}",
+    ],
     "check": [
         "check --policy {long}",
         "check --knob {deep}",

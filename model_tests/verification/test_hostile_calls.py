@@ -240,6 +240,7 @@ NOBODYS: Final = {
     "export": "the same", "ablate": "the same", "policies": "the same", "properties": "the same",
     "zoo show": "names of its own", "zoo run": "the same", "simulate-broker": "the same", "replay": "the same",
     "serve": "the log: below", "observe": "the log: below", "verify": "names of its own; texts of brokers: test_page",
+    "conform": "what brokers say: conform/test_report",
 }  # fmt: skip
 """What shows none but those of its call, and why."""
 

@@ -39,6 +39,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "simulate-broker": ("longpoll.commands.simulate", "Run the whole broker in a simulated world, seed after seed."),
     "replay": ("longpoll.commands.simulate", "Run a simulated run again, from its token."),
     "zoo": ("longpoll.commands.zoo", "List bugs of hold tables, and which method finds each in our own code."),
+    "conform": ("longpoll.commands.conform", "Hold any broker against the clauses of the pull path."),
     "verify": ("longpoll.commands.verify", "The main job: explore, prove, serve, drive, record, judge, report."),
 }
 """Each command's module and its one-line help, so that `longpoll --help` loads nothing."""

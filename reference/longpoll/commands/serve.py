@@ -1,6 +1,6 @@
 """`longpoll serve`: the broker and its name server in one process, until a signal ends it.
 
-Leaves out what a broker does (`longpoll_broker.broker`) and the keys of `broker.conf` (`.broker_conf`).
+Leaves out what a broker does (`longpoll_broker.broker`) and the keys of `broker.conf` (`options.broker_conf`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from attrs import evolve
 from prometheus_client import CollectorRegistry, start_http_server
 
 from longpoll.addresses import address_of
-from longpoll.commands.broker_conf import read_broker_conf
 from longpoll.guard import printable
+from longpoll.options.broker_conf import read_broker_conf
 from longpoll.options.law import knob_option, policy_option
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker

@@ -1,0 +1,233 @@
+"""A relay in front of a good broker that spoils what the broker says: planted wire faults.
+
+It knows frames by `longpoll_conform.wire` and nothing of the broker. One fault at a time; whatever else passes is
+passed on as it came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from attrs import define, field
+
+from longpoll_conform.line import Address
+from longpoll_conform.wire import NotReadableError, decode_command, encode_command
+
+Told = Sequence[tuple[float, bytes]]
+"""What goes to the client: after how many seconds, and the bytes; b"" closes."""
+Fault = Callable[["Asked", dict[str, Any], bytes], Told | None]
+"""An answer or a push with the request it is for; None passes it on as it came."""
+SIZE: Final = 1 << 16
+
+
+@define
+class Asked:
+    """A request that passed."""
+
+    command: Mapping[str, Any]
+    relay: Relay
+    """Where things are kept between answers."""
+
+
+@define(eq=False)
+class Relay:
+    """A listening relay. Invariant: `asked` has the requests of each connection by their opaque."""
+
+    broker: Address
+    fault: Fault
+    spoil_request: Callable[[dict[str, Any]], bytes | None] = lambda _command: None
+    """What goes to the broker instead of a request; None: the request."""
+    kept: dict[str, Any] = field(factory=dict)
+    spoiled: int = 0
+    """How often it spoiled something."""
+    _over: threading.Event = field(factory=threading.Event)
+    """Set when the relay is closed: nobody is delayed any more."""
+    _listener: socket.socket = field(init=False)
+    _sockets: list[socket.socket] = field(factory=list)
+    _threads: list[threading.Thread] = field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._spawn(self._accept)
+
+    @property
+    def address(self) -> Address:
+        """Where clients connect."""
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    def close(self) -> None:
+        """End every connection and thread."""
+        self._over.set()
+        for each in (self._listener, *self._sockets):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join(5)
+
+    def _spawn(self, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _peer = self._listener.accept()
+                far = socket.create_connection(self.broker)
+            except OSError:
+                return
+            self._sockets += [near, far]
+            asked: dict[int, Mapping[str, Any]] = {}
+            self._spawn(lambda near=near, far=far, asked=asked: self._up(near, far, asked))  # type: ignore[misc]
+            self._spawn(lambda near=near, far=far, asked=asked: self._down(near, far, asked))  # type: ignore[misc]
+
+    def _up(self, near: socket.socket, far: socket.socket, asked: dict[int, Mapping[str, Any]]) -> None:
+        with _until_closed(far):
+            for frame in _frames(near, far):
+                try:
+                    command = decode_command(frame[4:])
+                except NotReadableError:
+                    far.sendall(frame)
+                    continue
+                asked[command["opaque"]] = command
+                instead = self.spoil_request(command)
+                self.spoiled += instead is not None
+                far.sendall(frame if instead is None else instead)
+
+    def _down(self, near: socket.socket, far: socket.socket, asked: Mapping[int, Mapping[str, Any]]) -> None:
+        with _until_closed(near):
+            for frame in _frames(far, near):
+                try:
+                    command = decode_command(frame[4:])
+                except NotReadableError:
+                    near.sendall(frame)
+                    continue
+                instead = self.fault(Asked(asked.get(command["opaque"], {}), self), command, frame)
+                if instead is None:
+                    near.sendall(frame)
+                    continue
+                self.spoiled += 1
+                if not self._tell(near, instead):
+                    return
+
+    def _tell(self, near: socket.socket, told: Told) -> bool:
+        for after_s, content in told:
+            if after_s:
+                self._over.wait(after_s)
+            if not content:
+                return False
+            near.sendall(content)
+        return True
+
+
+@contextmanager
+def _until_closed(other: socket.socket) -> Iterator[None]:
+    try:
+        with contextlib.suppress(OSError):
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)
+
+
+def _frames(source: socket.socket, sink: socket.socket) -> Iterator[bytes]:
+    """Whole frames; what is none goes on as it came, and the rest with it."""
+    waiting = b""
+    while True:
+        part = source.recv(SIZE)
+        if not part:
+            if waiting:
+                sink.sendall(waiting)
+            return
+        waiting += part
+        while len(waiting) >= 4:
+            (size,) = struct.unpack_from(">i", waiting)
+            if not 4 <= size <= 16 << 20:
+                sink.sendall(waiting)
+                waiting = b""
+                break
+            if len(waiting) < 4 + size:
+                break
+            frame, waiting = waiting[: 4 + size], waiting[4 + size :]
+            yield frame
+
+
+# -- faults ----------------------------------------------------------------------------------------------------------
+
+
+def again(command: Mapping[str, Any], **changed: Any) -> bytes:
+    """The command, changed, as a frame."""
+    return encode_command({**command, **changed}, command["serialize"])
+
+
+def answers(code: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Fault:
+    """Change the answers to a request; None of `change` leaves one as it is."""
+
+    def fault(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | None:
+        if asked.command.get("code") != code or not command["flag"] & 1:
+            return None
+        changed = change(dict(command))
+        return None if changed is None else [(0.0, again(changed))]
+
+    return fault
+
+
+def field_of(code: int, name: str, change: Callable[[str], str | None]) -> Fault:
+    """Change one extension field of the answers to a request; None takes it away."""
+
+    def changed(command: dict[str, Any]) -> dict[str, Any] | None:
+        fields = dict(command["extFields"] or {})
+        if name not in fields:
+            return None
+        value = change(fields[name])
+        fields = {each: text for each, text in fields.items() if each != name}
+        return {**command, "extFields": fields if value is None else {**fields, name: value}}
+
+    return answers(code, changed)
+
+
+def plus(number: int) -> Callable[[str], str]:
+    """A number that is wrong by so much."""
+    return lambda text: str(int(text) + number)
+
+
+def recoded(code: int, from_code: int, to_code: int) -> Fault:
+    """Another response code."""
+    return answers(code, lambda command: {**command, "code": to_code} if command["code"] == from_code else None)
+
+
+def body_of(code: int, change: Callable[[bytearray], bytes | bytearray]) -> Fault:
+    """Change the body of the answers to a request that have one."""
+    return answers(
+        code,
+        lambda command: {**command, "body": bytes(change(bytearray(command["body"])))} if command["body"] else None,
+    )
+
+
+def at(place: int, number: int, size: int = 1) -> Callable[[bytearray], bytearray]:
+    """Add a number to the big-endian one at a place."""
+
+    def change(body: bytearray) -> bytearray:
+        value = int.from_bytes(body[place : place + size]) + number
+        body[place : place + size] = (value % (1 << 8 * size)).to_bytes(size)
+        return body
+
+    return change
+
+
+def whole(code: int, tell: Callable[[bytes], Told], *, when: int | None = None) -> Fault:
+    """Tell something else than the frame of an answer to a request, of one response code or of any."""
+
+    def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
+        fits = asked.command.get("code") == code and command["flag"] & 1 and when in {None, command["code"]}
+        return tell(frame) if fits else None
+
+    return fault

@@ -1,0 +1,281 @@
+"""Planted wire faults: a relay spoils what a good broker says, and each fails the clause it breaks, with bytes."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import pytest
+from attrs import field, frozen
+from model_tests.conform.relay import (
+    Asked,
+    Fault,
+    Relay,
+    Told,
+    again,
+    answers,
+    at,
+    body_of,
+    field_of,
+    plus,
+    recoded,
+    whole,
+)
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import StoreConfig
+from longpoll_conform.clauses import CAPABILITIES, Capability
+from longpoll_conform.play import Place
+from longpoll_conform.suite import Result, Suite
+from longpoll_conform.vectors import recorded
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9
+from longpoll_spec.testing.cases import quick_if
+
+HAS: Final[frozenset[Capability]] = frozenset(CAPABILITIES) - {"sql92", "golden-store", "lite-pull"}
+CONTROL: Final = ("lock-358", "client-348")
+"""Vectors that no fault here touches."""
+
+
+@frozen
+class Planted:
+    """One fault."""
+
+    clause: str
+    """What it breaks."""
+    vectors: str
+    fault: Fault = lambda _asked, _command, _frame: None
+    request: Callable[[dict[str, Any]], bytes | None] = lambda _command: None
+    is_slow: bool = False
+    """Whether it takes seconds to be seen."""
+    names: tuple[str, ...] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.vectors.split()))
+
+
+def asking(code: int, **changed: str | None) -> Callable[[dict[str, Any]], bytes | None]:
+    """Requests of a code get to the broker with other fields; None takes one away."""
+
+    def spoil(command: dict[str, Any]) -> bytes | None:
+        if command["code"] != code or command["extFields"] is None:
+            return None
+        fields = {**command["extFields"], **changed}
+        return again(command, extFields={name: text for name, text in fields.items() if text is not None})
+
+    return spoil
+
+
+def pushes(tell: Callable[[bytes], Told]) -> Fault:
+    """Requests of the broker's own."""
+    return lambda _asked, command, frame: None if command["flag"] & 1 else tell(frame)
+
+
+def records(body: bytes) -> list[bytes]:
+    """The records of a body."""
+    found, place = [], 0
+    while place < len(body):
+        (size,) = struct.unpack_from(">i", body, place)
+        found.append(body[place : place + size])
+        place += size
+    return found
+
+
+def of_records(change: Callable[[list[bytes]], list[bytes]]) -> Fault:
+    """Other messages in an answer to a pull."""
+    return body_of(11, lambda body: b"".join(change(records(bytes(body)))))
+
+
+def with_field(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """One field more."""
+    return lambda command: {**command, "extFields": {**(command["extFields"] or {}), name: "1"}}
+
+
+def json_body(change: Callable[[Any], Any]) -> Callable[[bytearray], bytes]:
+    """Another JSON body."""
+    return lambda body: json.dumps(change(json.loads(bytes(body)))).encode()
+
+
+def recut(frame: bytes) -> bytes:
+    """A frame that says five bytes fewer than it has."""
+    return struct.pack(">i", len(frame) - 4 - 5) + frame[4:]
+
+
+READ: Final = "PULL-READ-2"
+FAULTS: Final[Mapping[str, Planted]] = {
+    "next offset one more": Planted(READ, "pull-010", field_of(11, "nextBeginOffset", plus(1))),
+    "next offset one less": Planted(READ, "pull-010", field_of(11, "nextBeginOffset", plus(-1))),
+    "no next offset": Planted(READ, "pull-010", field_of(11, "nextBeginOffset", lambda _text: None)),
+    "begin one more": Planted(READ, "pull-010", field_of(11, "minOffset", plus(1))),
+    "no begin": Planted(READ, "pull-010", field_of(11, "minOffset", lambda _text: None)),
+    "end one less": Planted(READ, "pull-010", field_of(11, "maxOffset", plus(-1))),
+    "no end": Planted(READ, "pull-010", field_of(11, "maxOffset", lambda _text: None)),
+    "no broker to go on with": Planted(READ, "pull-010", field_of(11, "suggestWhichBrokerId", lambda _text: None)),
+    "another broker to go on with": Planted(READ, "pull-010", field_of(11, "suggestWhichBrokerId", plus(1))),
+    "a field that nobody knows": Planted(READ, "pull-010", answers(11, with_field("more"))),
+    "found is nothing": Planted(READ, "pull-010", recoded(11, 0, 19)),
+    "nothing is no match": Planted("PULL-READ-1", "pull-000", recoded(11, 19, 20)),
+    "nothing is found": Planted("PULL-READ-1", "pull-000", recoded(11, 19, 0)),
+    "moved is nothing": Planted("PULL-READ-7", "pull-016", recoded(11, 21, 19)),
+    "moved to elsewhere": Planted("PULL-READ-7", "pull-016", field_of(11, "nextBeginOffset", lambda _text: "0")),
+    "no topic is an error": Planted("PULL-CHECK-5", "pull-034", recoded(11, 17, 1)),
+    "no permission is an error": Planted("PULL-CHECK-7", "pull-036", recoded(11, 16, 1)),
+    "no group is no topic": Planted("PULL-CHECK-4", "pull-038", recoded(11, 16, 26)),
+    "no subscription is an older one": Planted("PULL-CHECK-11", "pull-044", recoded(11, 24, 25)),
+    "a wrong queue is none": Planted("PULL-CHECK-8", "pull-028", recoded(11, 1, 19)),
+    "a wrong queue is 5.x's": Planted("PULL-CHECK-8", "pull-030", recoded(11, 1, 29)),
+    "no match is nothing": Planted("PULL-TAG-7", "pull-080", recoded(11, 20, 19)),
+    "a parse error is an error": Planted("PULL-TAG-2", "pull-064", recoded(11, 23, 1)),
+    "every tag comes": Planted("PULL-TAG-1", "pull-060", request=asking(11, subscription="*")),
+    "no tag comes": Planted("PULL-TAG-1", "pull-062", request=asking(11, subscription="none")),
+    "one message fewer": Planted("PULL-READ-5", "pull-024", request=asking(11, maxMsgNums="31")),
+    "always one message": Planted(READ, "pull-010", request=asking(11, maxMsgNums="1")),
+    "the last message is missing": Planted(READ, "pull-010", of_records(lambda found: found[:-1])),
+    "the first message is missing": Planted(READ, "pull-010", of_records(lambda found: found[1:])),
+    "messages the other way round": Planted(READ, "pull-010", of_records(lambda found: found[::-1])),
+    "a message twice": Planted(READ, "pull-010", of_records(lambda found: [*found, found[-1]])),
+    "a body's byte": Planted(READ, "pull-010", body_of(11, at(88, 1))),
+    "a checksum": Planted(READ, "pull-010", body_of(11, at(8, 1, 4))),
+    "a record's kind": Planted(READ, "pull-010", body_of(11, at(7, 1))),
+    "another queue's number": Planted(READ, "pull-010", body_of(11, at(12, 1, 4))),
+    "a flag": Planted(READ, "pull-010", body_of(11, at(16, 1, 4))),
+    "an offset": Planted(READ, "pull-010", body_of(11, at(20, 1, 8))),
+    "a system flag": Planted(READ, "pull-010", body_of(11, at(36, 1, 4))),
+    "a time of birth": Planted(READ, "pull-010", body_of(11, at(40, 1, 8))),
+    "consumed again": Planted(READ, "pull-010", body_of(11, at(72, 1, 4))),
+    "a property": Planted(READ, "pull-010", body_of(11, lambda body: body[:-1] + bytes([body[-1] ^ 1]))),
+    "a body that ends early": Planted(READ, "pull-010", body_of(11, lambda body: body[:-5])),
+    "no body": Planted(READ, "pull-010", body_of(11, lambda _body: b"")),
+    "a one-way answer": Planted(READ, "pull-010", answers(11, lambda command: {**command, "flag": 3})),
+    "no remark": Planted(READ, "pull-010", answers(11, lambda command: {**command, "remark": None})),
+    "an answer twice": Planted(READ, "pull-010", whole(11, lambda frame: [(0, frame + frame)])),
+    "closed instead": Planted(READ, "pull-010", whole(11, lambda _frame: [(0, b"")])),
+    "a frame that ends early": Planted(READ, "pull-010", whole(11, lambda frame: [(0, frame[:-3]), (0, b"")])),
+    "a frame that says fewer": Planted(READ, "pull-010", whole(11, lambda frame: [(0, recut(frame)), (0, b"")])),
+    "a header that is no object": Planted(READ, "pull-010", whole(11, lambda f: [(0, f.replace(b"{", b"[", 1))])),
+    "a header of another kind": Planted(READ, "pull-010", whole(11, lambda f: [(0, f[:4] + b"\x09" + f[5:])])),
+    "late by a second": Planted(READ, "pull-010", whole(11, lambda frame: [(1.2, frame)]), is_slow=True),
+    "never": Planted(READ, "pull-010", whole(11, lambda _frame: []), is_slow=True),
+    "another's opaque": Planted(
+        READ, "pull-010", answers(11, lambda command: {**command, "opaque": command["opaque"] + 999}), is_slow=True
+    ),
+    "a request for an answer": Planted(READ, "pull-010", answers(11, lambda c: {**c, "flag": 0}), is_slow=True),
+    "a hold that is none": Planted(
+        "PULL-HOLD-1", "hold-122", request=asking(11, suspendTimeoutMillis="0", sysFlag="4")
+    ),
+    "a wake that is late": Planted("PULL-WAKE-1", "hold-126", whole(11, lambda f: [(2.0, f)], when=0), is_slow=True),
+    "a wake without a message": Planted("PULL-WAKE-1", "hold-126", recoded(11, 0, 19)),
+    "a commit that is none": Planted("COMMIT-1", "commit-106", request=asking(11, sysFlag="4")),
+    "a commit of less": Planted("COMMIT-3", "commit-114", request=asking(11, commitOffset="10")),
+    "a send's offset": Planted("SEND-1", "send-206", field_of(310, "queueOffset", plus(1))),
+    "a send's queue": Planted("SEND-1", "send-206", field_of(310, "queueId", plus(1))),
+    "no message's id": Planted("SEND-1", "send-206", field_of(310, "msgId", lambda _text: None)),
+    "no region": Planted("SEND-1", "send-206", field_of(310, "MSG_REGION", lambda _text: None)),
+    "a send that failed": Planted("SEND-1", "send-206", recoded(310, 0, 10)),
+    "properties are lost": Planted("SEND-2", "send-208", request=asking(310, i="")),
+    "a group's offset": Planted("OFFSET-1", "offset-280", field_of(14, "offset", plus(1))),
+    "a commit by itself": Planted("OFFSET-3", "offset-284", request=asking(15, commitOffset="77")),
+    "an end": Planted("OFFSET-6", "offset-298", field_of(30, "offset", plus(1))),
+    "a begin": Planted("OFFSET-6", "offset-302", field_of(31, "offset", plus(1))),
+    "a time of storing": Planted("OFFSET-6", "offset-306", field_of(32, "timestamp", plus(7))),
+    "an offset by time": Planted("OFFSET-8", "offset-314", field_of(29, "offset", plus(1))),
+    "a heartbeat refused": Planted("CLIENT-1", "client-332", recoded(34, 0, 1)),
+    "nobody is told": Planted("CLIENT-2", "client-336", pushes(lambda _frame: [])),
+    "told twice": Planted("CLIENT-2", "client-336", pushes(lambda frame: [(0, frame + frame)])),
+    "nothing is locked": Planted("LOCK-1", "lock-352", body_of(41, json_body(lambda _all: {"lockOKMQSet": []}))),
+    "an unknown request succeeds": Planted("CODE-1", "misc-390", recoded(99999, 3, 0)),
+    "no key is a key": Planted("VIEW-2", "view-330", recoded(12, 22, 0)),
+    "no message is one": Planted("VIEW-1", "view-322", recoded(33, 1, 0)),
+    "any name will do": Planted("TOPIC-1", "misc-394", recoded(17, 1, 0)),
+    "nothing to delete": Planted("TOPIC-3", "misc-398", recoded(215, 0, 17)),
+}
+
+
+@pytest.fixture(scope="module")
+def good() -> Iterator[Broker]:
+    """A broker that passes."""
+    with (
+        tempfile.TemporaryDirectory() as store,
+        Broker.start(
+            RealRuntime(), store, policy=ROCKETMQ_4_9, store_config=StoreConfig(commit_log_file_size=1 << 24)
+        ) as broker,
+    ):
+        yield broker
+
+
+def asked(good: Broker, planted: Planted, run_name: str) -> tuple[dict[str, Result], int]:
+    """The results of a fault's vectors and of those that it does not touch, and how often it spoiled something."""
+    wanted = {*planted.names, *CONTROL}
+    relay = Relay(good.address, planted.fault, planted.request)
+    try:
+        suite = Suite(Place(relay.address, good.name_server_address), "rocketmq-4.9", run_name, makes_smaller=False)
+        suite.capabilities = set(HAS)
+        results = suite.run([vector for vector in recorded("4.9.7") if vector.id in wanted])
+    finally:
+        relay.close()
+    return {result.vector.id: result for result in results}, relay.spoiled
+
+
+QUICK: Final = [name for number, name in enumerate(FAULTS) if number % 6 == 0 and not FAULTS[name].is_slow]
+
+
+@pytest.mark.parametrize("name", quick_if(FAULTS, lambda name: name in QUICK))
+def test_a_planted_fault_fails_its_clause(name: str, good: Broker) -> None:
+    """That one, and none that it does not touch; with the bytes that show it."""
+    planted = FAULTS[name]
+    results, spoiled = asked(good, planted, f"{sorted(FAULTS).index(name)}f")
+
+    assert spoiled
+    for vector in planted.names:
+        result = results[vector]
+        assert (result.outcome, result.clause.id) == ("FAIL", planted.clause), result.why
+        assert result.differences
+        assert any(one.content for one in result.spoken)
+    assert {results[vector].outcome for vector in CONTROL} == {"PASS"}
+
+
+def test_unspoiled_they_pass(good: Broker) -> None:
+    """The same vectors through a relay that spoils nothing."""
+    vectors = " ".join({name for planted in FAULTS.values() for name in planted.names})
+    results, spoiled = asked(good, Planted("", vectors), "ok")
+
+    assert spoiled == 0
+    assert {vector: result.why for vector, result in results.items() if result.outcome != "PASS"} == {}
+
+
+def test_there_are_enough() -> None:
+    """At least sixty, each with its own name, over frames, answers, messages, times and pushes."""
+    assert len(FAULTS) >= 60
+    assert len({planted.clause for planted in FAULTS.values()}) >= 25
+
+
+def test_a_broker_that_a_request_silences_is_named(good: Broker) -> None:
+    """After it nobody is served; with a restart the rest is asked, without one it is untested."""
+    silent = Relay(good.address, _silenced_by_heartbeat)
+    suite = Suite(Place(silent.address, good.name_server_address), "rocketmq-4.9", "gone", makes_smaller=False)
+    suite.capabilities = set(HAS)
+    wanted = ("pull-000", "client-332", "lock-358", "lock-360")
+    vectors = [vector for vector in recorded("4.9.7") if vector.id in wanted]
+    try:
+        results = {result.vector.id: result for result in suite.run(vectors)}
+        restarted = Suite(suite.place, "rocketmq-4.9", "back", restart=silent.kept.clear, makes_smaller=False)
+        restarted.capabilities = set(HAS)
+        silent.kept.clear()
+        again_asked = {result.vector.id: result.outcome for result in restarted.run(vectors)}
+    finally:
+        silent.close()
+
+    assert suite.silenced_by == ["client-332"]
+    assert "serves nobody any more after it" in results["client-332"].why
+    assert [results[name].outcome for name in wanted] == ["PASS", "FAIL", "UNTESTED", "UNTESTED"]
+    assert restarted.silenced_by == ["client-332"]
+    assert [again_asked[name] for name in wanted] == ["PASS", "FAIL", "PASS", "PASS"]
+
+
+def _silenced_by_heartbeat(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | None:
+    if asked.command.get("code") == 34:
+        asked.relay.kept["gone"] = True
+    return [(0.0, b"")] if asked.relay.kept.get("gone") and command["flag"] & 1 else None

@@ -1,0 +1,166 @@
+"""Clauses and vectors belong to each other, a run's names are its own, and what is no vector is one sentence."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longpoll_conform.clauses import BY_VECTOR, CLAUSES, PROFILES
+from longpoll_conform.compare import compare
+from longpoll_conform.suite import RECORDED_AS
+from longpoll_conform.vectors import RECORDED, Vector, VectorError, read_vectors, recorded
+from longpoll_conform.wire import NotReadableError, decode_command, encode_command, lenient_json, read_records
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.frame import Serialisation
+
+VECTORS = tuple(vector for version in RECORDED for vector in recorded(version))
+
+
+def unshown(clauses: Collection[str], vectors: Collection[str]) -> tuple[set[str], set[str]]:
+    """Vectors without a clause, and clauses without a vector that was recorded."""
+    shown = {name for clause in CLAUSES if clause.id in clauses for name in clause.vectors}
+    silent = {
+        clause.id
+        for clause in CLAUSES
+        if clause.id in clauses and clause.shown_by == "vectors" and not set(clause.vectors) & set(vectors)
+    }
+    return set(vectors) - shown, silent
+
+
+def test_every_vector_shows_a_clause_and_every_clause_is_shown() -> None:
+    """And one that is taken away is missed, on either side."""
+    clauses, vectors = {clause.id for clause in CLAUSES}, {vector.id for vector in VECTORS}
+
+    assert unshown(clauses, vectors) == (set(), set())
+    assert unshown(clauses - {"PULL-WAKE-6"}, vectors) == ({"hold-146"}, set())
+    assert unshown(clauses, vectors - {"hold-146"}) == (set(), {"PULL-WAKE-6"})
+    assert sum(len(clause.vectors) for clause in CLAUSES) == len(BY_VECTOR), "a vector shows one clause"
+    assert len(clauses) == len(CLAUSES)
+
+
+def test_clauses_are_sentences_with_ids_and_sources() -> None:
+    """Ids are areas with a number, none twice; profiles are known."""
+    for clause in CLAUSES:
+        assert re.fullmatch(r"[A-Z]+(-[A-Z]+)?-[0-9]+", clause.id)
+        assert clause.sentence[0].isupper()
+        assert clause.sentence.endswith(".")
+        assert clause.source
+    assert {vector.profile for vector in VECTORS} == PROFILES.keys()
+
+
+def test_names_are_of_the_run() -> None:
+    """As long as they were, other ones in another run, and bodies with their checksums too."""
+    for vector in VECTORS:
+        one, other, again = (vector.named_for(run) for run in ("one", "other", "one"))
+        whole = json.dumps(vector.case, ensure_ascii=False)
+        assert one == again
+        assert len(json.dumps(one.case, ensure_ascii=False)) - len(whole) in range(-60, 61), "checksums have digits"
+        if re.search(r"(?<![A-Za-z0-9])tc\d{3}", whole):
+            assert one != other
+            assert not re.search(r"(?<![A-Za-z0-9])tc\d{3}", json.dumps(one.case, ensure_ascii=False))
+
+
+def test_a_vector_is_equal_to_itself_and_each_change_is_a_difference() -> None:
+    """Of code, fields, messages and times."""
+    vector = next(each for each in VECTORS if each.id == "pull-010")
+    case = dict(vector.case)
+    assert compare(case, case, RECORDED_AS, RECORDED_AS) == []
+    response = case["response"]
+    changes = (
+        {"response": {**response, "code": 1}},
+        {"response": {**response, "flag": 0}},
+        {"response": {**response, "remark": None}},
+        {"response": {**response, "extFields": {}}},
+        {"response": None},
+        {"response": {"closed": True}},
+        {"held_ms": 5_000},
+        {"errors": ["planted"]},
+    )
+    for change in changes:
+        assert compare(case, {**case, **change}, RECORDED_AS, RECORDED_AS), change
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{}", "line 1: no vector (KeyError"),
+        (b"[]", "no vector (TypeError"),
+        (b"nonsense", "no vector (JSONDecodeError"),
+        (b"\xff", "cannot be read"),
+    ],
+)
+def test_what_is_no_vector_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+    """With the file and the line."""
+    path = tmp_path / "vectors.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(VectorError, match=re.escape(said)):
+        read_vectors(path, "4.9.7")
+
+
+def test_a_file_of_vectors_is_read_packed_or_not(tmp_path: Path) -> None:
+    """As the recorded ones are."""
+    lines = "".join(json.dumps(vector.case) + "\n" for vector in recorded("5.5.0")[:3])
+    plain, packed = tmp_path / "some.jsonl", tmp_path / "some.jsonl.xz"
+    plain.write_text(lines)
+    packed.write_bytes(lzma.compress(lines.encode()))
+    found = [read_vectors(path, "5.5.0") for path in (plain, packed)]
+
+    assert found[0] == found[1] == tuple(attrs.evolve(each) for each in recorded("5.5.0")[:3])
+    with pytest.raises(VectorError, match=re.escape("did you mean '4.9.7'")):
+        recorded("4.9.8")
+    with pytest.raises(VectorError, match="cannot be read"):
+        read_vectors(tmp_path / "none", "5.5.0")
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(
+    st.integers(0, 30_000),
+    st.integers(0, 2**31 - 1),
+    st.dictionaries(texts, texts),
+    st.binary(max_size=50),
+    st.booleans(),
+)
+def test_both_codecs_say_the_same(code: int, opaque: int, fields: dict[str, str], body: bytes, is_json: bool) -> None:
+    """Written by the one and read by the other, without a line in common."""
+    kind = Serialisation.JSON if is_json else Serialisation.ROCKETMQ
+    ours = b"".join(map(bytes, encode(Command(code, opaque, ext_fields=fields, body=body, serialisation=kind))))
+    read = decode_command(ours[4:])
+    written = encode_command({**read, "extFields": fields}, read["serialize"])
+
+    assert (read["code"], read["opaque"], read["extFields"] or {}, read["body"]) == (code, opaque, fields, body)
+    assert decode_command(written[4:]) == {**read, "extFields": fields or read["extFields"]}
+
+
+def raised_by(read: Callable[[bytes], object], content: bytes) -> BaseException | None:
+    """What reading raises; None when it reads."""
+    try:
+        read(content)
+    except ValueError as error:
+        return error
+    return None
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(content: bytes) -> None:
+    """Nothing else is raised, whatever a broker sends."""
+    assert isinstance(raised_by(decode_command, content), NotReadableError | None)
+    assert isinstance(raised_by(read_records, content), NotReadableError | None)
+    assert isinstance(raised_by(lenient_json, content), ValueError | None)
+
+
+def test_a_vector_is_data() -> None:
+    """Frozen, and compared by what it says."""
+    vector = VECTORS[0]
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        vector.id = "other"  # type: ignore[misc]
+    assert isinstance(vector, Vector)

@@ -1,0 +1,234 @@
+"""The clauses: every sentence that an implementation of the pull path and what belongs to it is held to.
+
+An id is for ever: a clause that is given up leaves its number empty. Each names the vectors that show it (`vectors`);
+`shown_by` says where that is not a vector: `racing` is the racing load. Codes in sentences are response codes.
+
+Leaves out the properties of the law and of the judge, which have their own names; `docs/conformance.md` lists them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal
+
+from attrs import frozen
+
+Level = Literal["MUST", "SHOULD"]
+Capability = Literal["auto-create", "long-polling", "readable", "sql92", "name-server", "lite-pull", "golden-store"]
+CAPABILITIES: Final[Mapping[Capability, str]] = MappingProxyType(
+    {
+        "auto-create": "topics and groups that nobody made are made on use (autoCreateTopicEnable)",
+        "long-polling": "pulls are held (longPollingEnable)",
+        "readable": "the broker may be read (brokerPermission)",
+        "sql92": "pulls may filter by SQL92 (enablePropertyFilter)",
+        "name-server": "a name server is reachable",
+        "lite-pull": "request 361 is known (RocketMQ from 5.0)",
+        "golden-store": "the broker serves the store that was recorded (`store-4.9.7-clean`)",
+    }
+)
+
+
+@frozen
+class Clause:
+    """One sentence."""
+
+    id: str
+    level: Level
+    sentence: str
+    source: str
+    """The Java class it is read from, or what recorded it."""
+    vectors: tuple[str, ...]
+    needs: frozenset[Capability] = frozenset()
+    lacks: frozenset[Capability] = frozenset()
+    """Capabilities that the broker must not have."""
+    shown_by: Literal["vectors", "racing"] = "vectors"
+
+
+_PULL: Final = "PullMessageProcessor"
+_HOLD: Final = "PullRequestHoldService"
+_STORE: Final = "DefaultMessageStore.getMessage"
+_SEND: Final = "SendMessageProcessor"
+_OFFSET: Final = "ConsumerManageProcessor"
+_ADMIN: Final = "AdminBrokerProcessor"
+_CLIENT: Final = "ClientManageProcessor"
+_FRAME: Final = "NettyDecoder, RemotingCommand"
+_ROUTE: Final = "DefaultRequestProcessor"
+_SQL: Final = "ExpressionMessageFilter"
+
+_ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
+    # -- what a pull is asked first, in this order
+    ("PULL-CHECK-1", "MUST", "A broker that may not be read answers every pull 16.", _PULL, "pull-276"),
+    ("PULL-CHECK-2", "MUST", "A group that nobody made, where groups are not made on use, is answered 26.", _PULL, "pull-292"),
+    ("PULL-CHECK-3", "MUST", "A group that was made is served there.", _PULL, "pull-294"),
+    ("PULL-CHECK-4", "MUST", "A group that may not consume is answered 16.", _PULL, "pull-038"),
+    ("PULL-CHECK-5", "MUST", "A topic that is not there is answered 17 at once, whatever hold was asked for.", _PULL, "pull-034"),
+    ("PULL-CHECK-6", "MUST", "The topic is looked at before the queue id.", _PULL, "pull-040"),
+    ("PULL-CHECK-7", "MUST", "A topic that may not be read is answered 16.", _PULL, "pull-036"),
+    ("PULL-CHECK-8", "MUST", "A queue id below 0, or not below the read queues, is answered 1 (4.9) or 29 (5.x).", _PULL, "pull-028 pull-030"),
+    ("PULL-CHECK-9", "MUST", "The queue id is looked at before the subscription.", _PULL, "pull-042"),
+    ("PULL-CHECK-10", "MUST", "The read queues count, not the write queues.", _PULL, "pull-032"),
+    ("PULL-CHECK-11", "MUST", "Without a subscription in the request one of a heartbeat is needed: else 24.", _PULL, "pull-044"),
+    ("PULL-CHECK-12", "MUST", "A heartbeat that does not name the topic is none for it: 24.", _PULL, "pull-046"),
+    ("PULL-CHECK-13", "MUST", "A heartbeat's subscription that is newer than the request's version serves it.", _PULL, "pull-048 pull-052"),
+    ("PULL-CHECK-14", "MUST", "With a heartbeat's subscription the request's own text means nothing.", _PULL, "pull-050"),
+    ("PULL-CHECK-15", "MUST", "A subscription ends with the connection whose heartbeat made it.", "ConsumerManager", "pull-054"),
+    ("PULL-CHECK-16", "MUST", "A group that broadcasts is served where its settings allow that.", _PULL, "pull-056"),
+    ("PULL-CHECK-17", "MUST", "Enums as numbers and numbers as texts in a heartbeat are read, as the C++ client writes them.", "HeartbeatData (fastjson)", "pull-058"),
+    ("PULL-CHECK-18", "MUST", "A pull that lacks its group, queue id or number of messages, or has no number there, is answered 1.", "PullMessageRequestHeader", "pull-086 pull-088 pull-090 pull-096"),
+    ("PULL-CHECK-19", "MUST", "Fields that this pull does not use may be missing.", "PullMessageRequestHeader", "pull-092 pull-094"),
+    ("PULL-CHECK-20", "MUST", "Numbers that are no texts, and fields that nobody knows, do no harm.", "RemotingCommand", "pull-098 pull-100"),
+    ("PULL-CHECK-21", "MUST", "A one-way pull gets no answer.", "NettyRemotingAbstract", "pull-102"),
+    ("PULL-CHECK-22", "MUST", "Other bits of the system flag change nothing.", "PullSysFlag", "pull-104"),
+    # -- what is read
+    ("PULL-READ-1", "MUST", "At the end of a queue, without a hold, the answer is 19 with the end as next offset.", _STORE, "pull-000"),
+    ("PULL-READ-2", "MUST", "What is there is answered 0, from the offset asked for, in order, with the offset behind it.", _STORE, "pull-004 pull-010 pull-014"),
+    ("PULL-READ-3", "MUST", "At most as many messages come as were asked for, and one where none was.", _STORE, "pull-006 pull-008"),
+    ("PULL-READ-4", "MUST", "More may be asked for than there is.", _STORE, "pull-012"),
+    ("PULL-READ-5", "MUST", "One answer has at most 32 messages.", _STORE, "pull-024"),
+    ("PULL-READ-6", "MUST", "One answer has at most 256 KiB of messages, and always one.", _STORE, "pull-026"),
+    ("PULL-READ-7", "MUST", "An offset beyond the end is answered 21 with the end, one below the begin 21 with the begin.", _STORE, "pull-002 pull-016 pull-018 pull-020"),
+    ("PULL-READ-8", "MUST", "What is there is answered at once, whatever hold was asked for.", _PULL, "pull-022"),
+    # -- tags
+    ("PULL-TAG-1", "MUST", "A tag expression lets messages of its tags through.", "FilterAPI", "pull-060 pull-062 pull-068"),
+    ("PULL-TAG-2", "MUST", "An expression of bars alone is answered 23.", "FilterAPI", "pull-064"),
+    ("PULL-TAG-3", "MUST", "One bar is a part of a tag's name, and case matters.", "FilterAPI", "pull-066 pull-070"),
+    ("PULL-TAG-4", "MUST", "Without a type an expression is of tags; the type is not read in lower case.", "FilterAPI", "pull-072 pull-074"),
+    ("PULL-TAG-5", "MUST", "The broker filters by the hash of a tag: what has the same hash comes too.", "MessageFilter", "pull-076"),
+    ("PULL-TAG-6", "MUST", "A stored tag is taken with its spaces.", "MessageFilter", "pull-078"),
+    ("PULL-TAG-7", "MUST", "Where nothing matches the answer is 20 at once, with the offset behind what was looked at.", _STORE, "pull-080"),
+    ("PULL-TAG-8", "MUST", "One answer looks at 1,000 messages at most where no more are asked for.", _STORE, "pull-082"),
+    ("PULL-TAG-9", "MUST", "The next offset is behind the last message that was looked at.", _STORE, "pull-084"),
+    # -- SQL92
+    ("PULL-SQL-1", "MUST", "A broker that does not filter by properties answers an SQL92 pull 1.", _SQL, "sql-168 sql-170"),
+    ("PULL-SQL-2", "MUST", "What an expression of a heartbeat lets through is answered, the rest is passed over.", _SQL, "sql-200 sql-202"),
+    ("PULL-SQL-3", "SHOULD", "An expression that is sent with the pull itself lets everything through (it is not compiled).", _SQL, "sql-172 sql-174 sql-176 sql-178 sql-180 sql-182 sql-184 sql-186 sql-188 sql-190 sql-192 sql-196"),
+    ("PULL-SQL-4", "MUST", "An expression that is not true or false matches nothing.", _SQL, "sql-194"),
+    ("PULL-SQL-5", "MUST", "A heartbeat's expression that cannot be read makes pulls be answered 27.", _PULL, "sql-198"),
+    ("PULL-SQL-6", "MUST", "Who asks whether an expression can be read is answered 23 where it cannot.", _CLIENT, "sql-204"),
+    # -- holding
+    ("PULL-HOLD-1", "MUST", "At the end of a queue a pull with the suspend bit is held, and answered 19 when its time is over, not before.", _HOLD, "hold-118 hold-120 hold-122"),
+    ("PULL-HOLD-2", "MUST", "A hold without the suspend bit is none.", _PULL, "hold-124"),
+    ("PULL-HOLD-3", "MUST", "Where long polling is off a hold is a second, and without the suspend bit none.", _HOLD, "hold-164 hold-166"),
+    ("PULL-HOLD-4", "MUST", "A held pull of a lite consumer (361) is held and woken as others are.", _PULL, "hold-162"),
+    # -- waking
+    ("PULL-WAKE-1", "MUST", "A message for a held pull answers it with that message.", _HOLD, "hold-126 hold-128 hold-160"),
+    ("PULL-WAKE-2", "MUST", "A message of a tag, or of the hash of a tag, that it asked for wakes a pull.", _HOLD, "hold-130 hold-132"),
+    ("PULL-WAKE-3", "MUST", "A message of another topic wakes nobody.", _HOLD, "hold-136"),
+    ("PULL-WAKE-4", "MUST", "Each message of a batch may wake, and all that is there by then is answered, as much as was asked for.", _HOLD, "hold-138 hold-158"),
+    ("PULL-WAKE-5", "MUST", "Every pull that is held for a queue is woken, also of one group, and on one connection by its own opaque.", _HOLD, "hold-140 hold-142 hold-144"),
+    ("PULL-WAKE-6", "MUST", "A delayed message wakes when it is due.", "ScheduleMessageService", "hold-146"),
+    ("PULL-WAKE-7", "MUST", "A prepared message wakes nobody, its commit does.", "TransactionalMessageServiceImpl", "hold-148"),
+    ("PULL-WAKE-8", "MUST", "What is woken is asked everything anew: permissions, queues, subscription.", _PULL, "hold-152 hold-154"),
+    ("PULL-WAKE-9", "MUST", "The filter of a held pull is that of its begin.", _HOLD, "hold-156"),
+    ("PULL-WAKE-10", "MUST", "A message that does not match leaves a pull held, and its time over, 20 tells the offset behind that message.", _HOLD, "hold-134"),
+    ("PULL-WAKE-11", "MUST", "A pull whose topic is deleted is answered 17 by the end of its time.", _HOLD, "hold-150"),
+    # -- offsets of groups
+    ("COMMIT-1", "MUST", "A pull with the commit bit commits, whether it finds something, nothing, or an offset that moved.", _PULL, "commit-106 commit-108 commit-110"),
+    ("COMMIT-2", "MUST", "A pull that is refused commits nothing.", _PULL, "commit-112"),
+    ("COMMIT-3", "MUST", "An offset beyond the end is committed all the same.", "ConsumerOffsetManager", "commit-114"),
+    ("COMMIT-4", "MUST", "A held pull has committed while it is held.", _PULL, "commit-116"),
+    ("OFFSET-1", "MUST", "A group that has committed nothing begins at 0 where everything is still in memory.", _OFFSET, "offset-280"),
+    ("OFFSET-2", "MUST", "A topic that is not there is answered as each version does (0 in 4.9, 22 in 5.x).", _OFFSET, "offset-282"),
+    ("OFFSET-3", "MUST", "What was committed is asked for again.", _OFFSET, "offset-284 offset-286 offset-288"),
+    ("OFFSET-4", "MUST", "A group that nobody made may commit where groups are not made on use (4.9), or not (5.x).", _OFFSET, "offset-290"),
+    ("OFFSET-5", "MUST", "A commit without an offset is refused.", _OFFSET, "offset-296"),
+    ("OFFSET-6", "MUST", "The end, the begin and the first time of storing of an empty queue, or one that is not there, are told.", _ADMIN, "offset-298 offset-300 offset-302 offset-304 offset-306 offset-308"),
+    ("OFFSET-7", "MUST", "The end of no queue is an error.", _ADMIN, "offset-310"),
+    ("OFFSET-8", "MUST", "An offset by time is the first message stored at that time or after it.", _ADMIN, "offset-312 offset-314 offset-316 offset-318 offset-320"),
+    # -- sending
+    ("SEND-1", "MUST", "A send is answered 0 with the queue, the offset there and the message's id.", _SEND, "send-206 send-212 send-214 send-216 send-266"),
+    ("SEND-2", "MUST", "Properties come back as they were, less those that are the broker's own.", _SEND, "send-208 send-210"),
+    ("SEND-3", "MUST", "For queue -1 the broker picks one.", _SEND, "send-218"),
+    ("SEND-4", "MUST", "A queue that may only be read may be sent to.", _SEND, "send-220"),
+    ("SEND-5", "MUST", "A topic that is not there is made of TBW102, or where topics are not made on use refused with 17.", _SEND, "send-222 send-226"),
+    ("SEND-6", "MUST", "A queue beyond both numbers of queues is refused.", _SEND, "send-224"),
+    ("SEND-7", "SHOULD", "Whether a topic may be written is not asked.", _SEND, "send-228 send-278"),
+    ("SEND-8", "MUST", "Names with letters that no topic may have, and names too long, are refused.", "TopicValidator", "send-230 send-232 send-234 send-238 send-240"),
+    ("SEND-9", "MUST", "To topics of the broker's own nobody may send; to others with a known beginning one may.", "TopicValidator", "send-236 send-242 send-244 send-246"),
+    ("SEND-10", "MUST", "A retry that was consumed too often goes among the dead letters.", _SEND, "send-248"),
+    ("SEND-11", "MUST", "A batch is stored as its messages, and answered with their ids.", _SEND, "send-250 send-252"),
+    ("SEND-12", "MUST", "A batch without messages is refused.", _SEND, "send-254"),
+    ("SEND-13", "MUST", "A batch to a retry topic, or with a delay, is dealt with as each version does.", _SEND, "send-256 send-258"),
+    ("SEND-14", "MUST", "A level of delay beyond the last one is the last one, one below 1 is none.", _SEND, "send-260 send-262"),
+    ("SEND-15", "MUST", "A prepared message is stored, and nobody sees it.", _SEND, "send-264"),
+    ("SEND-16", "MUST", "A send that lacks a field it needs is answered 1.", "SendMessageRequestHeader", "send-268 send-270 send-272 send-274"),
+    # -- looking at messages
+    ("VIEW-1", "MUST", "A place in the log where no message begins is no message.", "QueryMessageProcessor", "view-322 view-324"),
+    ("VIEW-2", "MUST", "Messages are found by each of their keys, by their own key, and by their case.", "QueryMessageProcessor", "view-326 view-328 view-330"),
+    # -- clients
+    ("CLIENT-1", "MUST", "A heartbeat of producers, of consumers, of neither or of a group that nobody made is answered 0.", _CLIENT, "client-332 client-340 client-342 client-344"),
+    ("CLIENT-2", "MUST", "Members are told (40) when a group's subscription changes or one leaves, and not when nothing changes.", "DefaultConsumerIdsChangeListener", "client-334 client-336 client-346"),
+    ("CLIENT-3", "MUST", "A heartbeat that is no JSON is answered 1, and the connection lives.", _CLIENT, "client-338"),
+    ("CLIENT-4", "MUST", "Who leaves without a client's id is answered all the same.", _CLIENT, "client-348"),
+    ("CLIENT-5", "MUST", "Who asks for the members of no group is answered 1.", "ConsumerManageProcessor", "client-350"),
+    ("LOCK-1", "MUST", "Queues that are free, or one's own, are locked; those of another client are not.", "RebalanceLockManager", "lock-352 lock-354"),
+    ("LOCK-2", "MUST", "What is given back may be locked by another.", "RebalanceLockManager", "lock-356"),
+    ("LOCK-3", "MUST", "No queues are locked as none; without a body it is an error.", "RebalanceLockManager", "lock-358 lock-360"),
+    ("BACK-1", "MUST", "A message that is sent back comes again on the group's retry topic, after its delay.", "AbstractSendMessageProcessor", "back-362"),
+    ("BACK-2", "MUST", "The topic of dead letters may be written only.", "AbstractSendMessageProcessor", "back-364"),
+    ("BACK-3", "MUST", "Where nothing is tried again a message goes among the dead letters, or nowhere without a retry queue.", "AbstractSendMessageProcessor", "back-366 back-368"),
+    ("BACK-4", "MUST", "A group that nobody made may send nothing back where groups are not made on use: 26.", "AbstractSendMessageProcessor", "back-370"),
+    ("BACK-5", "MUST", "Fields that are not used may be missing.", "ConsumerSendMsgBackRequestHeader", "back-372"),
+    # -- routes
+    ("ROUTE-1", "MUST", "The route of a topic that is not there is answered 17.", _ROUTE, "route-374 route-376"),
+    ("ROUTE-2", "MUST", "The route of a topic has its queues and its brokers, also for old clients and for one that may not be read.", _ROUTE, "route-378 route-380"),
+    ("ROUTE-3", "MUST", "The cluster's brokers are told.", _ROUTE, "route-382"),
+    ("ROUTE-4", "SHOULD", "What a name server does not know it does not answer (4.9), or answers 3 (5.x).", _ROUTE, "route-384"),
+    # -- anything else
+    ("CODE-1", "MUST", "A request that nobody knows is answered 3, and nothing when it is one-way.", "NettyRemotingAbstract", "misc-386 misc-388 misc-390 misc-392"),
+    ("TOPIC-1", "MUST", "A topic with a name that none may have is not made.", _ADMIN, "misc-394"),
+    ("TOPIC-2", "MUST", "A topic that is made again keeps its messages.", _ADMIN, "misc-396"),
+    ("TOPIC-3", "MUST", "Deleting what is not there is no error.", _ADMIN, "misc-398 misc-400"),
+    ("FRAME-1", "MUST", "A frame whose length is negative, or over 16 MiB, closes the connection.", _FRAME, "frame-460 frame-462"),
+    ("FRAME-2", "MUST", "A header that is longer than its frame, of an unknown kind, or cut short, closes the connection.", _FRAME, "frame-464 frame-466 frame-476"),
+    ("FRAME-3", "MUST", "A header that is no JSON object closes the connection.", _FRAME, "frame-468"),
+    ("FRAME-4", "MUST", "A header may lack its language, version and flag, and have what nobody knows; without an opaque nobody is answered.", _FRAME, "frame-458 frame-470 frame-472 frame-474 frame-478"),
+    # -- a store that was there before
+    ("STORE-1", "MUST", "Of a store that lost its oldest files a pull from below is answered 21 with the first that is left, or 19 with the next file.", _STORE, "store-402 store-404 store-406 store-408"),
+    ("STORE-2", "MUST", "Messages of a stored log come as they were stored, of every kind.", _STORE, "store-410 store-412 store-414 store-416 store-418 store-420 store-422 store-424 store-426 store-428 store-430"),
+    ("STORE-3", "MUST", "Ends, begins, times and committed offsets of a stored log are told.", _ADMIN, "store-432 store-434 store-436 store-438 store-440 store-442 store-444 store-446 store-448"),
+    ("STORE-4", "MUST", "A stored index is asked, and sending goes on at the stored end.", "IndexService", "store-450 store-452 store-454 store-456"),
+)  # fmt: skip
+
+RACE: Final = Clause(
+    "PULL-RACE-1",
+    "MUST",
+    "A message that is sent while its pull comes to be held is answered as soon as any other: no wakeup is lost.",
+    "PullRequestHoldService, issue #7358",
+    (),
+    frozenset({"long-polling", "readable"}),
+    shown_by="racing",
+)
+PROFILES: Final[Mapping[str, tuple[frozenset[Capability], frozenset[Capability]]]] = MappingProxyType(
+    {
+        "default": (frozenset({"auto-create", "long-polling", "readable"}), frozenset()),
+        "sql": (frozenset({"auto-create", "long-polling", "readable", "sql92"}), frozenset()),
+        "strict": (frozenset({"long-polling", "readable"}), frozenset({"auto-create"})),
+        "nolongpoll": (frozenset({"readable"}), frozenset({"long-polling"})),
+        "unreadable": (frozenset(), frozenset({"readable"})),
+        "store": (frozenset({"golden-store"}), frozenset()),
+    }
+)
+"""What a broker must have, and must not have, for the vectors of each profile."""
+LACKING: Final[Mapping[str, frozenset[Capability]]] = MappingProxyType({"PULL-SQL-1": frozenset({"sql92"})})
+
+
+def _clauses() -> tuple[Clause, ...]:
+    found = [
+        Clause(name, level, sentence, source, tuple(vectors.split()), _needs(name), LACKING.get(name, frozenset()))
+        for name, level, sentence, source, vectors in _ROWS
+    ]
+    return (*found, RACE)
+
+
+def _needs(name: str) -> frozenset[Capability]:
+    return frozenset({"name-server"}) if name.startswith("ROUTE") else frozenset()
+
+
+CLAUSES: Final = _clauses()
+BY_ID: Final[Mapping[str, Clause]] = MappingProxyType({clause.id: clause for clause in CLAUSES})
+BY_VECTOR: Final[Mapping[str, Clause]] = MappingProxyType(
+    {vector: clause for clause in CLAUSES for vector in clause.vectors}
+)
+"""The clause that each vector shows."""

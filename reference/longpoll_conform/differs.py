@@ -1,0 +1,37 @@
+"""Where a policy of ours answers otherwise than the version that its vectors were recorded from, on purpose.
+
+A vector named here must differ: one that has become equal is as wrong as another that differs. Leaves out policies
+that are a version of RocketMQ, which differ nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from longpoll_conform.vectors import Vector
+
+VERSIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {"rocketmq-4.9": "4.9.7", "rocketmq-5": "5.5.0", "strict": "4.9.7", "strict-clone": "4.9.7"}
+)
+"""Whose recordings a policy is held to."""
+STRICT: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "hold-150": "A pull whose topic is deleted is answered 17 at the deletion; "
+        "4.9.7 lets it wait for the scan after its deadline.",
+        "hold-162": "LITE_PULL (361) is served, so that the lite pull consumer of a 5.x client gets messages; "
+        "4.9.7 does not know the code.",
+        "route-384": "A name server that does not know a request answers 3; that of 4.9.7 never answers.",
+    }
+)
+
+
+def on_purpose(policy: str) -> Mapping[str, str]:
+    """Why a policy answers a vector otherwise, by the vector's id."""
+    return STRICT if policy.startswith("strict") else {}
+
+
+def is_of_the_scan(vector: Vector, policy: str) -> bool:
+    """Whether the recorded answer came from the scan every five seconds, which a policy of ours has not."""
+    return policy.startswith("strict") and vector.case.get("depends") == "scan"

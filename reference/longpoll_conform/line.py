@@ -1,0 +1,186 @@
+"""One connection to the broker under test, which keeps every byte that passes: what was said is what is shown.
+
+A thread of its own reads, so that an answer's time is when it came and not when somebody looked. Leaves out what is
+asked (`play`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from attrs import define, frozen
+
+from longpoll_conform.wire import FRAME_SIZE_MAX, NotReadableError, decode_command, encode_command
+from longpoll_runtime.threads import spawn
+
+Address = tuple[str, int]
+CONNECT_S: Final = 5.0
+SEND_S: Final = 10.0
+JOIN_S: Final = 2.0
+SPOKEN_MAX: Final = 400
+"""Frames of one connection that are kept, the first ones; a vector has tens."""
+
+
+class SilentError(Exception):
+    """The broker cannot be reached, or takes nothing any more; the text says what was tried."""
+
+
+@frozen
+class Spoken:
+    """One frame, or bytes that are none, on a connection."""
+
+    at_ms: float
+    """Since the conversation began."""
+    line: str
+    """The connection's name."""
+    way: Literal["sent", "came", "closed"]
+    content: bytes
+    """The whole frame, its length included; of what is none, what there was."""
+
+
+@define(eq=False)
+class Answer:
+    """What came for a request."""
+
+    command: Mapping[str, Any] | None
+    """None: nothing, or the connection was closed."""
+    at_s: float
+    """When it came, by the monotonic clock; when waiting ended, if nothing did."""
+
+
+class Conversation:
+    """What several connections of one vector said, in the order in which it passed. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._begun_s = time.monotonic()
+        self._lock = threading.Lock()
+        self.spoken: list[Spoken] = []
+
+    def note(self, line: str, way: Literal["sent", "came", "closed"], content: bytes) -> None:
+        """Keep what passed."""
+        with self._lock:
+            if len(self.spoken) < SPOKEN_MAX:
+                at_ms = (time.monotonic() - self._begun_s) * 1000
+                self.spoken.append(Spoken(round(at_ms, 1), line, way, bytes(content)))
+
+
+class Line:
+    """A connection. Invariant: `_answers` and `pushes` have every command that came and was not taken."""
+
+    def __init__(self, name: str, address: Address, conversation: Conversation) -> None:
+        """Connect. Raises SilentError."""
+        self.name = name
+        self.pushes: list[Mapping[str, Any]] = []
+        self.is_closed = False
+        """Whether the broker closed it, or sent what nobody can read."""
+        self.answered_twice: list[int] = []
+        """Requests that were answered again, by their opaque."""
+        self._answered: set[int] = set()
+        self._is_hung_up = False
+        self._conversation = conversation
+        self._came = threading.Condition()
+        self._writing = threading.Lock()
+        self._answers: dict[int, Answer] = {}
+        self._opaque = 0
+        try:
+            self._socket = socket.create_connection(address, CONNECT_S)
+        except OSError as error:
+            raise SilentError(f"{address[0]}:{address[1]} cannot be connected to: {error.strerror or error}") from error
+        self._socket.settimeout(SEND_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = spawn(f"conform-{name}", self._read)
+
+    def ask(self, request: Mapping[str, Any], serialize: str = "JSON") -> int:
+        """Send a request, and its opaque. Raises SilentError."""
+        with self._writing:
+            self._opaque += 1
+            opaque = self._opaque
+            self._send(encode_command({**request, "opaque": opaque}, serialize))
+        return opaque
+
+    def send_bytes(self, content: bytes) -> None:
+        """Send any bytes. Raises SilentError."""
+        with self._writing:
+            self._send(content)
+
+    def _send(self, content: bytes) -> None:
+        self._conversation.note(self.name, "sent", content)
+        try:
+            self._socket.sendall(content)
+        except OSError as error:
+            raise SilentError(f"the broker took no request any more: {error.strerror or error}") from error
+
+    def wait(self, opaque: int, timeout_s: float) -> Answer:
+        """The answer to a request, waited for so long at most."""
+        end_s = time.monotonic() + timeout_s
+        with self._came:
+            while opaque not in self._answers:
+                left_s = end_s - time.monotonic()
+                if left_s <= 0 or self.is_closed:
+                    return Answer(None, time.monotonic())
+                self._came.wait(left_s)
+            return self._answers.pop(opaque)
+
+    def close(self) -> None:
+        """Close it, and wait for its thread."""
+        self._is_hung_up = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._reader.join(JOIN_S)
+
+    # -- the reader --------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            while True:
+                frame = self._frame()
+                self._take(decode_command(frame), time.monotonic())
+        except (EOFError, OSError, NotReadableError):
+            pass
+        with self._came:
+            self.is_closed = True
+            self._came.notify_all()
+
+    def _frame(self) -> bytes:
+        head = self._exactly(4, b"")
+        (size,) = struct.unpack(">i", head)
+        if not 4 <= size <= FRAME_SIZE_MAX:
+            self._conversation.note(self.name, "came", head)
+            raise NotReadableError(f"a frame of {size} bytes")
+        frame = self._exactly(size, head)
+        self._conversation.note(self.name, "came", head + frame)
+        return frame
+
+    def _exactly(self, size: int, before: bytes) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            try:
+                part = self._socket.recv(min(size - len(found), 1 << 18))
+            except TimeoutError:
+                continue
+            except OSError:
+                part = b""
+            if not part:
+                if not self._is_hung_up:
+                    self._conversation.note(self.name, "closed", before + found)
+                raise EOFError
+            found += part
+        return bytes(found)
+
+    def _take(self, command: Mapping[str, Any], at_s: float) -> None:
+        with self._came:
+            if command["flag"] & 1:
+                if command["opaque"] in self._answered:
+                    self.answered_twice.append(command["opaque"])
+                self._answered.add(command["opaque"])
+                self._answers[command["opaque"]] = Answer(command, at_s)
+            else:
+                self.pushes.append(command)
+            self._came.notify_all()

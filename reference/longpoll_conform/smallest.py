@@ -1,0 +1,52 @@
+"""The smallest conversation that shows a difference: steps are left out as long as the same thing differs.
+
+Leaves out the sizes of messages and the texts in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import evolve
+
+from longpoll_conform.compare import Difference
+from longpoll_conform.vectors import Vector
+
+TRIES_MAX: Final = 40
+UNTIL_MS: Final = 300
+"""How long a queue is waited for to come to an offset, where what it was to come from may be left out."""
+PARTS: Final = ("after", "during", "setup")
+
+
+def smallest(
+    vector: Vector, differences: Sequence[Difference], play: Callable[[Vector], Sequence[Difference]]
+) -> tuple[Vector, int]:
+    """The vector less the steps that its first difference does not need, and how many these are.
+
+    `play` says what differs of a vector. Only answers of the request itself are looked at: of those of its steps the
+    place would be another one.
+    """
+    wanted = next((each for each in differences if each.where.startswith("response")), None)
+    if wanted is None:
+        return vector, 0
+    left_out, tries, best = 0, 0, vector
+    for part in PARTS:
+        for number in reversed(range(len(best.case.get(part, ())))):
+            if tries >= TRIES_MAX:
+                return best, left_out
+            less = evolve(best, case=_without(best.case, part, number))
+            tries += 1
+            if any((each.where, each.got) == (wanted.where, wanted.got) for each in play(less)):
+                best, left_out = less, left_out + 1
+    return best, left_out
+
+
+def _without(case: Mapping[str, Any], part: str, number: int) -> Mapping[str, Any]:
+    found = {name: [_hasty(step) for step in case.get(name, ())] for name in PARTS}
+    del found[part][number]
+    return {**case, **found}
+
+
+def _hasty(step: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**step, "limit_ms": UNTIL_MS} if "until_max_offset" in step else step

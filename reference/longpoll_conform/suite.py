@@ -1,0 +1,256 @@
+"""Plays every vector that applies, and says what came of it; goes on after a failure, and after the broker's end.
+
+Vectors that answer at once are played one by one, so that the one which silences the broker is known; those that wait
+are played beside each other. A vector that is late, or has no answer, is played again by itself before it counts, for
+a busy machine can be late. Leaves out what is shown (`show`, `junit`, `pages`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Literal
+
+from attrs import define, evolve, field, frozen
+
+from longpoll_conform.capabilities import Health, find, health
+from longpoll_conform.clauses import BY_VECTOR, CLAUSES, PROFILES, Capability, Clause
+from longpoll_conform.compare import Difference, compare
+from longpoll_conform.differs import is_of_the_scan, on_purpose
+from longpoll_conform.line import SilentError, Spoken
+from longpoll_conform.play import Place, play
+from longpoll_conform.smallest import smallest
+from longpoll_conform.vectors import Vector
+
+Outcome = Literal["PASS", "FAIL", "NON-STRICT", "UNIMPLEMENTED", "UNTESTED"]
+OUTCOMES: Final[tuple[Outcome, ...]] = ("FAIL", "NON-STRICT", "UNIMPLEMENTED", "PASS", "UNTESTED")
+"""Worst first: a clause has the worst of its vectors."""
+RECORDED_AS: Final = {"brokerName": "broker-a", "cluster": "DefaultCluster"}
+UNKNOWN_CODE: Final = 3
+TRIES: Final = 3
+SMALLER_S: Final = 60.0
+"""How long conversations are made smaller, in all."""
+BESIDE: Final = 8
+"""How many vectors that wait are played at once."""
+PROMPT_MS: Final = 100
+SMALLEST_WAIT_MS: Final = 2_000
+"""Conversations that wait longer are not made smaller: that would take minutes."""
+
+
+@frozen
+class Result:
+    """What came of one vector."""
+
+    vector: Vector
+    clause: Clause
+    outcome: Outcome
+    why: str = ""
+    """One sentence; empty for PASS."""
+    differences: tuple[Difference, ...] = ()
+    spoken: tuple[Spoken, ...] = ()
+    """Every byte of the conversation that shows it."""
+    left_out: int = 0
+    """How many steps of the vector the smallest conversation does without."""
+    seconds: float = 0.0
+
+
+@define(eq=False)
+class Suite:
+    """One run over a broker. Invariant: `results` has each chosen vector once, in their order, when `run` returns."""
+
+    place: Place
+    policy: str
+    run_name: str
+    """Names of topics and groups are made of it."""
+    restart: Callable[[], None] | None = None
+    """Starts the broker anew; None where only its owner can."""
+    told: Callable[[Result], None] = lambda _result: None
+    makes_smaller: bool = True
+    declared: set[Capability] = field(factory=set)
+    denied: set[Capability] = field(factory=set)
+    capabilities: set[Capability] = field(factory=set)
+    silenced_by: list[str] = field(factory=list)
+    """Vectors after which the broker served nobody any more."""
+    smaller_s: float = SMALLER_S
+    """How much time is left for making conversations smaller."""
+    _at_first: Health | None = None
+    """What the broker answered before anything was asked of it: what it never did it has not stopped doing."""
+    _gone: bool = False
+    _lives: int = 0
+
+    def find(self) -> None:
+        """Ask what the broker can do. Raises SilentError."""
+        settled = self.declared | self.denied
+        self.capabilities = (find(self.place, self.run_name, settled) | self.declared) - self.denied
+
+    def run(self, vectors: Sequence[Vector]) -> list[Result]:
+        """Play them."""
+        self._at_first = self._health()
+        results: dict[str, Result] = {}
+
+        def keep(result: Result) -> None:
+            results[result.vector.id] = result
+            self.told(result)
+
+        applying = []
+        for vector in vectors:
+            why = self.why_not(vector)
+            if why:
+                keep(Result(vector, BY_VECTOR[vector.id], "UNTESTED", why))
+            else:
+                applying.append(vector)
+        for vector in applying:
+            if vector.wait_ms < PROMPT_MS:
+                keep(self._alone(vector))
+        waiting = [vector for vector in applying if vector.wait_ms >= PROMPT_MS]
+        for start in range(0, len(waiting), BESIDE):
+            for result in self._beside(waiting[start : start + BESIDE]):
+                keep(result)
+        return [results[vector.id] for vector in vectors]
+
+    def why_not(self, vector: Vector) -> str:
+        """Why a vector does not apply to this broker; empty when it does."""
+        clause = BY_VECTOR[vector.id]
+        needed, lacking = PROFILES[vector.profile]
+        missing = (needed | clause.needs) - self.capabilities
+        if missing:
+            return f"the broker has not: {', '.join(sorted(missing))}"
+        unwanted = (lacking | clause.lacks) & self.capabilities
+        if unwanted:
+            return f"asked of brokers without: {', '.join(sorted(unwanted))}"
+        if is_of_the_scan(vector, self.policy):
+            return "recorded of a scan every five seconds, and this policy's deadlines are exact"
+        return ""
+
+    # -- one vector, and several -------------------------------------------------------------------------------------
+
+    def _alone(self, vector: Vector) -> Result:
+        """Play a vector until it is equal or has differed so often, and see whether the broker is well after it."""
+        if self._gone:
+            return self._untested(vector)
+        result = self._try(vector)
+        for _ in range(TRIES - 1):
+            may_be_late = any(each.is_of_time for each in result.differences)
+            if result.outcome != "FAIL" or not may_be_late or vector.profile == "store" or not self._is_well():
+                break
+            result = self._try(vector)
+        if result.outcome == "FAIL" and not self._is_well():
+            return self._silenced(vector, result)
+        if result.outcome == "FAIL" and self.makes_smaller and vector.wait_ms < SMALLEST_WAIT_MS:
+            return self._smaller(vector, result)
+        return result
+
+    def _beside(self, vectors: Sequence[Vector]) -> list[Result]:
+        if self._gone:
+            return [self._untested(vector) for vector in vectors]
+        with ThreadPoolExecutor(BESIDE) as pool:
+            found = list(pool.map(self._try, vectors))
+        if all(result.outcome != "FAIL" for result in found):
+            return found
+        if not self._is_well():
+            # One of them did it: each again by itself on a broker that is well.
+            self._revive()
+            return [self._alone(vector) for vector in vectors]
+        return [self._alone(result.vector) if result.outcome == "FAIL" else result for result in found]
+
+    def _try(self, vector: Vector) -> Result:
+        begun_s = time.monotonic()
+        self._lives += 1
+        named = vector.named_for(f"{self.run_name}-{self._lives}")
+        clause = BY_VECTOR[vector.id]
+        try:
+            played = play(named, self.place)
+        except SilentError as error:
+            return Result(vector, clause, "FAIL", str(error), seconds=time.monotonic() - begun_s)
+        differences = tuple(compare(named.case, played.case, RECORDED_AS, played.variables))
+        outcome, why = self._outcome(vector, clause, differences, played.case)
+        spoken = tuple(played.conversation.spoken) if outcome != "PASS" else ()
+        return Result(vector, clause, outcome, why, differences, spoken, 0, time.monotonic() - begun_s)
+
+    def _outcome(
+        self, vector: Vector, clause: Clause, differences: Sequence[Difference], case: Mapping[str, Any]
+    ) -> tuple[Outcome, str]:
+        meant = on_purpose(self.policy).get(vector.id)
+        if meant is not None:
+            return (
+                ("NON-STRICT", meant)
+                if differences
+                else ("FAIL", f"equal, though this policy means to differ: {meant}")
+            )
+        if not differences:
+            return "PASS", ""
+        unknown = _unknown_code(vector.case, case)
+        if unknown is not None:
+            return "UNIMPLEMENTED", f"the broker does not know request {unknown}"
+        return ("FAIL" if clause.level == "MUST" else "NON-STRICT"), str(differences[0])
+
+    def _smaller(self, vector: Vector, result: Result) -> Result:
+        def again(part: Vector) -> tuple[Difference, ...]:
+            if self.smaller_s <= 0:
+                return ()
+            tried = self._try(part)
+            self.smaller_s -= tried.seconds
+            return tried.differences
+
+        less, left_out = smallest(vector, result.differences, again)
+        if not left_out:
+            return result
+        shown = self._try(less)
+        if not shown.differences:
+            return result
+        return evolve(result, differences=shown.differences, spoken=shown.spoken, left_out=left_out, why=shown.why)
+
+    # -- a broker that serves no more --------------------------------------------------------------------------------
+
+    def _is_well(self) -> bool:
+        return self._health() == self._at_first
+
+    def _health(self) -> Health:
+        self._lives += 1
+        return health(self.place, f"{self.run_name}{self._lives}")
+
+    def _silenced(self, vector: Vector, result: Result) -> Result:
+        self.silenced_by.append(vector.id)
+        self._revive()
+        return evolve(result, why=f"the broker serves nobody any more after it; {result.why}")
+
+    def _revive(self) -> None:
+        if self.restart is None:
+            self._gone = True
+            return
+        try:
+            self.restart()
+            self._gone = not self._is_well()
+        except SilentError:
+            self._gone = True
+
+    def _untested(self, vector: Vector) -> Result:
+        by = f" since {self.silenced_by[-1]}" if self.silenced_by else ""
+        return Result(vector, BY_VECTOR[vector.id], "UNTESTED", f"the broker serves nobody any more{by}")
+
+
+def _unknown_code(recorded: Mapping[str, Any], case: Mapping[str, Any]) -> int | None:
+    """The request that was answered "not known", where the recorded broker knew it."""
+    pairs = [
+        (one, other)
+        for part in ("setup", "during", "after")
+        for one, other in zip(recorded.get(part, ()), case.get(part, ()), strict=True)
+    ]
+    pairs.append(({**recorded["request"], "response": recorded["response"]}, {"response": case.get("response")}))
+    for one, other in pairs:
+        codes = [(side.get("response") or {}).get("code") for side in (one, other)]
+        if codes[1] == UNKNOWN_CODE and codes[0] not in {None, UNKNOWN_CODE}:
+            return int(one.get("code", 0))
+    return None
+
+
+def by_clause(results: Sequence[Result]) -> dict[str, Outcome]:
+    """The outcome of each clause that a vector was chosen for, in the clauses' order."""
+    found: dict[str, Outcome] = {}
+    for clause in CLAUSES:
+        outcomes = {result.outcome for result in results if result.clause.id == clause.id}
+        worst = next((outcome for outcome in OUTCOMES if outcome in outcomes), None)
+        if worst is not None:
+            found[clause.id] = worst
+    return found

@@ -1,0 +1,211 @@
+"""RocketMQ's bytes, read and written once more by themselves: frames, commit-log records, properties, batch bodies.
+
+Values are plain dicts with the names of RocketMQ's JSON, as vectors have them. Nothing here knows what a broker does,
+and nothing is taken from `longpoll_protocol`, which is what our own broker is made of. Leaves out connections (`line`).
+
+Sources: `RemotingCommand.java`, `RocketMQSerializable.java`, `MessageDecoder.java`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+import json
+import re
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+MAGIC_V2: Final = 0xDAA320AB
+LANGUAGES: Final = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST",
+)  # fmt: skip
+OTHER: Final = LANGUAGES.index("OTHER")
+VERSION: Final = 401
+"""What requests call themselves: `MQVersion` V4_9_4."""
+FRAME_SIZE_MAX: Final = 16 << 20
+BODY_SIZE_SHOWN: Final = 128
+"""Bodies of messages up to this size, bytes, are kept whole; of longer ones the hash."""
+V6_BORN, V6_STORE = 0x10, 0x20
+CRC_MASK: Final = 0x7FFFFFFF
+"""A body's checksum is its CRC-32 without the highest bit."""
+_HEAD: Final = struct.Struct(">iIiiiqqiq")
+_BINARY_HEAD: Final = struct.Struct(">hbhiii")
+
+
+class NotReadableError(ValueError):
+    """Bytes that are no frame, or no record; the text says where they stop making sense."""
+
+
+# -- frames ----------------------------------------------------------------------------------------------------------
+
+
+def encode_command(command: Mapping[str, Any], serialize: str = "JSON") -> bytes:
+    """A whole frame of a command: `code`, `opaque`, and perhaps `flag`, `extFields`, `remark`, `language`, `body`."""
+    body = command.get("body") or b""
+    raw = _json_header(command) if serialize == "JSON" else _binary_header(command)
+    mark = (serialize != "JSON") << 24 | len(raw)
+    return struct.pack(">iI", 4 + len(raw) + len(body), mark) + raw + bytes(body)
+
+
+def _json_header(command: Mapping[str, Any]) -> bytes:
+    header = {
+        "code": command["code"],
+        "language": command.get("language", "JAVA"),
+        "version": command.get("version", VERSION),
+        "opaque": command["opaque"],
+        "flag": command.get("flag", 0),
+        "serializeTypeCurrentRPC": "JSON",
+    }
+    header |= {name: command[name] for name in ("remark", "extFields") if command.get(name) is not None}
+    return json.dumps(header, ensure_ascii=False).encode()
+
+
+def _binary_header(command: Mapping[str, Any]) -> bytes:
+    remark = (command.get("remark") or "").encode()
+    fields = b""
+    for name, value in (command.get("extFields") or {}).items():
+        if value is not None:
+            text = (value if isinstance(value, str) else json.dumps(value)).encode()
+            fields += struct.pack(">h", len(name.encode())) + name.encode() + struct.pack(">i", len(text)) + text
+    language = command.get("language", "JAVA")
+    number = LANGUAGES.index(language) if language in LANGUAGES else OTHER
+    fixed = _BINARY_HEAD.pack(
+        command["code"], number, command.get("version", VERSION), command["opaque"], command.get("flag", 0), len(remark)
+    )
+    return fixed + remark + struct.pack(">i", len(fields)) + fields
+
+
+def decode_command(frame: bytes) -> dict[str, Any]:
+    """A frame behind its length as a command, with `serialize` and `body`. Raises NotReadableError."""
+    try:
+        (mark,) = struct.unpack_from(">I", frame)
+        size = mark & 0xFFFFFF
+        raw, body = frame[4 : 4 + size], frame[4 + size :]
+        if len(raw) < size:
+            raise NotReadableError(f"a header of {size} bytes in a frame of {len(frame)}")
+        command: dict[str, Any] = json.loads(raw.decode()) if mark >> 24 == 0 else _read_binary(raw)
+        if not isinstance(command, dict) or not isinstance(command.get("opaque", 0), int):
+            raise NotReadableError("the header is no JSON object with a number as opaque")
+    except (struct.error, UnicodeDecodeError, json.JSONDecodeError, IndexError) as error:
+        raise NotReadableError(f"the header cannot be read: {error}") from error
+    whole = {"code": 0, "flag": 0, "opaque": 0, "remark": None, "extFields": None, "language": None} | command
+    return whole | {"serialize": "JSON" if mark >> 24 == 0 else "ROCKETMQ", "body": body}
+
+
+def _read_binary(raw: bytes) -> dict[str, Any]:
+    code, language, version, opaque, flag, size = _BINARY_HEAD.unpack_from(raw)
+    place = _BINARY_HEAD.size
+    remark = raw[place : place + size].decode() if size else None
+    place += size
+    (size,) = struct.unpack_from(">i", raw, place)
+    place += 4
+    fields, end = {}, place + size
+    while place < end:
+        name, place = _text(raw, place, ">h")
+        fields[name], place = _text(raw, place, ">i")
+    name = LANGUAGES[language] if 0 <= language < len(LANGUAGES) else str(language)
+    return {
+        "code": code, "language": name, "version": version, "opaque": opaque, "flag": flag,
+        "remark": remark, "extFields": fields,
+    }  # fmt: skip
+
+
+def _text(raw: bytes, place: int, of: str) -> tuple[str, int]:
+    (size,) = struct.unpack_from(of, raw, place)
+    place += struct.calcsize(of)
+    if size < 0 or place + size > len(raw):
+        raise NotReadableError(f"a text of {size} bytes at byte {place} of {len(raw)}")
+    return raw[place : place + size].decode(), place + size
+
+
+def lenient_json(text: bytes) -> Any:
+    """JSON as fastjson writes it, with whole numbers as names without quotes. Raises ValueError."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return json.loads(re.sub(r"([{,]\s*)(-?\d+)\s*:", r'\1"\2":', text.decode()))
+
+
+# -- messages --------------------------------------------------------------------------------------------------------
+
+
+def properties_text(properties: Mapping[str, str]) -> str:
+    """Properties as a record has them."""
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """The same, read; a part without a value is passed over."""
+    return dict(part.split("\x01", 1) for part in text.split("\x02") if "\x01" in part)
+
+
+def batch_body(messages: Sequence[tuple[bytes, Mapping[str, str]]]) -> bytes:
+    """Several messages in one body (`MessageDecoder.encodeMessages`)."""
+    whole = b""
+    for body, properties in messages:
+        text = properties_text(properties).encode()
+        rest = struct.pack(">iiii", 0, 0, 0, len(body)) + body + struct.pack(">h", len(text)) + text
+        whole += struct.pack(">i", 4 + len(rest)) + rest
+    return whole
+
+
+def read_records(raw: bytes) -> list[dict[str, Any]]:
+    """The records of a body, in order. Raises NotReadableError."""
+    found, place = [], 0
+    while place < len(raw):
+        try:
+            record, size = _read_record(raw, place)
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            raise NotReadableError(f"the record at byte {place} of {len(raw)} cannot be read: {error}") from error
+        if record["totalSize"] != size:
+            raise NotReadableError(f"the record at byte {place} says {record['totalSize']} bytes and has {size}")
+        found.append(record)
+        place += size
+    return found
+
+
+def _read_record(raw: bytes, start: int) -> tuple[dict[str, Any], int]:
+    total, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born = _HEAD.unpack_from(raw, start)
+    place = start + _HEAD.size
+    born_host, place = _host(raw, place, is_v6=bool(sys_flag & V6_BORN))
+    (stored,) = struct.unpack_from(">q", raw, place)
+    store_host, place = _host(raw, place + 8, is_v6=bool(sys_flag & V6_STORE))
+    again, prepared, size = struct.unpack_from(">iqi", raw, place)
+    place += 16
+    body, place = raw[place : place + size], place + size
+    # From 5.0 a topic's length may take two bytes.
+    wide = magic == MAGIC_V2
+    (size,) = struct.unpack_from(">h" if wide else ">B", raw, place)
+    place += 2 if wide else 1
+    topic, place = raw[place : place + size].decode(), place + size
+    (size,) = struct.unpack_from(">h", raw, place)
+    text = raw[place + 2 : place + 2 + size].decode()
+    kept = (
+        {"body": base64.b64encode(body).decode()}
+        if len(body) <= BODY_SIZE_SHOWN
+        else {"bodySha256": hashlib.sha256(body).hexdigest()}
+    )
+    record = {
+        "totalSize": total, "magic": f"{magic:08X}", "bodyCRC": crc, "queueId": queue_id, "flag": flag,
+        "queueOffset": queue_offset, "physicalOffset": physical, "sysFlag": sys_flag, "bornTimestamp": born,
+        "bornHost": born_host, "storeTimestamp": stored, "storeHost": store_host, "reconsumeTimes": again,
+        "preparedTransactionOffset": prepared, "bodyLength": len(body),
+        "bodyCRCok": zlib.crc32(body) & CRC_MASK == crc, "topic": topic, "properties": read_properties(text),
+        "propertiesRaw": text,
+    }  # fmt: skip
+    return record | kept, place + 2 + size - start
+
+
+def _host(raw: bytes, place: int, *, is_v6: bool) -> tuple[str, int]:
+    size = 16 if is_v6 else 4
+    address = ipaddress.ip_address(raw[place : place + size])
+    (port,) = struct.unpack_from(">i", raw, place + size)
+    return f"{address}:{port}", place + size + 4
+
+
+def physical_offset(message_id: str) -> int:
+    """Where a message begins in the log, of its broker's id."""
+    return int(message_id[-16:], 16)
