@@ -283,7 +283,7 @@ def spoken_to(act: Act, does: Answer | None, *, prepare: Callable[[Account], Non
         if does is not None:
             listener = network.listen("broker", *ADDRESS)
             runtime.spawn("broker", lambda: serve(world, listener, does))
-        Peer("peer", runtime, ADDRESS, account).live((act, Wait()))()
+        Peer("peer", runtime, partial(network.connect, "peer", *ADDRESS), account).live((act, Wait()))()
 
     world.run(main)
     return account

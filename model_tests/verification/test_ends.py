@@ -431,6 +431,10 @@ HOSTILE = {
         "simulate-broker --minutes 1e300", "simulate-broker --runs -1", "simulate-broker --seed 1e9",
         "simulate-broker --promise {long}", "simulate-broker --strategy {deep}", "simulate-broker --grain {long}",
     ],
+    "soak": [
+        "soak --policy {long}", "soak --knob {deep}", "soak --minutes nan", "soak --minutes 0", "soak --seed -1",
+        "soak --store {file}", "soak --store {dangling}/below",
+    ],
     "replay": ["replay {long}", "replay sim1.{long}", "replay sim1.{deep}", "replay lp1.{deep}"],
     "store": ["store show {file}", "store verify {dangling}", "store dump {here}", "store verify {file}/below"],
     "observe": [

@@ -72,6 +72,7 @@ QUICK_END: Final[dict[str, Sequence[str]]] = {
     "serve": ("--listen=nowhere", "--name-server=nowhere"),
     "verify": ("--broker=nowhere",),
     "observe": ("--broker=nowhere",),
+    "soak": ("--policy=none such",),
 }
 """What has a command end at once that would otherwise work for long, or until it is stopped."""
 NOWHERE: Final = "--name-server=127.0.0.1:1"
@@ -239,6 +240,7 @@ NOBODYS: Final = {
     "check": "the law's own names", "prove": "the same", "explain": "the same", "coverage": "the same",
     "export": "the same", "ablate": "the same", "policies": "the same", "properties": "the same",
     "zoo show": "names of its own", "zoo run": "the same", "simulate-broker": "the same", "replay": "the same",
+    "soak": "the same",
     "serve": "the log: below", "observe": "the log: below", "verify": "names of its own; texts of brokers: test_page",
     "conform": "what brokers say: conform/test_report",
 }  # fmt: skip

@@ -38,6 +38,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "history": ("longpoll.commands.history", "Convert a recorded history between formats."),
     "simulate-broker": ("longpoll.commands.simulate", "Run the whole broker in a simulated world, seed after seed."),
     "replay": ("longpoll.commands.simulate", "Run a simulated run again, from its token."),
+    "soak": ("longpoll.commands.soak", "Ask, kill and stop a served broker, on a real disk, round after round."),
     "zoo": ("longpoll.commands.zoo", "List bugs of hold tables, and which method finds each in our own code."),
     "conform": ("longpoll.commands.conform", "Hold any broker against the clauses of the pull path."),
     "verify": ("longpoll.commands.verify", "The main job: explore, prove, serve, drive, record, judge, report."),

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "verify": "all",
     "simulate-broker": "simulation",
     "replay": "simulation",
+    "soak": "judge",
 }
 """A command that needs an extra as a whole -> that one, whichever of its packages was missed first."""
 HINTS: Final = {"check": "; or take --engine python, which needs none"}

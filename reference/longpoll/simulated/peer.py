@@ -1,13 +1,14 @@
-"""A client of a simulated run: does its acts one after the other over one connection, and notes what it is told.
+"""A client of a run: does its acts one after the other over one connection, and notes what it is told.
 
-Leaves out everything that a real client does on its own; `longpoll_client` runs in the same world.
+Its connection may be simulated or real (`soaked`). Leaves out everything that a real client does on its own;
+`longpoll_client` runs in the same world.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol
 
 from attrs import define, field
 
@@ -17,9 +18,7 @@ from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fie
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection
-from longpoll_runtime.interface import Address
-from longpoll_simulation.network import SimulatedSocket
-from longpoll_simulation.runtime import SimulatedRuntime
+from longpoll_runtime.interface import Buffer, Runtime
 
 RECEIVE_SIZE: Final = 1 << 16
 TRIES_MAX: Final = 200
@@ -29,15 +28,38 @@ PATIENCE_MS: Final = 10_000.0
 """How long beyond its hold an answer is waited for where the broker may be gone."""
 
 
+class Way(Protocol):
+    """A connection to the broker, simulated or real."""
+
+    def wait_readable(self, timeout_s: float) -> bool:
+        """Wait until there is something to receive, or the end; false after `timeout_s`."""
+        ...
+
+    def recv_into(self, buffer: bytearray | memoryview, /) -> int:
+        """Receive into the buffer; 0 at end of stream."""
+        ...
+
+    def send(self, content: Buffer, /) -> int:
+        """Send some of the bytes."""
+        ...
+
+    def close(self) -> None:
+        """Close both directions."""
+        ...
+
+
 @define(eq=False)
 class Peer:
     """One client. Invariant: `_waiting` has exactly the requests of this connection that were not answered."""
 
     name: str
-    runtime: SimulatedRuntime
-    address: Address
+    runtime: Runtime
+    connect: Callable[[], Way]
+    """Opens a connection; raises OSError."""
     account: Account
-    _socket: SimulatedSocket | None = None
+    topic: str = TOPIC
+    tries_max: int = TRIES_MAX
+    _socket: Way | None = None
     _connection: Connection = field(factory=Connection)
     _life: int = 0
     """The broker's life in which it connected."""
@@ -99,7 +121,7 @@ class Peer:
     def _pull(self, act: Pull) -> None:
         self._connect()
         offset = self.account.end_of(act.queue) if act.from_end else self._next.get(act.queue, 0)
-        fields = pull_fields(TOPIC, offset, queue_id=act.queue, timeout_ms=act.hold_ms)
+        fields = pull_fields(self.topic, offset, queue_id=act.queue, timeout_ms=act.hold_ms)
         asked = Asked(self.name, act.queue, offset, act.hold_ms, self.now_ms, self.account.life)
         self._write(RequestCode.PULL_MESSAGE, fields, b"", asked)
 
@@ -111,7 +133,7 @@ class Peer:
             sent = Sent(act.queue, body, self.now_ms)
             self.account.sent.append(sent)
             mine.append(sent)
-            self._write(RequestCode.SEND_MESSAGE_V2, send_fields(TOPIC, act.queue), body, sent)
+            self._write(RequestCode.SEND_MESSAGE_V2, send_fields(self.topic, act.queue), body, sent)
         self._wait(lambda: any(one in self._waiting.values() for one in mine))
 
     def _write(self, code: int, fields: dict[str, str], body: bytes, what: Sent | Asked) -> None:
@@ -182,11 +204,11 @@ class Peer:
     # -- the connection ----------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        for _ in range(TRIES_MAX):
+        for _ in range(self.tries_max):
             if self._socket is not None:
                 return
             with suppress(OSError):
-                self._socket = self.runtime.network.connect(self.runtime.process, *self.address)
+                self._socket = self.connect()
                 self._connection, self._life = Connection(), self.account.life
                 return
             self.runtime.sleep(RETRY_S)

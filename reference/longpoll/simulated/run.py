@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import attrs
@@ -100,9 +101,10 @@ class Run:
         """The first actor. Raises BrokenError, and whatever the code under test raises."""
         self.start()
         peers = SimulatedRuntime(self.network, SimulatedFiles(Disk()), "")
+        connect = partial(self.network.connect, peers.process, *ADDRESS)
         threads: list[Thread] = []
         for number, acts in enumerate(self.plan.peers):
-            peer = Peer(f"peer-{number}", peers, ADDRESS, self.account)
+            peer = Peer(f"peer-{number}", peers, connect, self.account)
             threads.append(peers.spawn(peer.name, peer.live(acts)))
         fate = peers.spawn("fate", self.fate)
         for thread in threads:
@@ -111,7 +113,7 @@ class Run:
         self.runtime.sleep(self.account.lag_ms / 1e3)
         if self.bad_disk.error_count:
             self.runtime.sleep(RETRY_MS / 1e3)
-        reader = Peer("reader", peers, ADDRESS, self.account)
+        reader = Peer("reader", peers, connect, self.account)
         reader.read_whole(sorted({queue for queue, _offset in self.account.by_offset}))
         # Everybody has left: time enough to hear of it, and nothing may be held for anybody.
         self.runtime.sleep((QUIET_MS + self.account.slack_ms) / 1e3)

@@ -41,7 +41,7 @@ class ServedBroker(Stoppable):
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         with ExitStack() as undo:
-            undo.callback(self._kill)
+            undo.callback(self.kill)
             self.address, self.name_server = self._await_ready()
             undo.pop_all()
 
@@ -65,12 +65,13 @@ class ServedBroker(Stoppable):
         try:
             code = self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            self._kill()
+            self.kill()
             raise ServeError(f"the broker did not stop within {STOP_S:g} s of SIGTERM and was killed") from None
         self._close_pipes()
         return code
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """End it by SIGKILL, by its number, and wait until it is gone; one that has ended is let be."""
         self._process.kill()
         self._process.wait()
         self._close_pipes()

@@ -1,0 +1,187 @@
+"""`longpoll soak`: green on our broker through kills, stops and cuts; red for losses, lateness and damage."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from longpoll.cli import main
+from longpoll.commands import soak as command
+from longpoll.output import Exit
+from longpoll.simulated.plan import LONGEST_MS, Mishap, Plan, Pull, Send, Wait, plan_of
+from longpoll.simulated.soaked import soak
+from longpoll.simulated.soaked.soak import HOLD_MS_MAX, BrokenPromiseError, Soak, real_plan_of
+from longpoll.verification.served import ServedBroker
+from longpoll_broker.testing.brokers import wait_until
+from longpoll_judge.contract.result import Result
+from longpoll_judge.run.job import judge
+from longpoll_judge.testing.plant import plant
+from longpoll_spec.policy import STRICT
+
+KILLED = Plan(
+    seed=0,
+    peers=((Send(9, 3), Wait()), (Pull(9, 300), Wait())),
+    mishaps=(Mishap(1_500.0, "kill"),),
+    io_thread_count=1,
+    syncs=False,
+    is_fast=True,
+    delay_ms_max=0.0,
+    is_pieced=False,
+)
+"""Three messages are acknowledged, and the broker is killed."""
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every round is that one."""
+    monkeypatch.setattr(soak, "real_plan_of", lambda _seed: KILLED)
+    monkeypatch.setattr(command, "real_plan_of", lambda _seed: KILLED)
+
+
+def test_a_seeds_plan_is_one_that_a_real_machine_can_have() -> None:
+    """Kills, stops and cuts at the simulated run's times, and no hold of a minute; the same seed, the same plan."""
+    plans = [real_plan_of(seed) for seed in range(200)]
+
+    assert {mishap.kind for plan in plans for mishap in plan.mishaps} == {"kill", "stop", "cut"}
+    assert max(act.hold_ms for plan in plans for acts in plan.peers for act in acts if isinstance(act, Pull)) == (
+        HOLD_MS_MAX
+    )
+    assert any(
+        act.hold_ms == LONGEST_MS
+        for seed in range(200)
+        for acts in plan_of(seed).peers
+        for act in acts
+        if isinstance(act, Pull)
+    )
+    assert plans[7] == real_plan_of(7)
+
+
+def test_a_killed_broker_keeps_every_promise_and_nothing_is_left(
+    killed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One round with a kill: exit 0, two lives, of which the stopped one is valid; no directory stays."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    done = CliRunner().invoke(main, ["soak", "--minutes", "0.0001", "--json"])
+
+    assert done.exit_code == Exit.OK, done.output
+    told = json.loads(done.stdout)
+    assert (told["rounds"], told["mishaps"], told["stored"], told["failure"]) == (1, {"kill": 1}, 3, None)
+    assert told["answers"] >= 3
+    assert told["judged"]["valid"] >= 1
+    assert sum(told["judged"].values()) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- planted faults --------------------------------------------------------------------------------------------------
+
+
+def lose_the_log(store: Path) -> None:
+    """What a kill must not take: every record of the log and the queues' units."""
+    for file in [*(store / "commitlog").iterdir(), *(store / "consumequeue").rglob("0*")]:
+        if file.is_file():
+            content = file.read_bytes()[:65_536]
+            with file.open("r+b") as opened:
+                opened.write(bytes(len(content)))
+
+
+def flip_a_bit(store: Path) -> None:
+    """One byte of the first record's body is another."""
+    with min((store / "commitlog").iterdir()).open("r+b") as log:
+        content = log.read(4_096)
+        place = content.index(b"peer-0-")
+        log.seek(place)
+        log.write(bytes([content[place] ^ 1]))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [(lose_the_log, "told nothing: reader's pull of queue 9 from 0"), (flip_a_bit, "the store is damaged")],
+)
+def test_what_a_kill_takes_is_found(
+    damage: object, said: str, killed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 1 with the seed; store and history are kept."""
+    honest = ServedBroker.kill
+
+    def kill(self: ServedBroker) -> None:
+        honest(self)
+        damage(self.store)  # type: ignore[operator] # one of the two
+
+    monkeypatch.setattr(ServedBroker, "kill", kill)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    done = CliRunner().invoke(main, ["soak", "--minutes", "0.0001", "--json"])
+
+    assert done.exit_code == Exit.VIOLATED, done.output
+    failure = json.loads(done.stdout)["failure"]
+    assert (failure["seed"], said in failure["said"]) == (0, True), failure
+    assert (Path(failure["kept"]) / "store" / "commitlog").is_dir()
+    assert any(Path(failure["kept"]).glob("history-*"))
+
+
+@pytest.mark.long
+def test_a_history_that_is_wrong_is_found(killed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: of one pull the answer tells another offset; the judge's words are the failure's."""
+
+    def planted(paths: list[Path], **options: object) -> Result:
+        plant(paths[0], "next_wrong", tmp_path / f"planted-{paths[0].name}")
+        return judge([tmp_path / f"planted-{paths[0].name}"], **options)  # type: ignore[arg-type] # handed on
+
+    monkeypatch.setattr(soak, "judge", planted)
+    with (
+        Soak(tmp_path, STRICT, ["--policy=strict"], tmp_path / "store") as running,
+        pytest.raises(BrokenPromiseError, match=r"the judge finds .* violated in history-1"),
+    ):
+        running.round(0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_deadlines_that_wait_for_a_scan_are_found(tmp_path: Path) -> None:
+    """A broker that notices deadlines once in five seconds, and is expected to notice each."""
+
+    def rounds() -> None:
+        with Soak(tmp_path, STRICT, ["--policy=strict", "--knob=expiry=scan"], tmp_path / "store") as running:
+            for seed in range(100):
+                running.round(seed)
+
+    with pytest.raises(BrokenPromiseError, match=r"late: .* after"):
+        rounds()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_our_broker_is_soaked(tmp_path: Path) -> None:
+    """Forty seeds, each with what it draws: nothing breaks."""
+    with Soak(tmp_path, STRICT, ["--policy=strict"], tmp_path / "store") as running:
+        for seed in range(40):
+            running.round(seed)
+        running.end_life(is_killed=False)
+
+    assert min(running.counts.mishaps[kind] for kind in ("kill", "stop", "cut")) >= 3
+    assert running.counts.judged["invalid"] == 0
+    assert running.counts.judged["valid"] >= 3
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_the_broker_and_leaves_nothing(tmp_path: Path) -> None:
+    """Exit 3 with one sentence; the child is gone, and so is the directory."""
+    words = [sys.executable, "-m", "longpoll", "soak", "--minutes", "10"]
+    with subprocess.Popen(
+        words, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        wait_until(lambda: any(tmp_path.glob("longpoll-soak-*/store/commitlog")))
+        process.send_signal(signal.SIGINT)
+        _out, said = process.communicate(timeout=60)
+
+    assert (process.returncode, "Traceback" in said) == (Exit.UNKNOWN, False), said
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)

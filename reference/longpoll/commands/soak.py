@@ -1,0 +1,160 @@
+"""`longpoll soak`: a served broker under the load of simulated runs, on real sockets and a real disk.
+
+Leaves out the rounds (`longpoll.simulated.soaked`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from attrs import frozen
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from longpoll.options.amounts import Amount
+from longpoll.options.law import knob_option, policy_option
+from longpoll.output import (
+    Exit,
+    check_directory,
+    emit_json,
+    json_option,
+    out,
+    progress_bar,
+    say,
+    styled,
+    user_mistakes,
+)
+from longpoll.simulated.soaked.soak import BrokenPromiseError, Counts, Soak, real_plan_of
+from longpoll_spec.errors import ConfigError
+from longpoll_spec.policy import preset, with_knobs
+
+MINUTES: Final = 1.0
+SEED_MAX: Final = 2**32 - 1
+
+
+@frozen
+class Failure:
+    """The round that broke a promise; without a seed the end of the soak did."""
+
+    seed: int | None
+    said: str
+    kept: Path
+    """Where the store, if none was named, and the history of the broker's last life are."""
+
+
+@click.command()
+@policy_option("The broker's policy.")
+@knob_option("Set one knob of the policy; repeatable.")
+@click.option("--minutes", type=Amount(above_zero=True), default=MINUTES, show_default=True, help="How long.")
+@click.option("--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True, help="The first one.")
+@click.option(
+    "--store",
+    "store_directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="New or empty directory for the store, which stays; none: a temporary one.",
+)
+@json_option
+@user_mistakes
+def soak(
+    *,
+    policy_name: str,
+    knobs: Sequence[str],
+    minutes: float,
+    seed: int,
+    store_directory: Path | None,
+    as_json: bool,
+) -> None:
+    """Serve a broker on a real disk, and ask, kill, stop and cut it off, round after round, until one breaks a promise.
+
+    What is asked and what goes wrong is drawn from the seed, as for `simulate-broker`; when which thread runs is the
+    machine's, so the same seed need not fail again. After each life of the broker its store is verified and its history
+    judged. Of a round that breaks a promise the store and the history are kept.
+
+    \b
+    Examples:
+      longpoll soak
+      longpoll soak --minutes 60 --seed 1000
+      longpoll soak --policy rocketmq-5 --knob recheck_after_hold=after_insert --minutes 5
+      longpoll soak --store /mnt/slow-disk/store
+
+    Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the call, 3 unknown: the judge can say
+    nothing of a broker that ended as it should.
+    """
+    policy = with_knobs(preset(policy_name), knobs)
+    if store_directory is not None:
+        check_directory(store_directory, "the store into")
+        if any(store_directory.iterdir()):
+            raise ConfigError(f"{store_directory} is not empty: name a new directory for the store")
+    options = ["--log-level=error", f"--policy={policy_name}", *(f"--knob={knob}" for knob in knobs)]
+    directory = Path(tempfile.mkdtemp(prefix="longpoll-soak-"))
+    failure: Failure | None = None
+    try:
+        running = Soak(directory, policy, options, (store_directory or directory / "store").absolute())
+        failure = _soak(running, minutes * 60, seed)
+    finally:
+        if failure is None:
+            shutil.rmtree(directory, ignore_errors=True)
+    _show(running.counts, failure, as_json=as_json)
+
+
+def _soak(running: Soak, seconds: float, first_seed: int) -> Failure | None:
+    """Round after round; the last life ends with a stop."""
+    until_s = time.monotonic() + seconds
+    seed: int | None = None
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with running, progress_bar(*columns) as bar:
+        task = bar.add_task("soaking", total=None)
+        try:
+            for seed in itertools.count(first_seed):
+                running.round(seed)
+                bar.update(task, description=str(running.counts))
+                if time.monotonic() >= until_s:
+                    break
+            seed = None
+            running.end_life(is_killed=False)
+        except BrokenPromiseError as error:
+            return Failure(seed, str(error), running.directory)
+    return None
+
+
+def _show(counts: Counts, failure: Failure | None, *, as_json: bool) -> None:
+    code = Exit.OK if failure is None else Exit.VIOLATED
+    if failure is None and (counts.unknown_stopped or not counts.answers):
+        code = Exit.UNKNOWN
+    if as_json:
+        emit_json(_as_json(counts, failure, code))
+    elif failure is not None:
+        where = "at the end" if failure.seed is None else f"seed {failure.seed}"
+        out.print(styled("[red]broken[/red] ({}): {}", where, failure.said))
+        if failure.seed is not None:
+            say(f"\n{real_plan_of(failure.seed)}\n")
+        say(f"{counts}\nKept: {failure.kept}")
+    elif code == Exit.UNKNOWN:
+        why = "no request was answered" if not counts.answers else "the judge can say nothing of a whole life"
+        out.print(styled("[yellow]unknown[/yellow], {}: {}", why, counts))
+    else:
+        out.print(styled("[green]every promise was kept[/green]: {}", counts))
+    if code:
+        raise SystemExit(code)
+
+
+def _as_json(counts: Counts, failure: Failure | None, code: Exit) -> dict[str, Any]:
+    told = None
+    if failure is not None:
+        plan = [] if failure.seed is None else str(real_plan_of(failure.seed)).splitlines()
+        told = {"seed": failure.seed, "said": failure.said, "plan": plan, "kept": str(failure.kept)}
+    return {
+        "exit_code": int(code),
+        "rounds": counts.rounds,
+        "answers": counts.answers,
+        "mishaps": dict(counts.mishaps),
+        "judged": dict(counts.judged),
+        "stored": counts.stored,
+        "failure": told,
+    }
