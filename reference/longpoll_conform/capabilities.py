@@ -73,20 +73,22 @@ def code_of(place: Place, code: int, fields: Fields, body: bytes = b"") -> int |
 
 
 def find_names(place: Place) -> bool:
-    """Take the broker's name and cluster from the name server's route; whether there is a name server."""
+    """Take the broker's name and cluster from what its name server knows of it; whether there is a name server."""
     try:
         line = Line("ns", place.name_server, Conversation())
     except SilentError:
         return False
     try:
-        answer = line.wait(line.ask({"code": 105, "extFields": {"topic": "TBW102"}}), ANSWER_S).command
+        answer = line.wait(line.ask({"code": 106, "extFields": None}), ANSWER_S).command
     except SilentError:
         return False
     finally:
         line.close()
-    with suppress(ValueError, KeyError, IndexError, TypeError):
-        broker = lenient_json((answer or {})["body"])["brokerDatas"][0]
-        place.broker_name, place.cluster = broker["brokerName"], broker["cluster"]
+    with suppress(ValueError, KeyError, AttributeError, TypeError):
+        address = f"{place.broker[0]}:{place.broker[1]}"
+        for name, broker in lenient_json((answer or {})["body"])["brokerAddrTable"].items():
+            if address in broker["brokerAddrs"].values():
+                place.broker_name, place.cluster = str(name), str(broker["cluster"])
     return answer is not None
 
 

@@ -121,6 +121,8 @@ def _differences(where: str, one: Any, other: Any) -> Iterator[Difference]:
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for number, (left, right) in enumerate(zip(one, other, strict=True)):
             yield from _differences(f"{where}[{number}]", left, right)
+    elif isinstance(one, list) and isinstance(other, list):
+        yield Difference(f"{where}, how many", str(len(one)), str(len(other)))
     elif one != other:
         yield Difference(where, _text(one), _text(other))
 
