@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 settings.register_profile(
     "quick",
     deadline=None,
-    max_examples=40,
+    max_examples=25,
     stateful_step_count=30,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,

@@ -281,8 +281,7 @@ def spoken_to(act: Act, does: Answer | None, *, prepare: Callable[[Account], Non
 
     def main() -> None:
         if does is not None:
-            listener = network.listen("broker", *ADDRESS)
-            runtime.spawn("broker", lambda: serve(world, listener, does))
+            runtime.spawn("broker", partial(serve, world, network.listen("broker", *ADDRESS), does))
         Peer("peer", runtime, partial(network.connect, "peer", *ADDRESS), account).live((act, Wait()))()
 
     world.run(main)

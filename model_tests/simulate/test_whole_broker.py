@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from unittest import mock
 
 import attrs
@@ -120,7 +120,9 @@ def by_the_wall_clock() -> AbstractContextManager[Any]:
     """Deadlines are watched by a clock that its owner may set."""
     made = HoldService.__init__
     return mock.patch.object(
-        HoldService, "__init__", lambda self, runtime, *rest, **named: made(self, WallClock(runtime), *rest, **named)
+        HoldService,
+        "__init__",
+        lambda self, runtime, *rest, **named: made(self, cast("Any", WallClock(runtime)), *rest, **named),
     )
 
 

@@ -250,7 +250,7 @@ def by_clause(results: Sequence[Result]) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
     for clause in CLAUSES:
         outcomes = {result.outcome for result in results if result.clause.id == clause.id}
-        worst = next((outcome for outcome in OUTCOMES if outcome in outcomes), None)
-        if worst is not None:
-            found[clause.id] = worst
+        for outcome in reversed(OUTCOMES):
+            if outcome in outcomes:
+                found[clause.id] = outcome
     return found

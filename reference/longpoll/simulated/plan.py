@@ -129,7 +129,7 @@ def plan_of(seed: int) -> Plan:
     bad = random.Random(seed ^ 0xBAD)
     if bad.random() < BAD_SHARE:
         mishaps += _bad_disk(bad)
-        kinds += [mishap.kind for mishap in mishaps]
+        kinds.extend(mishap.kind for mishap in mishaps)
     return Plan(
         seed,
         tuple(peers),
