@@ -15,6 +15,8 @@ from longpoll_simulation.world import Strategy, World
 from longpoll_spec.policy import STRICT, STRICT_CLONE, Policy
 
 SEEDS: Final = range(150)
+MANY: Final = 125_000
+GRAINS: Final[tuple[Grain, ...]] = ("line", "access")
 UNSAFE: Final = attrs.evolve(STRICT, name="unsafe", recheck_after_hold="none")
 STRATEGIES: Final[dict[str, Callable[[int], Strategy]]] = {
     "walk": RandomWalk,
@@ -63,3 +65,16 @@ def test_a_run_of_the_plain_order_counts_its_points() -> None:
 
     assert set(counts.counts) == {"main", "first", "message"}
     assert sum(counts.counts.values()) <= seen[0].step
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_000)
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=["strict", "strict-clone"])
+@pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
+def test_many_schedules_lose_nothing(make: Callable[[int], Strategy], policy: Policy) -> None:
+    """A million in all, of each strategy and policy as many; at lines and accesses one in ten."""
+    answered = [race(make(seed), policy) for seed in range(1_000, 1_000 + MANY)]
+    for grain in GRAINS:
+        answered += [race(FewSwitches(seed, (40, 120)), policy, grain) for seed in range(MANY // 20)]
+
+    assert len(answered) == MANY + 2 * (MANY // 20)

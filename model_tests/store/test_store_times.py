@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
+from typing import Final
+
+import pytest
 
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.testing.stores import SMALL, message
@@ -43,3 +47,26 @@ def test_store_times_never_go_back(tmp_path: pathlib.Path) -> None:
 
     assert times == sorted(times)
     assert times == [2_000] * 6 + [2_200] + [2_200] * 7
+
+
+WAYS: Final[dict[str, Callable[[MessageStore], list[int]]]] = {
+    "put": lambda store: [store.put(message()).store_ms],
+    "put_batch": lambda store: [each.store_ms for each in store.put_batch([message(), message()])],
+    "put_burst": lambda store: [each.store_ms for each in store.put_burst([message(), message()])],
+}
+
+
+@pytest.mark.parametrize("later", WAYS)
+@pytest.mark.parametrize("first", WAYS)
+def test_each_way_to_store_is_remembered_by_every_other(first: str, later: str, tmp_path: pathlib.Path) -> None:
+    """The clock is set back between two of them."""
+    runtime = SteppingRuntime()
+    store = MessageStore.open(runtime, str(tmp_path), SMALL)
+    runtime.now_ms = 5_000
+    times = WAYS[first](store)
+    runtime.now_ms = 4_000
+    times += WAYS[later](store)
+    store.close()
+
+    assert len(times) >= 2
+    assert set(times) == {5_000}
