@@ -28,6 +28,7 @@ from model_tests.conform.relay import (
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_conform.clauses import CAPABILITIES, Capability
+from longpoll_conform.line import SilentError
 from longpoll_conform.play import Place
 from longpoll_conform.suite import Result, Suite
 from longpoll_conform.vectors import recorded
@@ -279,3 +280,77 @@ def _silenced_by_heartbeat(asked: Asked, command: dict[str, Any], _frame: bytes)
     if asked.command.get("code") == 34:
         asked.relay.kept["gone"] = True
     return [(0.0, b"")] if asked.relay.kept.get("gone") and command["flag"] & 1 else None
+
+
+def head(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[bytes], bytes]:
+    """A frame whose JSON header is another."""
+
+    def changed(frame: bytes) -> bytes:
+        (mark,) = struct.unpack_from(">I", frame, 4)
+        size = mark & 0xFFFFFF
+        raw = json.dumps(change(json.loads(frame[8 : 8 + size]))).encode()
+        rest = struct.pack(">I", len(raw)) + raw + frame[8 + size :]
+        return struct.pack(">i", len(rest)) + rest
+
+    return changed
+
+
+def headed(raw: bytes) -> bytes:
+    """A frame with any header."""
+    return struct.pack(">iI", 4 + len(raw), len(raw)) + raw
+
+
+ODD: Final[Mapping[str, Callable[[bytes], bytes]]] = {
+    "a flag of null": head(lambda header: {**header, "flag": None}),
+    "a flag of text": head(lambda header: {**header, "flag": "1"}),
+    "a code of text": head(lambda header: {**header, "code": "abc"}),
+    "a code of null": head(lambda header: {**header, "code": None}),
+    "fields in a list": head(lambda header: {**header, "extFields": []}),
+    "fields of numbers": head(lambda header: {**header, "extFields": {"a": 5}}),
+    "a remark of numbers": head(lambda header: {**header, "remark": 5}),
+    "a deep header": lambda _frame: headed(b"[" * 200_000),
+    "a long number": lambda _frame: headed(b'{"code":' + b"9" * 5_000 + b"}"),
+    "no header": lambda _frame: headed(b""),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_header_fails_its_vector_and_the_run_goes_on(name: str, good: Broker) -> None:
+    """Whatever kinds of values an answer has: a failure with its bytes, and no end of the run."""
+    odd = ODD[name]
+    results, spoiled = asked(good, Planted("", "pull-010", whole(11, lambda frame: [(0, odd(frame))], when=0)), "odd")
+
+    assert spoiled
+    assert results["pull-010"].outcome == "FAIL"
+    assert any(one.way == "came" for one in results["pull-010"].spoken)
+    assert {results[vector].outcome for vector in CONTROL} == {"PASS"}
+
+
+MORE: Final[Mapping[str, Planted]] = {
+    "an id that is none": Planted("SEND-1", "send-206", field_of(310, "msgId", lambda _text: "garbage")),
+    "a language": Planted(READ, "pull-010", answers(11, lambda command: {**command, "language": "PHP"})),
+    "an answer to nobody": Planted(
+        READ, "pull-010", lambda _asked, command, frame: [(0, again(command, opaque=98_765) + frame)]
+    ),
+    "a record without an end": Planted(READ, "pull-010", body_of(11, lambda _body: bytes(91))),
+    "a body of fewer than none": Planted(READ, "pull-010", body_of(11, at(84, -200, 4))),
+    "deep JSON": Planted("LOCK-1", "lock-352", body_of(41, lambda _body: b"[" * 100_000)),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_what_passed_once_fails_its_clause(name: str, good: Broker) -> None:
+    """Spoiled answers that the first form of the kit let through, or ended by."""
+    planted = MORE[name]
+    results, spoiled = asked(good, planted, f"m{sorted(MORE).index(name)}")
+
+    assert spoiled
+    assert {(results[vector].outcome, results[vector].clause.id) for vector in planted.names} == {
+        ("FAIL", planted.clause)
+    }
+
+
+def test_a_broker_that_answers_no_send_is_not_asked_on(good: Broker) -> None:
+    """Every vector would wait for nothing."""
+    with pytest.raises(SilentError, match="does not answer"):
+        asked(good, Planted("", "pull-010", whole(310, lambda _frame: [(0, b"")])), "mute")

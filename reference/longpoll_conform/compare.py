@@ -22,6 +22,7 @@ RECORDS_VARY: Final = frozenset(
     {"physicalOffset", "storeTimestamp", "totalSize", "propertiesRaw", "preparedTransactionOffset"}
 )
 FIELDS_VARY: Final = frozenset({"msgId", "transactionId"})
+"""Compared by their form: ids have places and addresses in them."""
 NO_ANSWER: Final = "no answer"
 SHOWN: Final = 120
 """Characters of a value in a sentence."""
@@ -154,7 +155,7 @@ def _comparable(answer: Any, vary: set[str], names: Variables) -> Any:
     if not answer or "closed" in answer:
         return answer
     fields = {
-        name: "<any>" if name in FIELDS_VARY or f"ext.{name}" in vary else value
+        name: "<any>" if f"ext.{name}" in vary else _form(value) if name in FIELDS_VARY else value
         for name, value in (answer["extFields"] or {}).items()
     }
     body = answer["body"]
@@ -162,12 +163,20 @@ def _comparable(answer: Any, vary: set[str], names: Variables) -> Any:
         # How much of a burst a wake sees depends on when the woken pull reads.
         fields = {name: value for name, value in fields.items() if name not in {"nextBeginOffset", "maxOffset"}}
         body = {**body, "records": body["records"][:1]} if body["kind"] == "records" else body
-    found = {"code": answer["code"], "flag": answer["flag"], "extFields": _masked(fields, names)}
+    found = {"extFields": _masked(fields, names), **{name: answer[name] for name in ("code", "flag", "language")}}
     if "remark" not in vary:
         found["has a remark"] = bool(answer["remark"])
     if "body" not in vary:
         found["body"] = _comparable_body(body, vary, names)
     return found
+
+
+def _form(ids: str) -> str:
+    """How many ids there are, of how many hexadecimal digits; a text that is none is itself."""
+    parts = ids.split(",")
+    sizes = sorted({len(part) for part in parts})
+    is_id = all(re.fullmatch("[0-9A-Fa-f]{2,}", part) for part in parts)
+    return f"<{len(parts)} ids of {sizes} digits>" if is_id else ids
 
 
 def _comparable_body(body: Mapping[str, Any], vary: set[str], names: Variables) -> Any:

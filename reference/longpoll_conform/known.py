@@ -14,6 +14,7 @@ from attrs import frozen
 
 from longpoll_conform.clauses import BY_ID, BY_VECTOR
 from longpoll_conform.suite import Result
+from longpoll_runtime.logs import escaped
 from longpoll_spec.errors import UserError, not_known
 
 SIZE_MAX: Final = 1 << 20
@@ -30,12 +31,14 @@ class Change:
     new: tuple[str, ...]
     """Vectors that fail and are not listed."""
     mended: tuple[str, ...]
-    """Names that are listed, were tested, and fail no more."""
+    """Names that are listed, and pass now with all that was tested of them."""
 
 
 def read_known(path: Path) -> frozenset[str]:
     """The names of a file. Raises KnownError."""
     try:
+        if not path.is_file():
+            raise KnownError(f"{path} is no file: a list of known failures has a name a line")
         if path.stat().st_size > SIZE_MAX:
             raise KnownError(f"{path} is larger than {SIZE_MAX >> 20} MiB: a list of known failures has a name a line")
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -54,15 +57,16 @@ def read_known(path: Path) -> frozenset[str]:
 def change(results: Sequence[Result], known: Collection[str]) -> Change:
     """What changed."""
     failed = {result.vector.id: result.clause.id for result in results if result.outcome == "FAIL"}
-    tested = {
-        name for result in results if result.outcome != "UNTESTED" for name in (result.vector.id, result.clause.id)
-    }
-    failing = {*failed, *failed.values()}
     new = tuple(vector for vector, clause in failed.items() if not {vector, clause} & set(known))
-    return Change(new, tuple(sorted(name for name in known if name in tested and name not in failing)))
+    return Change(new, tuple(sorted(name for name in known if _passes(results, name))))
 
 
-def write_known(path: Path, results: Sequence[Result]) -> None:
-    """Write what failed as a list. Raises OSError."""
+def _passes(results: Sequence[Result], name: str) -> bool:
+    outcomes = {result.outcome for result in results if name in {result.vector.id, result.clause.id}}
+    return outcomes - {"UNTESTED"} == {"PASS"}
+
+
+def known_text(results: Sequence[Result]) -> str:
+    """What failed, as such a list."""
     lines = [f"{result.vector.id}  # {result.why}" for result in results if result.outcome == "FAIL"]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return "".join(f"{escaped(line)}\n" for line in lines)

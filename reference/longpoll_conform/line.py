@@ -81,7 +81,10 @@ class Line:
         """Whether the broker closed it, or sent what nobody can read."""
         self.answered_twice: list[int] = []
         """Requests that were answered again, by their opaque."""
+        self.unasked: list[int] = []
+        """Opaques of answers that nobody asked for."""
         self._answered: set[int] = set()
+        self._asked: set[int] = set()
         self._is_hung_up = False
         self._conversation = conversation
         self._came = threading.Condition()
@@ -101,12 +104,14 @@ class Line:
         with self._writing:
             self._opaque += 1
             opaque = self._opaque
+            self._asked.add(opaque)
             self._send(encode_command({**request, "opaque": opaque}, serialize))
         return opaque
 
-    def send_bytes(self, content: bytes) -> None:
-        """Send any bytes. Raises SilentError."""
+    def send_bytes(self, content: bytes, opaque: int) -> None:
+        """Send any bytes, which may be answered by an opaque. Raises SilentError."""
         with self._writing:
+            self._asked.add(opaque)
             self._send(content)
 
     def _send(self, content: bytes) -> None:
@@ -177,7 +182,9 @@ class Line:
     def _take(self, command: Mapping[str, Any], at_s: float) -> None:
         with self._came:
             if command["flag"] & 1:
-                if command["opaque"] in self._answered:
+                if command["opaque"] not in self._asked:
+                    self.unasked.append(command["opaque"])
+                elif command["opaque"] in self._answered:
                     self.answered_twice.append(command["opaque"])
                 self._answered.add(command["opaque"])
                 self._answers[command["opaque"]] = Answer(command, at_s)

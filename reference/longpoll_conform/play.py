@@ -22,12 +22,15 @@ from attrs import define, field
 from longpoll_conform.line import Address, Answer, Conversation, Line, SilentError
 from longpoll_conform.vectors import Vector
 from longpoll_conform.wire import NotReadableError, batch_body, lenient_json, physical_offset, read_records
+from longpoll_runtime.faults import FAULTS
 from longpoll_runtime.threads import spawn
 
 WITH_RECORDS: Final = frozenset({11, 361, 33, 12})
 """Requests whose answers carry messages."""
 BYTES_KEPT: Final = 2_000
 ONE_WAY: Final = 2
+UNKNOWN_CODE: Final = 3
+"""The answer to a request that a broker does not know."""
 PUSH_S: Final = 0.3
 """How long requests of the broker's own are waited for, where a vector has some."""
 DURING_S: Final = 30.0
@@ -101,6 +104,11 @@ class _Player:
             for name, line in self.lines.items()
             for opaque in line.answered_twice
         ]
+        self.errors += [
+            f"connection {name}: no answer that nobody asked for, and one came to request {opaque}"
+            for name, line in self.lines.items()
+            for opaque in line.unasked
+        ]
         if self.errors:
             case["errors"] = self.errors
 
@@ -111,7 +119,8 @@ class _Player:
     def _try(self, what: str, do: Callable[[], object]) -> None:
         try:
             do()
-        except (SilentError, NotReadableError, ValueError, KeyError, IndexError, TypeError) as error:
+        except FAULTS as error:
+            # Whatever an answer has in it is the broker's: the rest of the run is not to end by it.
             said = (
                 str(error) if isinstance(error, SilentError | NotReadableError) else f"{type(error).__name__}: {error}"
             )
@@ -183,7 +192,7 @@ class _Player:
             told = (answer or {}).get("extFields") or {}
             if answer is not None and int(told.get("offset", -1)) >= int(wanted["offset"]):
                 return
-            if answer is None or time.monotonic() > end_s:
+            if answer is None or answer["code"] == UNKNOWN_CODE or time.monotonic() > end_s:
                 step["failed"] = told
                 return
             time.sleep(0.02)
@@ -191,7 +200,7 @@ class _Player:
     def _ask(self, step: Mapping[str, Any]) -> tuple[Line, int]:
         line = self._line(step.get("conn", "main"))
         if "raw" in step:
-            line.send_bytes(base64.b64decode(step["raw"]))
+            line.send_bytes(base64.b64decode(step["raw"]), int(step["opaque"]))
             return line, int(step["opaque"])
         request = {name: step[name] for name in ("code", "flag", "language", "version", "remark") if name in step}
         fields = step.get("extFields")

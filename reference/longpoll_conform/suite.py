@@ -19,7 +19,7 @@ from longpoll_conform.clauses import BY_VECTOR, CLAUSES, PROFILES, Capability, C
 from longpoll_conform.compare import Difference, compare
 from longpoll_conform.differs import is_of_the_scan, on_purpose
 from longpoll_conform.line import SilentError, Spoken
-from longpoll_conform.play import Place, play
+from longpoll_conform.play import UNKNOWN_CODE, Place, play
 from longpoll_conform.smallest import smallest
 from longpoll_conform.vectors import Vector
 
@@ -27,7 +27,6 @@ Outcome = Literal["PASS", "FAIL", "NON-STRICT", "UNIMPLEMENTED", "UNTESTED"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("FAIL", "NON-STRICT", "UNIMPLEMENTED", "PASS", "UNTESTED")
 """Worst first: a clause has the worst of its vectors."""
 RECORDED_AS: Final = {"brokerName": "broker-a", "cluster": "DefaultCluster"}
-UNKNOWN_CODE: Final = 3
 TRIES: Final = 3
 SMALLER_S: Final = 60.0
 """How long conversations are made smaller, in all."""
@@ -87,6 +86,8 @@ class Suite:
     def run(self, vectors: Sequence[Vector]) -> list[Result]:
         """Play them."""
         self._at_first = self._health()
+        if None in self._at_first[:2]:
+            raise SilentError("the broker does not answer a request to make a topic, or a send")
         results: dict[str, Result] = {}
 
         def keep(result: Result) -> None:

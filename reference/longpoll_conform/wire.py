@@ -86,13 +86,27 @@ def decode_command(frame: bytes) -> dict[str, Any]:
         raw, body = frame[4 : 4 + size], frame[4 + size :]
         if len(raw) < size:
             raise NotReadableError(f"a header of {size} bytes in a frame of {len(frame)}")
-        command: dict[str, Any] = json.loads(raw.decode()) if mark >> 24 == 0 else _read_binary(raw)
-        if not isinstance(command, dict) or not isinstance(command.get("opaque", 0), int):
-            raise NotReadableError("the header is no JSON object with a number as opaque")
-    except (struct.error, UnicodeDecodeError, json.JSONDecodeError, IndexError) as error:
+        header: Any = json.loads(raw.decode()) if mark >> 24 == 0 else _read_binary(raw)
+    except (struct.error, IndexError, RecursionError, ValueError) as error:
         raise NotReadableError(f"the header cannot be read: {error}") from error
+    command = _checked(header)
     whole = {"code": 0, "flag": 0, "opaque": 0, "remark": None, "extFields": None, "language": None} | command
     return whole | {"serialize": "JSON" if mark >> 24 == 0 else "ROCKETMQ", "body": body}
+
+
+def _checked(header: Any) -> dict[str, Any]:
+    """A header whose fields are of the kinds that they must be. Raises NotReadableError."""
+    if not isinstance(header, dict):
+        raise NotReadableError("the header is no JSON object")
+    for name in ("code", "flag", "opaque"):
+        if type(header.get(name, 0)) is not int:
+            raise NotReadableError(f"{name} of the header is no number")
+    if not isinstance(header.get("remark"), str | None):
+        raise NotReadableError("remark of the header is no text")
+    fields = header.get("extFields")
+    if fields is not None and not (isinstance(fields, dict) and all(isinstance(each, str) for each in fields.values())):
+        raise NotReadableError("extFields of the header are no texts by name")
+    return header
 
 
 def _read_binary(raw: bytes) -> dict[str, Any]:
@@ -124,9 +138,12 @@ def _text(raw: bytes, place: int, of: str) -> tuple[str, int]:
 def lenient_json(text: bytes) -> Any:
     """JSON as fastjson writes it, with whole numbers as names without quotes. Raises ValueError."""
     try:
-        return json.loads(text)
-    except ValueError:
-        return json.loads(re.sub(r"([{,]\s*)(-?\d+)\s*:", r'\1"\2":', text.decode()))
+        try:
+            return json.loads(text)
+        except ValueError:
+            return json.loads(re.sub(r"([{,]\s*)(-?\d+)\s*:", r'\1"\2":', text.decode()))
+    except RecursionError as error:
+        raise ValueError("JSON that is too deep") from error
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -160,7 +177,7 @@ def read_records(raw: bytes) -> list[dict[str, Any]]:
             record, size = _read_record(raw, place)
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise NotReadableError(f"the record at byte {place} of {len(raw)} cannot be read: {error}") from error
-        if record["totalSize"] != size:
+        if size <= 0 or record["totalSize"] != size:
             raise NotReadableError(f"the record at byte {place} says {record['totalSize']} bytes and has {size}")
         found.append(record)
         place += size
@@ -175,6 +192,8 @@ def _read_record(raw: bytes, start: int) -> tuple[dict[str, Any], int]:
     store_host, place = _host(raw, place + 8, is_v6=bool(sys_flag & V6_STORE))
     again, prepared, size = struct.unpack_from(">iqi", raw, place)
     place += 16
+    if size < 0:
+        raise NotReadableError(f"the record at byte {start} says that its body has {size} bytes")
     body, place = raw[place : place + size], place + size
     # From 5.0 a topic's length may take two bytes.
     wide = magic == MAGIC_V2

@@ -16,13 +16,14 @@ from typing import Any, Final, get_args
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
+from longpoll import guard
 from longpoll.addresses import address_of
 from longpoll.options.law import policy_option
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, table, user_mistakes
 from longpoll_conform.capabilities import is_well
 from longpoll_conform.clauses import BY_ID, CLAUSES, Capability
 from longpoll_conform.differs import VERSIONS
-from longpoll_conform.known import Change, change, read_known, write_known
+from longpoll_conform.known import Change, change, known_text, read_known
 from longpoll_conform.line import SilentError
 from longpoll_conform.play import Place
 from longpoll_conform.report.data import as_json as json_of
@@ -159,7 +160,7 @@ def conform(
     if pages_directory is not None:
         _pages(pages_directory, suite, results)
     if known_out is not None:
-        write_known(known_out, results)
+        _write(known_out, known_text(results))
     changed = change(results, known) if known is not None else None
     code = _exit_of(suite, results, changed)
     if as_json:
@@ -193,6 +194,7 @@ def chosen(policy: str, only: Sequence[str], excluded: Sequence[str] | frozenset
 def _run(suite: Suite, vectors: Sequence[Vector], start: str | None, stack: ExitStack) -> list[Result]:
     try:
         if start is not None:
+            stack.enter_context(guard.until_signalled(_interrupt))
             started = stack.enter_context(Started(start, lambda: is_well(suite.place, suite.run_name)))
             suite.restart = started.restart
         suite.find()
@@ -208,7 +210,15 @@ def _run(suite: Suite, vectors: Sequence[Vector], start: str | None, stack: Exit
             bar.update(task, advance=1, description=f"{failed['FAIL']} failed")
 
         suite.told = told
-        return suite.run(vectors)
+        try:
+            return suite.run(vectors)
+        except SilentError as error:
+            raise UserError(f"{error}; start the broker, or give --start") from None
+
+
+def _interrupt() -> None:
+    """Leave by the `with` blocks, which end what was started, at SIGTERM as at Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def _exit_of(suite: Suite, results: Sequence[Result], changed: Change | None) -> Exit:
@@ -218,7 +228,8 @@ def _exit_of(suite: Suite, results: Sequence[Result], changed: Change | None) ->
         return Exit.VIOLATED
     tested = [result for result in results if result.outcome != "UNTESTED"]
     lost = any("serves nobody" in result.why for result in results if result.outcome == "UNTESTED")
-    return Exit.UNKNOWN if not tested or lost or (suite.silenced_by and suite.restart is None) else Exit.OK
+    passed = any(result.outcome in {"PASS", "NON-STRICT"} for result in tested)
+    return Exit.UNKNOWN if not passed or lost or (suite.silenced_by and suite.restart is None) else Exit.OK
 
 
 def _write(path: Path, text: str) -> None:
