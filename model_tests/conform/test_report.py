@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -191,5 +194,32 @@ def test_a_broker_is_started_and_ended(tmp_path: Path) -> None:
 
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["counts"]["PASS"] == 3
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", ports[0]), 5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_what_was_started(number: int, tmp_path: Path) -> None:
+    """In the middle of a run: the answer is unknown, and no broker is left."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [each.getsockname()[1] for each in (one, other)]
+    places = f"--listen 127.0.0.1:{ports[0]} --name-server 127.0.0.1:{ports[1]}"
+    serve = f"{sys.executable} -m longpoll serve --store {tmp_path} {places}"
+    words = [f"--broker=127.0.0.1:{ports[0]}", f"--name-server=127.0.0.1:{ports[1]}", "--start", serve]
+    command = subprocess.Popen([sys.executable, "-m", "longpoll", "conform", *words], stderr=subprocess.PIPE, text=True)
+    try:
+        answered = None
+        while answered is None:
+            with contextlib.suppress(OSError):
+                answered = socket.create_connection(("127.0.0.1", ports[0]), 5)
+        answered.close()
+        command.send_signal(number)
+        _out, said = command.communicate(timeout=60)
+    finally:
+        command.kill()
+
+    assert command.returncode == 3
+    assert "unknown" in said
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", ports[0]), 5)

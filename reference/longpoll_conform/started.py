@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Self
 
@@ -36,7 +37,11 @@ class Started:
             raise StartError("--start needs a command that starts the broker")
         self._is_well = is_well
         self._process: subprocess.Popen[bytes] | None = None
-        self.restart()
+        with ExitStack() as undo:
+            # Also when Ctrl-C comes while it is waited for.
+            undo.callback(self.end)
+            self.restart()
+            undo.pop_all()
 
     def __enter__(self) -> Self:
         return self
