@@ -171,14 +171,15 @@ def test_our_broker_is_soaked(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_the_broker_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_broker_and_leaves_nothing(number: int, tmp_path: Path) -> None:
     """Exit 3 with one sentence; the child is gone, and so is the directory."""
     words = [sys.executable, "-m", "longpoll", "soak", "--minutes", "10"]
     with subprocess.Popen(
         words, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         wait_until(lambda: any(tmp_path.glob("longpoll-soak-*/store/commitlog")))
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _out, said = process.communicate(timeout=60)
 
     assert (process.returncode, "Traceback" in said) == (Exit.UNKNOWN, False), said

@@ -16,7 +16,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -93,6 +93,15 @@ def until_signalled(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def interrupted_by_sigterm() -> AbstractContextManager[None]:
+    """Have SIGTERM do what Ctrl-C does as long as the block lasts: leave through every `with`, and clean up."""
+    return until_signalled(_interrupt)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def run(command: Callable[[], object]) -> NoReturn:

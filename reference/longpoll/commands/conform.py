@@ -194,7 +194,7 @@ def chosen(policy: str, only: Sequence[str], excluded: Sequence[str] | frozenset
 def _run(suite: Suite, vectors: Sequence[Vector], start: str | None, stack: ExitStack) -> list[Result]:
     try:
         if start is not None:
-            stack.enter_context(guard.until_signalled(_interrupt))
+            stack.enter_context(guard.interrupted_by_sigterm())
             started = stack.enter_context(Started(start, lambda: is_well(suite.place, suite.run_name)))
             suite.restart = started.restart
         suite.find()
@@ -214,11 +214,6 @@ def _run(suite: Suite, vectors: Sequence[Vector], start: str | None, stack: Exit
             return suite.run(vectors)
         except SilentError as error:
             raise UserError(f"{error}; start the broker, or give --start") from None
-
-
-def _interrupt() -> None:
-    """Leave by the `with` blocks, which end what was started, at SIGTERM as at Ctrl-C."""
-    raise KeyboardInterrupt
 
 
 def _exit_of(suite: Suite, results: Sequence[Result], changed: Change | None) -> Exit:

@@ -17,6 +17,7 @@ import click
 from attrs import frozen
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from longpoll import guard
 from longpoll.options.amounts import Amount
 from longpoll.options.law import knob_option, policy_option
 from longpoll.output import (
@@ -108,7 +109,7 @@ def _soak(running: Soak, seconds: float, first_seed: int) -> Failure | None:
     until_s = time.monotonic() + seconds
     seed: int | None = None
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with running, progress_bar(*columns) as bar:
+    with guard.interrupted_by_sigterm(), running, progress_bar(*columns) as bar:
         task = bar.add_task("soaking", total=None)
         try:
             for seed in itertools.count(first_seed):
