@@ -17,6 +17,9 @@ from longpoll_conform.play import Place
 from longpoll_conform.wire import lenient_json
 
 ANSWER_S: Final = 10.0
+KNOWN_S: Final = 10.0
+"""How long a broker may take to be known to its name server."""
+LOOK_S: Final = 0.2
 HELD_MS: Final = 2_500
 """The hold that is asked for: a broker that holds nothing answers after one or two seconds."""
 SHOWN_MS: Final = 3_000
@@ -73,23 +76,39 @@ def code_of(place: Place, code: int, fields: Fields, body: bytes = b"") -> int |
 
 
 def find_names(place: Place) -> bool:
-    """Take the broker's name and cluster from what its name server knows of it; whether there is a name server."""
+    """Take the broker's name and cluster from what its name server knows of it; whether there is a name server.
+
+    A broker that has just been started may not be known there yet, and is asked for again for a while.
+    """
+    end_s = time.monotonic() + KNOWN_S
+    is_there, is_known = _names(place)
+    while is_there and not is_known and time.monotonic() < end_s:
+        time.sleep(LOOK_S)
+        is_there, is_known = _names(place)
+    return is_there
+
+
+def _names(place: Place) -> tuple[bool, bool]:
+    """Whether there is a name server, and whether it knows the broker."""
     try:
         line = Line("ns", place.name_server, Conversation())
     except SilentError:
-        return False
+        return False, False
     try:
         answer = line.wait(line.ask({"code": 106, "extFields": None}), ANSWER_S).command
     except SilentError:
-        return False
+        return False, False
     finally:
         line.close()
     with suppress(ValueError, KeyError, AttributeError, TypeError):
         address = f"{place.broker[0]}:{place.broker[1]}"
-        for name, broker in lenient_json((answer or {})["body"])["brokerAddrTable"].items():
-            if address in broker["brokerAddrs"].values():
-                place.broker_name, place.cluster = str(name), str(broker["cluster"])
-    return answer is not None
+        brokers = lenient_json((answer or {})["body"])["brokerAddrTable"]
+        mine = [name for name, broker in brokers.items() if address in broker["brokerAddrs"].values()]
+        # Behind a proxy it has another address: then it is the only one, or nobody knows.
+        for name in mine or (brokers if len(brokers) == 1 else ()):
+            place.broker_name, place.cluster = str(name), str(brokers[name]["cluster"])
+            return True, True
+    return answer is not None, False
 
 
 def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Capability]:
@@ -98,8 +117,6 @@ def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Ca
     Raises SilentError when it cannot be reached or answers nothing.
     """
     found: set[Capability] = set()
-    if find_names(place):
-        found.add("name-server")
     made = f"tcap{run}"
     if code_of(place, 310, send_fields(f"tauto{run}"), b"probe") == 0:
         found.add("auto-create")
@@ -115,6 +132,9 @@ def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Ca
             found.add("readable")
         if filtered.result() not in {SYSTEM_ERROR, NO_PERMISSION, None}:
             found.add("sql92")
+    # After a topic was made, of which a broker tells its name server at once.
+    if find_names(place):
+        found.add("name-server")
     if answer is None or after_ms >= HELD_MS - 100 or int(answer["code"]) == NO_PERMISSION:
         found.add("long-polling")
     return found
