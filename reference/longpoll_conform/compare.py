@@ -172,11 +172,10 @@ def _comparable(answer: Any, vary: set[str], names: Variables) -> Any:
 
 
 def _form(ids: str) -> str:
-    """How many ids there are, of how many hexadecimal digits; a text that is none is itself."""
+    """How many ids there are; a text that is none is itself. With an address of IPv6 an id is longer."""
     parts = ids.split(",")
-    sizes = sorted({len(part) for part in parts})
-    is_id = all(re.fullmatch("[0-9A-Fa-f]{2,}", part) for part in parts)
-    return f"<{len(parts)} ids of {sizes} digits>" if is_id else ids
+    is_id = all(re.fullmatch("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}", part) for part in parts)
+    return f"<{len(parts)} ids>" if is_id else ids
 
 
 def _comparable_body(body: Mapping[str, Any], vary: set[str], names: Variables) -> Any:

@@ -85,6 +85,8 @@ class Line:
         """Opaques of answers that nobody asked for."""
         self._answered: set[int] = set()
         self._asked: set[int] = set()
+        self._may_be_any = False
+        """Whether an answer may have any opaque: bytes were sent that may have none."""
         self._is_hung_up = False
         self._conversation = conversation
         self._came = threading.Condition()
@@ -109,9 +111,10 @@ class Line:
         return opaque
 
     def send_bytes(self, content: bytes, opaque: int) -> None:
-        """Send any bytes, which may be answered by an opaque. Raises SilentError."""
+        """Send any bytes, which may be answered by an opaque, or by any where they have none. Raises SilentError."""
         with self._writing:
             self._asked.add(opaque)
+            self._may_be_any = True
             self._send(content)
 
     def _send(self, content: bytes) -> None:
@@ -182,7 +185,7 @@ class Line:
     def _take(self, command: Mapping[str, Any], at_s: float) -> None:
         with self._came:
             if command["flag"] & 1:
-                if command["opaque"] not in self._asked:
+                if command["opaque"] not in self._asked and not self._may_be_any:
                     self.unasked.append(command["opaque"])
                 elif command["opaque"] in self._answered:
                     self.answered_twice.append(command["opaque"])
