@@ -27,7 +27,8 @@ from model_tests.conform.relay import (
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_conform.clauses import CAPABILITIES, Capability
+from longpoll_conform.clauses import BY_VECTOR, CAPABILITIES, Capability
+from longpoll_conform.compare import Difference
 from longpoll_conform.line import SilentError
 from longpoll_conform.play import Place
 from longpoll_conform.suite import Result, Suite
@@ -354,3 +355,39 @@ def test_a_broker_that_answers_no_send_is_not_asked_on(good: Broker) -> None:
     """Every vector would wait for nothing."""
     with pytest.raises(SilentError, match="does not answer"):
         asked(good, Planted("", "pull-010", whole(310, lambda _frame: [(0, b"")])), "mute")
+
+
+def test_a_policy_that_means_to_differ_does_so_as_it_means() -> None:
+    """Strict answers 3 where 4.9.7's name server answers nothing: that is no failure, and any other answer is one."""
+    vector = next(each for each in recorded("4.9.7") if each.id == "route-384")
+    suite = Suite(Place(("127.0.0.1", 1), ("127.0.0.1", 1)), "strict", "p")
+    clause = BY_VECTOR[vector.id]
+    other = (Difference("response", "no answer", "something"),)
+
+    assert suite._outcome(vector, clause, other, {"response": {"code": 3}})[0] == "NON-STRICT"
+    assert suite._outcome(vector, clause, other, {"response": {"code": 1}})[0] == "FAIL"
+    assert suite._outcome(vector, clause, (), {"response": None})[0] == "FAIL"
+
+
+def test_who_is_silent_after_several_played_at_once_loses_no_result(good: Broker) -> None:
+    """Without a restart what was found stands, whoever failed is named, and the rest is untested."""
+    silent = Relay(good.address, _silenced_by_message)
+    suite = Suite(Place(silent.address, good.name_server_address), "rocketmq-4.9", "many", makes_smaller=False)
+    suite.capabilities = set(HAS)
+    wanted = [f"hold-{number}" for number in range(118, 146, 2) if number != 134]
+    try:
+        results = suite.run([vector for vector in recorded("4.9.7") if vector.id in wanted])
+    finally:
+        silent.close()
+    outcomes = [result.outcome for result in results]
+
+    assert "FAIL" in outcomes
+    assert suite.silenced_by == [result.vector.id for result in results if result.outcome == "FAIL"]
+    assert outcomes[-1] == "UNTESTED"
+
+
+def _silenced_by_message(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | None:
+    topic = (asked.command.get("extFields") or {}).get("topic", "")
+    if asked.command.get("code") == 11 and command["code"] == 19 and not topic.startswith("twell"):
+        asked.relay.kept["gone"] = True
+    return [(0.0, b"")] if asked.relay.kept.get("gone") and command["flag"] & 1 else None

@@ -304,12 +304,17 @@ def flush_that_lies() -> AbstractContextManager[Any]:
     return mock.patch.object(MessageStore, "flush", flushes)
 
 
+def assert_woken(runtime: SimulatedRuntime) -> None:
+    """Wait for what never comes."""
+    assert runtime.event().wait()
+
+
 def start_that_leaves_a_thread() -> AbstractContextManager[Any]:
     """A thread is started before the store is opened, and goes on when that fails."""
     opens = MessageStore.open
 
     def opened(runtime: SimulatedRuntime, *rest: Any) -> MessageStore:
-        runtime.spawn("left", lambda: runtime.sleep(9e9))
+        runtime.spawn("left", lambda: assert_woken(runtime))
         return opens(runtime, *rest)
 
     return mock.patch.object(MessageStore, "open", opened)

@@ -1,9 +1,9 @@
 """The clauses: every sentence that an implementation of the pull path and what belongs to it is held to.
 
-An id is for ever: a clause that is given up leaves its number empty. Each names the vectors that show it (`vectors`);
-`shown_by` says where that is not a vector: `racing` is the racing load. Codes in sentences are response codes.
+An id is for ever: a clause that is given up leaves its number empty. Each names the vectors that show it (`vectors`).
+Codes in sentences are response codes.
 
-Leaves out the properties of the law and of the judge, which have their own names; `docs/conformance.md` lists them all.
+Leaves out races, which no recorded conversation shows (`longpoll verify`), and the properties of law and judge.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class Clause:
     needs: frozenset[Capability] = frozenset()
     lacks: frozenset[Capability] = frozenset()
     """Capabilities that the broker must not have."""
-    shown_by: Literal["vectors", "racing"] = "vectors"
 
 
 _PULL: Final = "PullMessageProcessor"
@@ -191,15 +190,6 @@ _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
     ("STORE-4", "MUST", "A stored index is asked, and sending goes on at the stored end.", "IndexService", "store-450 store-452 store-454 store-456"),
 )  # fmt: skip
 
-RACE: Final = Clause(
-    "PULL-RACE-1",
-    "MUST",
-    "A message that is sent while its pull comes to be held is answered as soon as any other: no wakeup is lost.",
-    "PullRequestHoldService, issue #7358",
-    (),
-    frozenset({"long-polling", "readable"}),
-    shown_by="racing",
-)
 PROFILES: Final[Mapping[str, tuple[frozenset[Capability], frozenset[Capability]]]] = MappingProxyType(
     {
         "default": (frozenset({"auto-create", "long-polling", "readable"}), frozenset()),
@@ -219,7 +209,7 @@ def _clauses() -> tuple[Clause, ...]:
         Clause(name, level, sentence, source, tuple(vectors.split()), _needs(name), LACKING.get(name, frozenset()))
         for name, level, sentence, source, vectors in _ROWS
     ]
-    return (*found, RACE)
+    return tuple(found)
 
 
 def _needs(name: str) -> frozenset[Capability]:

@@ -10,25 +10,44 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from attrs import frozen
+
 from longpoll_conform.vectors import Vector
 
 VERSIONS: Final[Mapping[str, str]] = MappingProxyType(
     {"rocketmq-4.9": "4.9.7", "rocketmq-5": "5.5.0", "strict": "4.9.7", "strict-clone": "4.9.7"}
 )
 """Whose recordings a policy is held to."""
-STRICT: Final[Mapping[str, str]] = MappingProxyType(
+
+
+@frozen
+class OnPurpose:
+    """How a policy means to differ."""
+
+    why: str
+    code: int
+    """The response code that it answers: any other answer is as wrong as the recorded one."""
+
+
+STRICT: Final[Mapping[str, OnPurpose]] = MappingProxyType(
     {
-        "hold-150": "A pull whose topic is deleted is answered 17 at the deletion; "
-        "4.9.7 lets it wait for the scan after its deadline.",
-        "hold-162": "LITE_PULL (361) is served, so that the lite pull consumer of a 5.x client gets messages; "
-        "4.9.7 does not know the code.",
-        "route-384": "A name server that does not know a request answers 3; that of 4.9.7 never answers.",
+        "hold-150": OnPurpose(
+            "A pull whose topic is deleted is answered 17 at the deletion; "
+            "4.9.7 lets it wait for the scan after its deadline.",
+            17,
+        ),
+        "hold-162": OnPurpose(
+            "LITE_PULL (361) is served, so that the lite pull consumer of a 5.x client gets messages; "
+            "4.9.7 does not know the code.",
+            0,
+        ),
+        "route-384": OnPurpose("A name server that does not know a request answers 3; that of 4.9.7 never answers.", 3),
     }
 )
 
 
-def on_purpose(policy: str) -> Mapping[str, str]:
-    """Why a policy answers a vector otherwise, by the vector's id."""
+def on_purpose(policy: str) -> Mapping[str, OnPurpose]:
+    """How a policy answers a vector otherwise, by the vector's id."""
     return STRICT if policy.startswith("strict") else {}
 
 
