@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from longpoll_conform.clauses import BY_VECTOR, CLAUSES, PROFILES
 from longpoll_conform.compare import compare
-from longpoll_conform.suite import RECORDED_AS
-from longpoll_conform.vectors import RECORDED, Vector, VectorError, recorded
+from longpoll_conform.vectors import RECORDED, RECORDED_AS, Vector, VectorError, recorded
 from longpoll_conform.wire import NotReadableError, decode_command, encode_command, lenient_json, read_records
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation

@@ -23,8 +23,7 @@ from longpoll_broker.core.read import GetStatus
 from longpoll_conform.compare import compare
 from longpoll_conform.differs import is_of_the_scan, on_purpose
 from longpoll_conform.play import Place, play
-from longpoll_conform.suite import RECORDED_AS
-from longpoll_conform.vectors import Vector, recorded
+from longpoll_conform.vectors import RECORDED_AS, Vector, recorded
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 

@@ -1,8 +1,10 @@
 """Builds what a release is, wheel and sdist, and looks whether they are right: `make release`.
 
 The sdist must build the wheel that the tree builds, to the byte; the wheel holds the packages that are declared and
-nothing else (check-wheel-contents); and in an empty environment it installs and says its version. Leaves out
-publishing, which a person does (docs/releasing.md).
+nothing else (check-wheel-contents); and in an empty environment it installs and says its version. Beside them stand
+the conformance vectors, for programs that need no Python.
+
+Leaves out publishing, which a person does (docs/releasing.md).
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+from longpoll_conform.shipped.archive import archive
 
 ROOT: Final = Path(__file__).parents[2]
 DIST: Final = "dist"
@@ -81,12 +85,14 @@ def check_installs(wheel: Path, scratch: Path) -> str:
 
 
 def release(root: Path, scratch: Path) -> Sequence[Path]:
-    """Wheel and sdist of a tree, which are what they should be; raises ReleaseError."""
+    """Wheel and sdist of a tree, which are what they should be, and the vectors; raises ReleaseError."""
     shutil.rmtree(root / DIST, ignore_errors=True)
     wheel, sdist = built("wheel", root, root / DIST), built("sdist", root, root / DIST)
     ran(Path(sys.executable).with_name("check-wheel-contents"), wheel, cwd=root)
     check_same(wheel, sdist, scratch)
-    return wheel, sdist
+    name, content = archive(wheel.name.split("-")[1])
+    (root / DIST / name).write_bytes(content)
+    return wheel, sdist, root / DIST / name
 
 
 def main() -> None:

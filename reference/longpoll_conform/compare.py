@@ -3,31 +3,25 @@
 Compared are code, flag, whether there is a remark, extension fields, messages, JSON bodies, pushes and times; not what
 depends on when and where a broker ran (offsets in its log, times of storing, addresses) nor the texts of remarks.
 
-Leaves out what a difference means for a clause (`suite`).
+Leaves out what may be otherwise in an answer (`shipped.patterns`), and what a difference means for a clause (`suite`).
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
 
 from attrs import frozen
 
+from longpoll_conform.shipped.patterns import BEGIN, CLOSED, SET, SILENCE, SOME, filled, fits, masked, pattern_of, seen
+
 PROMPT_MS: Final = 900
 """How late an answer that is recorded to be prompt may come: what a busy machine takes."""
-RECORDS_VARY: Final = frozenset(
-    {"physicalOffset", "storeTimestamp", "totalSize", "propertiesRaw", "preparedTransactionOffset"}
-)
-FIELDS_VARY: Final = frozenset({"msgId", "transactionId"})
-"""Compared by their form: ids have places and addresses in them."""
 NO_ANSWER: Final = "no answer"
 SHOWN: Final = 120
 """Characters of a value in a sentence."""
-_ADDRESS: Final = re.compile(r"\b\d{1,3}(\.\d{1,3}){3}:\d+")
-_NAMED: Final = ("brokerName", "cluster")
 Variables = Mapping[str, str]
 
 
@@ -102,101 +96,74 @@ class _Sides:
 
     def answers(self, where: str, one: Any, other: Any, vary: set[str]) -> Iterator[Difference]:
         """One answer."""
-        sides = (_comparable(one, vary, self.recorded_as), _comparable(other, vary, self.found_as))
-        yield from _differences(where, *sides)
+        pattern = pattern_of(one, vary, self.recorded_as)
+        answer = dict(CLOSED) if other and "closed" in other else seen(other) if other else dict(SILENCE)
+        yield from differences(where, pattern, answer, self.found_as)
 
     def values(self, where: str, one: Any, other: Any) -> Iterator[Difference]:
         """Any JSON."""
-        yield from _differences(where, _masked(one, self.recorded_as), _masked(other, self.found_as))
+        yield from differences(where, masked(one, self.recorded_as), other, self.found_as)
 
 
-def _differences(where: str, one: Any, other: Any) -> Iterator[Difference]:
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        for name in sorted({*one, *other}):
-            if name not in one:
-                yield Difference(f"{where}.{name}", "nothing", _text(other[name]))
-            elif name not in other:
-                yield Difference(f"{where}.{name}", _text(one[name]), "nothing")
-            else:
-                yield from _differences(f"{where}.{name}", one[name], other[name])
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for number, (left, right) in enumerate(zip(one, other, strict=True)):
-            yield from _differences(f"{where}[{number}]", left, right)
-    elif isinstance(one, list) and isinstance(other, list):
-        yield Difference(f"{where}, how many", str(len(one)), str(len(other)))
-    elif one != other:
-        yield Difference(where, _text(one), _text(other))
+def differences(where: str, pattern: Any, value: Any, names: Variables) -> Iterator[Difference]:
+    """What differs from a pattern in a value, which for a whole answer is as `seen`."""
+    if isinstance(pattern, Mapping) and value in (SILENCE, CLOSED) and pattern != value:
+        yield Difference(where, _text(pattern), _text(value))
+    elif isinstance(pattern, Mapping) and isinstance(value, Mapping):
+        is_part = list(pattern) == [SOME]
+        wanted = {filled(name, names): each for name, each in (pattern[SOME] if is_part else pattern).items()}
+        yield from _of_object(
+            where, wanted, {name: value[name] for name in value if name in wanted or not is_part}, names
+        )
+    elif isinstance(value, list) and isinstance(pattern, list | Mapping):
+        yield from _of_list(where, pattern, value, names)
+    elif not (fits(pattern, value, names) if isinstance(pattern, str) else pattern == value):
+        yield Difference(where, _text(pattern), _text(value))
+
+
+def _of_object(
+    where: str, wanted: Mapping[str, Any], found: Mapping[str, Any], names: Variables
+) -> Iterator[Difference]:
+    for name in sorted({*wanted, *found}):
+        if name not in wanted:
+            yield Difference(f"{where}.{name}", "nothing", _text(found[name]))
+        elif name not in found:
+            yield Difference(f"{where}.{name}", _text(wanted[name]), "nothing")
+        else:
+            yield from differences(f"{where}.{name}", wanted[name], found[name], names)
+
+
+def _of_list(where: str, pattern: Any, found: Sequence[Any], names: Variables) -> Iterator[Difference]:
+    if isinstance(pattern, Mapping) and SET in pattern:
+        yield from _of_set(where, pattern[SET], found, names)
+        return
+    is_begin = isinstance(pattern, Mapping) and BEGIN in pattern
+    wanted: Any = pattern[BEGIN] if is_begin else pattern
+    values = found[: len(wanted)] if is_begin else found
+    if len(wanted) != len(values):
+        yield Difference(f"{where}, how many", str(len(wanted)), str(len(values)))
+        return
+    for number, (one, other) in enumerate(zip(wanted, values, strict=True)):
+        yield from differences(f"{where}[{number}]", one, other, names)
+
+
+def _of_set(where: str, wanted: Sequence[Any], found: Sequence[Any], names: Variables) -> Iterator[Difference]:
+    """Each wanted value is looked for among the found ones that no other has taken."""
+    left = list(found)
+    for pattern in wanted:
+        taken = next((each for each in left if not any(differences("", pattern, each, names))), None)
+        if taken is None:
+            yield Difference(where, _text(pattern), _text(found))
+            return
+        left.remove(taken)
+    if left:
+        yield Difference(f"{where}, how many", str(len(wanted)), str(len(found)))
 
 
 def _text(value: Any) -> str:
-    if value is None:
+    if value is None or value == SILENCE:
         return NO_ANSWER
-    if value == {"closed": True}:
+    if value == CLOSED:
         return "the connection closed"
     whole = json.dumps(value, ensure_ascii=False)
     return whole if len(whole) <= SHOWN else f"{whole[: SHOWN - 3]}..."
-
-
-def _masked(value: Any, names: Variables) -> Any:
-    if isinstance(value, str):
-        for name in _NAMED:
-            if value == names.get(name):
-                return f"<{name}>"
-        return _ADDRESS.sub("<address>", value)
-    if isinstance(value, Mapping):
-        return {_masked(name, names): _masked(each, names) for name, each in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [_masked(each, names) for each in value]
-    return value
-
-
-def _comparable(answer: Any, vary: set[str], names: Variables) -> Any:
-    """An answer without what may vary."""
-    if not answer or "closed" in answer:
-        return answer
-    fields = {
-        name: "<any>" if f"ext.{name}" in vary else _form(value) if name in FIELDS_VARY else value
-        for name, value in (answer["extFields"] or {}).items()
-    }
-    body = answer["body"]
-    if "batch.visible" in vary:
-        # How much of a burst a wake sees depends on when the woken pull reads.
-        fields = {name: value for name, value in fields.items() if name not in {"nextBeginOffset", "maxOffset"}}
-        body = {**body, "records": body["records"][:1]} if body["kind"] == "records" else body
-    found = {"extFields": _masked(fields, names), **{name: answer[name] for name in ("code", "flag", "language")}}
-    if "remark" not in vary:
-        found["has a remark"] = bool(answer["remark"])
-    if "body" not in vary:
-        found["body"] = _comparable_body(body, vary, names)
-    return found
-
-
-def _form(ids: str) -> str:
-    """How many ids there are; a text that is none is itself. With an address of IPv6 an id is longer."""
-    parts = ids.split(",")
-    is_id = all(re.fullmatch("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}", part) for part in parts)
-    return f"<{len(parts)} ids>" if is_id else ids
-
-
-def _comparable_body(body: Mapping[str, Any], vary: set[str], names: Variables) -> Any:
-    if body["kind"] == "records":
-        return [_comparable_record(record, vary, names) for record in body["records"]]
-    if body["kind"] == "json":
-        told = _masked(body["json"], names)
-        if not isinstance(told, dict):
-            return told
-        # Lists are sets: Java's hash maps have no order.
-        return {
-            name: sorted(value, key=lambda one: json.dumps(one, sort_keys=True)) if isinstance(value, list) else value
-            for name, value in told.items()
-            if f"json.{name}" not in vary
-        }
-    return body.get("why") or body.get("base64") or body["kind"]
-
-
-def _comparable_record(record: Mapping[str, Any], vary: set[str], names: Variables) -> Any:
-    kept = {name: value for name, value in record.items() if name not in RECORDS_VARY}
-    kept = _masked(kept, names)
-    properties = {name: "<any>" if f"property.{name}" in vary else value for name, value in kept["properties"].items()}
-    shown = {name: "<any>" if f"record.{name}" in vary else value for name, value in kept.items()}
-    return shown | {"properties": properties}

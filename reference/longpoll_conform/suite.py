@@ -22,12 +22,11 @@ from longpoll_conform.differs import is_of_the_scan, on_purpose
 from longpoll_conform.line import SilentError, Spoken
 from longpoll_conform.play import UNKNOWN_CODE, Place, play
 from longpoll_conform.smallest import smallest
-from longpoll_conform.vectors import Vector
+from longpoll_conform.vectors import RECORDED_AS, Vector
 
 Outcome = Literal["PASS", "FAIL", "NON-STRICT", "UNIMPLEMENTED", "UNTESTED"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("FAIL", "NON-STRICT", "UNIMPLEMENTED", "PASS", "UNTESTED")
 """Worst first: a clause has the worst of its vectors."""
-RECORDED_AS: Final = {"brokerName": "broker-a", "cluster": "DefaultCluster"}
 TRIES: Final = 3
 SMALLER_S: Final = 60.0
 """How long conversations are made smaller, in all."""

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
+from types import MappingProxyType
 from typing import Any, Final
 
 from attrs import frozen
@@ -26,6 +27,8 @@ from longpoll_spec.errors import UserError, not_known
 FORMAT: Final = 1
 RECORDED: Final = {"4.9.7": "rocketmq-4.9.7.jsonl.xz", "5.5.0": "rocketmq-5.5.0.jsonl.xz"}
 """Each version that was recorded, with its file."""
+RECORDED_AS: Final[Mapping[str, str]] = MappingProxyType({"brokerName": "broker-a", "cluster": "DefaultCluster"})
+"""What every recorded broker was called."""
 STEPS: Final = ("setup", "during", "after")
 _NAME: Final = re.compile(r"(?<![A-Za-z0-9])([tg])c(\d{3})")
 """Topics and groups of a vector: `tc114`, `gc114`."""

@@ -16,6 +16,7 @@ from typing import Any, Final, get_args
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
+import longpoll
 from longpoll import guard
 from longpoll.addresses import address_of
 from longpoll.options.law import policy_option
@@ -30,6 +31,7 @@ from longpoll_conform.report.data import as_json as json_of
 from longpoll_conform.report.junit import junit
 from longpoll_conform.report.pages import write_pages
 from longpoll_conform.report.talk import lines_of
+from longpoll_conform.shipped.archive import write
 from longpoll_conform.started import Started
 from longpoll_conform.suite import OUTCOMES, Result, Suite, by_clause
 from longpoll_conform.vectors import Vector, recorded
@@ -49,6 +51,18 @@ def list_clauses(context: click.Context, _option: click.Parameter, wanted: bool)
         return
     rows = [(clause.id, clause.level, clause.sentence, clause.source, " ".join(clause.vectors)) for clause in CLAUSES]
     table("clauses", ["clause", "level", "what it says", "source", "vectors"], rows)
+    context.exit(0)
+
+
+def export(context: click.Context, _option: click.Parameter, directory: Path | None) -> None:
+    """Write the vectors for programs of others, and end."""
+    if directory is None:
+        return
+    try:
+        for path in write(directory, longpoll.__version__):
+            say(str(path))
+    except UserError as error:
+        raise click.UsageError(str(error), context) from None
     context.exit(0)
 
 
@@ -112,6 +126,15 @@ def list_clauses(context: click.Context, _option: click.Parameter, wanted: bool)
     callback=list_clauses,
     help="List the clauses, and end.",
 )
+@click.option(
+    "--export",
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path, file_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=export,
+    help="Write the vectors as JSON lines, with a page that tells how to play them, and end.",
+)
 @json_option
 @user_mistakes
 def conform(
@@ -143,6 +166,7 @@ def conform(
       longpoll conform --broker 127.0.0.1:10911 --policy rocketmq-5 --only 'PULL-*' --pages report
       longpoll conform --broker 127.0.0.1:10911 --known known-failures.txt --junit conform.xml
       longpoll conform --broker 127.0.0.1:10911 --start 'my-broker --port 10911'
+      longpoll conform --export vectors
 
     Exit codes: 0 nothing failed (or nothing but what is known), 1 something did (or changed), 2 a mistake in the call,
     3 unknown: the broker could not be asked, or served nobody any more.
