@@ -11,14 +11,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_conform.clauses import BY_VECTOR, CLAUSES, PROFILES
+from longpoll_conform.clauses import BY_ID, BY_VECTOR, CLAUSES, INSIDE, PARTS, PROFILES, SEEN
 from longpoll_conform.compare import compare
 from longpoll_conform.vectors import RECORDED, RECORDED_AS, Vector, VectorError, recorded
 from longpoll_conform.wire import NotReadableError, decode_command, encode_command, lenient_json, read_records
+from longpoll_judge.contract.result import PROPERTIES
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation
+from longpoll_spec.bounds import EXPLORATIONS, named
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.policy import ROCKETMQ_5, STRICT
 
 VECTORS = tuple(vector for version in RECORDED for vector in recorded(version))
+
+
+def unnamed(law: Collection[str]) -> set[str]:
+    """Properties of judge and law that neither a clause shows, nor the list of what is inside."""
+    seen = {name.split("-", 1)[1].replace("-", "_") for name in SEEN}
+    return {*PROPERTIES, *law} - seen - PARTS.keys() - INSIDE.keys()
+
+
+def law_names() -> set[str]:
+    """What must always hold by the law of strict in any of its worlds, and where a master that returns is walked."""
+    worlds = [(STRICT, name) for name in ("tiny", *EXPLORATIONS)] + [(ROCKETMQ_5, "role")]
+    laws = [law_of(policy, named(name, policy)) for policy, name in worlds]
+    return {text.name for law in laws for text in properties_of(law) if text.kind == "always"}
+
+
+def test_every_property_of_judge_and_law_has_a_clause_or_a_reason() -> None:
+    """And none that nobody has is named; a property that is new is missed."""
+    law = law_names()
+
+    assert len(law) >= 32
+    assert unnamed(law) == set()
+    assert unnamed({*law, "planted"}) == {"planted"}
+    assert (PARTS.keys() | INSIDE.keys()) <= law | set(PROPERTIES)
+    assert not PARTS.keys() & INSIDE.keys()
+    assert set(PARTS.values()) <= BY_ID.keys()
 
 
 def unshown(clauses: Collection[str], vectors: Collection[str]) -> tuple[set[str], set[str]]:
@@ -30,7 +59,7 @@ def unshown(clauses: Collection[str], vectors: Collection[str]) -> tuple[set[str
 
 def test_every_vector_shows_a_clause_and_every_clause_is_shown() -> None:
     """And one that is taken away is missed, on either side."""
-    clauses, vectors = {clause.id for clause in CLAUSES}, {vector.id for vector in VECTORS}
+    clauses, vectors = {clause.id for clause in CLAUSES}, {*(vector.id for vector in VECTORS), *SEEN}
 
     assert unshown(clauses, vectors) == (set(), set())
     assert unshown(clauses - {"PULL-WAKE-6"}, vectors) == ({"hold-146"}, set())

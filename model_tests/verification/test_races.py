@@ -191,7 +191,7 @@ def test_what_cuts_a_race_short_is_told(handler: object, said: str) -> None:
 
     assert report.trouble is not None
     assert said in report.trouble
-    assert races.told(report, FOUR, declared(STRICT), LIMITS)[0] == "unknown"
+    assert races.told(report, FOUR, declared(STRICT), LIMITS).outcome == "unknown"
 
 
 # -- what is made of a race ------------------------------------------------------------------------------------------
@@ -210,24 +210,24 @@ def test_what_a_policy_declares_is_counted_and_what_is_later_convicts() -> None:
     old, ours = declared(ROCKETMQ_4_9), declared(STRICT)
     lost, lost_for_long = report_of(2_000, 4_000), report_of(2_000, 7_000)
 
-    outcome, detail = races.told(lost, FOUR, old, LIMITS)
-    assert outcome == "ok"
-    assert "2 over 1000 ms late (200 of a million), the latest by 4,000 ms" in detail
-    assert "no_lost_wakeup (a, b)" in detail
-    outcome, detail = races.told(lost_for_long, FOUR, old, LIMITS)
-    assert outcome == "violated"
-    assert "later than is promised: 1, first queue 9, offset 3: its send acknowledged at 7.0 ms" in detail
-    assert races.told(lost, FOUR, ours, LIMITS)[0] == "violated"
-    assert races.told(report_of(900), FOUR, ours, LIMITS)[0] == "ok"
+    told = races.told(lost, FOUR, old, LIMITS)
+    assert (told.outcome, told.is_declared) == ("ok", True)
+    assert "2 over 1000 ms late (200 of a million), the latest by 4,000 ms" in told.detail
+    assert "no_lost_wakeup (a, b)" in told.detail
+    told = races.told(lost_for_long, FOUR, old, LIMITS)
+    assert told.outcome == "violated"
+    assert "later than is promised: 1, first queue 9, offset 3: its send acknowledged at 7.0 ms" in told.detail
+    assert races.told(lost, FOUR, ours, LIMITS).outcome == "violated"
+    assert races.told(report_of(900), FOUR, ours, LIMITS).outcome == "ok"
 
 
 def test_a_machine_that_stands_still_accuses_nobody() -> None:
     """What is late while nobody else was served may be the machine's, unless it is late by far."""
     ours = declared(STRICT)
 
-    assert races.told(report_of(2_000, stalled_ms=1_500), FOUR, ours, LIMITS)[0] == "ok"
-    assert races.told(report_of(1_500, overtaken=2), FOUR, ours, LIMITS)[0] == "ok"
-    assert races.told(report_of(2_500, overtaken=2), FOUR, ours, LIMITS)[0] == "violated"
+    assert races.told(report_of(2_000, stalled_ms=1_500), FOUR, ours, LIMITS).outcome == "ok"
+    assert races.told(report_of(1_500, overtaken=2), FOUR, ours, LIMITS).outcome == "ok"
+    assert races.told(report_of(2_500, overtaken=2), FOUR, ours, LIMITS).outcome == "violated"
 
 
 def test_a_race_that_shows_little_is_unknown() -> None:
@@ -241,11 +241,11 @@ def test_a_race_that_shows_little_is_unknown() -> None:
         (whole, slow, "slowest echo"),
     )
 
-    assert races.told(whole, FOUR, ours, LIMITS)[0] == "ok"
+    assert races.told(whole, FOUR, ours, LIMITS).outcome == "ok"
     for report, limits, said in cases:
-        outcome, detail = races.told(report, FOUR, ours, limits)
-        assert (outcome, said in detail) == ("unknown", True), detail
-    assert races.told(whole, FOUR, declared(ROCKETMQ_4_9), slow)[0] == "ok"
+        told = races.told(report, FOUR, ours, limits)
+        assert (told.outcome, said in told.detail) == ("unknown", True), told.detail
+    assert races.told(whole, FOUR, declared(ROCKETMQ_4_9), slow).outcome == "ok"
 
 
 def test_pulls_are_aimed_at_the_moment_of_their_message() -> None:

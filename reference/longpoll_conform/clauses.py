@@ -3,7 +3,8 @@
 An id is for ever: a clause that is given up leaves its number empty. Each names the vectors that show it (`vectors`).
 Codes in sentences are response codes.
 
-Leaves out races, which no recorded conversation shows (`longpoll verify`), and the properties of law and judge.
+What no recorded conversation shows is seen of a broker under a load, and in a race (`SEEN`): these clauses are
+the properties of law and judge, by their names. Leaves out seeing it (`longpoll.verification.under_load`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Clause:
     source: str
     """The Java class it is read from, or what recorded it."""
     vectors: tuple[str, ...]
+    """Ids of what shows it: recorded conversations, or what is seen of a load or a race (`SEEN`)."""
     needs: frozenset[Capability] = frozenset()
     lacks: frozenset[Capability] = frozenset()
     """Capabilities that the broker must not have."""
@@ -188,7 +190,64 @@ _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
     ("STORE-2", "MUST", "Messages of a stored log come as they were stored, of every kind.", _STORE, "store-410 store-412 store-414 store-416 store-418 store-420 store-422 store-424 store-426 store-428 store-430"),
     ("STORE-3", "MUST", "Ends, begins, times and committed offsets of a stored log are told.", _ADMIN, "store-432 store-434 store-436 store-438 store-440 store-442 store-444 store-446 store-448"),
     ("STORE-4", "MUST", "A stored index is asked, and sending goes on at the stored end.", "IndexService", "store-450 store-452 store-454 store-456"),
+    # -- a whole run
+    ("RUN-1", "MUST", "Under a load a held pull is answered promptly once a message is there that it asks for.", "no_lost_wakeup of judge and law", "load-no-lost-wakeup"),
+    ("RUN-2", "MUST", "Under a load every pull is answered by its deadline.", "answered_by_deadline of judge and law", "load-answered-by-deadline"),
+    ("RUN-3", "MUST", "No request is answered twice, and none that was not asked.", "answered_once of judge and law", "load-answered-once"),
+    ("RUN-4", "MUST", "Every answer has the code, the messages and the next offset that the log and the filter make right.", "answer_is_right of judge and law", "load-answer-is-right"),
+    ("RUN-5", "MUST", "The offsets of a queue are given once, in order and without a gap.", "offsets_in_order of the judge", "load-offsets-in-order"),
+    ("RUN-6", "MUST", "A group's committed offset is told no lower than it was, unless somebody set it back.", "commit_never_regresses of judge and law", "load-commit-never-regresses"),
+    ("RUN-7", "MUST", "A pull is held as it asked: no longer, no shorter, and not without asking.", "held_as_asked of the judge", "load-held-as-asked"),
+    ("RUN-8", "MUST", "What was acknowledged is in its queue, and delivered.", "send_is_kept of the judge", "load-send-is-kept"),
+    ("RUN-9", "MUST", "A group is told the offset that it committed.", "commit_is_told of the judge", "load-commit-is-told"),
+    ("RUN-10", "MUST", "Each message comes to each group that asked for it, once and in order.", "what the load has sent and got", "load-delivered"),
+    ("RUN-11", "MUST", "A message and the pull that waits for it do not miss each other, whichever comes first, on any queue.", "no_lost_wakeup of judge and law; RocketMQ #7358", "race-no-lost-wakeup"),
 )  # fmt: skip
+
+OF_LOAD: Final = "load-"
+OF_RACE: Final = "race-"
+SEEN: Final = tuple(name for *_, names in _ROWS for name in names.split() if name.startswith((OF_LOAD, OF_RACE)))
+"""What is seen of a whole run: `load-`, or `race-`, and the property that it shows, or `delivered`."""
+PARTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "lost_by_hold": "RUN-1",
+        "lost_by_keep": "RUN-1",
+        "woken_within": "RUN-1",
+        "nothing_skipped": "RUN-1",
+        "queued_by_deadline": "RUN-2",
+        "no_lost_deadline": "RUN-2",
+        "nothing_dropped": "RUN-2",
+        "dropped_by_reject": "RUN-2",
+        "dropped_by_throw": "RUN-2",
+        "deadline_is_its_pulls": "RUN-7",
+        "not_answered_early": "RUN-7",
+        "offset_goes_on": "RUN-4",
+        "moved_is_told": "PULL-READ-7",
+    }
+)
+"""Properties of the law that are seen from outside by a clause of another name."""
+_TABLE: Final = "the hold table is not seen from outside"
+_CHANGE: Final = "a conformance run changes no roles, and neither stops nor kills a broker that serves"
+INSIDE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "visible_is_monotone": "when a message becomes visible is told by a record from inside",
+        "follows_the_law": "the law's steps are told by a record from inside",
+        "hold_limit_kept": _TABLE,
+        "table_is_tidy": _TABLE,
+        "no_orphan": _TABLE,
+        "buckets_are_swept": _TABLE,
+        "closed_is_let_go": _TABLE,
+        "round_is_whole": "a walk over the hold table is not seen from outside",
+        "time_can_pass": "it is of the law itself: time is never stopped for good",
+        "answered_on_stop": _CHANGE,
+        "seen_survives": _CHANGE,
+        "only_disk_survives": _CHANGE,
+        "told_of_role_change": _CHANGE,
+        "told_of_master_return": _CHANGE,
+        "return_is_whole": _CHANGE,
+    }
+)
+"""Properties of law and judge that no clause has, and why."""
 
 PROFILES: Final[Mapping[str, tuple[frozenset[Capability], frozenset[Capability]]]] = MappingProxyType(
     {

@@ -51,6 +51,6 @@ def on_purpose(policy: str) -> Mapping[str, OnPurpose]:
     return STRICT if policy.startswith("strict") else {}
 
 
-def is_of_the_scan(vector: Vector, policy: str) -> bool:
-    """Whether the recorded answer came from the scan every five seconds, which a policy of ours has not."""
-    return policy.startswith("strict") and vector.case.get("depends") == "scan"
+def is_of_the_scan(vector: Vector) -> bool:
+    """Whether the recorded answer came from the scan every five seconds, which not every policy has."""
+    return bool(vector.case.get("depends") == "scan")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Literal
 
-from attrs import define, evolve, field, frozen
+from attrs import Factory, define, evolve, field, frozen
 
 from longpoll_conform.capabilities import Health, find, health
 from longpoll_conform.clauses import BY_VECTOR, CLAUSES, PROFILES, Capability, Clause
@@ -38,10 +38,18 @@ SMALLEST_WAIT_MS: Final = 2_000
 
 
 @frozen
-class Result:
-    """What came of one vector."""
+class Seen:
+    """What shows a clause that no recorded conversation does."""
 
-    vector: Vector
+    id: str
+    title: str
+
+
+@frozen
+class Result:
+    """What came of one vector, or of what is seen of a whole run."""
+
+    vector: Vector | Seen
     clause: Clause
     outcome: Outcome
     why: str = ""
@@ -62,6 +70,8 @@ class Suite:
     policy: str
     run_name: str
     """Names of topics and groups are made of it."""
+    scans: bool = field(default=Factory(lambda self: self.policy.startswith("rocketmq"), takes_self=True))
+    """Whether deadlines are noticed by RocketMQ's scan every five seconds."""
     restart: Callable[[], None] | None = None
     """Starts the broker anew; None where only its owner can."""
     told: Callable[[Result], None] = lambda _result: None
@@ -121,7 +131,7 @@ class Suite:
         unwanted = (lacking | clause.lacks) & self.capabilities
         if unwanted:
             return f"asked of brokers without: {', '.join(sorted(unwanted))}"
-        if is_of_the_scan(vector, self.policy):
+        if not self.scans and is_of_the_scan(vector):
             return "recorded of a scan every five seconds, and this policy's deadlines are exact"
         return ""
 
@@ -159,7 +169,8 @@ class Suite:
             # Each again by itself on a broker that is well.
             self._revive()
             return [self._alone(vector) for vector in vectors]
-        return [self._alone(result.vector) if result.outcome == "FAIL" else result for result in found]
+        pairs = zip(vectors, found, strict=True)
+        return [self._alone(vector) if result.outcome == "FAIL" else result for vector, result in pairs]
 
     def _try(self, vector: Vector) -> Result:
         begun_s = time.monotonic()
@@ -230,9 +241,22 @@ class Suite:
         except SilentError:
             self._gone = True
 
-    def _untested(self, vector: Vector) -> Result:
+    def _untested(self, vector: Vector | Seen) -> Result:
         by = f" since {self.silenced_by[-1]}" if self.silenced_by else ""
         return Result(vector, BY_VECTOR[vector.id], "UNTESTED", f"the broker serves nobody any more{by}")
+
+    # -- what is seen of a whole run ---------------------------------------------------------------------------------
+
+    def serves(self) -> bool:
+        """Whether the broker still does what it did at first."""
+        if self._at_first is None:
+            self._at_first = self._health()
+        return not self._gone and self._is_well()
+
+    def untested(self, name: str, why: str = "") -> Result:
+        """That something of a whole run was not looked at; without a reason, since the broker serves no more."""
+        seen = Seen(name, BY_VECTOR[name].sentence)
+        return Result(seen, BY_VECTOR[name], "UNTESTED", why) if why else self._untested(seen)
 
 
 def _unknown_code(recorded: Mapping[str, Any], case: Mapping[str, Any]) -> int | None:

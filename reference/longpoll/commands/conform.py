@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import fnmatch
 import secrets
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -17,12 +18,25 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 import longpoll
-from longpoll import guard
+from longpoll import extras, guard
 from longpoll.addresses import address_of
-from longpoll.options.law import policy_option
-from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, table, user_mistakes
+from longpoll.options.amounts import Amount
+from longpoll.options.law import knob_option, policy_option
+from longpoll.output import (
+    Exit,
+    check_directory,
+    emit_json,
+    err,
+    json_option,
+    out,
+    progress_bar,
+    say,
+    styled,
+    table,
+    user_mistakes,
+)
 from longpoll_conform.capabilities import is_well
-from longpoll_conform.clauses import BY_ID, CLAUSES, Capability
+from longpoll_conform.clauses import BY_ID, BY_VECTOR, CLAUSES, SEEN, Capability
 from longpoll_conform.differs import VERSIONS
 from longpoll_conform.known import Change, change, known_text, read_known
 from longpoll_conform.line import SilentError
@@ -35,12 +49,15 @@ from longpoll_conform.shipped.archive import write
 from longpoll_conform.started import Started
 from longpoll_conform.suite import OUTCOMES, Result, Suite, by_clause
 from longpoll_conform.vectors import Vector, recorded
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import UserError, not_known
+from longpoll_spec.policy import Policy, preset, with_knobs
 
 MARKS: Final = {
     "PASS": "green", "FAIL": "bold red", "NON-STRICT": "yellow", "UNIMPLEMENTED": "magenta", "UNTESTED": "dim",
 }  # fmt: skip
 NAME_SERVER_PORT: Final = 9876
+RACE_S: Final = 8.0
 SHOWN_MAX: Final = 12
 """Failures that are shown with their conversations; all are in --json and --pages."""
 
@@ -77,6 +94,7 @@ def export(context: click.Context, _option: click.Parameter, directory: Path | N
     help="Its name server; none: the broker's host, port 9876.",
 )
 @policy_option("What the broker is meant to be: whose recorded answers it is held to.")
+@knob_option("One knob of the policy that the broker has otherwise, for load and race; repeatable.")
 @click.option(
     "--only", "only", multiple=True, metavar="ID", help="Clauses or vectors, * allowed: PULL-HOLD-*; repeatable."
 )
@@ -113,6 +131,17 @@ def export(context: click.Context, _option: click.Parameter, directory: Path | N
 @click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), help="Names of topics and groups are made of it; none: drawn."
 )
+@click.option(
+    "--race-seconds",
+    "race_s",
+    type=Amount(),
+    default=RACE_S,
+    show_default=True,
+    help="How long messages race the pulls that wait for them; 0: not at all.",
+)
+@click.option(
+    "--history", type=click.Path(path_type=Path), help="Keep the load's history in this new directory, for the judge."
+)
 @click.option("--junit", "junit_file", type=click.Path(path_type=Path), help="Write JUnit's XML.")
 @click.option(
     "--pages", "pages_directory", type=click.Path(path_type=Path), help="Write pages of HTML into this directory."
@@ -142,6 +171,7 @@ def conform(
     broker_text: str,
     name_server_text: str | None,
     policy_name: str,
+    knobs: Sequence[str],
     only: Sequence[str],
     exclude_file: Path | None,
     known_file: Path | None,
@@ -150,6 +180,8 @@ def conform(
     denied: Sequence[Capability],
     start: str | None,
     seed: int | None,
+    race_s: float,
+    history: Path | None,
     junit_file: Path | None,
     pages_directory: Path | None,
     as_json: bool,
@@ -157,14 +189,16 @@ def conform(
     """Hold any broker against the clauses of the pull path, and go on after every failure.
 
     Each clause is shown by conversations that were recorded from a real RocketMQ broker. For what differs the whole
-    conversation is shown, decoded and in bytes, made as small as it can be. Names are of the run, so that it can be
-    repeated on the same broker.
+    conversation is shown, decoded and in bytes, made as small as it can be. Then comes a load, whose history is judged,
+    and a race of messages with the pulls that wait for them. Names are of the run, so that it can be repeated on the
+    same broker.
 
     \b
     Examples:
       longpoll conform --broker 127.0.0.1:10911
       longpoll conform --broker 127.0.0.1:10911 --policy rocketmq-5 --only 'PULL-*' --pages report
       longpoll conform --broker 127.0.0.1:10911 --known known-failures.txt --junit conform.xml
+      longpoll conform --broker 127.0.0.1:10911 --policy rocketmq-5 --knob expiry=own_deadline --only 'RUN-*'
       longpoll conform --broker 127.0.0.1:10911 --start 'my-broker --port 10911'
       longpoll conform --export vectors
 
@@ -173,12 +207,19 @@ def conform(
     """
     broker = address_of(broker_text)
     name_server = address_of(name_server_text) if name_server_text else (broker[0], NAME_SERVER_PORT)
-    vectors = chosen(policy_name, only, read_known(exclude_file) if exclude_file else ())
+    policy = with_knobs(preset(policy_name), knobs)
+    vectors, seen = chosen(policy_name, only, read_known(exclude_file) if exclude_file else ())
+    if history is not None:
+        check_new(history)
     known = read_known(known_file) if known_file else None
     run_name = f"{seed:x}" if seed is not None else secrets.token_hex(4)
-    suite = Suite(Place(broker, name_server), policy_name, run_name, declared=set(declared), denied=set(denied))
+    suite = Suite(
+        Place(broker, name_server), policy_name, run_name, policy.expiry == "scan",
+        declared=set(declared), denied=set(denied),
+    )  # fmt: skip
     with ExitStack() as stack:
         results = _run(suite, vectors, start, stack)
+        results += _seen(suite, policy, seen, race_s, history)
     if junit_file is not None:
         _write(junit_file, junit(results))
     if pages_directory is not None:
@@ -198,21 +239,28 @@ def conform(
         raise SystemExit(code)
 
 
-def chosen(policy: str, only: Sequence[str], excluded: Sequence[str] | frozenset[str]) -> list[Vector]:
-    """The vectors of a policy's version that are asked. Raises UserError."""
+def chosen(policy: str, only: Sequence[str], excluded: Collection[str]) -> tuple[list[Vector], list[str]]:
+    """The vectors of a policy's version that are asked, and what is seen of load and race. Raises UserError."""
     if policy not in VERSIONS:
         raise UserError(not_known("policy with recorded answers", policy, VERSIONS))
-    clause_of = {vector: clause.id for clause in CLAUSES for vector in clause.vectors}
-    found = []
-    for vector in recorded(VERSIONS[policy]):
-        names = (vector.id, clause_of[vector.id])
-        if only and not any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in only):
-            continue
-        if not set(names) & set(excluded):
-            found.append(vector)
-    if not found:
+
+    def is_chosen(shown: str) -> bool:
+        names = {shown, BY_VECTOR[shown].id}
+        wanted = not only or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in only)
+        return wanted and not names & set(excluded)
+
+    vectors = [vector for vector in recorded(VERSIONS[policy]) if is_chosen(vector.id)]
+    seen = [name for name in SEEN if is_chosen(name)]
+    if not vectors and not seen:
         raise UserError("no clause or vector is chosen: --clauses lists them" if only else "every clause is excluded")
-    return found
+    return vectors, seen
+
+
+def check_new(history: Path) -> None:
+    """Two histories are not one: raises UserError where there is something."""
+    if history.exists() and (not history.is_dir() or any(history.iterdir())):
+        raise UserError(f"{history} is not empty: name a new directory for the history")
+    check_directory(history, "the history into")
 
 
 def _run(suite: Suite, vectors: Sequence[Vector], start: str | None, stack: ExitStack) -> list[Result]:
@@ -238,6 +286,32 @@ def _run(suite: Suite, vectors: Sequence[Vector], start: str | None, stack: Exit
             return suite.run(vectors)
         except SilentError as error:
             raise UserError(f"{error}; start the broker, or give --start") from None
+
+
+def _seen(suite: Suite, policy: Policy, names: Sequence[str], race_s: float, history: Path | None) -> list[Result]:
+    """What is seen under a load and in a race, of a broker that still serves."""
+    if not names or not suite.serves():
+        return [suite.untested(name) for name in names]
+    try:
+        # Here alone: they need an extra, and without it the recorded conversations are asked all the same.
+        from longpoll.verification.declared import declared  # noqa: PLC0415 - see above
+        from longpoll.verification.under_load import Loaded, see  # noqa: PLC0415 - see above
+    except ModuleNotFoundError as error:
+        why = extras.missing(error, "judge")
+        if why is None:
+            raise
+        return [suite.untested(name, why) for name in names]
+    with tempfile.TemporaryDirectory(prefix="longpoll-conform-") as scratch:
+        loaded = Loaded(
+            RealRuntime(),
+            suite.place.broker,
+            f"longpoll-conform-{suite.run_name}",
+            declared(policy),
+            (history or Path(scratch) / "history").absolute(),
+            race_s,
+            lambda text: err.print(text, style="dim"),
+        )
+        return list(see(loaded, names))
 
 
 def _exit_of(suite: Suite, results: Sequence[Result], changed: Change | None) -> Exit:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from attrs import frozen
+
 from longpoll.racing.load import race
 from longpoll.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
 from longpoll.racing.topic import RaceTopic, prepare
@@ -36,6 +38,16 @@ PATIENCE_MS: Final = 2_000.0
 """How much later than the limits is waited for an answer, so that the row can say when it came."""
 
 
+@frozen
+class Told:
+    """What a race shows of a broker that is held to a policy."""
+
+    outcome: Outcome
+    detail: str
+    is_declared: bool = False
+    """Whether some came late, as the policy declares."""
+
+
 def races(
     runtime: Runtime,
     address: Address,
@@ -48,12 +60,31 @@ def races(
     process_id: int | None = None,
     seed: int = 0,
 ) -> Sequence[Row]:
+    """The row of a race (`raced`)."""
+    watch = Stopwatch()
+    found = raced(
+        runtime, address, topic, seconds, progress, known=known, limits=limits, process_id=process_id, seed=seed
+    )
+    return [Row("races", WHAT, found.outcome, found.detail, watch.lap())]
+
+
+def raced(
+    runtime: Runtime,
+    address: Address,
+    topic: str,
+    seconds: float,
+    progress: Callable[[int, int], None],
+    *,
+    known: Declared,
+    limits: Callable[[], Limits],
+    process_id: int | None = None,
+    seed: int = 0,
+) -> Told:
     """Race for `seconds`; `limits` tells how late a wake may be, once the race is over.
 
     `topic` must be new to the broker, which runs as `process_id` where that is known. Raises ClientError when it does
     not answer at all, OSError when it is not there.
     """
-    watch = Stopwatch()
     found = prepare(runtime, address, topic, QUEUE_IDS)
     plan = RacePlan(
         topic,
@@ -70,23 +101,23 @@ def races(
         queues=found.first_offsets,
         process_id=process_id,
     )
-    outcome, detail = told(report, found, known, limits())
-    return [Row("races", WHAT, outcome, detail, watch.lap())]
+    return told(report, found, known, limits())
 
 
-def told(report: RaceReport, topic: RaceTopic, known: Declared, limits: Limits) -> tuple[Outcome, str]:
-    """What a race shows of a broker that is held to a policy."""
+def told(report: RaceReport, topic: RaceTopic, known: Declared, limits: Limits) -> Told:
+    """What a race's report shows of a broker that is held to a policy."""
     others = OTHERS * len(topic.first_offsets)
     late = forgotten(report, limits.wake_ms, others)
     most_ms = round(limits.wake_ms + known.most.wake_ms, 1)
     beyond = forgotten(report, most_ms, others)
     detail = f"{report.delivered_count:,} deliveries raced on {topic}; {_late(late, report, limits.wake_ms)}"
-    if known.most.wake_ms and late:
+    is_declared = bool(known.most.wake_ms and late)
+    if is_declared:
         detail += f", as the policy declares ({known.name_of(NO_LOST_WAKEUP)}): within {most_ms:g} ms"
     if beyond:
-        return "violated", f"{detail}; later than is promised: {len(beyond)}, first {beyond[0]}"
+        return Told("violated", f"{detail}; later than is promised: {len(beyond)}, first {beyond[0]}")
     doubt = _doubt(report, known, limits)
-    return ("unknown", f"{detail}; {doubt}") if doubt else ("ok", detail)
+    return Told("unknown", f"{detail}; {doubt}") if doubt else Told("ok", detail, is_declared)
 
 
 def forgotten(report: RaceReport, limit_ms: float, others: int) -> list[Delivery]:

@@ -1,0 +1,147 @@
+"""What `longpoll conform` sees of a whole run: a good broker passes, and each planted fault fails its clause."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_tests.conform.relay import Asked, Fault, Relay, Told, field_of, plus
+
+from longpoll.verification import races, under_load
+from longpoll.verification.declared import declared
+from longpoll.verification.under_load import Loaded, see
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.testing.load import LoadPlan
+from longpoll_conform.clauses import SEEN
+from longpoll_conform.line import Address
+from longpoll_conform.suite import Outcome
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
+
+SMALL = StoreConfig(commit_log_file_size=1 << 24)
+NOT_ASKED = {"load-commit-never-regresses", "load-commit-is-told"}
+"""The load commits nothing: recorded conversations do."""
+LATE_S = 3.0
+HELD = 2
+"""The bit of a pull that may be held."""
+Outcomes = Mapping[str, Outcome]
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that passes."""
+    store = str(tmp_path_factory.mktemp("good") / "store")
+    with Broker.start(RealRuntime(), store, policy=STRICT, store_config=SMALL) as broker:
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load of a few hundred messages, and a race that says something after few deliveries."""
+    monkeypatch.setattr(under_load, "LoadPlan", partial(LoadPlan, message_count=400, queue_count=4))
+    monkeypatch.setattr(races, "DELIVERIES_MIN", 20)
+
+
+def seen(address: Address, directory: Path, *names: str, policy: Policy = STRICT) -> Outcomes:
+    """The outcome of each."""
+    loaded = Loaded(RealRuntime(), address, f"seen-{directory.name}", declared(policy), directory / "history", 0.3)
+    return {result.vector.id: result.outcome for result in see(loaded, names or SEEN)}
+
+
+def late(every: int) -> Fault:
+    """Of the pulls that were held some are answered seconds later."""
+
+    def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
+        fields = asked.command.get("extFields") or {}
+        if asked.command.get("code") != 11 or not int(fields.get("sysFlag", 0)) & HELD or command["code"] != 0:
+            return None
+        asked.relay.kept["count"] = asked.relay.kept.get("count", 0) + 1
+        return [(LATE_S, frame)] if asked.relay.kept["count"] % every == 0 else None
+
+    return fault
+
+
+def twice(asked: Asked, _command: dict[str, Any], frame: bytes) -> Told | None:
+    """Every pull is answered twice."""
+    return [(0.0, frame), (0.0, frame)] if asked.command.get("code") == 11 else None
+
+
+def test_a_good_broker_passes(good: Broker, tmp_path: Path) -> None:
+    """All that the load asks, and the race; of commits nothing is said."""
+    outcomes = seen(good.address, tmp_path)
+
+    assert list(outcomes) == list(SEEN)
+    assert {name for name, outcome in outcomes.items() if outcome != "PASS"} == NOT_ASKED
+    assert {outcomes[name] for name in NOT_ASKED} == {"UNTESTED"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "broken", "untouched"),
+    [
+        pytest.param(late(40), "load-no-lost-wakeup", "load-answered-once", id="late"),
+        pytest.param(twice, "load-answered-once", "load-send-is-kept", id="twice", marks=pytest.mark.long),
+        pytest.param(
+            field_of(11, "nextBeginOffset", plus(1)),
+            "load-answer-is-right",
+            "load-answered-once",
+            id="next offset",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_a_planted_fault_fails_its_clause(
+    fault: Fault, broken: str, untouched: str, good: Broker, tmp_path: Path
+) -> None:
+    """And not one that it has nothing to do with."""
+    relay = Relay(good.address, fault)
+    try:
+        outcomes = seen(relay.address, tmp_path, broken, untouched)
+    finally:
+        relay.close()
+
+    assert relay.spoiled
+    assert outcomes == {broken: "FAIL", untouched: "PASS"}
+
+
+def test_what_a_policy_declares_is_non_strict(good: Broker, tmp_path: Path) -> None:
+    """A wake that is late by less than the scan's period, of a broker that is meant to be RocketMQ 4.9."""
+    relay = Relay(good.address, late(40))
+    try:
+        outcomes = seen(relay.address, tmp_path, "load-no-lost-wakeup", policy=ROCKETMQ_4_9)
+    finally:
+        relay.close()
+
+    assert outcomes == {"load-no-lost-wakeup": "NON-STRICT"}
+
+
+def test_a_broker_that_is_not_there_is_untested(tmp_path: Path) -> None:
+    """With the reason, and no traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()[:2]
+    results = see(Loaded(RealRuntime(), address, "gone", declared(STRICT), tmp_path / "history", 0.1), SEEN)
+
+    assert {result.outcome for result in results} == {"UNTESTED"}
+    assert all("it could not be made" in result.why for result in results)
+
+
+def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) -> None:
+    """And what needs it says which extra brings it."""
+    words = ["conform", "--broker={}:{}".format(*good.address), "--has=long-polling", "--only=RUN-*", "--only=LOCK-3"]
+    text = "import sys; sys.modules['pyarrow'] = None; from longpoll.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", text, *words, "--json"], capture_output=True, text=True, timeout=60, check=False
+    )
+    told = json.loads(done.stdout)
+
+    assert done.returncode == 0, done.stderr
+    assert told["clauses"]["LOCK-3"] == "PASS"
+    assert told["counts"]["UNTESTED"] == len(SEEN)
+    assert all("longpoll[judge]" in each["why"] for each in told["results"] if each["vector"] in SEEN)

@@ -1,0 +1,152 @@
+"""The clauses that no recorded conversation shows: what is seen of a broker under a load, and in a race.
+
+The load goes through a recording proxy, and the judge says of each property whether the history keeps it; the race goes
+to the broker itself, so that it races as often as can be. What a policy declares is NON-STRICT. Leaves out the load,
+the race and the judge, and the clauses that a conversation shows (`longpoll_conform.suite`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from attrs import field, frozen
+
+from longpoll.verification import history, races
+from longpoll.verification.declared import Declared, Limits, limits_of
+from longpoll.verification.echo import Echo
+from longpoll_broker.testing.load import LoadPlan, drive
+from longpoll_conform.clauses import BY_VECTOR, OF_LOAD, OF_RACE
+from longpoll_conform.compare import Difference
+from longpoll_conform.suite import Outcome, Result, Seen
+from longpoll_judge.contract.clauses import CLAUSE
+from longpoll_judge.contract.result import Finding
+from longpoll_judge.contract.result import Result as Judged
+from longpoll_judge.run.job import judge
+from longpoll_observe.observer import Observer, name_of
+from longpoll_runtime import Address, Runtime
+from longpoll_runtime.faults import FAULTS
+
+DELIVERED: Final = f"{OF_LOAD}delivered"
+OF_RACES: Final[Mapping[str, Outcome]] = {"violated": "FAIL", "ok": "PASS"}
+Say = Callable[[str], None]
+
+
+@frozen
+class Loaded:
+    """The broker that is looked at, and what it is held to."""
+
+    runtime: Runtime
+    broker: Address
+    topic: str
+    """Its topics begin with this name, new to the broker."""
+    known: Declared
+    recorded: Path
+    """A new directory, in which the history stays."""
+    race_s: float
+    """How long is raced; 0: not at all."""
+    say: Say = field(default=lambda _text: None)
+
+
+def see(loaded: Loaded, wanted: Collection[str]) -> Sequence[Result]:
+    """The results of the wanted ones of `longpoll_conform.clauses.SEEN`, in their order.
+
+    Whatever the broker does is in the results: what could not be made is UNTESTED, with the reason.
+    """
+    found: dict[str, Result] = {}
+    for beginning, look in ((OF_LOAD, _load), (OF_RACE, _race)):
+        mine = [name for name in wanted if name.startswith(beginning)]
+        try:
+            results = look(loaded, mine) if mine else ()
+        except FAULTS as error:
+            results = [_result(name, "UNTESTED", f"it could not be made: {error}") for name in mine]
+        found |= {result.vector.id: result for result in results}
+    return [found[name] for name in wanted]
+
+
+# -- a load, judged --------------------------------------------------------------------------------------------------
+
+
+def _load(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
+    loaded.say("a load, recorded and judged")
+    topic = f"{loaded.topic}-load"
+    with Observer.start(
+        loaded.runtime, brokers=[loaded.broker], record_directory=str(loaded.recorded), policy=loaded.known.policy.name
+    ) as observer:
+        door = observer.doors[name_of(loaded.broker)]
+        with Echo(loaded.runtime, loaded.broker, topic) as echo:
+            report = drive(loaded.runtime, door, LoadPlan(topic), lambda _done, _all: None)
+    limits = limits_of(echo.worst_ms, wake_ms=None, late_ms=None)
+    found = judge([loaded.recorded], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
+    kept, excused = history.by_promises(found, loaded.recorded, loaded.known, limits)
+    verdicts = _Verdicts(loaded.known, limits, found, kept, dict(excused))
+    if report.problems:
+        delivered = _result(DELIVERED, "FAIL", f"{len(report.problems)} problems, the first: {report.problems[0]}")
+    elif report.troubles:
+        delivered = _result(DELIVERED, "UNTESTED", f"cut short: {report.troubles[0]}")
+    else:
+        delivered = _result(DELIVERED, "PASS")
+    return [delivered if name == DELIVERED else verdicts.result(name) for name in names]
+
+
+@frozen
+class _Verdicts:
+    """What the judge says of each property."""
+
+    known: Declared
+    limits: Limits
+    judged: Judged
+    """All that was found."""
+    kept: Judged
+    """Without what the policy declares."""
+    excused: Mapping[str, int]
+    """How often that was seen, by property."""
+
+    def result(self, name: str) -> Result:
+        """Of `load-` and a property."""
+        prop = name.removeprefix(OF_LOAD).replace("-", "_")
+        findings = [finding for finding in self.kept.findings if any(one.property == prop for one in finding.told())]
+        violated = [finding for finding in findings if finding.verdict == "violated"]
+        if violated:
+            return _result(name, "FAIL", violated[0].why, tuple(map(_difference, violated)))
+        if prop in self.excused:
+            most = history.most_of(self.known, self.limits)
+            why = f"{self.known.name_of(prop)} {self.excused[prop]} times, as the policy declares: within {most}"
+            return _result(name, "NON-STRICT", why)
+        if findings:
+            return _result(name, "UNTESTED", f"unknown: {findings[0].why}")
+        if not self.judged.judged.get(prop):
+            return _result(name, "UNTESTED", "the load asked nothing of it")
+        if self.limits.are_coarse and prop in history.TIMELY:
+            return _result(name, "UNTESTED", "the slowest echo took so long that nobody can be seen to be prompt")
+        return _result(name, "PASS")
+
+
+def _difference(finding: Finding) -> Difference:
+    where = f"{finding.topic}, queue {finding.queue}, request {finding.request or 'none'}"
+    return Difference(where, f"{finding.clause}: {CLAUSE[finding.clause].says}", finding.why)
+
+
+# -- a race ----------------------------------------------------------------------------------------------------------
+
+
+def _race(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
+    if not loaded.race_s:
+        return [_result(name, "UNTESTED", "--race-seconds 0") for name in names]
+    loaded.say("messages race the pulls that wait for them")
+    topic = f"{loaded.topic}-races"
+    with Echo(loaded.runtime, loaded.broker, topic) as echo:
+        told = races.raced(
+            loaded.runtime, loaded.broker, topic, loaded.race_s, lambda _done, _all: None,
+            known=loaded.known, limits=lambda: limits_of(echo.worst_ms, wake_ms=None, late_ms=None),
+        )  # fmt: skip
+    outcome: Outcome = OF_RACES.get(told.outcome, "UNTESTED")
+    if outcome == "PASS" and told.is_declared:
+        outcome = "NON-STRICT"
+    return [_result(name, outcome, "" if outcome == "PASS" else told.detail) for name in names]
+
+
+def _result(name: str, outcome: Outcome, why: str = "", differences: tuple[Difference, ...] = ()) -> Result:
+    clause = BY_VECTOR[name]
+    return Result(Seen(name, clause.sentence), clause, outcome, why, differences)
