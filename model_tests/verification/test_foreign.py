@@ -17,7 +17,7 @@ from longpoll.cli import main
 from longpoll.commands import verify as command
 from longpoll.output import Exit
 from longpoll.racing import topic as racing_topic
-from longpoll.verification import broker, history
+from longpoll.verification import broker, conversations, history
 from longpoll.verification.declared import Declared, Limits, declared, limits_of
 from longpoll.verification.echo import Echo
 from longpoll.verification.page import Outcome, Page, Row
@@ -32,6 +32,8 @@ from longpoll_broker.testing.served.link import Link
 from longpoll_broker.testing.served.model import Message
 from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
+from longpoll_conform import capabilities
+from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run.job import judge
 from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
@@ -70,6 +72,9 @@ def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[
     monkeypatch.setattr(history, "judge", judge_locally)
     monkeypatch.setattr(broker, "LoadPlan", lambda topic: LoadPlan(topic, message_count=60, queue_count=2))
     monkeypatch.setattr(broker, "SUITE_EXAMPLES", 2)
+    monkeypatch.setattr(capabilities, "ANSWER_S", PATIENCE_MS / 1000)
+    monkeypatch.setattr(capabilities, "KNOWN_S", PATIENCE_MS / 1000)
+    monkeypatch.setattr(conversations, "recorded", lambda version: recorded(version)[:2])
 
     def run(place: tuple[str, int]) -> Page:
         page = Page()
@@ -107,7 +112,7 @@ def test_whatever_a_broker_does_there_is_a_whole_page(
         page = page_of((server.host, server.port))
 
     outcomes = {row.part: row.outcome for row in page.rows}
-    assert outcomes.keys() == {"broker", "races", "suite", "history"}
+    assert outcomes.keys() == {"broker", "clauses", "races", "suite", "history"}
     assert (outcomes["broker"], outcomes["races"]) == ("unknown", "unknown")
     assert outcomes["suite"] == "violated", page.rows
     assert outcomes["history"] != "ok"
@@ -127,8 +132,12 @@ def test_a_broker_that_dies_is_unknown(page_of: Callable[[tuple[str, int]], Page
         page = page_of((server.host, server.port))
 
     assert [(row.part, row.outcome) for row in page.rows] == [
-        ("broker", "unknown"), ("races", "unknown"), ("suite", "unknown"), ("history", "unknown"),
-    ]  # fmt: skip
+        ("broker", "unknown"),
+        ("clauses", "unknown"),
+        ("races", "unknown"),
+        ("suite", "unknown"),
+        ("history", "unknown"),
+    ]
     assert page.exit_code == Exit.UNKNOWN
 
 

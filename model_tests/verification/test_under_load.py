@@ -14,15 +14,18 @@ from typing import Any
 import pytest
 from model_tests.conform.relay import Asked, Fault, Relay, Told, field_of, plus
 
-from longpoll.verification import races, under_load
+from longpoll.verification import conversations, races, under_load
 from longpoll.verification.declared import declared
+from longpoll.verification.page import Row
 from longpoll.verification.under_load import Loaded, see
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.testing.load import LoadPlan
+from longpoll_conform import capabilities
 from longpoll_conform.clauses import SEEN
 from longpoll_conform.line import Address
 from longpoll_conform.suite import Outcome
+from longpoll_conform.vectors import recorded
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
@@ -120,6 +123,33 @@ def test_what_a_policy_declares_is_non_strict(good: Broker, tmp_path: Path) -> N
         relay.close()
 
     assert outcomes == {"load-no-lost-wakeup": "NON-STRICT"}
+
+
+def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Good, spoiled, gone, and of a policy that nobody recorded."""
+    some = [vector for vector in recorded("4.9.7") if vector.id in {"pull-000", "lock-358"}]
+    monkeypatch.setattr(conversations, "recorded", lambda _version: some)
+    monkeypatch.setattr(capabilities, "KNOWN_S", 0.1)
+    monkeypatch.setattr(capabilities, "HELD_MS", 400)
+
+    def row(address: Address, policy: str = "strict") -> Row:
+        (found,) = conversations.conversations(address, None, policy, lambda _done, _all: None, scans=False)
+        return found
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = server.getsockname()[:2]
+    relay = Relay(good.address, field_of(11, "maxOffset", plus(1)))
+    try:
+        spoiled = row(relay.address)
+    finally:
+        relay.close()
+
+    fine = row(good.address)
+    assert (fine.outcome, fine.detail) == ("ok", "2 clauses: 2 PASS")
+    assert spoiled.outcome == "violated"
+    assert "2 clauses: 1 FAIL, 1 PASS; first PULL-READ-1 (pull-000): response.extFields.maxOffset" in spoiled.detail
+    assert row(nobody).outcome == "unknown"
+    assert row(good.address, "rocketmq-lmq").outcome == "skipped"
 
 
 def test_a_broker_that_is_not_there_is_untested(tmp_path: Path) -> None:

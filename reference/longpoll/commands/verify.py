@@ -23,6 +23,7 @@ from longpoll.options.amounts import Amount
 from longpoll.options.law import knob_option, policy_option
 from longpoll.output import check_directory, emit_json, err, json_option, progress_bar, user_mistakes
 from longpoll.verification import broker, history, html, law, races, store
+from longpoll.verification.conversations import conversations
 from longpoll.verification.declared import ECHOES, Declared, Limits, declared, limits_of
 from longpoll.verification.echo import Echo
 from longpoll.verification.page import Page, Row
@@ -123,7 +124,8 @@ def verify(
     """Explore and prove the law, run the property suite against a broker, judge the history it left, print one page.
 
     Without --broker the reference broker is started in a process of its own, on a temporary store, recording.
-    A named broker is put behind a recording proxy, and what it did under the load is judged.
+    A named broker is put behind a recording proxy, and what it did under the load is judged; and it is asked every
+    recorded conversation of its policy's version, as `longpoll conform` does, which shows the bytes as well.
 
     --policy and --knob say what is expected of it. What they do not promise by the law is told, and violates nothing:
     RocketMQ's own brokers are late by their scan, and lose wakes until it, which is counted. Whatever the broker does,
@@ -256,6 +258,8 @@ def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
                 names = name_of(observer.name_server_address)
                 client = partial(broker.real_client, names, f"{topic}-client")
                 _stage(page, "client", "the real client, observed", client)
+    clauses = partial(conversations, place, job.name_server, job.policy_name, scans=job.policy.expiry == "scan")
+    _stage(page, "clauses", f"recorded conversations with {name}", clauses)
     _races(page, job, place, f"{topic}-races", name=name)
     subject = RemoteSubject(place, job.known.expectations(ECHOES * echo.worst_ms))
     _stage(page, "suite", f"the property suite against {name}", partial(broker.suite, runtime, subject, job.seed))

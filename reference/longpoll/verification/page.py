@@ -31,7 +31,7 @@ class Row:
     """One thing that was checked."""
 
     part: str
-    """law, proof, store, broker, races, suite, client or history."""
+    """law, proof, store, broker, races, suite, client, clauses or history."""
     what: str
     outcome: Outcome
     detail: str
