@@ -1,6 +1,6 @@
 """`longpoll export`: the law as text for another checker, so that nobody has to trust our engines.
 
-Leaves out the text (`longpoll_spec.render.export.promela` and `tla`) and running the checkers.
+Leaves out the text (`longpoll_spec.render.export.promela`, `tla` and `jani`) and running the checkers.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from longpoll_spec.errors import OutputError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import preset, with_knobs
+from longpoll_spec.render.export.jani import jani_of
 from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
 from longpoll_spec.render.notation import name_of
+from longpoll_spec.testing.zoo import slips_by_label
 
 Render: TypeAlias = Callable[[Model, Sequence[Property]], str]
 FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
     "promela": {"pml": promela_of},
     "tla": {"tla": tla_of, "cfg": tla_configuration_of},
+    "jani": {"jani": lambda model, properties: jani_of(model, properties, slips_by_label(model))},
 }
 """Format -> the ending of each of its files, with what writes it."""
 
@@ -56,16 +59,17 @@ def export(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write the law of a policy under bounds, with every property, for SPIN (promela) or TLC (tla) into DIR.
+    """Write the law of a policy under bounds, with every property, for SPIN (promela), TLC (tla) or Storm (jani).
 
-    Each file begins with the command that runs it. Both checkers find the states, transitions and verdicts that
-    `longpoll check` finds.
+    All three checkers find the states, transitions and verdicts that `longpoll check` finds. A file of promela or tla
+    begins with the command that runs it; JANI is JSON, which a small interpreter in any language runs (docs/jani.md).
 
     \b
     Examples:
       longpoll export --to promela --policy rocketmq-4.9 out
       longpoll export --to tla --policy strict --bounds small out
       longpoll export --to promela --policy rocketmq-4.9 --bounds queues out
+      longpoll export --to jani --policy strict out
       longpoll export --to promela --policy strict --queues 2 --tags 2 out
       longpoll export --to tla --policy strict --knob recheck_after_hold=none --requests 3 out --json
     """

@@ -13,11 +13,11 @@ from typing import Final
 
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.model import Action
+from longpoll_spec.model import Action, Model
 from longpoll_spec.policy import Policy
 from longpoll_spec.state import Request, State, state_of
 from longpoll_spec.terms import Bool, Effect, Int, Term, any_of, bool_variable, const, int_variable, ite, substitute
-from longpoll_spec.testing.slips import Change, Slip, kinds_of, with_effect
+from longpoll_spec.testing.slips import Change, Slip, kinds_of, slips_of, with_effect
 
 
 def _acting(state: State, action: Action) -> Request:
@@ -152,3 +152,10 @@ def named_slips(policy: Policy, bounds: Bounds) -> Iterable[Slip]:
     for name, (action, change) in NAMED.items():
         if action in there:
             yield Slip(action, there[action], name.partition(" ")[2].replace("_", " "), change)
+
+
+def slips_by_label(model: Model) -> dict[str, list[str]]:
+    """Label -> what each slip in that action is, named ones first: what an export of the law says of its tests."""
+    policy, bounds = model.policy, model.bounds
+    slips = [*named_slips(policy, bounds), *slips_of(policy, bounds)]
+    return {action.label: [slip.what for slip in slips if slip.touches(action)] for action in model.actions}
