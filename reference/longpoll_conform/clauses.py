@@ -94,12 +94,13 @@ _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
     ("PULL-TAG-1", "MUST", "A tag expression lets messages of its tags through.", "FilterAPI", "pull-060 pull-062 pull-068"),
     ("PULL-TAG-2", "MUST", "An expression of bars alone is answered 23.", "FilterAPI", "pull-064"),
     ("PULL-TAG-3", "MUST", "One bar is a part of a tag's name, and case matters.", "FilterAPI", "pull-066 pull-070"),
-    ("PULL-TAG-4", "MUST", "Without a type an expression is of tags; the type is not read in lower case.", "FilterAPI", "pull-072 pull-074"),
+    ("PULL-TAG-4", "MUST", "Without a type an expression is of tags.", "FilterAPI", "pull-072"),
     ("PULL-TAG-5", "MUST", "The broker filters by the hash of a tag: what has the same hash comes too.", "MessageFilter", "pull-076"),
     ("PULL-TAG-6", "MUST", "A stored tag is taken with its spaces.", "MessageFilter", "pull-078"),
     ("PULL-TAG-7", "MUST", "Where nothing matches the answer is 20 at once, with the offset behind what was looked at.", _STORE, "pull-080"),
     ("PULL-TAG-8", "MUST", "One answer looks at 1,000 messages at most where no more are asked for.", _STORE, "pull-082"),
     ("PULL-TAG-9", "MUST", "The next offset is behind the last message that was looked at.", _STORE, "pull-084"),
+    ("PULL-TAG-10", "MUST", "A type in lower case is not that of tags: a broker that knows tags alone answers 1.", "ExpressionType", "pull-074"),
     # -- SQL92
     ("PULL-SQL-1", "MUST", "A broker that does not filter by properties answers an SQL92 pull 1.", _SQL, "sql-168 sql-170"),
     ("PULL-SQL-2", "MUST", "What an expression of a heartbeat lets through is answered, the rest is passed over.", _SQL, "sql-200 sql-202"),
@@ -260,7 +261,10 @@ PROFILES: Final[Mapping[str, tuple[frozenset[Capability], frozenset[Capability]]
     }
 )
 """What a broker must have, and must not have, for the vectors of each profile."""
-LACKING: Final[Mapping[str, frozenset[Capability]]] = MappingProxyType({"PULL-SQL-1": frozenset({"sql92"})})
+LACKING: Final[Mapping[str, frozenset[Capability]]] = MappingProxyType(
+    {name: frozenset({"sql92"}) for name in ("PULL-SQL-1", "PULL-TAG-10", "COMMIT-2")}
+)
+"""What brokers with more than they need for them are not asked."""
 
 
 def _clauses() -> tuple[Clause, ...]:

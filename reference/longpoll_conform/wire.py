@@ -45,9 +45,14 @@ class NotReadableError(ValueError):
 def encode_command(command: Mapping[str, Any], serialize: str = "JSON") -> bytes:
     """A whole frame of a command: `code`, `opaque`, and perhaps `flag`, `extFields`, `remark`, `language`, `body`."""
     body = command.get("body") or b""
-    raw = _json_header(command) if serialize == "JSON" else _binary_header(command)
+    raw = encode_header(command, serialize)
     mark = (serialize != "JSON") << 24 | len(raw)
     return struct.pack(">iI", 4 + len(raw) + len(body), mark) + raw + bytes(body)
+
+
+def encode_header(command: Mapping[str, Any], serialize: str) -> bytes:
+    """The header of a command's frame."""
+    return _json_header(command) if serialize == "JSON" else _binary_header(command)
 
 
 def _json_header(command: Mapping[str, Any]) -> bytes:

@@ -71,22 +71,8 @@ def list_clauses(context: click.Context, _option: click.Parameter, wanted: bool)
     context.exit(0)
 
 
-def export(context: click.Context, _option: click.Parameter, directory: Path | None) -> None:
-    """Write the vectors for programs of others, and end."""
-    if directory is None:
-        return
-    try:
-        for path in write(directory, longpoll.__version__):
-            say(str(path))
-    except UserError as error:
-        raise click.UsageError(str(error), context) from None
-    context.exit(0)
-
-
 @click.command()
-@click.option(
-    "--broker", "broker_text", required=True, metavar="HOST:PORT", help="The broker to hold against the clauses."
-)
+@click.option("--broker", "broker_text", metavar="HOST:PORT", help="The broker to hold against the clauses.")
 @click.option(
     "--name-server",
     "name_server_text",
@@ -157,18 +143,16 @@ def export(context: click.Context, _option: click.Parameter, directory: Path | N
 )
 @click.option(
     "--export",
+    "export_directory",
     metavar="DIRECTORY",
-    type=click.Path(path_type=Path, file_okay=False),
-    is_eager=True,
-    expose_value=False,
-    callback=export,
+    type=click.Path(path_type=Path),
     help="Write the vectors as JSON lines, with a page that tells how to play them, and end.",
 )
 @json_option
 @user_mistakes
 def conform(
     *,
-    broker_text: str,
+    broker_text: str | None,
     name_server_text: str | None,
     policy_name: str,
     knobs: Sequence[str],
@@ -184,6 +168,7 @@ def conform(
     history: Path | None,
     junit_file: Path | None,
     pages_directory: Path | None,
+    export_directory: Path | None,
     as_json: bool,
 ) -> None:
     """Hold any broker against the clauses of the pull path, and go on after every failure.
@@ -205,6 +190,11 @@ def conform(
     Exit codes: 0 nothing failed (or nothing but what is known), 1 something did (or changed), 2 a mistake in the call,
     3 unknown: the broker could not be asked, or served nobody any more.
     """
+    if export_directory is not None:
+        _export(export_directory, as_json=as_json)
+        return
+    if broker_text is None:
+        raise UserError("--broker HOST:PORT says which broker is asked")
     broker = address_of(broker_text)
     name_server = address_of(name_server_text) if name_server_text else (broker[0], NAME_SERVER_PORT)
     policy = with_knobs(preset(policy_name), knobs)
@@ -237,6 +227,16 @@ def conform(
         _show(suite, results, changed)
     if code:
         raise SystemExit(code)
+
+
+def _export(directory: Path, *, as_json: bool) -> None:
+    """Write the vectors for programs of others."""
+    paths = [str(path) for path in write(directory, longpoll.__version__)]
+    if as_json:
+        emit_json({"exit_code": int(Exit.OK), "written": paths})
+    else:
+        for path in paths:
+            say(path)
 
 
 def chosen(policy: str, only: Sequence[str], excluded: Collection[str]) -> tuple[list[Vector], list[str]]:

@@ -16,6 +16,7 @@ Leaves out what differs from a pattern, as sentences (`compare`).
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -157,3 +158,30 @@ def filled(text: str, names: Names) -> str:
     for name in NAMED:
         text = text.replace(f"${{{name}}}", names.get(name, ""))
     return text
+
+
+def flat(pattern: Any, place: str = "") -> dict[str, str]:
+    """A pattern as texts by their places: names and numbers with points between them, and `body` left out.
+
+    Of an object with no other names than those of the pattern, and of a list with no more values, `#` is how many there
+    are. Lists in any order have that of their values' texts.
+    """
+    if not isinstance(pattern, Mapping | list):
+        return {place: pattern if isinstance(pattern, str) else json.dumps(pattern)}
+    kind = (
+        next((each for each in (SOME, BEGIN, SET) if each in pattern), None) if isinstance(pattern, Mapping) else None
+    )
+    values: Any = pattern if kind is None or isinstance(pattern, list) else pattern[kind]
+    if kind == SET:
+        values = sorted(values, key=_texts)
+    inner = f"{place}." if place else ""
+    counts = kind not in {SOME, BEGIN} and place != "body" and pattern not in (SILENCE, CLOSED)
+    found = {f"{inner}#": str(len(values))} if counts else {}
+    for name, each in values.items() if isinstance(values, Mapping) else enumerate(values):
+        found |= flat(each, f"{inner}{name}".removeprefix("body."))
+    return found
+
+
+def _texts(value: Any) -> list[str]:
+    """What a list in any order is sorted by: the texts of a value, in the order of their places."""
+    return [text for _place, text in sorted(flat(value).items())]

@@ -1,0 +1,178 @@
+"""The vectors are played by programs that know nothing of ours, in Go, Rust, Java and JavaScript.
+
+Each passes on our broker and on the real Java ones, and fails where a relay spoils what a good broker says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+from model_tests.conform.relay import Relay
+from model_tests.conform.test_faults import CONTROL, FAULTS
+from model_tests.conformance.java_broker import VERSIONS, JavaUnavailableError, resolve, running
+from model_tests.conformance.test_transcripts import start
+from model_tests.peers.real_clients import ClientUnavailableError
+from model_tests.peers.vectors.runners import HERE, RUNNERS, Outcome, Place, at_once, play, play_until_steady
+
+from longpoll_broker.broker import Broker
+from longpoll_conform.shipped.archive import write
+from longpoll_conform.vectors import recorded
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, Policy
+from longpoll_spec.testing.cases import quick_if
+
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
+USUAL: Final = frozenset({"auto-create", "long-polling", "readable", "name-server", "scan"})
+PROFILES: Final[Mapping[str, frozenset[str]]] = {
+    "default": USUAL,
+    "sql": USUAL | {"sql92"},
+    "strict": USUAL - {"auto-create"},
+    "nolongpoll": USUAL - {"long-polling"},
+    "unreadable": USUAL - {"readable"},
+}
+"""What our broker has by the settings of each profile."""
+LINES_MAX: Final = 500
+Commands = Mapping[str, list[str]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[str] | str]:
+    """How each runner is run, or why it cannot be had here."""
+    found: dict[str, list[str] | str] = {}
+    for name, make in RUNNERS.items():
+        try:
+            found[name] = make(tmp_path_factory.mktemp(name))
+        except ClientUnavailableError as error:
+            found[name] = str(error)
+    return found
+
+
+@pytest.fixture(scope="module")
+def commands(made: Mapping[str, list[str] | str]) -> Commands:
+    """How each runner that can be had here is run."""
+    return {name: command for name, command in made.items() if isinstance(command, list)}
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """The shipped file of each version."""
+    directory = tmp_path_factory.mktemp("vectors")
+    write(directory, "1")
+    return {version: directory / f"rocketmq-{version}.jsonl" for version in VERSIONS}
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_each_runner_can_be_had(name: str, made: Mapping[str, list[str] | str]) -> None:
+    """It is made of its source alone; a toolchain that is missing is said loudly."""
+    if isinstance(made[name], str):
+        pytest.skip(f"the runner in {name} is not tested here: {made[name]}")
+    assert made[name]
+
+
+def assert_all_pass(outcomes: Mapping[str, Outcome], version: str) -> None:
+    """Every runner that was had says the same, and of every vector something."""
+    whole = {vector.id for vector in recorded(version)}
+    for name, outcome in outcomes.items():
+        assert outcome.failed == {}, name
+        assert outcome.code == 0, (name, outcome.summary)
+        assert outcome.passed | set(outcome.skipped) == whole, name
+        assert all(why.startswith("the broker is not: ") for why in outcome.skipped.values()), name
+    assert len({outcome.passed for outcome in outcomes.values()}) == 1
+
+
+@pytest.mark.parametrize("policy", [ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_our_broker_passes(policy: Policy, commands: Commands, vectors: Mapping[str, Path], tmp_path: Path) -> None:
+    """With the settings of every profile; so that each vector is played but those of a store that is not shipped."""
+    version = {ROCKETMQ_4_9.name: "4.9.7", ROCKETMQ_5.name: "5.5.0"}[policy.name]
+    played: set[str] = set()
+    for profile, has in PROFILES.items():
+        with start(policy, profile, tmp_path / profile) as broker:
+            place = Place(broker.address, broker.name_server_address, "broker-a", "DefaultCluster", has)
+            tasks = {
+                name: partial(play_until_steady, command, vectors[version], place) for name, command in commands.items()
+            }
+            outcomes = at_once(tasks)
+        assert_all_pass(outcomes, version)
+        played |= set.union(*(set(outcome.passed) for outcome in outcomes.values()))
+
+    assert played == {vector.id for vector in recorded(version) if vector.profile != "store"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_java_broker_passes(
+    version: str, commands: Commands, vectors: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Its own version's vectors, with SQL92."""
+    try:
+        class_path = resolve(tmp_path_factory.mktemp("jars"), version)
+    except JavaUnavailableError as error:
+        pytest.skip(str(error))
+    home = tmp_path_factory.mktemp("java") / "home"
+    with running(class_path, home, settings="enablePropertyFilter=true") as broker:
+        place = Place(broker.address, broker.name_server, "java-broker", "DefaultCluster", PROFILES["sql"])
+        tasks = {
+            name: partial(play_until_steady, command, vectors[version], place) for name, command in commands.items()
+        }
+        outcomes = at_once(tasks)
+    assert_all_pass(outcomes, version)
+    assert {len(outcome.skipped) for outcome in outcomes.values()} == {{"4.9.7": 43, "5.5.0": 15}[version]}
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that passes."""
+    with start(ROCKETMQ_4_9, "default", tmp_path_factory.mktemp("good") / "store") as broker:
+        yield broker
+
+
+QUICK: Final = [name for number, name in enumerate(FAULTS) if number % 5 == 0 and not FAULTS[name].is_slow]
+
+
+@pytest.mark.parametrize("name", quick_if(FAULTS, lambda name: name in QUICK))
+def test_a_planted_fault_fails_in_every_runner(
+    name: str, good: Broker, commands: Commands, vectors: Mapping[str, Path]
+) -> None:
+    """Its vector and none that it does not touch; the exit code says so."""
+    planted = FAULTS[name]
+    relay = Relay(good.address, planted.fault, planted.request)
+    try:
+        place = Place(relay.address, good.name_server_address, "broker-a", "DefaultCluster", USUAL)
+        only = (*planted.names, *CONTROL)
+        tasks = {runner: partial(play, command, vectors["4.9.7"], place, only) for runner, command in commands.items()}
+        outcomes = at_once(tasks)
+    finally:
+        relay.close()
+
+    for runner, outcome in outcomes.items():
+        assert set(outcome.failed) == set(planted.names), (runner, outcome)
+        assert outcome.passed == set(CONTROL), runner
+        assert outcome.code == 1, runner
+        assert all(outcome.failed.values()), runner
+    assert outcomes
+
+
+def test_a_broker_that_is_not_there_fails_everything(commands: Commands, vectors: Mapping[str, Path]) -> None:
+    """And no runner ends before it has said so."""
+    nowhere = ("127.0.0.1", 1)
+    place = Place(nowhere, nowhere, "broker-a", "DefaultCluster", USUAL)
+    outcomes = {name: play(command, vectors["4.9.7"], place, CONTROL) for name, command in commands.items()}
+
+    for outcome in outcomes.values():
+        assert (set(outcome.failed), outcome.code) == (set(CONTROL), 1)
+        assert re.fullmatch("0 passed, 2 failed, 0 skipped", outcome.summary)
+
+
+def test_runners_are_small() -> None:
+    """Each is read before it is used, in a quarter of an hour."""
+    sizes = {
+        path.name: len(path.read_text().splitlines())
+        for path in HERE.rglob("*")
+        if path.suffix in {".go", ".rs", ".java", ".js"}
+    }
+
+    assert len(sizes) == len(RUNNERS)
+    assert {name: size for name, size in sizes.items() if size >= LINES_MAX} == {}

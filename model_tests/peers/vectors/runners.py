@@ -1,0 +1,124 @@
+"""The four runners of conformance vectors, each made ready by its own language's tools, and what they say of a broker.
+
+Leaves out brokers, and what the runners must say (`test_vectors`). What is made stands in a temporary directory.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from attrs import evolve, frozen
+from model_tests.peers.real_clients import ClientUnavailableError
+
+HERE: Final = Path(__file__).parent
+MAKE_READY_S: Final = 300.0
+PLAY_S: Final = 240.0
+TRIES: Final = 3
+"""A vector that failed is played again with the other ones that did: a busy machine is late."""
+Address = tuple[str, int]
+
+
+@frozen
+class Place:
+    """A broker under test."""
+
+    broker: Address
+    name_server: Address
+    name: str
+    cluster: str
+    has: frozenset[str]
+    """What it has, as vectors name it."""
+
+
+@frozen
+class Outcome:
+    """What a runner said."""
+
+    code: int
+    passed: frozenset[str]
+    failed: Mapping[str, str]
+    """Each vector that failed, with what differed."""
+    skipped: Mapping[str, str]
+    summary: str
+    """Its last line."""
+
+
+def go(directory: Path) -> list[str]:
+    """The runner in Go; raises ClientUnavailableError."""
+    _made(["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(directory / "play"), "."], HERE / "go")
+    return [str(directory / "play")]
+
+
+def rust(directory: Path) -> list[str]:
+    """The runner in Rust; raises ClientUnavailableError."""
+    _made(["cargo", "build", "--release", "--locked", "--target-dir", str(directory)], HERE / "rust")
+    return [str(directory / "release" / "play")]
+
+
+def java(directory: Path) -> list[str]:
+    """The runner in Java; raises ClientUnavailableError."""
+    _made(["javac", "-d", str(directory), "Play.java"], HERE / "java")
+    return ["java", "-XX:TieredStopAtLevel=1", "-cp", str(directory), "Play"]
+
+
+def node(_directory: Path) -> list[str]:
+    """The runner in JavaScript; raises ClientUnavailableError."""
+    _made(["node", "--check", "play.js"], HERE / "node")
+    return ["node", str(HERE / "node" / "play.js")]
+
+
+RUNNERS: Final[Mapping[str, Callable[[Path], list[str]]]] = {"go": go, "rust": rust, "java": java, "node": node}
+
+
+def _made(command: list[str], directory: Path) -> None:
+    if shutil.which(command[0]) is None:
+        raise ClientUnavailableError(f"no {command[0]} on PATH")
+    try:
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=MAKE_READY_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise ClientUnavailableError(f"{' '.join(command[:2])} took over {MAKE_READY_S:g} s") from None
+    if done.returncode:
+        raise ClientUnavailableError(f"{' '.join(command[:2])} failed: {done.stderr[-500:]}")
+
+
+def play(command: Sequence[str], file: Path, place: Place, only: Collection[str] = ()) -> Outcome:
+    """What a runner says of a broker, of all vectors of a file or of some."""
+    addresses = [f"{host}:{port}" for host, port in (place.broker, place.name_server)]
+    words = [
+        str(file),
+        *addresses,
+        place.name,
+        place.cluster,
+        ",".join(sorted(place.has)),
+        *([",".join(only)] if only else []),
+    ]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=PLAY_S, check=False)
+    *lines, summary = done.stdout.splitlines() or [done.stderr]
+    told: dict[str, dict[str, str]] = {"PASS": {}, "FAIL": {}, "SKIPPED": {}}
+    for line in lines:
+        outcome, vector, *why = line.split(" ", 2)
+        told[outcome][vector] = " ".join(why)
+    return Outcome(done.returncode, frozenset(told["PASS"]), told["FAIL"], told["SKIPPED"], summary)
+
+
+def play_until_steady(command: Sequence[str], file: Path, place: Place) -> Outcome:
+    """The same, with what failed played again."""
+    outcome = play(command, file, place)
+    for _ in range(TRIES - 1):
+        if not outcome.failed:
+            break
+        again = play(command, file, place, outcome.failed)
+        outcome = evolve(outcome, code=again.code, passed=outcome.passed | again.passed, failed=again.failed)
+    return outcome
+
+
+def at_once(tasks: Mapping[str, Callable[[], Outcome]]) -> dict[str, Outcome]:
+    """What several runners say, each played beside the others."""
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        futures = {name: pool.submit(task) for name, task in tasks.items()}
+        return {name: future.result() for name, future in futures.items()}
