@@ -26,8 +26,22 @@ from longpoll.cli import main
 from longpoll.commands import zoo as command
 from longpoll.output import Exit
 
-HANDFUL: Final = ("mended-the-count-of-held-pulls-has-no-guard", "kafka-checked-and-expired", "lock-channel-flush")
-"""Bugs that switches between bytecodes find in the first few runs."""
+HANDFUL: Final = (
+    "mended-the-count-of-held-pulls-has-no-guard",
+    "kafka-checked-and-expired",
+    "lock-channel-flush",
+    "rocketmq-wakes-whatever-the-tag",
+    "rocketmq-deadline-as-an-int",
+    "pulsar-stale-completion",
+    "redis-last-come-first-served",
+    "lock-append",
+    "lock-dispatch",
+    "lock-flush",
+    "lock-dispatcher-reads",
+    "rocketmq-cursor-skips-what-failed",
+    "rocketmq-light-queues-are-not-told",
+)
+"""Bugs that switches between bytecodes find in the first few runs: one or more for each thing that a stage looks at."""
 CERTAIN_S: Final = 0.5
 """What was found in so much of its limit is found again on any machine."""
 

@@ -8,6 +8,7 @@ counted wrongly or forgotten by its deadline. Leaves out the broker around the t
 from __future__ import annotations
 
 import ast
+import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -21,13 +22,14 @@ from attrs import define, field
 from model_tests.simulate.preempted import Preemption
 
 from longpoll_broker.core import deadlines, hold, notifier
-from longpoll_broker.core.filter.filters import tag_filter
+from longpoll_broker.core.filter.filters import SQL92, sql_filter, tag_filter
 from longpoll_broker.core.hold import ANSWERED, HELD, Pull
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import dispatch_service, hold_service
 from longpoll_broker.service.pull.pull_events import PullEvents
 from longpoll_broker.store.messages import Arrival
-from longpoll_broker.testing.plain.memory_queues import MemoryQueues
+from longpoll_broker.testing.plain.memory_queues import MemoryQueues, Message
+from longpoll_protocol.tags import word_hash
 from longpoll_simulation.errors import StuckError
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
@@ -46,6 +48,17 @@ TOPIC: Final = "T"
 RETRIED: Final = "%RETRY%G"
 """The topic of the queue in the other shard: messages that are to be tried again."""
 EVERYTHING: Final = tag_filter("*", None)
+TAG: Final = "red"
+TAGS_CODE: Final = word_hash(TAG)
+MESSAGE: Final = Message(TAGS_CODE, {"color": TAG})
+"""What every message is."""
+WANTED: Final = (EVERYTHING, tag_filter(TAG, None), sql_filter(f"color = '{TAG}'", SQL92))
+UNWANTED: Final = (tag_filter("blue", None), sql_filter("color = 'blue'", SQL92))
+"""Filters that want every message, and such as want none."""
+FILTER_SHARE: Final = 0.25
+"""How many stages have pulls with filters of their own."""
+UPTIMES_MS: Final = (0, 0, 0, (1 << 31) - 50)
+"""How long the machine has been up: also so long that deadlines need more than 31 bits."""
 HELD_MAX: Final = 4
 """How many pulls may be held under a policy that looks in the lock; as many as are held before, and one."""
 QUEUE_LIMITS: Final = (None, None, None, 2)
@@ -89,7 +102,7 @@ class Log:
     def append(self, key: Key) -> None:
         """One more message of a queue."""
         with self.lock:
-            self.queues.append(key)
+            self.queues.append(key, MESSAGE)
             self.waiting.append(key)
             self.dispatchable_end += 1
 
@@ -97,7 +110,7 @@ class Log:
         """Make up to so many visible."""
         with self.lock:
             keys = [self.waiting.popleft() for _ in range(min(limit, len(self.waiting)))]
-            arrivals = [Arrival(*key, self.queues.make_visible(key), 0, 0, 0, 0) for key in keys]
+            arrivals = [Arrival(*key, self.queues.make_visible(key), TAGS_CODE, 0, 0, 0) for key in keys]
             self.dispatched_end += len(arrivals)
         return arrivals
 
@@ -125,6 +138,17 @@ class Stage:
     """Whether the clock's thread was woken since it last looked how long to sleep."""
     sleeps_until_ms: float = field(default=float("inf"), init=False)
     """Until when it sleeps."""
+    filters: random.Random | None = field(default=None, init=False)
+    """Draws the pulls' filters; None where all want everything."""
+    uptime_ms: int = field(default=0, init=False)
+    before: dict[Pull, int] = field(factory=dict, init=False)
+    """The pulls that were held one after the other before the actors began, numbered."""
+    told: dict[tuple[str, Key], int] = field(factory=dict, init=False)
+    """The greatest number of those that one actor has told of a message, by queue."""
+    dropped: set[Pull] = field(factory=set, init=False)
+    """What a channel that closed has let go."""
+    wrong: list[str] = field(factory=list, init=False)
+    """What was wrong when pulls were run; raised in the end, for the dispatcher goes on after what a walk raises."""
     swept: bool = field(default=False, init=False)
     """Whether a scanner may have removed a bucket that somebody had in hand (upstream issue #10754)."""
 
@@ -134,6 +158,10 @@ class Stage:
         self.policy, self.wanted = choose.choice(POLICIES), ()
         if choose.random() < MEETING_SHARE:
             self.policy, self.wanted = choose.choice(MEETINGS)
+        # Drawn apart, so that other stages are what they were before there were filters.
+        apart = random.Random(self.seed ^ 0xF117E4)
+        self.filters = apart if apart.random() < FILTER_SHARE else None
+        self.uptime_ms = self.now_ms = apart.choice(UPTIMES_MS)
         self.service = self.module.HoldService(
             self,
             self.policy,
@@ -168,9 +196,25 @@ class Stage:
         """A step point does nothing here: every bytecode is one."""
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
-        """Run a pull; noted."""
+        """Run a pull; noted, and what is wrong with that."""
+        if pull in self.dropped:
+            self.wrong.append("a pull runs that its channel let go when it closed")
+        actor = str(self.preemption.world.current)
+        if self.policy.take == "in_place" and actor.startswith("arrive"):
+            if cause == "woken" and pull.filter in UNWANTED:
+                self.wrong.append("a message wakes a pull that does not want it")
+            self.look_at_order(pull, actor)
         self.gone[pull] += 1
         return True
+
+    def look_at_order(self, pull: Pull, actor: str) -> None:
+        """Whoever waits longer is told first."""
+        number = self.before.get(pull)
+        if number is not None:
+            key = (actor, (pull.topic, pull.queue_id))
+            if self.told.get(key, -1) > number:
+                self.wrong.append("a pull is told of a message before one that waits longer")
+            self.told[key] = number
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
         """Run pulls that one message woke; noted."""
@@ -190,8 +234,9 @@ class Stage:
 
     def pull(self, key: Key, channel: str, deadline_ms: int) -> Pull:
         """A pull that missed, of the end that was visible when it came."""
+        deadline_ms += self.uptime_ms
         made = Pull(channel, 1, "G", *key, self.queues.visible_end(*key), 32, 2, deadline_ms=deadline_ms)
-        made.filter = EVERYTHING
+        made.filter = EVERYTHING if self.filters is None else self.filters.choice((*WANTED, *UNWANTED))
         self.pulls.append(made)
         return made
 
@@ -216,6 +261,11 @@ class Stage:
         wait_s = self.service.wait_s()
         self.sleeps_until_ms = float("inf") if wait_s is None else self.now_ms + 1000 * wait_s
 
+    def close(self, channel: str) -> None:
+        """A connection closes."""
+        self.service.drop_channel(channel)
+        self.dropped.update(pull for pull in self.pulls if pull.channel == channel and pull.phase is ANSWERED)
+
     def stop(self) -> None:
         """The end of the broker."""
         self.stopped = True
@@ -237,8 +287,8 @@ class Stage:
             "arrive a": partial(self.arrive, first),
             "arrive b": partial(self.arrive, second),
             "arrive c": partial(self.arrive, other),
-            "close c": partial(service.drop_channel, "c"),
-            "close e": partial(service.drop_channel, "e"),
+            "close c": partial(self.close, "c"),
+            "close e": partial(self.close, "e"),
             "clock": self.look_at_clock,
             "scan": partial(service.scan, Outbox()),
             "delete": partial(service.topic_deleted, TOPIC, Outbox()),
@@ -259,7 +309,7 @@ class Stage:
         """Hold some pulls, let the actors run, and look; raises what is wrong."""
         if self.wanted is not FIRST:
             self.hold_some()
-        self.now_ms = DUE_MS
+        self.now_ms = self.uptime_ms + DUE_MS
         actors = self.actors()
         self.swept = "scan" in actors and self.policy.bucket_removal == "if_empty_unsafe"
         large_herd, notifier.LARGE_HERD = notifier.LARGE_HERD, self.preemption.random.choice((1, notifier.LARGE_HERD))  # type: ignore[misc]
@@ -271,7 +321,7 @@ class Stage:
         self.look_at_sleep()
         # No deadline was lost either.
         if self.policy.expiry == "own_deadline":
-            self.now_ms = LATE_MS
+            self.now_ms = self.uptime_ms + LATE_MS
             self.service.wait_s()
             self.service.run(Outbox())
             assert not len(self.service), f"{len(self.service)} pulls outlive their deadlines"
@@ -284,7 +334,9 @@ class Stage:
             (self.keys[0], "e", LATE_MS),
             (self.keys[1], "d", DUE_MS),
         ):
-            self.hold(self.pull(key, channel, deadline_ms))
+            pull = self.pull(key, channel, deadline_ms)
+            self.hold(pull)
+            self.before[pull] = len(self.before)
         gone = self.pull(self.keys[1], "x", STALE_MS)
         self.hold(gone)
         self.sleep()
@@ -292,6 +344,7 @@ class Stage:
 
     def look(self) -> None:
         """What must hold when nobody is at work."""
+        assert not self.wrong, self.wrong[0]
         self.service.assert_tidy()
         held = [pull for pull in self.pulls if pull.phase is HELD]
         assert len(self.service) == len(held), f"{len(self.service)} pulls are counted, {len(held)} are held"
@@ -303,7 +356,11 @@ class Stage:
             ends = self.gone[pull] + (pull.phase is HELD) + (pull.phase is ANSWERED)
             assert ends == 1, f"a pull that is {pull.phase.name} was let go {self.gone[pull]} times"
         if self.policy in POLICIES[:4] and not self.stopped:
-            waiting = [pull for pull in held if self.queues.visible_end(pull.topic, pull.queue_id) > pull.offset]
+            waiting = [
+                pull
+                for pull in held
+                if pull.filter not in UNWANTED and self.queues.visible_end(pull.topic, pull.queue_id) > pull.offset
+            ]
             assert not waiting, "a held pull waits although there is a message for it"
         assert not (self.stopped and held), "a pull is held after the stop"
 

@@ -14,10 +14,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
 from itertools import count
 from typing import Any, Final, Self
 
+import attrs
 import pytest
 from model_tests.simulate.hold_stress import Stage
 
@@ -28,12 +29,14 @@ from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.service.admin.lock_processor import LockProcessor
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.service.send.group_commit import GroupCommit
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.testing.raw_client import RawClient
 from longpoll_broker.testing.served import EmbeddedSubject, run_suite
+from longpoll_broker.testing.served.subject import SMALL_FILES
 from longpoll_protocol.bodies import LockBatchRequest
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
@@ -52,6 +55,10 @@ class Owned:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.owner: int | None = None
+
+    def _is_owned(self) -> bool:
+        """Whether the caller has it; what a condition on this lock asks."""
+        return self.owner == threading.get_ident()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """As a real one's."""
@@ -79,6 +86,27 @@ class OwnedRuntime(RealRuntime):
     def lock(self) -> Owned:
         """A new lock."""
         return Owned()
+
+    def condition(self) -> threading.Condition:
+        """A new condition, on such a lock."""
+        lock: Any = Owned()
+        return threading.Condition(lock)
+
+
+class Guarded(dict[Any, None]):
+    """A dictionary that is changed under a lock alone."""
+
+    def __init__(self, watch: Watch, what: str, lock: object) -> None:
+        super().__init__()
+        self._say = partial(watch.check, what, lock)
+
+    def __setitem__(self, key: object, value: None) -> None:
+        self._say()
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: object) -> None:
+        self._say()
+        super().__delitem__(key)
 
 
 def held(lock: object) -> bool:
@@ -172,6 +200,7 @@ def watching() -> Iterator[list[str]]:
         watch = Watch(patch)
         _watch_holds(watch)
         _watch_tables(watch)
+        _watch_sends(watch)
         _watch_store(watch)
         yield watch.seen
 
@@ -194,6 +223,13 @@ def _watch_tables(watch: Watch) -> None:
     watch.calls(QueueLocks, "lock", watch.named)
     watch.calls(Channel, "_send", lambda channel: channel._lock)
     watch.writes(Channel, "closed", frozenset({"close"}), lambda channel: channel._lock)
+
+
+def _watch_sends(watch: Watch) -> None:
+    def guard_open(service: Any) -> None:
+        service._open = Guarded(watch, "GroupCommit._open", service._changed._lock)
+
+    watch.after(GroupCommit, "__init__", guard_open)
 
 
 def _watch_store(watch: Watch) -> None:
@@ -219,11 +255,12 @@ def of_stages(seen: list[str], goes_on: Callable[[], bool]) -> int:
 def of_broker(examples: int = 6) -> int:
     """Have a broker serve the suite's requests, and one for a queue's lock; how many examples.
 
-    Little is handed over to the dispatcher, so that it reads the log as well.
+    Little is handed over to the dispatcher, so that it reads the log as well; sends wait for the disk.
     """
+    config = attrs.evolve(SMALL_FILES, flush_disk_sync=True)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
         patch.setattr(dispatch, "HANDED_COUNT_MAX", 2)
-        with EmbeddedSubject(OwnedRuntime(), directory, can_restart=False) as subject:
+        with EmbeddedSubject(OwnedRuntime(), directory, can_restart=False, store_config=config) as subject:
             report = run_suite(subject.runtime, subject, max_examples=examples, step_count=40, seed=7, shrink=False)
             with RawClient(subject.address) as client:
                 asked = LockBatchRequest(consumer_group="G", client_id="c", mq_set=[])

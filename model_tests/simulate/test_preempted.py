@@ -20,20 +20,26 @@ from model_tests.simulate.hold_stress import (
 from model_tests.simulate.preempted import Preemption
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.core.tables import offsets, statistics
+from longpoll_broker.core.tables import offsets, queue_locks, statistics
 from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.queue_locks import QueueLocks
 from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS, Statistics
+from longpoll_broker.service.admin.lock_processor import LockProcessor
 from longpoll_broker.service.pull import hold_service
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues import consume_queue
 from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueue
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.errors import StuckError
 from longpoll_spec.testing.cases import quick_if
 
+QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
 SEEDS: Final = 600
 """Runs of a quick test, two seconds; a table without locks fails in one of the first twenty."""
 SEEDS_LONG: Final = 30_000
@@ -203,7 +209,26 @@ def counts_all(*, guarded: bool, seed: int) -> bool:
     return found["statsMinute"].sum == 9
 
 
-@pytest.mark.parametrize("keeps", [commits_forward, forgets_one_topic, counts_all])
+def locks_for_one(*, guarded: bool, seed: int) -> bool:
+    """Whether one of two clients gets a queue that both ask for at once."""
+    preemption = Preemption(seed, [str(queue_locks.__file__)])
+    guard: Any = preemption.lock() if guarded else nullcontext()
+    no_channel: Any = None
+    processor = LockProcessor(RealRuntime(), QueueLocks(), guard)
+    got: list[str] = []
+
+    def ask(client: str) -> None:
+        asked = LockBatchRequest(consumer_group="G", client_id=client, mq_set=[QUEUE])
+        command = Command(RequestCode.LOCK_BATCH_MQ, 1, body=asked.encode())
+        _head, body = processor.lock(no_channel, command, no_channel)
+        if LockBatchResponse.decode(bytes(body)).lock_ok_mq_set:
+            got.append(client)
+
+    preemption.run({client: lambda client=client: ask(client) for client in ("a", "b")})  # type: ignore[misc]
+    return len(got) == 1
+
+
+@pytest.mark.parametrize("keeps", [commits_forward, forgets_one_topic, counts_all, locks_for_one])
 def test_what_threads_share_needs_its_guard(keeps: Callable[..., bool]) -> None:
     """Under any interleaving it is right, and without the guard it is not."""
     assert all(keeps(guarded=True, seed=seed) for seed in range(150))

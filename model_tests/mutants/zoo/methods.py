@@ -28,8 +28,15 @@ RACE_S: Final = 10.0
 FAILED: Final = 1
 """pytest's exit code when tests ran and some failed."""
 BROKER: Final = "reference/longpoll_broker/"
-GUARDED: Final = (f"{CORE}/tables/offsets.py", f"{CORE}/tables/statistics.py", f"{STORE}/queues/consume_queue.py")
+GUARDED: Final = (
+    f"{CORE}/tables/offsets.py",
+    f"{CORE}/tables/statistics.py",
+    f"{STORE}/queues/consume_queue.py",
+    "reference/longpoll_broker/service/admin/lock_processor.py",
+)
 """What `simulate/test_preempted.py` drives besides the hold table."""
+STORED: Final = tuple(f"{STORE}/{name}.py" for name in ("message_store", "dispatch", "bursts", "log/commit_log"))
+"""What `simulate/store_stress.py` drives."""
 
 
 @frozen
@@ -180,7 +187,7 @@ def _run_tests(tests: tuple[str, ...], keyword: str = "") -> Seen | None:
 
 
 def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
-    """Switch between any two bytecodes of the hold service, a channel, or a shared table: the first seed."""
+    """Switch between any two bytecodes of the hold service, a channel, the store, or a shared table: the first seed."""
     if entry.files & {*TABLE, DISPATCH}:
         from model_tests.simulate.hold_stress import Stage, first_fault
 
@@ -190,6 +197,11 @@ def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
         from model_tests.simulate.channel_stress import first_fault as first_channel_fault
 
         found = first_channel_fault(_until(deadline_s))
+        return None if found is None else Seen(_said(found[1]), found[0] + 1)
+    if entry.files & set(STORED):
+        from model_tests.simulate.store_stress import first_fault as first_store_fault
+
+        found = first_store_fault(_until(deadline_s))
         return None if found is None else Seen(_said(found[1]), found[0] + 1)
     from model_tests.simulate import test_preempted
 
@@ -203,6 +215,7 @@ def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
             ),
             GUARDED[1]: lambda seed: test_preempted.counts_all(guarded=True, seed=seed),
             GUARDED[2]: lambda seed: test_preempted.reads_what_is_shown(ConsumeQueue, Path(directory), seed),
+            GUARDED[3]: lambda seed: test_preempted.locks_for_one(guarded=True, seed=seed),
         }
         chosen = next(keep for file, keep in keeps.items() if file in entry.files)
         for seed in _until(deadline_s):
@@ -382,6 +395,29 @@ def judge(_entry: Entry, _deadline_s: float) -> Seen | None:
     return None if found is None else Seen(str(found.property)[:160], report.examples)
 
 
+def conform(_entry: Entry, _deadline_s: float) -> Seen | None:
+    """Play the recorded conversations of the clauses with a broker that serves: the first clause that fails."""
+    from longpoll_broker.broker import Broker
+    from longpoll_conform.play import Place
+    from longpoll_conform.suite import Suite
+    from longpoll_conform.vectors import recorded
+    from longpoll_runtime.real import RealRuntime
+
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        Broker.start(RealRuntime(), directory) as broker,
+    ):
+        place = Place(broker.address, broker.name_server_address)
+        suite = Suite(place, "strict", "zoo", makes_smaller=False)
+        suite.find()
+        results = suite.run(recorded("4.9.7"))
+    failed = [place for place, result in enumerate(results) if result.outcome == "FAIL"]
+    if not failed:
+        return None
+    first = results[failed[0]]
+    return Seen(f"{first.clause.id} {first.vector.id}: {first.why}"[:160], failed[0] + 1)
+
+
 # -- all of them -----------------------------------------------------------------------------------------------------
 
 
@@ -413,7 +449,7 @@ METHODS: Final = (
         "bytecodes",
         "switches between any two bytecodes",
         3,
-        lambda entry: bool(entry.files & {*TABLE, *GUARDED, CHANNEL, DISPATCH}),
+        lambda entry: bool(entry.files & {*TABLE, *GUARDED, *STORED, CHANNEL, DISPATCH}),
         bytecodes,
         patience=8,
         is_dear=True,
@@ -429,6 +465,7 @@ METHODS: Final = (
     ),
     Method("simulated", "the whole broker in a simulated world", 15, _is_served, simulated, patience=2, is_dear=True),
     Method("wire", "the property suite over sockets", 20, _is_served, wire, is_dear=True),
+    Method("conform", "the clauses' recorded conversations over sockets", 20, _is_served, conform, is_dear=True),
     Method("races", "messages that race their pulls over sockets", 60, _is_served, races, is_dear=True),
     Method("judge", "the judge, of a recorded run", 30, _is_served, judge, is_dear=True),
 )

@@ -6,24 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 OPEN: Final[Mapping[str, str]] = {
-    "rocketmq-wakes-whatever-the-tag": (
-        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
-    ),
     "rocketmq-retry-topic-by-another-name": (
         "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
-    "rocketmq-deadline-as-an-int": (
-        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
-    ),
     "rocketmq-closed-waiter-spends-the-notification": (
         "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
-    ),
-    "rocketmq-thrown-request-is-dropped": (
-        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
-    ),
-    "rocketmq-cursor-skips-what-failed": (
-        "of what is between the log and the queues, of which one suite knows: the simulated world has not "
-        "come there in its time"
     ),
     "rocketmq-full-queue-is-ignored": (
         "of the pool or the scanner, which the served policy does not have: the simulated world has not come "
@@ -57,13 +44,6 @@ OPEN: Final[Mapping[str, str]] = {
     "rocketmq-announced-once": (
         "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
-    "rocketmq-light-queues-are-not-told": (
-        "of what is between the log and the queues, of which one suite knows: the simulated world has not "
-        "come there in its time"
-    ),
-    "rocketmq-wakes-by-the-hash-of-another": (
-        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
-    ),
     "rocketmq-retry-answer-is-overwritten": "a slave's, which no suite drives but by its own tests",
     "kafka-recheck-tries-the-lock": (
         "a recheck has to meet a lock that is taken, by somebody who has looked already: the "
@@ -75,38 +55,14 @@ OPEN: Final[Mapping[str, str]] = {
     "pulsar-recycled-answer": (
         "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
-    "pulsar-stale-completion": (
-        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
-    ),
     "nats-client-waits-no-longer": (
         "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
     ),
     "redis-deleted-key-wakes-nobody": (
         "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
-    "redis-last-come-first-served": (
-        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
-    ),
     "rocketmq-rust-answers-twice": (
         "of the pool or the scanner, which the served policy does not have: the simulated world has not come "
         "there in its time"
-    ),
-    "lock-append-burst": (
-        "of what is between the log and the queues, of which one suite knows: the simulated world has not "
-        "come there in its time"
-    ),
-    "lock-flush": (
-        "of what is between the log and the queues, of which one suite knows: the simulated world has not "
-        "come there in its time"
-    ),
-    "lock-dispatcher-reads": (
-        "of what is between the log and the queues, of which one suite knows: the simulated world has not "
-        "come there in its time"
-    ),
-    "lock-group-commit-answer": (
-        "the simulated group commit, which is counted among the units, alone drives the committer beside its watcher"
-    ),
-    "lock-queue-locks": (
-        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
 }
