@@ -392,6 +392,10 @@ HOSTILE = {
         "conform --broker 127.0.0.1:1 --start {file}",
         "conform --broker 127.0.0.1:1 --seed -1",
         "conform --broker 127.0.0.1:1 --has {long}",
+        "conform --broker 127.0.0.1:1 --vectors {file}",
+        "conform --broker 127.0.0.1:1 --record {file}/below",
+        "conform --export {file}/below",
+        "conform",
     ],
     "check": [
         "check --policy {long}",

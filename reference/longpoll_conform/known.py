@@ -15,7 +15,7 @@ from attrs import frozen
 from longpoll_conform.clauses import BY_ID, BY_VECTOR
 from longpoll_conform.suite import Result
 from longpoll_runtime.logs import escaped
-from longpoll_spec.errors import UserError, not_known
+from longpoll_spec.errors import OutputError, UserError, not_known
 
 SIZE_MAX: Final = 1 << 20
 
@@ -64,6 +64,14 @@ def change(results: Sequence[Result], known: Collection[str]) -> Change:
 def _passes(results: Sequence[Result], name: str) -> bool:
     outcomes = {result.outcome for result in results if name in {result.vector.id, result.clause.id}}
     return outcomes - {"UNTESTED"} == {"PASS"}
+
+
+def write_known(path: Path, results: Sequence[Result]) -> None:
+    """Write what failed as such a list. Raises OutputError."""
+    try:
+        path.write_text(known_text(results), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def known_text(results: Sequence[Result]) -> str:

@@ -18,7 +18,7 @@ from attrs import Factory, define, evolve, field, frozen
 from longpoll_conform.capabilities import Health, find, health
 from longpoll_conform.clauses import BY_VECTOR, CLAUSES, PROFILES, Capability, Clause
 from longpoll_conform.compare import Difference, compare
-from longpoll_conform.differs import is_of_the_scan, on_purpose
+from longpoll_conform.differs import VERSIONS, is_of_the_scan, on_purpose
 from longpoll_conform.line import SilentError, Spoken
 from longpoll_conform.play import UNKNOWN_CODE, Place, play
 from longpoll_conform.smallest import smallest
@@ -188,7 +188,7 @@ class Suite:
     def _outcome(
         self, vector: Vector, clause: Clause, differences: Sequence[Difference], case: Mapping[str, Any]
     ) -> tuple[Outcome, str]:
-        meant = on_purpose(self.policy).get(vector.id)
+        meant = on_purpose(self.policy).get(vector.id) if vector.version == VERSIONS.get(self.policy) else None
         if meant is not None:
             code = (case.get("response") or {}).get("code")
             if differences and code == meant.code:

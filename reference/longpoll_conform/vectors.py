@@ -13,16 +13,17 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from attrs import frozen
 
 from longpoll_conform.wire import CRC_MASK
-from longpoll_spec.errors import UserError, not_known
+from longpoll_spec.errors import OutputError, UserError, not_known
 
 FORMAT: Final = 1
 RECORDED: Final = {"4.9.7": "rocketmq-4.9.7.jsonl.xz", "5.5.0": "rocketmq-5.5.0.jsonl.xz"}
@@ -36,7 +37,7 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class VectorError(UserError):
-    """A version that nobody recorded; the text says which there are."""
+    """A version that nobody recorded, or a file that has no recordings; the text says what there is."""
 
 
 @frozen
@@ -67,7 +68,15 @@ class Vector:
 
     def named_for(self, run: str) -> Vector:
         """The vector with topics and groups of this run, as long as its own, so that it can be played again."""
-        return Vector(self.id, self.title, self.profile, self.version, _renamed(self.case, run))
+        named = _renamed(self.case, lambda text: _NAME.sub(lambda found: found[1] + _token(run, found[0]), text))
+        return Vector(self.id, self.title, self.profile, self.version, named)
+
+    def with_answers(self, played: Mapping[str, Any], run: str, version: str) -> Vector:
+        """The vector with the answers of a case that was played with the names of a run, under its own names again."""
+        names = {found[1] + _token(run, found[0]): found[0] for found in _NAME.finditer(json.dumps(self.case))}
+        tokens = re.compile("|".join(map(re.escape, names)) or "(?!)")
+        case = _renamed(played, lambda text: tokens.sub(lambda found: names[found[0]], text))
+        return Vector(self.id, self.title, self.profile, version, {**case, "recorded": version})
 
 
 @cache
@@ -80,27 +89,58 @@ def recorded(version: str) -> tuple[Vector, ...]:
     return tuple(Vector(case["id"], case["title"], case["profile"], version, case) for case in cases)
 
 
-def _renamed(value: Any, run: str) -> Any:
+def read_vectors(path: Path) -> tuple[Vector, ...]:
+    """The vectors of a file of recordings, packed by xz where its name says so. Raises VectorError."""
+    try:
+        content = path.read_bytes()
+        text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode()
+        return tuple(_read(json.loads(line)) for line in text.splitlines())
+    except OSError as error:
+        raise VectorError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (lzma.LZMAError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise VectorError(f"{path} is no file of recordings ({why}); `longpoll conform --record` writes one") from error
+
+
+def write_vectors(path: Path, vectors: Sequence[Vector]) -> None:
+    """Write such a file. Raises OutputError."""
+    text = "".join(json.dumps(vector.case, ensure_ascii=False) + "\n" for vector in vectors)
+    content = text.encode()
+    try:
+        path.write_bytes(lzma.compress(content, preset=9) if path.suffix == ".xz" else content)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _read(case: dict[str, Any]) -> Vector:
+    steps = [case["request"], *(step for part in STEPS for step in case.get(part, []))]
+    if not all(isinstance(step, dict) for step in steps):
+        raise TypeError("a step is no object")
+    whole = {"response": None, **case}
+    return Vector(str(case["id"]), str(case["title"]), str(case["profile"]), str(case.get("recorded", "")), whole)
+
+
+def _renamed(value: Any, rename: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return _NAME.sub(lambda found: found[1] + _token(run, found[0]), value)
+        return rename(value)
     if isinstance(value, Mapping):
-        found = {_renamed(name, run): _body(name, each, run) for name, each in value.items()}
+        found = {_renamed(name, rename): _body(name, each, rename) for name, each in value.items()}
         if found.get("bodyCRCok") and "body" in found:
             found["bodyCRC"] = zlib.crc32(base64.b64decode(found["body"])) & CRC_MASK
         return found
     if isinstance(value, Sequence):
-        return [_renamed(each, run) for each in value]
+        return [_renamed(each, rename) for each in value]
     return value
 
 
-def _body(name: str, value: Any, run: str) -> Any:
+def _body(name: str, value: Any, rename: Callable[[str], str]) -> Any:
     """Bodies of recorded messages are in base64, and may name the topic."""
     if name == "body" and isinstance(value, str):
         with contextlib.suppress(binascii.Error, UnicodeDecodeError):
             text = base64.b64decode(value, validate=True).decode()
-            if _NAME.search(text):
-                return base64.b64encode(_renamed(text, run).encode()).decode()
-    return _renamed(value, run)
+            if rename(text) != text:
+                return base64.b64encode(rename(text).encode()).decode()
+    return _renamed(value, rename)
 
 
 def _token(run: str, name: str) -> str:

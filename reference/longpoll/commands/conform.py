@@ -38,17 +38,17 @@ from longpoll.output import (
 from longpoll_conform.capabilities import is_well
 from longpoll_conform.clauses import BY_ID, BY_VECTOR, CLAUSES, SEEN, Capability
 from longpoll_conform.differs import VERSIONS
-from longpoll_conform.known import Change, change, known_text, read_known
+from longpoll_conform.known import Change, change, read_known, write_known
 from longpoll_conform.line import SilentError
 from longpoll_conform.play import Place
+from longpoll_conform.record import record
 from longpoll_conform.report.data import as_json as json_of
-from longpoll_conform.report.junit import junit
-from longpoll_conform.report.pages import write_pages
 from longpoll_conform.report.talk import lines_of
+from longpoll_conform.report.written import write_reports
 from longpoll_conform.shipped.archive import write
 from longpoll_conform.started import Started
 from longpoll_conform.suite import OUTCOMES, Result, Suite, by_clause
-from longpoll_conform.vectors import Vector, recorded
+from longpoll_conform.vectors import Vector, read_vectors, recorded, write_vectors
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import UserError, not_known
 from longpoll_spec.policy import Policy, preset, with_knobs
@@ -148,6 +148,20 @@ def list_clauses(context: click.Context, _option: click.Parameter, wanted: bool)
     type=click.Path(path_type=Path),
     help="Write the vectors as JSON lines, with a page that tells how to play them, and end.",
 )
+@click.option(
+    "--vectors",
+    "vectors_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A file of recordings whose answers the broker is held to, instead of the policy's version.",
+)
+@click.option(
+    "--record",
+    "record_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Ask every question that applies, write the broker's own answers as such a file, and end.",
+)
 @json_option
 @user_mistakes
 def conform(
@@ -169,6 +183,8 @@ def conform(
     junit_file: Path | None,
     pages_directory: Path | None,
     export_directory: Path | None,
+    vectors_file: Path | None,
+    record_file: Path | None,
     as_json: bool,
 ) -> None:
     """Hold any broker against the clauses of the pull path, and go on after every failure.
@@ -186,6 +202,8 @@ def conform(
       longpoll conform --broker 127.0.0.1:10911 --policy rocketmq-5 --knob expiry=own_deadline --only 'RUN-*'
       longpoll conform --broker 127.0.0.1:10911 --start 'my-broker --port 10911'
       longpoll conform --export vectors
+      longpoll conform --broker 127.0.0.1:10911 --record mine.jsonl
+      longpoll conform --broker 127.0.0.1:10911 --vectors mine.jsonl
 
     Exit codes: 0 nothing failed (or nothing but what is known), 1 something did (or changed), 2 a mistake in the call,
     3 unknown: the broker could not be asked, or served nobody any more.
@@ -198,7 +216,8 @@ def conform(
     broker = address_of(broker_text)
     name_server = address_of(name_server_text) if name_server_text else (broker[0], NAME_SERVER_PORT)
     policy = with_knobs(preset(policy_name), knobs)
-    vectors, seen = chosen(policy_name, only, read_known(exclude_file) if exclude_file else ())
+    whole = read_vectors(vectors_file) if vectors_file else None
+    vectors, seen = chosen(policy_name, only, read_known(exclude_file) if exclude_file else (), whole)
     if history is not None:
         check_new(history)
     known = read_known(known_file) if known_file else None
@@ -207,15 +226,15 @@ def conform(
         Place(broker, name_server), policy_name, run_name, policy.expiry == "scan",
         declared=set(declared), denied=set(denied),
     )  # fmt: skip
+    if record_file is not None:
+        _record(suite, vectors, record_file, as_json=as_json)
+        return
     with ExitStack() as stack:
         results = _run(suite, vectors, start, stack)
         results += _seen(suite, policy, seen, race_s, history)
-    if junit_file is not None:
-        _write(junit_file, junit(results))
-    if pages_directory is not None:
-        _pages(pages_directory, suite, results)
+    write_reports(suite, results, junit_file, pages_directory)
     if known_out is not None:
-        _write(known_out, known_text(results))
+        write_known(known_out, results)
     changed = change(results, known) if known is not None else None
     code = _exit_of(suite, results, changed)
     if as_json:
@@ -236,21 +255,56 @@ def _export(directory: Path, *, as_json: bool) -> None:
         emit_json({"exit_code": int(Exit.OK), "written": paths})
     else:
         for path in paths:
-            say(path)
+            out.print(styled("{}", path), soft_wrap=True)
 
 
-def chosen(policy: str, only: Sequence[str], excluded: Collection[str]) -> tuple[list[Vector], list[str]]:
-    """The vectors of a policy's version that are asked, and what is seen of load and race. Raises UserError."""
+def _record(suite: Suite, vectors: Sequence[Vector], path: Path, *, as_json: bool) -> None:
+    """Write the broker's own answers; exit code 1 where it answers one question in two ways."""
+    try:
+        suite.find()
+        asked = [vector for vector in vectors if not suite.why_not(vector)]
+        with progress_bar(TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()) as bar:
+            task = bar.add_task("questions", total=len(asked))
+            found = record(asked, suite.place, suite.run_name, path.name.split(".jsonl")[0], lambda: bar.advance(task))
+    except SilentError as error:
+        raise UserError(f"{error}; start the broker") from None
+    steady = [each.vector for each in found if not each.differences]
+    write_vectors(path, steady)
+    unsteady = {each.vector.id: str(each.differences[0]) for each in found if each.differences}
+    code = Exit.VIOLATED if unsteady else Exit.OK
+    if as_json:
+        told = {"recorded": len(steady), "not_asked": len(vectors) - len(asked), "unsteady": unsteady}
+        emit_json({"exit_code": int(code), **told})
+    else:
+        do_not = f"{len(vectors) - len(asked)} do not apply to this broker"
+        out.print(styled("{} recorded in {}, {}", len(steady), path, do_not), soft_wrap=True)
+        for name, why in unsteady.items():
+            out.print(styled("[bold red]unsteady[/]: {} is answered in two ways and not recorded: {}", name, why))
+    if code:
+        raise SystemExit(code)
+
+
+def chosen(
+    policy: str, only: Sequence[str], excluded: Collection[str], whole: Sequence[Vector] | None = None
+) -> tuple[list[Vector], list[str]]:
+    """The vectors that are asked, of a policy's version or of these, and what is seen of load and race.
+
+    Raises UserError.
+    """
     if policy not in VERSIONS:
         raise UserError(not_known("policy with recorded answers", policy, VERSIONS))
+    strange = next((vector.id for vector in whole or () if vector.id not in BY_VECTOR), None)
+    if strange is not None:
+        raise UserError(f"no clause is shown by {strange}: recordings are of questions that --clauses lists")
 
     def is_chosen(shown: str) -> bool:
         names = {shown, BY_VECTOR[shown].id}
         wanted = not only or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in only)
         return wanted and not names & set(excluded)
 
-    vectors = [vector for vector in recorded(VERSIONS[policy]) if is_chosen(vector.id)]
-    seen = [name for name in SEEN if is_chosen(name)]
+    all_vectors = recorded(VERSIONS[policy]) if whole is None else whole
+    vectors = [vector for vector in all_vectors if is_chosen(vector.id)]
+    seen = [name for name in SEEN if is_chosen(name)] if whole is None else []
     if not vectors and not seen:
         raise UserError("no clause or vector is chosen: --clauses lists them" if only else "every clause is excluded")
     return vectors, seen
@@ -323,20 +377,6 @@ def _exit_of(suite: Suite, results: Sequence[Result], changed: Change | None) ->
     lost = any("serves nobody" in result.why for result in results if result.outcome == "UNTESTED")
     passed = any(result.outcome in {"PASS", "NON-STRICT"} for result in tested)
     return Exit.UNKNOWN if not passed or lost or (suite.silenced_by and suite.restart is None) else Exit.OK
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def _pages(directory: Path, suite: Suite, results: Sequence[Result]) -> None:
-    try:
-        write_pages(directory, suite, results)
-    except OSError as error:
-        raise UserError(f"{directory} cannot be written: {error.strerror or error}") from error
 
 
 # -- shown -----------------------------------------------------------------------------------------------------------

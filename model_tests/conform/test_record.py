@@ -1,0 +1,144 @@
+"""Recording anew: a broker's own answers become vectors, which it passes and a spoiled one fails."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from model_tests.conform.relay import Relay, field_of, plus
+
+from longpoll.cli import main
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import StoreConfig
+from longpoll_conform.line import Address
+from longpoll_conform.shipped.steps import shipped
+from longpoll_conform.vectors import Vector, VectorError, read_vectors, recorded, write_vectors
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9
+
+SMALL = StoreConfig(commit_log_file_size=1 << 24)
+SOME = ("PULL-READ-*", "PULL-CHECK-1*", "PULL-WAKE-1", "CLIENT-2", "LOCK-*", "ROUTE-*", "SEND-1", "OFFSET-8", "FRAME-1")
+
+
+@pytest.fixture(scope="module")
+def good() -> Iterator[Broker]:
+    """A broker that is recorded."""
+    with (
+        tempfile.TemporaryDirectory() as store,
+        Broker.start(RealRuntime(), store, policy=ROCKETMQ_4_9, store_config=SMALL) as broker,
+    ):
+        yield broker
+
+
+def conform(broker: Address, good: Broker, *words: str, only: tuple[str, ...] = SOME) -> Result:
+    """What the command says of some clauses."""
+    places = [f"--broker={broker[0]}:{broker[1]}", "--name-server={}:{}".format(*good.name_server_address)]
+    chosen = [f"--only={name}" for name in only]
+    usual = ["--policy=rocketmq-4.9", "--has=long-polling", "--json"]
+    return CliRunner().invoke(main, ["conform", *places, *usual, *chosen, *words])
+
+
+@pytest.fixture(scope="module")
+def mine(good: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its recording."""
+    path = tmp_path_factory.mktemp("mine") / "mine.jsonl"
+    done = conform(good.address, good, f"--record={path}")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["unsteady"] == {}
+    assert json.loads(done.stdout)["recorded"] == len(read_vectors(path)) >= 30
+    return path
+
+
+def test_a_broker_passes_its_own_recording(mine: Path, good: Broker) -> None:
+    """Under other names, which the recording has put back to its own."""
+    done = conform(good.address, good, f"--vectors={mine}")
+    told = json.loads(done.stdout)
+
+    assert done.exit_code == 0, done.output
+    assert {each["outcome"] for each in told["results"]} == {"PASS"}
+    assert len(told["results"]) == len(read_vectors(mine))
+
+
+def test_what_is_recorded_of_ours_is_what_was_recorded_of_java(mine: Path) -> None:
+    """Question, masks, windows and patterns, to the letter, but for whose answers they are."""
+    java = {vector.id: shipped(vector) for vector in recorded("4.9.7")}
+    ours = [shipped(vector) for vector in read_vectors(mine)]
+
+    assert ours == [{**java[line["id"]], "recorded": "mine"} for line in ours]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [field_of(11, "maxOffset", plus(1)), field_of(310, "queueOffset", plus(1))],
+    ids=["end of a queue", "place of a send"],
+)
+def test_a_fault_fails_the_recording(fault: Any, mine: Path, good: Broker) -> None:
+    """Of a broker that once answered right."""
+    relay = Relay(good.address, fault)
+    try:
+        done = conform(relay.address, good, f"--vectors={mine}", only=("PULL-READ-2", "SEND-1"))
+    finally:
+        relay.close()
+
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["counts"]["FAIL"]
+
+
+def test_a_broker_with_a_fault_records_the_fault(good: Broker, tmp_path: Path) -> None:
+    """Nothing of the old answers is left: what is recorded is what came."""
+    relay = Relay(good.address, field_of(11, "maxOffset", plus(1)))
+    try:
+        done = conform(relay.address, good, f"--record={tmp_path / 'bad.jsonl'}", only=("pull-010",))
+    finally:
+        relay.close()
+    (vector,) = read_vectors(tmp_path / "bad.jsonl")
+
+    assert done.exit_code == 0
+    assert vector.case["response"]["extFields"]["maxOffset"] == "11"
+
+
+def test_what_is_answered_in_two_ways_is_not_recorded(good: Broker, tmp_path: Path) -> None:
+    """It is named, and the exit code is 1."""
+    count = iter(range(1, 1000))
+    relay = Relay(good.address, field_of(11, "maxOffset", lambda text: str(int(text) + next(count))))
+    try:
+        done = conform(relay.address, good, f"--record={tmp_path / 'odd.jsonl'}", only=("pull-010", "lock-358"))
+    finally:
+        relay.close()
+
+    assert done.exit_code == 1
+    assert list(json.loads(done.stdout)["unsteady"]) == ["pull-010"]
+    assert [vector.id for vector in read_vectors(tmp_path / "odd.jsonl")] == ["lock-358"]
+
+
+def test_a_file_is_written_and_read(tmp_path: Path) -> None:
+    """Packed and plain; the vectors of the package come back as they were."""
+    for name in ("all.jsonl", "all.jsonl.xz"):
+        write_vectors(tmp_path / name, recorded("5.5.0"))
+        assert read_vectors(tmp_path / name) == recorded("5.5.0")
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"id": 1}', '{"id": 1, "title": "", "profile": "", "request": []}', "\x00"]
+)
+def test_what_is_no_recording_is_one_sentence(text: str, tmp_path: Path) -> None:
+    """With what to do."""
+    (tmp_path / "some.jsonl").write_text(text)
+    with pytest.raises(VectorError, match="is no file of recordings"):
+        read_vectors(tmp_path / "some.jsonl")
+
+
+def test_a_question_that_shows_no_clause_is_one_sentence(good: Broker, tmp_path: Path) -> None:
+    """Before anything is asked."""
+    vector = recorded("4.9.7")[0]
+    case = {**vector.case, "id": "other-1"}
+    write_vectors(tmp_path / "other.jsonl", [Vector("other-1", vector.title, vector.profile, "other", case)])
+    done = conform(good.address, good, f"--vectors={tmp_path / 'other.jsonl'}")
+
+    assert done.exit_code == 2
+    assert "no clause is shown by other-1" in done.stderr
