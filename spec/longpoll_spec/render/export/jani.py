@@ -28,7 +28,7 @@ from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.render.notation import name_of, parameters_of, setting_of, words_of
 from longpoll_spec.render.story.terms_of_rocketmq import place_of
 from longpoll_spec.state import Variable
-from longpoll_spec.terms import Int, Term, const, nodes
+from longpoll_spec.terms import TRUE, Int, Term, const, nodes
 from longpoll_spec.threads import thread_of
 
 JANI_VERSION: Final = 1
@@ -58,7 +58,7 @@ def jani_of(model: Model, properties: Sequence[Property], slips: Mapping[str, Se
         "actions": [_action(action, (slips or {}).get(action.label, ())) for action in model.actions],
         "constants": list(_constants(model)),
         "variables": [_variable(variable, model) for variable in model.variables],
-        "properties": [_property(item, words_of(model.variables)) for item in properties],
+        "properties": [_property(item, model) for item in properties],
         "automata": [_automaton(model)],
         "system": {"elements": [{"automaton": AUTOMATON}]},
     }
@@ -131,18 +131,31 @@ def _type(variable: Variable) -> str | dict[str, Any]:
     return {"kind": "bounded", "base": "int", **ends}
 
 
-def _property(item: Property, words: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _property(item: Property, model: Model) -> dict[str, Any]:
     """No state that decides the property is reached, or not so: the greatest probability of reaching one is 0."""
-    sometimes = item.kind == "sometimes"
-    decisive = _Writer(words).text(item.term if sometimes else ~item.term)
+    decisive = _decisive(item, model)
     # Storm 2.0 reads `0 < P` as `P < 0`, so the probability stands on the left, and is not 0 where it must be more.
     never = {"op": "≤", "left": {"op": "Pmax", "exp": {"op": "F", "exp": decisive}}, "right": 0}
-    asked = {"op": "¬", "exp": never} if sometimes else never
+    asked = {"op": "¬", "exp": never} if item.kind == "sometimes" else never
     return {
         "name": item.name,
         "expression": {"op": "filter", "fun": "∀", "values": asked, "states": {"op": "initial"}},
         "comment": f"{item.kind}: {item.sentence}",
     }
+
+
+def _decisive(item: Property, model: Model) -> Expression:
+    """What a state satisfies that decides the property: of a step that must not be, its guard whole and a condition.
+
+    A reader that knows equal expressions evaluates the guard once in a state, whatever asks for it.
+    """
+    writer = _Writer(words_of(model.variables))
+    if item.kind == "sometimes":
+        return writer.text(item.term)
+    guards = {action.label: action.guard for action in model.actions}
+    steps = [_binary("∧", writer.text(guards[label]), writer.text(condition)) for label, condition in item.closing]
+    here = [] if item.here is TRUE else [writer.text(~item.here)]
+    return _joined("∨", [*here, *steps]) if here or steps else False  # noqa: RUF001 - JANI's sign
 
 
 def _automaton(model: Model) -> dict[str, Any]:

@@ -1,0 +1,3 @@
+module longpoll.example/law
+
+go 1.21
