@@ -90,9 +90,9 @@ class Property:
         return self.kind != "sometimes" and self.term is TRUE
 
 
-@frozen
+@frozen(eq=False)
 class Model:
-    """The law of one policy under bounds."""
+    """The law of one policy under bounds; equal to itself alone, for to compare two would be to compare their text."""
 
     policy: Policy
     bounds: Bounds
