@@ -45,3 +45,25 @@ def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert locks.lock("H", "a", ["q"], 0) == []
     locks.unlock("G", "a", ["q0"])
     assert locks.lock("H", "a", ["q"], 0) == ["q"]
+
+
+def test_renewing_takes_no_more_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock counts once, however often its holder asks, and also after another client has taken it over."""
+    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    locks = QueueLocks()
+    for now_ms in (0, 1, 2):
+        assert locks.lock("G", "a", ["q0"], now_ms) == ["q0"]
+    assert locks.lock("G", "b", ["q0"], LIFE_MS + 3) == ["q0"]
+    assert locks.lock("G", "b", ["q1", "q2"], LIFE_MS + 3) == ["q1"]
+
+
+def test_a_group_that_holds_nothing_is_not_kept() -> None:
+    """Names of groups come from clients: asking for nothing, or letting go of everything, leaves nothing behind."""
+    locks = QueueLocks()
+    locks.lock("G", "a", [], 0)
+    assert not locks._groups
+    locks.lock("G", "a", ["q0", "q1"], 0)
+    locks.unlock("G", "a", ["q0"])
+    assert list(locks._groups) == ["G"]
+    locks.unlock("G", "a", ["q1"])
+    assert not locks._groups

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import pytest
+
+from longpoll_broker.core.tables import subscription as subscriptions
 from longpoll_broker.core.tables.subscription import Clients, Subscription, subscription_of
 from longpoll_protocol.tags import word_hash
 
 
-def beat(clients: Clients, channel: str, subscriptions: list[Subscription], client_id: str = "") -> bool:
-    """One heartbeat for group G."""
+def beat(
+    clients: Clients,
+    channel: str,
+    subscriptions: list[Subscription] | None,
+    client_id: str = "",
+    *,
+    group: str = "G",
+) -> bool:
+    """One heartbeat for a group."""
     return clients.heartbeat(
         channel,
         client_id or f"id-{channel}",
-        "G",
+        group,
         message_model="CLUSTERING",
         consume_type="CONSUME_PASSIVELY",
         subscriptions=subscriptions,
@@ -95,3 +105,85 @@ def test_a_filter_is_registered_beside_its_subscription() -> None:
     assert clients.filters.get("U", "G") is None
     clients.close("c1")
     assert clients.filters.get("T", "G") is None
+
+
+def test_a_subscription_by_tag_has_no_filter_beside_it() -> None:
+    """A pull of such a group is not told that a filter is missing or old."""
+    clients = Clients()
+    beat(clients, "c1", [subscription_of("T", "a > 1", "SQL92", 1)])
+    known = clients.filters.get("T", "G")
+    assert known is not None
+    beat(clients, "c1", [subscription_of("T", "a", "TAG", 2)])
+    assert clients.filters.get("T", "G") is known
+
+
+def test_of_two_subscriptions_of_one_version_the_first_stays() -> None:
+    """Only a later version replaces one, as in Java."""
+    clients = Clients()
+    beat(clients, "c1", [subscription_of("T", "first", "TAG", 5)])
+    beat(clients, "c2", [subscription_of("T", "second", "TAG", 5)])
+    group = clients.group("G")
+    assert group is not None
+    assert group.subscriptions["T"].tags.expression == "first"
+
+
+def test_a_heartbeat_without_subscriptions_leaves_those_that_there_are() -> None:
+    """It makes a member all the same, and says so once."""
+    clients = Clients()
+    beat(clients, "c1", [subscription_of("T", "a", "TAG", 1)])
+    assert beat(clients, "c2", None)
+    assert beat(clients, "c2", None) is False
+    group = clients.group("G")
+    assert group is not None
+    assert list(group.subscriptions) == ["T"]
+
+
+def test_how_a_group_consumes_is_what_its_last_heartbeat_said() -> None:
+    """Also where it differs from what a group is at first."""
+    clients = Clients()
+    clients.heartbeat(
+        "c1", "id", "G", message_model="BROADCASTING", consume_type="CONSUME_ACTIVELY", subscriptions=None
+    )
+    group = clients.group("G")
+    assert group is not None
+    assert (group.message_model, group.consume_type) == ("BROADCASTING", "CONSUME_ACTIVELY")
+
+
+def test_a_full_group_takes_no_further_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is told of one that was not taken; those who are members go on as before."""
+    monkeypatch.setattr(subscriptions, "MEMBER_COUNT_MAX", 2)
+    clients = Clients()
+    beat(clients, "c1", [])
+    beat(clients, "c2", [])
+    assert beat(clients, "c3", [subscription_of("T", "a", "TAG", 1)]) is False
+    assert clients.channels("G") == ["c1", "c2"]
+    assert beat(clients, "c2", [subscription_of("T", "a", "TAG", 1)])
+
+
+def test_an_unknown_group_has_no_members() -> None:
+    """Nor has one whose last member has left."""
+    clients = Clients()
+    assert clients.client_ids("G") == []
+    assert clients.channels("G") == []
+
+
+def test_a_channel_leaves_each_of_its_groups_once() -> None:
+    """Those that it has left already are not told when it closes, and no closed channel is kept."""
+    clients = Clients()
+    for group in ("G", "H"):
+        beat(clients, "c1", [], group=group)
+    assert clients.unregister("c1", "G")
+    assert clients._groups_of == {"c1": {"H"}}
+    beat(clients, "c2", [], group="G")
+    assert clients.close("c1") == ["H"]
+    assert clients._groups_of == {"c2": {"G"}}
+
+
+def test_a_hash_of_subscriptions_is_held_beside_the_last_one() -> None:
+    """True only where another one is known; a group that is not there answers by what the heartbeat lacks."""
+    clients = Clients()
+    for lacks in (True, False):
+        assert clients.note_fingerprint("G", 7, without_subscriptions=lacks) is lacks
+    beat(clients, "c1", [])
+    said = [clients.note_fingerprint("G", hashed, without_subscriptions=True) for hashed in (7, 7, 8, 8)]
+    assert said == [False, False, True, False]

@@ -1,8 +1,9 @@
 """Runs the tests of one module against its mutants: tests are collected once, and each mutant has a fork of that.
 
 In the fork the live functions of the module are given the code of the changed text, so nothing is imported or
-collected again; then the tests that come to the changed statement run, the cheapest first, up to the first red one.
-Which tests come to which statement is measured, in a fork as well, by functions that say so.
+collected again; then the tests that come to the changed statement run, up to the first red one: the cheapest first,
+and those that killed many before earlier. Which tests come to which statement is measured, in a fork as well, by
+functions that say so.
 
 A fork that says nothing for far longer than its test takes is ended: the change made it wait, or go round, for ever.
 Leaves out what is chosen and kept (`command`).
@@ -24,6 +25,7 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -45,6 +47,8 @@ SILENT_S: Final = 6.0
 BUSY_S: Final = 1.5
 """The same of processor time, which nobody else takes: a loop without end is known by it sooner."""
 SILENT_FACTOR: Final = 10.0
+RUN_S: Final = 0.005
+"""What it takes to run a test that takes no time."""
 MEASURE_S: Final = 600.0
 """What a test may take without a change."""
 NONE_RAN: Final = 5
@@ -88,6 +92,12 @@ class Measured:
     red: list[str] = field(factory=list)
     reaches: dict[int, set[str]] = field(factory=dict)
     """By statement, the tests that come to it."""
+    kills: Counter[str] = field(factory=Counter)
+    """By test, the mutants that it has killed."""
+
+    def price(self, name: str) -> tuple[float, str]:
+        """What a kill by a test costs, as far as is known: a test that killed many is worth its time."""
+        return (self.seconds[name] + RUN_S) / (1 + self.kills[name]), name
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:
@@ -158,32 +168,34 @@ class Server:
         return True
 
     def _measure(self, items: Mapping[str, pytest.Item]) -> None:
-        """Run every test as it is, then once more for the statements that it comes to."""
+        """Run every test with functions that say which statements they come to; those that are red so, as they are."""
 
         def reaching(say: Callable[[Any], None]) -> None:
             hits: set[int] = set()
+
+            def say_hits(row: list[Any]) -> None:
+                say([*row, sorted(hits)])
+                hits.clear()
+
             setattr(builtins, HIT, hits.add)
             swap(self.functions, instrumented(self.module), self.module.path)
-            for item, following in _pairs(list(items.values())):
-                hits.clear()
-                item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
-                say([item.nodeid, sorted(hits)])
+            _run(list(items.values()), say_hits, {})
 
-        rows, _ = _forked(lambda say: _run(list(items.values()), say, {}), lambda _rows: MEASURE_S)
-        for name, is_green, seconds in rows:
+        rows, _ = _forked(reaching, lambda _rows: MEASURE_S)
+        for name, _, seconds, hits in rows:
+            self.measured.seconds[name] = seconds
+            for number in hits:
+                self.measured.reaches.setdefault(number, set()).add(name)
+        doubtful = [items[name] for name, is_green, _, _ in rows if not is_green]
+        for name, is_green, seconds in _forked(lambda say: _run(doubtful, say, {}), lambda _rows: MEASURE_S)[0]:
             self.measured.seconds[name] = seconds
             if not is_green:
                 self.measured.red.append(name)
         if len(rows) < len(items):
             self.measured.red.append(f"{list(items)[len(rows)]} (the process ended)")
-        for name, hits in _forked(reaching, lambda _rows: MEASURE_S)[0]:
-            for number in hits:
-                self.measured.reaches.setdefault(number, set()).add(name)
 
     def _tried(self, mutant: Mutant, items: Mapping[str, pytest.Item]) -> Result:
-        names = sorted(
-            self.measured.reaches.get(mutant.statement, ()), key=lambda name: (self.measured.seconds[name], name)
-        )
+        names = sorted(self.measured.reaches.get(mutant.statement, ()), key=self.measured.price)
 
         def result(outcome: Outcome, test: str = "", ran: int = 0) -> Result:
             named = test.removeprefix("model_tests/")
@@ -205,6 +217,7 @@ class Server:
         if is_stuck:
             return result("stuck", names[min(len(done), len(names) - 1)], len(done))
         if done and not done[-1][1]:
+            self.measured.kills[done[-1][0]] += 1
             return result("killed", done[-1][0], len(done))
         if len(done) < len(names):
             return result("killed", names[len(done)] + " (the process ended)", len(done))
