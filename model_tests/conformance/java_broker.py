@@ -112,7 +112,7 @@ def running(
     `before` gives its ports.
     """
     if before is None:
-        name_server, broker = _free_port(()), _free_port((-2, 1))
+        name_server, broker = free_port(()), free_port((-2, 1))
     else:
         name_server, broker = before.name_server[1], before.address[1]
     (home / "conf").mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def _running(java: Sequence[str], home: Path, main: str, conf: str, port: int) -
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=home)
     try:
         deadline_s = time.monotonic() + READY_S
-        while not _listens(port):
+        while not listens(port):
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.05)
             said = (home / f"{main}.out").read_text(errors="replace")[-1000:]
@@ -158,7 +158,7 @@ def _running(java: Sequence[str], home: Path, main: str, conf: str, port: int) -
             process.wait()
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     """Whether somebody accepts connections there."""
     try:
         socket.create_connection(("127.0.0.1", port), 0.2).close()
@@ -167,7 +167,7 @@ def _listens(port: int) -> bool:
     return True
 
 
-def _free_port(beside: tuple[int, ...]) -> int:
+def free_port(beside: tuple[int, ...]) -> int:
     """A port that is free together with those at these distances (a broker listens on three).
 
     Below the range from which the system gives ports to connections: else one of theirs takes it before Java binds.

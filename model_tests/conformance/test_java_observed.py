@@ -126,7 +126,7 @@ def test_java_is_held_to_what_its_policy_declares(java: JavaBroker, request: pyt
     runtime, topic = RealRuntime(), f"races-{uuid.uuid4().hex}"
     policy = OWN[request.node.callspec.params["java"]]
     with Echo(runtime, java.address, topic) as echo:
-        (row,) = races.races(
+        row = races.races(
             runtime, java.address, topic, races.RACE_S, lambda _done, _all: None,
             known=declared(policy), limits=lambda: limits_of(echo.worst_ms, wake_ms=None, late_ms=None),
             process_id=java.process_id,

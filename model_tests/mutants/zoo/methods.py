@@ -374,7 +374,7 @@ def races(_entry: Entry, _deadline_s: float) -> Seen | None:
 
     limits = limits_of(0, wake_ms=1_000, late_ms=1_000)
     with _forked() as (address, child):
-        (row,) = raced.races(
+        row = raced.races(
             RealRuntime(), address, "T", RACE_S, lambda _done, _all: None, known=Declared(STRICT, {}, 0),
             limits=lambda: limits, process_id=child,
         )  # fmt: skip

@@ -26,7 +26,7 @@ from longpoll.verification import broker, history, html, law, races, store
 from longpoll.verification.conversations import conversations
 from longpoll.verification.declared import ECHOES, Declared, Limits, declared, limits_of
 from longpoll.verification.echo import Echo
-from longpoll.verification.page import Page, Row
+from longpoll.verification.page import Page, Row, Stopwatch
 from longpoll.verification.served import ServedBroker
 from longpoll_broker.testing.served.subject import EmbeddedSubject, RemoteSubject
 from longpoll_judge.contract.result import Result
@@ -273,11 +273,13 @@ def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, proce
         return
 
     def work(tell: Callable[[int, int], None]) -> Sequence[Row]:
+        watch = Stopwatch()
         with Echo(job.runtime, place, topic) as echo:
-            return races.races(
+            told = races.races(
                 job.runtime, place, topic, job.race_s, tell,
                 known=job.known, limits=lambda: job.limits(echo), process_id=process_id, seed=job.seed or 0,
             )  # fmt: skip
+        return [Row("races", races.WHAT, told.outcome, told.detail, watch.lap())]
 
     _stage(page, "races", f"messages race the pulls of {name}", work)
 

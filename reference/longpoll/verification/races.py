@@ -16,7 +16,7 @@ from longpoll.racing.load import race
 from longpoll.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
 from longpoll.racing.topic import RaceTopic, prepare
 from longpoll.verification.declared import Declared, Limits
-from longpoll.verification.page import Outcome, Row, Stopwatch
+from longpoll.verification.page import Outcome
 from longpoll_broker.testing.served.sends import LONG_MS
 from longpoll_judge.contract.result import NO_LOST_WAKEUP
 from longpoll_runtime import Address, Runtime
@@ -49,26 +49,6 @@ class Told:
 
 
 def races(
-    runtime: Runtime,
-    address: Address,
-    topic: str,
-    seconds: float,
-    progress: Callable[[int, int], None],
-    *,
-    known: Declared,
-    limits: Callable[[], Limits],
-    process_id: int | None = None,
-    seed: int = 0,
-) -> Sequence[Row]:
-    """The row of a race (`raced`)."""
-    watch = Stopwatch()
-    found = raced(
-        runtime, address, topic, seconds, progress, known=known, limits=limits, process_id=process_id, seed=seed
-    )
-    return [Row("races", WHAT, found.outcome, found.detail, watch.lap())]
-
-
-def raced(
     runtime: Runtime,
     address: Address,
     topic: str,

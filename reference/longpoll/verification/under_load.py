@@ -137,7 +137,7 @@ def _race(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
     loaded.say("messages race the pulls that wait for them")
     topic = f"{loaded.topic}-races"
     with Echo(loaded.runtime, loaded.broker, topic) as echo:
-        told = races.raced(
+        told = races.races(
             loaded.runtime, loaded.broker, topic, loaded.race_s, lambda _done, _all: None,
             known=loaded.known, limits=lambda: limits_of(echo.worst_ms, wake_ms=None, late_ms=None),
         )  # fmt: skip

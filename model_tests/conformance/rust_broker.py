@@ -1,0 +1,107 @@
+"""The published Rust broker and name server: built once by cargo and kept, run on free loopback ports.
+
+A debug build without debug information takes some minutes of two cores. Leaves out what is asked of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+from model_tests.conformance.java_broker import free_port, listens
+
+VERSION: Final = "1.0.0"
+CRATES: Final = ("rocketmq-namesrv", "rocketmq-broker")
+BUILD_S: Final = 3_000.0
+READY_S: Final = 60.0
+END_S: Final = 15.0
+SETTINGS: Final = """[broker]
+listenPort = {broker}
+brokerIp1 = "127.0.0.1"
+storePathRootDir = "{home}/store"
+namesrvAddr = "127.0.0.1:{name_server}"
+autoCreateTopicEnable = true
+[broker.brokerIdentity]
+brokerName = "rust-a"
+brokerClusterName = "Rust"
+brokerId = 0
+[broker.brokerServerConfig]
+bindAddress = "127.0.0.1"
+[store]
+storePathRootDir = "{home}/store"
+haListenAddress = "127.0.0.1"
+haListenPort = {ha}
+"""
+
+
+class RustUnavailableError(Exception):
+    """The Rust broker cannot be had here; the text says why."""
+
+
+@frozen
+class RustBroker:
+    """A running name server, and how its broker is started."""
+
+    address: tuple[str, int]
+    """Where the broker will be."""
+    name_server: tuple[str, int]
+    start: str
+    """The command that starts the broker."""
+
+
+def built() -> Path:
+    """The folder of the programs, which are kept beside other caches. Raises RustUnavailableError."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    root = cache / "longpoll" / f"rocketmq-rust-{VERSION}"
+    programs = root / "bin"
+    if all((programs / f"{crate}-rust").exists() for crate in CRATES):
+        return programs
+    if shutil.which("cargo") is None:
+        raise RustUnavailableError("no cargo on PATH: install Rust to try the Rust broker")
+    crates = [f"{crate}@{VERSION}" for crate in CRATES]
+    settings = {**os.environ, "CARGO_PROFILE_DEV_DEBUG": "0"}
+    done = subprocess.run(
+        ["cargo", "install", "--debug", "--locked", "--root", str(root), *crates],
+        env=settings, capture_output=True, text=True, timeout=BUILD_S, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RustUnavailableError(f"cargo cannot build the Rust broker: {done.stderr[-500:]}")
+    return programs
+
+
+@contextmanager
+def running(programs: Path, home: Path) -> Iterator[RustBroker]:
+    """A name server, ended at the end of the block, and settings for a broker in `home`."""
+    name_server, broker = free_port(()), free_port((-2, 1))
+    home.mkdir(parents=True)
+    settings = home / "broker.toml"
+    settings.write_text(SETTINGS.format(broker=broker, ha=broker + 1, home=home, name_server=name_server))
+    words = ["--listenPort", str(name_server), "--bindAddress", "127.0.0.1", "--rocketmqHome", str(home)]
+    with (home / "name-server.out").open("wb") as output:
+        process = subprocess.Popen(
+            [programs / "rocketmq-namesrv-rust", *words], stdout=output, stderr=subprocess.STDOUT, cwd=home
+        )
+    try:
+        end_s = time.monotonic() + READY_S
+        while not listens(name_server):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+            assert process.poll() is None, (home / "name-server.out").read_text(errors="replace")[-1000:]
+            assert time.monotonic() < end_s, "the name server did not listen in time"
+        yield RustBroker(
+            ("127.0.0.1", broker), ("127.0.0.1", name_server), f"{programs / 'rocketmq-broker-rust'} -c {settings}"
+        )
+    finally:
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
