@@ -58,15 +58,15 @@ def job_for(place: tuple[str, int], directory: Path, known: Declared | None = No
 def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[str, int]], Page]:
     """Run the stages of a named broker, small and with little patience, judged without Spark."""
 
-    def impatient(self: Declared, slack_ms: float) -> Expectations:
-        return attrs.evolve(honest(self, slack_ms), patience_ms=PATIENCE_MS)
+    def impatient(known: Declared, slack_ms: float) -> Expectations:
+        return attrs.evolve(honest(known, slack_ms), patience_ms=PATIENCE_MS)
 
     def judge_locally(paths: list[Path], **options: object) -> Result:
         limits = {name: options[name] for name in ("wake_ms", "late_ms")}
         return judge(paths, engine="local", **limits)  # type: ignore[arg-type] # numbers, both
 
-    honest = Declared.expectations
-    monkeypatch.setattr(Declared, "expectations", impatient)
+    honest = broker.expectations
+    monkeypatch.setattr(broker, "expectations", impatient)
     monkeypatch.setattr(load, "STALL_S", 1.0)
     monkeypatch.setattr(racing_topic, "ANSWER_S", PATIENCE_MS / 1000)
     monkeypatch.setattr(history, "judge", judge_locally)
@@ -445,7 +445,7 @@ def test_silence_after_garbage_violates_what_strict_promises_and_no_more(tmp_pat
     runtime = RealRuntime()
     with socket.create_server(("127.0.0.1", 0)) as server:  # it takes connections, and reads nothing
         for policy, is_violated in ((STRICT, True), (ROCKETMQ_5, False)):
-            expectations = attrs.evolve(declared(policy).expectations(0), patience_ms=50, scan_period_ms=None)
+            expectations = attrs.evolve(broker.expectations(declared(policy), 0), patience_ms=50, scan_period_ms=None)
             subject = RemoteSubject(server.getsockname(), expectations)
             driver = Driver(Example(runtime, subject, Links(runtime, subject), expectations, "E"))
             with pytest.raises(ViolationError, match="stays open") if is_violated else contextlib.nullcontext():

@@ -175,3 +175,11 @@ def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) ->
     assert told["clauses"]["LOCK-3"] == "PASS"
     assert told["counts"]["UNTESTED"] == len(SEEN)
     assert all("longpoll[judge]" in each["why"] for each in told["results"] if each["vector"] in SEEN)
+
+
+def test_the_judges_extra_is_all_that_it_needs() -> None:
+    """Not what the property suite is made with."""
+    text = "import sys; sys.modules['hypothesis'] = sys.modules['z3'] = None; import longpoll.verification.under_load"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 0, done.stderr

@@ -261,7 +261,7 @@ def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
     clauses = partial(conversations, place, job.name_server, job.policy_name, scans=job.policy.expiry == "scan")
     _stage(page, "clauses", f"recorded conversations with {name}", clauses)
     _races(page, job, place, f"{topic}-races", name=name)
-    subject = RemoteSubject(place, job.known.expectations(ECHOES * echo.worst_ms))
+    subject = RemoteSubject(place, broker.expectations(job.known, ECHOES * echo.worst_ms))
     _stage(page, "suite", f"the property suite against {name}", partial(broker.suite, runtime, subject, job.seed))
     _judge(page, job, job.limits(echo), results)
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import attrs
+
+from longpoll.verification.declared import Declared
 from longpoll.verification.page import Outcome, Row, Stopwatch
 from longpoll.verification.real_client import RealClientReport, run_real_client, why_missing
+from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.testing.load import LoadPlan, LoadReport, drive
-from longpoll_broker.testing.served.subject import Subject
+from longpoll_broker.testing.served.model import Expectations
+from longpoll_broker.testing.served.subject import Subject, expectations_of
 from longpoll_broker.testing.served.suite import SuiteReport, run_suite
 from longpoll_runtime import Address, Runtime
 
@@ -38,6 +43,17 @@ def _of_load(report: LoadReport) -> str:
     if report.problems:
         detail += f"; {len(report.problems)} problems, first: {report.problems[0]}"
     return detail + (f"; cut short: {report.troubles[0]}" if report.troubles else "")
+
+
+def expectations(known: Declared, slack_ms: float) -> Expectations:
+    """What the suite may ask of a broker elsewhere that may take `slack_ms` for anything."""
+    promised = expectations_of(known.policy, BrokerConfig(), StoreConfig())
+    lost_ms = 0.0 if known.scan_ms else known.most.wake_ms
+    return attrs.evolve(
+        promised,
+        patience_ms=round(promised.patience_ms + lost_ms + slack_ms),
+        late_ms=round(promised.late_ms + slack_ms),
+    )
 
 
 def suite(runtime: Runtime, subject: Subject, seed: int | None, progress: Progress) -> Sequence[Row]:

@@ -2,7 +2,7 @@
 
 A property that the law finds broken is not promised. Where the two properties of time are not, a wake or an end may
 be as late as the policy's own remedy: a scan's period where it scans, and else the pull's own deadline. Leaves out
-judging by it (`.history`, and the suite's expectations).
+judging by it (`.history`, `.broker`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import attrs
 from attrs import frozen
 
-from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.testing.served.model import Expectations
-from longpoll_broker.testing.served.sends import LONG_MS
-from longpoll_broker.testing.served.subject import expectations_of
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.testing.load import LONG_MS
 from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
     ANSWERED_ON_STOP,
@@ -77,16 +74,6 @@ class Declared:
         """A property that is not promised, with its hazards: `no_lost_wakeup (a, b)`."""
         letters = ", ".join(self.broken[name])
         return f"{name} ({letters})" if letters else name
-
-    def expectations(self, slack_ms: float) -> Expectations:
-        """What the suite may ask of a broker elsewhere that may take `slack_ms` for anything."""
-        promised = expectations_of(self.policy, BrokerConfig(), StoreConfig())
-        lost_ms = 0.0 if self.scan_ms else self.most.wake_ms
-        return attrs.evolve(
-            promised,
-            patience_ms=round(promised.patience_ms + lost_ms + slack_ms),
-            late_ms=round(promised.late_ms + slack_ms),
-        )
 
 
 def declared(policy: Policy) -> Declared:

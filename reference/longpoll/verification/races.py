@@ -17,7 +17,7 @@ from longpoll.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
 from longpoll.racing.topic import RaceTopic, prepare
 from longpoll.verification.declared import Declared, Limits
 from longpoll.verification.page import Outcome
-from longpoll_broker.testing.served.sends import LONG_MS
+from longpoll_broker.testing.load import LONG_MS
 from longpoll_judge.contract.result import NO_LOST_WAKEUP
 from longpoll_runtime import Address, Runtime
 

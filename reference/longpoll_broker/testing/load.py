@@ -39,6 +39,8 @@ EXPRESSIONS: Final = ("*", "red || blue", "green")
 """One consumer group each."""
 HOLD_MS: Final = 500
 """How long a pull may be held: short enough that a run ends with pulls that expire."""
+LONG_MS: Final = 10_000
+"""Held so long, a pull that is answered within the patience was woken, and did not just expire."""
 BATCH_MAX: Final = 32
 STALL_S: Final = 30.0
 """A run in which nothing moves for so long has lost something."""

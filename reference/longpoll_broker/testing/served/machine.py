@@ -19,11 +19,11 @@ from attrs import define, field, frozen
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from longpoll_broker.testing.load import LONG_MS
 from longpoll_broker.testing.served.driver import GROUP_COUNT, QUEUE_COUNTS, Driver
 from longpoll_broker.testing.served.example import Example, Links
 from longpoll_broker.testing.served.model import Expectations, Queue, ViolationError, Wanted
 from longpoll_broker.testing.served.requests import BAD_REQUESTS, FORMS, MALFORMED, Bad, Form, PullTerms
-from longpoll_broker.testing.served.sends import LONG_MS
 from longpoll_broker.testing.served.subject import Subject
 from longpoll_client.errors import UnreachableError
 from longpoll_kit.steps import step

@@ -10,6 +10,7 @@ from typing import Final
 
 from attrs import define
 
+from longpoll_broker.testing.load import LONG_MS
 from longpoll_broker.testing.served.answers import header_of
 from longpoll_broker.testing.served.example import Example
 from longpoll_broker.testing.served.link import Reply
@@ -25,8 +26,6 @@ from longpoll_protocol.properties import encode_properties
 EMPTY_REFUSED: Final = "empty body refused"
 """What 5.x does with it; 4.9 takes it."""
 ONE_WAY_TRIES: Final = 3
-LONG_MS: Final = 10_000
-"""Held so long, a pull that is answered within the patience was woken, and did not just expire."""
 
 
 @define(eq=False)
