@@ -211,6 +211,8 @@ class SendProcessor(Serving):
             "msgId": ",".join(result.msg_id for _message, _tag, result in put),
             "queueOffset": str(put[0][2].queue_offset),
         }
+        if self.traits.returns_transaction_id and UNIQUE_KEY in properties:
+            fields["transactionId"] = properties[UNIQUE_KEY]
         waits = shared.get(WAIT, "true").lower() == "true"
         return self._acknowledge(asked, fields, put, outbox, waits=waits)
 
