@@ -42,6 +42,7 @@ from longpoll_conform.known import Change, change, read_known, write_known
 from longpoll_conform.line import SilentError
 from longpoll_conform.play import Place
 from longpoll_conform.record import record
+from longpoll_conform.report.badge import badge
 from longpoll_conform.report.data import as_json as json_of
 from longpoll_conform.report.talk import lines_of
 from longpoll_conform.report.written import write_reports
@@ -403,7 +404,8 @@ def _show(suite: Suite, results: Sequence[Result], changed: Change | None) -> No
         _show_change(changed)
     tested = sum(result.outcome != "UNTESTED" for result in results)
     passed = sum(result.outcome == "PASS" for result in results)
-    say(f"\nlongpoll conform: {passed} of {tested} conversations as {suite.policy}, {len(failed)} failed")
+    say(f"\nlongpoll conform: {passed} of {tested} as {suite.policy}, {len(failed)} failed")
+    say(badge(suite.policy, results))
 
 
 def _show_clauses(results: Sequence[Result], clauses: dict[str, Any]) -> None:

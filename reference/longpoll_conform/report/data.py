@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from longpoll_conform.report.badge import badge
 from longpoll_conform.report.talk import meaning
 from longpoll_conform.suite import OUTCOMES, Result, Suite, by_clause
 from longpoll_conform.vectors import FORMAT
@@ -21,6 +22,7 @@ def as_json(suite: Suite, results: Sequence[Result]) -> dict[str, Any]:
         "policy": suite.policy,
         "capabilities": sorted(suite.capabilities),
         "counts": {outcome: counts.get(outcome, 0) for outcome in OUTCOMES},
+        "badge": badge(suite.policy, results),
         "silenced_by": suite.silenced_by,
         "clauses": clauses,
         "results": [result_json(result) for result in results],
