@@ -56,6 +56,14 @@ PLANTS = {
         "reference/longpoll_conform/compare.py",
         "import longpoll_conform.suite",
     ),
+    "dojo: a line below, what is right above it, every order at the top": (
+        "reference/longpoll_dojo/world.py",
+        "import longpoll_dojo.play",
+    ),
+    "the dojo knows the protocol of its page, and no broker or wire of ours": (
+        "reference/longpoll_dojo/world.py",
+        "import longpoll_protocol.codes",
+    ),
     "kit: rules choose, an example does, the model judges": (
         "reference/longpoll_kit/model.py",
         "import longpoll_kit.polls",

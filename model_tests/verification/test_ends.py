@@ -397,6 +397,13 @@ HOSTILE = {
         "conform --export {file}/below",
         "conform",
     ],
+    "dojo": [
+        "dojo", "dojo {long}", "dojo {file}", "dojo {dangling}", "dojo true", "dojo cat",
+        "dojo --starter python {file}",
+        "dojo --starter {long} {here}", "dojo --starter python {file}/below", "dojo --replay {long} true",
+        "dojo --replay dojo1.{deep} true", "dojo --moves -1 true", "dojo --minutes nan true", "dojo --seed 1e9 true",
+        "dojo --queues 0 true", "dojo --answer-s 0 true",
+    ],
     "check": [
         "check --policy {long}",
         "check --knob {deep}",

@@ -242,7 +242,7 @@ NOBODYS: Final = {
     "zoo show": "names of its own", "zoo run": "the same", "simulate-broker": "the same", "replay": "the same",
     "soak": "the same",
     "serve": "the log: below", "observe": "the log: below", "verify": "names of its own; texts of brokers: test_page",
-    "conform": "what brokers say: conform/test_report",
+    "conform": "what brokers say: conform/test_report", "dojo": "what programs write: dojo/test_command",
 }  # fmt: skip
 """What shows none but those of its call, and why."""
 

@@ -41,6 +41,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "soak": ("longpoll.commands.soak", "Ask, kill and stop a served broker, on a real disk, round after round."),
     "zoo": ("longpoll.commands.zoo", "List bugs of hold tables, and which method finds each in our own code."),
     "conform": ("longpoll.commands.conform", "Hold any broker against the clauses of the pull path."),
+    "dojo": ("longpoll.commands.dojo", "Drive a hold table of your own, in any language, through every order."),
     "verify": ("longpoll.commands.verify", "The main job: explore, prove, serve, drive, record, judge, report."),
 }
 """Each command's module and its one-line help, so that `longpoll --help` loads nothing."""

@@ -1,0 +1,147 @@
+"""`longpoll dojo` as it is called: what it says of a program, its exit codes, and what Ctrl-C leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from longpoll.cli import main
+from longpoll.output import Exit
+from longpoll_broker.testing.brokers import wait_until
+from longpoll_dojo.starters import starters
+
+SOURCES = {program.name: program.source for program in starters("python")}
+SMALL = ("--moves=2", "--interleaved=2")
+LONGPOLL = [sys.executable, "-m", "longpoll"]
+
+
+def program(name: str, directory: Path, source: str | None = None) -> list[str]:
+    """How a program of these is run."""
+    path = directory / f"{name}.py"
+    path.write_text(SOURCES[name] if source is None else source)
+    return [sys.executable, "-S", str(path)]
+
+
+def dojo(*words: str) -> Result:
+    """Call the command."""
+    return CliRunner().invoke(main, ["dojo", *words])
+
+
+def test_a_right_program_is_told_with_what_was_covered(tmp_path: Path) -> None:
+    """How many orders, of what bound, with which step points."""
+    words = program("right", tmp_path)
+    done = dojo(*SMALL, *words)
+    told = json.loads(dojo(*SMALL, "--json", *words).stdout)
+
+    assert done.exit_code == Exit.OK, done.output
+    assert done.stdout.startswith("right: ")
+    assert f"every order of up to 2 moves: {sum(told['plain'].values())}" in done.stdout
+    assert "between_check_and_hold" in done.stdout
+    assert (told["verdict"], told["finding"], told["exit_code"]) == ("right", None, 0)
+    assert set(told["step_points"]) == {"between_check_and_hold", "between_hold_and_recheck", "between_append_and_wake"}
+    assert told["played"] >= sum(told["plain"].values()) + sum(told["interleaved"].values())
+
+
+def test_a_wrong_program_is_told_as_a_story_that_can_be_played_again(tmp_path: Path) -> None:
+    """By its token; of the right program the same order says that it is right."""
+    words = program("lost_wakeup", tmp_path)
+    done = dojo(*words)
+    told = json.loads(dojo("--json", *words).stdout)
+    token = told["finding"]["token"]
+
+    assert (done.exit_code, told["exit_code"], told["verdict"]) == (Exit.VIOLATED, 1, "wrong")
+    assert "no_lost_wakeup: pull 1 of queue a from 0 waits" in done.stdout
+    assert "a0 arrives in queue a" in done.stdout
+    assert f"--replay {token}" in done.stdout
+    again = dojo("--replay", token, *words)
+    assert (again.exit_code, "no_lost_wakeup" in again.stdout) == (Exit.VIOLATED, True)
+    right = dojo(
+        "--replay", token, *program("right", tmp_path, SOURCES["right"].replace('yield "between_hold_and_recheck"', ""))
+    )
+    assert right.exit_code == Exit.OK, right.output
+
+
+def test_orders_are_drawn_beyond_the_bound_and_made_smaller(tmp_path: Path) -> None:
+    """A fault that needs a fourth pull is in no order up to the bound."""
+    marked = 'pull["deadline_ms"] = self.now_ms + pull["wait_ms"]'
+    late = f"self.pulls = getattr(self, 'pulls', 0) + 1\n        {marked} + (self.pulls == 4)"
+    words = program("late", tmp_path, SOURCES["right"].replace(marked, late))
+    bounded = dojo(*SMALL, *words)
+    told = json.loads(dojo(*SMALL, "--seed=1", "--minutes=1", "--json", *words).stdout)
+
+    assert bounded.exit_code == Exit.OK
+    assert told["finding"]["property"] == "answered_by_deadline"
+    assert told["drawn"] > 0
+    moves = told["finding"]["token"].split(".")[1:]
+    assert sum(move.startswith("p") for move in moves) == 4
+    assert len([move for move in moves if not move.startswith("g")]) <= 9, moves
+
+
+def test_what_a_program_writes_steers_no_terminal(tmp_path: Path) -> None:
+    """Neither its step points, its messages, its complaints nor its garbage."""
+    for plant in (
+        'say({"at": "a\\x1b[2J\\u202e\\nFORGED", "id": number}); continue',
+        'print("\\x1b[2J\\u202e[red]", flush=True)',
+        'sys.exit("\\x1b[2J\\u202e\\nFORGED")',
+        'say({"answer": 1, "messages": ["\\x1b[2J\\nFORGED"], "offset_next": 1})',
+    ):
+        place = '    table.now_ms = message["now_ms"]\n'
+        odd = SOURCES["right"].replace(place, f'{place}    if kind == "tick":\n        {plant}\n')
+        for options in ((), ("--json",)):
+            done = dojo(*SMALL, *options, *program("odd", tmp_path, odd))
+            assert done.exit_code == Exit.VIOLATED, done.output
+            assert "\x1b" not in done.output
+            assert "\u202e" not in done.output
+            assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("words", [["true"], ["cat"], ["echo", "hello"], ["sh", "-c", "echo odd >&2; exit 7"]])
+def test_a_program_that_is_none_is_a_mistake(words: Sequence[str]) -> None:
+    """It says what was expected, and what it wrote."""
+    done = dojo(*words)
+
+    assert done.exit_code == Exit.USER
+    assert "does not answer the first message" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert words[0] != "sh" or "it wrote: odd" in done.stderr
+
+
+def test_starters_are_written_and_told(tmp_path: Path) -> None:
+    """With how each is run."""
+    done = dojo("--starter", "rust", str(tmp_path / "new"))
+    told = json.loads(dojo("--json", "--starter", "python", str(tmp_path / "other")).stdout)
+
+    assert (done.exit_code, "rustc -O -o right right.rs && longpoll dojo ./right" in done.stdout) == (Exit.OK, True)
+    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == sorted(
+        each["file"] for each in told["programs"]
+    )
+    assert dojo("--starter", "python", str(tmp_path), "more").exit_code == Exit.USER
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_says_how_far_it_came_and_ends_the_program(number: int, tmp_path: Path) -> None:
+    """Nothing is known then, and the program is gone."""
+    pid = tmp_path / "pid"
+    place = '    table.now_ms = message["now_ms"]\n'
+    tells = (
+        f"    if kind == 'tick' and not os.path.exists({str(pid)!r}): open({str(pid)!r}, 'w').write(str(os.getpid()))\n"
+    )
+    source = "import os\n" + SOURCES["right"].replace(place, place + tells)
+    words = [*LONGPOLL, "dojo", "--moves=9", "--interleaved=0", "--json", *program("right", tmp_path, source)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: pid.exists() and bool(pid.read_text()))
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+
+    told = json.loads(out)
+    assert (process.returncode, told["exit_code"], told["verdict"]) == (Exit.UNKNOWN, 3, "unknown"), err
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)

@@ -1,0 +1,58 @@
+"""docs/dojo.md: its tables, its story and its conversation are what the programs and the dojo say."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from longpoll.cli import main
+from longpoll_dojo.errors import HINTS
+from longpoll_dojo.program import Program
+from longpoll_dojo.starters import faults, starters
+
+PAGE = (Path(__file__).parents[2] / "docs" / "dojo.md").read_text(encoding="utf-8")
+SOURCES = {program.name: program.source for program in starters("python")}
+
+
+def test_the_page_lists_every_fault_and_property() -> None:
+    """With its own words."""
+    listed = dict(re.findall(r"(?m)^\| `(\w+)` \| (.*) \| `\w+` \|$", PAGE))
+
+    assert listed == {name: fault["says"] for name, fault in faults().items()}
+    assert set(re.findall(r"(?m)^\| `(\w+)` \| [^`|]* \|$|^\| `offset_goes_on`", PAGE)) - {""} <= HINTS.keys() | {
+        "tick"
+    }
+    assert all(f"| `{name}` | " in PAGE for name in HINTS)
+
+
+def test_the_story_is_what_the_dojo_says(tmp_path: Path) -> None:
+    """Of the same program."""
+    (tmp_path / "lost_wakeup.py").write_text(SOURCES["lost_wakeup"])
+    said = CliRunner().invoke(main, ["dojo", sys.executable, "-S", str(tmp_path / "lost_wakeup.py")]).stdout
+    story = next(block for block in re.findall(r"(?s)```\n(.*?)```", PAGE) if block.startswith("no_lost_wakeup"))
+
+    assert said.startswith(story)
+
+
+def test_the_conversation_is_what_the_right_program_says(tmp_path: Path) -> None:
+    """Line for line."""
+    (tmp_path / "right.py").write_text(SOURCES["right"])
+    block = next(block for block in re.findall(r"(?s)```\n(.*?)```", PAGE) if block.startswith("> "))
+    turns = [turn.splitlines() for turn in block.split("> ")[1:]]
+    assert len(turns) == 5
+    with Program([sys.executable, "-S", str(tmp_path / "right.py")]) as program:
+        for message, *lines in turns:
+            replies = [repr(reply) for reply in program.turn(message.encode())]
+            wanted = [json.loads(line.removeprefix("< ")) for line in lines]
+            assert len(replies) == len(wanted)
+            for reply, said in zip(replies, wanted, strict=True):
+                assert all(f"{key}=" in reply for key in said), (reply, said)
+
+
+def test_the_counts_are_those_of_the_bound() -> None:
+    """As `test_world` walks them with a table in this process, and the page tells them."""
+    assert re.search(r"right: 16,321 orders, 191,394 messages", PAGE)

@@ -1,0 +1,230 @@
+"""What is right and what is not, told by scripted partners: each property is seen broken, and by nothing it allows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from attrs import define, field
+from hypothesis import given as drawn_from
+from hypothesis import strategies as st
+
+from longpoll_dojo.errors import HINTS, ProgramError, TokenError
+from longpoll_dojo.explore import Bounds, drawn, orders
+from longpoll_dojo.moves import moves_of, token_of, without
+from longpoll_dojo.play import Played, given, play
+from longpoll_dojo.replies import Answer, At, Done, Reply, reply_of
+from longpoll_dojo.world import Allowances
+
+Script = dict[int, Sequence[Sequence[Reply]]]
+NOTHING: tuple[str, ...] = ()
+
+
+@define
+class Scripted:
+    """Writes what a script has for each message, by its number and how often that was at work, else that it is done."""
+
+    script: Script
+    heard: list[dict[str, object]] = field(factory=list)
+
+    def turn(self, message: bytes) -> list[Reply]:
+        """As a program does."""
+        said = msgspec.json.decode(message)
+        place = sum(each["id"] == said["id"] for each in self.heard)
+        self.heard.append(said)
+        turns = self.script.get(said["id"], ())
+        return [*turns[place]] if place < len(turns) else [Done(said["id"])]
+
+
+def played(token: str, script: Script, allowances: Allowances | None = None) -> str | None:
+    """The property that a script breaks in an order."""
+    done = play(Scripted(script), allowances or Allowances(), given(moves_of(f"dojo1.{token}")))
+    return done.violation.property if done.violation else None
+
+
+def answered(pull: int, messages: tuple[str, ...], following: int, by: int) -> list[Reply]:
+    """An answer, and the end of the turn of the message that brought it."""
+    return [Answer(pull, messages, following), Done(by)]
+
+
+BROKEN: dict[str, tuple[str, Script, str]] = {
+    "a message and nobody wakes": ("p1a100.aa", {}, "no_lost_wakeup"),
+    "a message that was there": ("aa.p1a100", {2: [answered(2, NOTHING, 0, 2)]}, "no_lost_wakeup"),
+    "nothing, at the deadline, though there is": (
+        "p1a100.aa.td", {1: [[At("x", 1)]], 3: [answered(1, NOTHING, 0, 3)]}, "no_lost_wakeup",
+    ),
+    "never": ("p1a100", {}, "answered_by_deadline"),
+    "early": ("p1a100.tb", {2: [answered(1, NOTHING, 0, 2)]}, "not_answered_early"),
+    "twice": ("p1a100.aa", {2: [[*answered(1, ("a0",), 1, 2)[:1], *answered(1, ("a0",), 1, 2)]]}, "answered_once"),
+    "another queue's message": ("ab.p1a100", {2: [answered(2, ("b0",), 1, 2)]}, "answer_is_right"),
+    "a gap": ("aa.aa.p1a100", {3: [answered(3, ("a1",), 1, 3)]}, "answer_is_right"),
+    "a message to come": ("p1a100", {1: [answered(1, ("a0",), 1, 1)]}, "answer_is_right"),
+    "an offset that stands": ("aa.p1a100", {2: [answered(2, ("a0",), 0, 2)]}, "offset_goes_on"),
+    "for a closed connection": ("p1a100.c1.aa", {3: [answered(1, ("a0",), 1, 3)]}, "nothing_for_closed"),
+    "at its close": ("p1a100.c1", {2: [answered(1, NOTHING, 0, 2)]}, "nothing_for_closed"),
+    "unasked": ("aa", {1: [answered(1, ("a0",), 1, 1)]}, "nothing_unasked"),
+    "another's end": ("aa", {1: [[Done(7)]]}, "speaks_the_protocol"),
+    "a stopped reset": ("aa", {0: [[At("x", 0)]]}, "speaks_the_protocol"),
+}  # fmt: skip
+RIGHT: dict[str, tuple[str, Script]] = {
+    "nothing, at the deadline, while an arrival is at work": (
+        "p1a100.aa.td", {2: [[At("x", 2)], [Done(2)]], 3: [answered(1, NOTHING, 0, 3)]},
+    ),
+    "at once": ("aa.p1a100", {2: [answered(2, ("a0",), 1, 2)]}),
+    "only the first of two": ("aa.aa.p1a100", {3: [answered(3, ("a0",), 1, 3)]}),
+    "woken": ("p1a100.aa", {2: [answered(1, ("a0",), 1, 2)]}),
+    "at the deadline": ("p1a100.td", {2: [answered(1, NOTHING, 0, 2)]}),
+    "at the very moment of its deadline": ("p1a100.la", {2: [answered(1, NOTHING, 0, 2)]}),
+    "a message that is still at work": ("p1a100.aa.g2", {2: [[At("x", 2)], answered(1, ("a0",), 1, 2)]}),
+    "read while its arrival is at work": (
+        "aa.p1a100", {1: [[At("x", 1)], [Done(1)]], 2: [answered(2, ("a0",), 1, 2)]},
+    ),
+    "a thread that does not know of the close": (
+        "p1a100.c1.g1", {1: [[At("x", 1)], answered(1, NOTHING, 0, 1)], 2: [[Done(2)]]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_seen(name: str) -> None:
+    """By the property that says so."""
+    token, script, prop = BROKEN[name]
+
+    found = played(token, script)
+    assert found == prop
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_allowed_is_let_be(name: str) -> None:
+    """A thread that is paused owes nothing yet; at the very deadline either answer is right."""
+    token, script = RIGHT[name]
+    if name == "a thread that does not know of the close":
+        assert played(token, script) == "not_answered_early"
+        script = {1: [[At("x", 1)], [Done(1)]]}
+    assert played(token, script) is None
+
+
+@pytest.mark.parametrize(
+    ("token", "script", "allowances"),
+    [
+        ("p1a100.aa", {3: [answered(1, ("a0",), 1, 3)]}, Allowances(wake_ms=200)),
+        ("p1a100", {3: [answered(1, NOTHING, 0, 3)]}, Allowances(late_ms=50)),
+    ],
+)
+def test_a_scan_may_be_allowed_its_time(token: str, script: Script, allowances: Allowances) -> None:
+    """What is wrong without an allowance is right with it, and wrong again when it is used up."""
+    assert played(token, script) is not None
+    assert played(token, script, allowances) is None
+    assert played(token, {}, allowances) in {"no_lost_wakeup", "answered_by_deadline"}
+
+
+def test_every_property_has_a_hint_and_is_seen_broken() -> None:
+    """Those that take two processes are seen in `test_attacks`."""
+    assert {prop for _token, _script, prop in BROKEN.values()} | {"forgets_at_reset", "same_again"} == HINTS.keys()
+
+
+@define
+class Right:
+    """A right hold table in this process, by the plainest means."""
+
+    held: list[dict[str, object]] = field(factory=list)
+    logs: dict[object, list[object]] = field(factory=dict)
+
+    def turn(self, message: bytes) -> list[Reply]:
+        """As a program does."""
+        said = msgspec.json.decode(message)
+        match said["type"]:
+            case "reset":
+                self.held, self.logs = [], {}
+            case "pull":
+                self.held.append({**said, "deadline_ms": said["now_ms"] + said["wait_ms"]})
+            case "arrive":
+                self.logs.setdefault(said["queue"], []).append(said["message"])
+            case "close":
+                self.held = [pull for pull in self.held if pull["connection"] != said["connection"]]
+        answers, left = [], []
+        for pull in self.held:
+            there = tuple(map(str, self.logs.get(pull["queue"], [])[int(str(pull["offset"])) :]))
+            if there or int(str(pull["deadline_ms"])) <= said["now_ms"]:
+                answers.append(Answer(int(str(pull["id"])), there, int(str(pull["offset"])) + len(there)))
+            else:
+                left.append(pull)
+        self.held = left
+        return [*answers, Done(said["id"])]
+
+
+def test_every_order_is_another() -> None:
+    """None is played twice, none is left out that a walk of one's own makes, and a right table breaks nothing."""
+    bounds = Bounds(moves=3)
+    found = list(orders(Right(), bounds, Allowances(), 3, plain=True))
+    tokens = [token_of(each.moves) for each in found]
+
+    assert len(set(tokens)) == len(tokens) > 100
+    assert [each.violation for each in found if each.violation] == []
+    seeds = (play(Right(), Allowances(), drawn(random.Random(seed), bounds)) for seed in range(300))
+    assert [each.violation for each in seeds if each.violation] == []
+    for token in ("dojo1.p1a2070.p2a1530.aa", "dojo1.p1a2070.la.td", "dojo1.aa.p1a2070.p1b1530", "dojo1.p1a2070.w.td"):
+        assert (token in tokens) == (token != "dojo1.p1a2070.la.td"), token  # noqa: S105 - an order
+
+
+def test_tokens_are_read_as_they_are_written() -> None:
+    """Whatever the moves."""
+    token = "dojo1.p1a2070.aa.lb.tb.td.c1.w.g3"  # noqa: S105 - an order
+
+    assert token_of(moves_of(token)) == token
+
+
+@pytest.mark.parametrize(
+    "token", ["", "dojo1", "dojo1.", "dojo1.x", "lp1.abc", "dojo1.p0a1", "dojo1.aa" * 9_000, "dojo1.g0"]
+)
+def test_no_token_is_told(token: str) -> None:
+    """In a sentence, and so is an order that cannot be played."""
+    if token == "dojo1":  # noqa: S105 - the order without a move
+        assert moves_of(token) == []
+        return
+    with pytest.raises(TokenError):
+        moves_of(token)
+
+
+@pytest.mark.parametrize("token", ["g1", "td", "tb", "c1", "p1a100.p1a100", "p1a1.c1.p1a1"])
+def test_an_order_that_cannot_be_played_is_told(token: str) -> None:
+    """It is no fault of the program's."""
+    with pytest.raises(TokenError, match="cannot be made"):
+        played(token, {})
+
+
+def test_moves_are_left_out_with_what_leads_them_on() -> None:
+    """And later messages are numbered anew."""
+    moves = moves_of("dojo1.p1a9.aa.g1.g2.w.g1.ab.g3")
+
+    assert token_of(without(moves, 0)) == "dojo1.aa.g1.w.ab.g2"
+    assert token_of(without(moves, 4)) == "dojo1.p1a9.aa.g1.g2.g1.ab.g3"
+    assert token_of(without(moves, 6)) == "dojo1.p1a9.aa.g1.g2.w.g1"
+
+
+@drawn_from(
+    st.binary(max_size=60) | st.sampled_from([b'{"done":1}', b'{"at":"x","id":1}', b'{"at":null}', b"null", b"{}"])
+)
+def test_any_line_is_read_or_told(line: bytes) -> None:
+    """Whatever a program writes is a reply or a ProgramError."""
+    try:
+        said: object = reply_of(line)
+    except ProgramError as error:
+        said = str(error)
+
+    assert isinstance(said, Answer | At | Done) or "it wrote" in str(said)
+
+
+def test_a_played_order_is_like_itself() -> None:
+    """Answers of one turn may come in any order; another answer is another play."""
+    one = played_by({2: [[Answer(1, NOTHING, 0), Done(2)]]})
+
+    assert one.is_alike(played_by({2: [[Answer(1, NOTHING, 0), Done(2)]]}))
+    assert not one.is_alike(played_by({2: [[Answer(1, NOTHING, 1), Done(2)]]}))
+
+
+def played_by(script: Script) -> Played:
+    """One pull that is left to its deadline."""
+    return play(Scripted(script), Allowances(), given(moves_of("dojo1.p1a100.td")))

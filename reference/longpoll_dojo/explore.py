@@ -1,0 +1,392 @@
+"""Every order up to a bound, the shortest first; then orders drawn by seed; and what is found, made small.
+
+An order's moves are counted without those that lead a paused message on. In a *plain* order a message that stops at a
+step point goes on at once; in an *interleaved* one anything else may come before it goes on. Names are given in the
+order of their first use, so no two orders differ by names alone.
+
+Leaves out how an order is played (`play`) and told (`story`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, Protocol, TypeVar
+
+from attrs import asdict, define, field, frozen
+
+from longpoll_dojo.errors import TokenError, ViolationError
+from longpoll_dojo.moves import Move, without
+from longpoll_dojo.play import Chooser, Order, Partner, Played, given, play
+from longpoll_dojo.replies import At
+from longpoll_dojo.world import Allowances, World
+
+WAITS_MS: Final = (2_070, 1_530, 640, 2_950)
+"""How long the first, second, ... pull of an order may wait: no round numbers, and a later one may be due sooner."""
+QUEUES: Final = "abcdefghi"
+FRESH_ORDERS: Final = 3
+"""Orders of the exhaustive part that are played once more by fresh processes."""
+RANDOM_FACTOR: Final = 4
+"""How many times as much of everything an order that is drawn may have."""
+Name = TypeVar("Name")
+
+
+class Driven(Partner, Protocol):
+    """A partner that was started for a search, and can say what it complained of."""
+
+    def complaint(self) -> str:
+        """What it wrote last to its standard error."""
+        ...
+
+
+Start = Callable[[], AbstractContextManager[Driven]]
+Told = Callable[[str], None]
+ODD: Final = ViolationError("forgets_at_reset", "it does otherwise than in an order that began alike")
+
+
+@frozen
+class Bounds:
+    """How much an order may have."""
+
+    moves: int = 5
+    """Of plain orders."""
+    interleaved: int = 3
+    """Moves of interleaved ones."""
+    pulls: int = 3
+    arrivals: int = 2
+    closes: int = 1
+    set_backs: int = 1
+    queues: int = 2
+    connections: int = 2
+
+    def as_json(self) -> dict[str, int]:
+        """For other tools."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.pulls} pulls, {self.arrivals} messages, {self.closes} closes, "
+            f"{self.set_backs} steps of the wall clock, {self.queues} queues, {self.connections} connections"
+        )
+
+
+@frozen
+class Finding:
+    """What the program did wrong, in the smallest order that shows it."""
+
+    played: Played
+    violation: ViolationError
+    complaint: str = ""
+    """What the program wrote last to its standard error."""
+
+
+@define(eq=False)
+class Search:
+    """What was looked at so far; it stays true when Ctrl-C ends the search in the middle.
+
+    Invariant: `plain` and `interleaved` have an entry for each number of moves that was done with.
+    """
+
+    bounds: Bounds
+    allowances: Allowances
+    plain: dict[int, int] = field(factory=dict)
+    """Number of moves -> orders of so many that were played, all there are."""
+    interleaved: dict[int, int] = field(factory=dict)
+    """The same; empty where the program has no step points."""
+    played: int = 0
+    """Orders in all, those of a number of moves that was not done with among them."""
+    drawn: int = 0
+    turns: int = 0
+    step_points: Counter[str] = field(factory=Counter)
+    is_whole: bool = False
+    """Whether every order up to the bound was played."""
+    finding: Finding | None = None
+    told: Told = lambda _text: None
+    _kept: dict[int, Played] = field(factory=dict)
+
+    def run(self, start: Start, *, seed: int | None, seconds: float) -> None:
+        """Look until something is found or there is nothing more to look at. Raises StartError."""
+        with start() as partner:
+            broken = self._every(partner)
+            if broken is None:
+                broken = self._drawn(partner, start, seed, seconds)
+        if broken is not None:
+            self.finding = confirmed(broken, start, self.allowances)
+            return
+        self.finding = self._unlike_fresh(start)
+
+    # -- every order -------------------------------------------------------------------------------------------------
+
+    def _every(self, partner: Partner) -> Played | None:
+        for moves in range(1, max(self.bounds.moves, self.bounds.interleaved) + 1):
+            if moves <= self.bounds.moves and (broken := self._level(partner, moves, self.plain, plain=True)):
+                return broken
+            if moves > self.bounds.interleaved or (moves <= self.bounds.moves and not self.step_points):
+                continue
+            if broken := self._level(partner, moves, self.interleaved, plain=False):
+                return broken
+        self.is_whole = True
+        return None
+
+    def _level(self, partner: Partner, moves: int, counts: dict[int, int], *, plain: bool) -> Played | None:
+        found = 0
+        for played in orders(partner, self.bounds, self.allowances, moves, plain=plain):
+            self.count(played)
+            if played.violation is not None:
+                return played
+            found += sum(move.kind != "go" for move in played.moves) == moves
+            self._kept[self.played % FRESH_ORDERS] = played
+        counts[moves] = found
+        return None
+
+    def count(self, played: Played) -> None:
+        """Take an order into account that was played."""
+        self.played += 1
+        self.turns += len(played.turns)
+        self.told(f"{self.played:,} orders, now with {self._moves_done() + 1} moves")
+        for turn in played.turns:
+            if turn.replies and isinstance(turn.replies[-1], At):
+                self.step_points[turn.replies[-1].at] += 1
+
+    def _moves_done(self) -> int:
+        return max(self.plain, default=0)
+
+    # -- orders that are drawn ---------------------------------------------------------------------------------------
+
+    def _drawn(self, partner: Partner, start: Start, seed: int | None, seconds: float) -> Played | None:
+        if seed is None:
+            return None
+        until_s = time.monotonic() + seconds
+        for number in itertools.count(seed):
+            if time.monotonic() >= until_s and self.drawn:
+                return None
+            played = play(partner, self.allowances, drawn(random.Random(number), self.bounds))
+            self.count(played)
+            self.drawn += 1
+            if played.violation is not None:
+                return smaller(played, start, self.allowances)
+        return None
+
+    # -- whether a reset is a new beginning --------------------------------------------------------------------------
+
+    def _unlike_fresh(self, start: Start) -> Finding | None:
+        for played in self._kept.values():
+            with start() as partner:
+                fresh = play(partner, self.allowances, given(played.moves))
+            if not fresh.is_alike(played):
+                return _unlike(played, fresh, start, self.allowances)
+        return None
+
+
+def confirmed(broken: Played, start: Start, allowances: Allowances) -> Finding:
+    """What a fresh process does in the same order: it must break there as well, or the program forgets nothing."""
+    assert broken.violation is not None
+    with start() as partner:
+        fresh = play(partner, allowances, given(broken.moves))
+        complaint = partner.complaint()
+    if fresh.violation is not None:
+        return Finding(fresh, fresh.violation, complaint)
+    return _unlike(broken, fresh, start, allowances)
+
+
+def replayed(moves: Sequence[Move], start: Start, allowances: Allowances, search: Search) -> Finding | None:
+    """Play one order again, and once more after a reset. Raises TokenError where it cannot be played."""
+    with start() as partner:
+        played = play(partner, allowances, given(moves))
+        complaint = partner.complaint()
+    search.count(played)
+    if played.violation is not None:
+        return Finding(played, played.violation, complaint)
+    return second_time(moves, start, allowances)
+
+
+def _unlike(played: Played, fresh: Played, start: Start, allowances: Allowances) -> Finding:
+    """A fresh process did otherwise: because it had nothing to forget, or because it does so anyway."""
+    with start() as partner:
+        again = play(partner, allowances, given(played.moves))
+        complaint = partner.complaint()
+    if not again.is_alike(fresh):
+        what = f"two fresh processes do not do the same in one order: {first_difference(again, fresh)}"
+        return Finding(again, ViolationError("same_again", what), complaint)
+    remembering = twice(again, start, allowances)
+    if remembering is None:
+        what = "it does otherwise after other orders than a fresh process, which is not seen in this order alone"
+        return Finding(played, ViolationError("forgets_at_reset", f"{what}: {first_difference(played, fresh)}"))
+    return remembering
+
+
+def twice(fresh: Played, start: Start, allowances: Allowances) -> Finding | None:
+    """An order played a second time after a reset, less the moves that it needs not to go otherwise then."""
+    found = None
+    place = len(fresh.moves)
+    while place >= 0:
+        moves = fresh.moves if place == len(fresh.moves) else without(fresh.moves, place)
+        less = second_time(moves, start, allowances)
+        if less is not None:
+            found, fresh = less, less.played
+            place = len(fresh.moves)
+        elif found is None:
+            return None
+        place -= 1
+    return found
+
+
+def second_time(moves: Sequence[Move], start: Start, allowances: Allowances) -> Finding | None:
+    """What a program does otherwise when it plays an order, is reset, and plays it again; None: nothing."""
+    with start() as partner:
+        first = _tried(moves, partner, allowances)
+        second = _tried(moves, partner, allowances) if first is not None else None
+        if first is None or second is None or second.is_alike(first):
+            return None
+        what = f"played twice with a reset between: {first_difference(first, second)}"
+        return Finding(second, ViolationError("forgets_at_reset", what), partner.complaint())
+
+
+def first_difference(one: Played, other: Played) -> str:
+    """Where two plays of one order part."""
+    for mine, theirs in itertools.zip_longest(one.turns, other.turns):
+        if mine is None or theirs is None:
+            return "one of them ends sooner"
+        if mine.heard() != theirs.heard():
+            number = mine.message["id"] if mine.message else "?"
+            one_wrote, other_wrote = (" ".join(turn.heard()) or "nothing" for turn in (mine, theirs))
+            return f"to message {number} one wrote {one_wrote}, the other {other_wrote}"
+    return "in what came before"
+
+
+def orders(partner: Partner, bounds: Bounds, allowances: Allowances, moves: int, *, plain: bool) -> Iterator[Played]:
+    """Each order of so many moves, in the order of a depth-first walk; one that breaks is among them and the last.
+
+    A program that does otherwise than a moment before breaks `forgets_at_reset`, or else `same_again`.
+    """
+    path: list[tuple[list[Move], int]] = []
+    before: Played | None = None
+    while True:
+        try:
+            played = play(partner, allowances, _walk(path, bounds, moves, plain=plain))
+        except TokenError:  # what it paused at before it does not pause at now
+            assert before is not None
+            played = Played(before.moves, before.turns, ODD)
+        if played.violation is None and before is not None and _is_odd(before, played):
+            played = Played(played.moves, played.turns, ODD)
+        yield played
+        if played.violation is not None:
+            return
+        before = played
+        while path and path[-1][1] + 1 >= len(path[-1][0]):
+            path.pop()
+        if not path:
+            return
+        choices, at = path[-1]
+        path[-1] = (choices, at + 1)
+
+
+def _is_odd(before: Played, played: Played) -> bool:
+    """Whether a move that two orders share, or the reset before them, was answered otherwise."""
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before.moves, played.moves, strict=False))
+    shared = 1 + sum(1 for _ in alike)
+    pairs = zip(before.turns[:shared], played.turns[:shared], strict=False)
+    return any(one.heard() != other.heard() for one, other in pairs)
+
+
+def _walk(path: list[tuple[list[Move], int]], bounds: Bounds, moves: int, *, plain: bool) -> Chooser:
+    """Follow the path, then go on by the first choice and note the others."""
+    depth = itertools.count()
+
+    def choose(order: Order) -> Move | None:
+        place = next(depth)
+        if place < len(path):
+            choices, at = path[place]
+            return choices[at]
+        choices = possible(order.world, order.moves, bounds, moves, plain=plain)
+        if not choices:
+            return None
+        path.append((choices, 0))
+        return choices[0]
+
+    return choose
+
+
+def possible(world: World, made: Sequence[Move], bounds: Bounds, moves: int, *, plain: bool = False) -> list[Move]:
+    """What may come next in an order of so many moves."""
+    choices = [Move("go", message_id=number) for number in world.paused]
+    if plain and choices:
+        return choices[:1]
+    counts = Counter[str](move.kind for move in made)
+    if sum(counts.values()) - counts["go"] >= moves:
+        return choices
+    wanted = list(_wanted(world, made, counts, bounds))
+    return choices + [move for move in wanted if world.is_possible(move)]
+
+
+def _wanted(world: World, made: Sequence[Move], counts: Mapping[str, int], bounds: Bounds) -> Iterator[Move]:
+    queues = _names(QUEUES[: bounds.queues], (move.queue for move in made if move.queue))
+    if counts["pull"] < bounds.pulls:
+        used = (move.connection for move in made if move.connection)
+        wait_ms = WAITS_MS[counts["pull"] % len(WAITS_MS)]
+        for connection in _names(range(1, bounds.connections + 1), used):
+            yield from (Move("pull", connection, queue, wait_ms) for queue in queues)
+    if counts["arrive"] + counts["arrive_late"] < bounds.arrivals:
+        yield from (Move("arrive", queue=queue) for queue in queues)
+        yield from (Move("arrive_late", queue=queue) for queue in queues)
+    yield from (Move("tick_before"), Move("tick"))
+    if counts["close"] < bounds.closes:
+        yield from (
+            Move("close", connection) for connection in sorted({pull.connection for pull in world.pulls.values()})
+        )
+    if counts["set_back"] < bounds.set_backs and any(pull.is_open for pull in world.pulls.values()):
+        yield Move("set_back")
+
+
+def _names(known: Sequence[Name], used: Iterable[Name]) -> list[Name]:
+    """Those in use, and the first of those that are not."""
+    return list(known[: len(set(used)) + 1])
+
+
+def drawn(choices: random.Random, bounds: Bounds) -> Chooser:
+    """An order beyond the bound: more of everything, waits of any length."""
+    longer = Bounds(
+        moves=choices.randint(bounds.moves, bounds.moves * RANDOM_FACTOR),
+        pulls=bounds.pulls * RANDOM_FACTOR, arrivals=bounds.arrivals * RANDOM_FACTOR,
+        closes=bounds.closes * 2, set_backs=bounds.set_backs * 2,
+        queues=min(bounds.queues + 1, len(QUEUES)), connections=min(bounds.connections + 2, 9),
+    )  # fmt: skip
+
+    def choose(order: Order) -> Move | None:
+        wanted = possible(order.world, order.moves, longer, longer.moves)
+        if not wanted:
+            return None
+        kind = choices.choice(sorted({move.kind for move in wanted}))
+        move = choices.choice([move for move in wanted if move.kind == kind])
+        if move.kind != "pull":
+            return move
+        return Move("pull", move.connection, move.queue, choices.choice((1, 7, 999, 1_000, 1_001, *WAITS_MS)))
+
+    return choose
+
+
+def smaller(broken: Played, start: Start, allowances: Allowances) -> Played:
+    """The same violation in fewer moves: each is left out that need not be there, until none can be.
+
+    Each try has a fresh process: what broke once may not answer any more.
+    """
+    assert broken.violation is not None
+    place = len(broken.moves) - 1
+    while place >= 0:
+        with start() as partner:
+            found = _tried(without(broken.moves, place), partner, allowances)
+        if found is not None and found.violation is not None and found.violation.property == broken.violation.property:
+            broken, place = found, len(found.moves)
+        place -= 1
+    return broken
+
+
+def _tried(moves: Sequence[Move], partner: Partner, allowances: Allowances) -> Played | None:
+    try:
+        return play(partner, allowances, given(moves))
+    except TokenError:
+        return None

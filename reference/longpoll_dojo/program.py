@@ -1,0 +1,164 @@
+"""The program under test as a process that is talked to: a message out, lines in until its turn ends.
+
+It is given no shell, a process group of its own, and is killed by that group's number. One thread does it all, so a
+program that writes without end, or not at all, is met by limits:
+
+    line  64 KiB    a turn's lines  1,000    a turn's time  `answer_s`    until the first message is done  `start_s`
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from longpoll_dojo.errors import ProgramError, StartError
+from longpoll_dojo.replies import Answer, Reply, reply_of, shown
+
+LINE_MAX: Final = 65_536
+LINES_MAX: Final = 1_000
+CHUNK: Final = 65_536
+COMPLAINT_MAX: Final = 1_000
+"""Bytes of what it wrote to its standard error that are kept, the last ones."""
+ANSWER_S: Final = 5.0
+START_S: Final = 30.0
+END_S: Final = 1.0
+"""How long a program whose output has ended may take to end itself."""
+
+
+class Program:
+    """A running program; leaving the `with` block ends it. Invariant: between turns nothing that it wrote is unread."""
+
+    def __init__(self, words: Sequence[str], *, answer_s: float = ANSWER_S, start_s: float = START_S) -> None:
+        """Start it. Raises StartError."""
+        self._name = words[0]
+        self._answer_s = answer_s
+        self._start_s = start_s
+        self._is_new = True
+        self._lines: deque[bytes] = deque()
+        self._found = b""
+        self._complaint = b""
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - the user's own program
+                list(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise StartError(
+                f"{self._name} cannot be run: {why}; name a program that can, as ./my-program, or python3 program.py"
+            ) from None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._in, self._out, self._err = self._process.stdin, self._process.stdout, self._process.stderr
+        self._poll = select.poll()
+        self._poll.register(self._out, select.POLLIN)
+        self._poll.register(self._err, select.POLLIN)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def turn(self, message: bytes) -> list[Reply]:
+        """Give it a message, and read until its turn has ended. Raises ProgramError."""
+        limit_s = self._start_s if self._is_new else self._answer_s
+        until_s = time.monotonic() + limit_s
+        self._write(message)
+        replies: list[Reply] = []
+        while not replies or isinstance(replies[-1], Answer):
+            if len(replies) >= LINES_MAX:
+                raise ProgramError(f"it wrote {LINES_MAX} answers and more in one turn, and did not end it")
+            replies.append(reply_of(self._line(until_s, limit_s)))
+        if self._lines or self._found:
+            more = self._lines[0] if self._lines else self._found
+            raise ProgramError(f"it wrote {shown(more)} when its turn had ended")
+        self._is_new = False
+        return replies
+
+    def complaint(self) -> str:
+        """What it wrote last to its standard error."""
+        return self._complaint.decode("utf-8", "backslashreplace")
+
+    def end(self) -> None:
+        """Kill the program and what it started, and wait for it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._in, self._out, self._err):
+            pipe.close()
+
+    def _write(self, message: bytes) -> None:
+        """A line is smaller than a pipe's room, and the one before was read, so this does not wait."""
+        try:
+            os.write(self._in.fileno(), message + b"\n")
+        except BrokenPipeError:
+            raise ProgramError(self._how_it_ended("does not read its standard input any more")) from None
+
+    def _line(self, until_s: float, limit_s: float) -> bytes:
+        while not self._lines:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                raise ProgramError(self._silent(limit_s))
+            ready = self._poll.poll(left_s * 1000)
+            for number, _event in ready:
+                if number == self._out.fileno():
+                    self._read_lines()
+                else:
+                    self._read_complaint()
+        return self._lines.popleft()
+
+    def _read_lines(self) -> None:
+        found = os.read(self._out.fileno(), CHUNK)
+        if not found:
+            rest = f", with {shown(self._found)} left on a line without an end" if self._found else ""
+            raise ProgramError(self._how_it_ended("closed its standard output") + rest)
+        *lines, self._found = (self._found + found).split(b"\n")
+        self._lines.extend(lines)
+        if any(len(line) > LINE_MAX for line in (*lines, self._found)):
+            longest = max((*lines, self._found), key=len)
+            raise ProgramError(f"it wrote a line of more than {LINE_MAX} bytes: {shown(longest[:LINE_MAX])}")
+
+    def _read_complaint(self) -> None:
+        found = os.read(self._err.fileno(), CHUNK)
+        if not found:
+            self._poll.unregister(self._err)
+        self._complaint = (self._complaint + found)[-COMPLAINT_MAX:]
+
+    def _silent(self, limit_s: float) -> str:
+        said = f"it did not end its turn within {limit_s:g} s"
+        if self._found:
+            return f"{said}; {shown(self._found)} stands there without the end of a line"
+        return f"{said}; if it wrote something, it may stand in a buffer that is to be flushed"
+
+    def _how_it_ended(self, otherwise: str) -> str:
+        try:
+            code = self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            return f"it {otherwise}"
+        while self._poll_complaint():
+            self._read_complaint()
+        if code < 0:
+            return f"it was ended by signal {-code} before the dojo was done with it"
+        return f"it ended with exit code {code} before the dojo was done with it"
+
+    def _poll_complaint(self) -> bool:
+        polled = select.poll()
+        polled.register(self._err, select.POLLIN)
+        return any(event & select.POLLIN for _number, event in polled.poll(0))
