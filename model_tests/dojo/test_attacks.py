@@ -20,7 +20,7 @@ ANSWER_S = 0.6
 RESET = b'{"type": "reset", "id": 0, "now_ms": 0, "wall_ms": 0}'
 PLACE = '    table.now_ms = message["now_ms"]\n'
 RIGHT = next(starters("python")).source.replace(
-    "import json\n", "import json\nimport os\nimport subprocess\nimport time\n"
+    "import json\n", "import json\nimport os\nimport signal\nimport subprocess\n"
 )
 
 
@@ -34,7 +34,7 @@ PROTOCOL = {
     "garbage": ("print('Starting up...', flush=True)", "'Starting up...', which cannot be read"),
     "a huge line": ("print('x' * 10_000_000, flush=True)", "a line of more than 65536 bytes"),
     "no end of line": (
-        """sys.stdout.write('{"done"'); sys.stdout.flush(); time.sleep(1000)""",
+        """sys.stdout.write('{"done"'); sys.stdout.flush(); signal.pause()""",
         "stands there without the end of a line",
     ),
     "the end with 0": ("sys.exit(0)", "ended with exit code 0 before"),
@@ -44,7 +44,7 @@ PROTOCOL = {
         """while True: print('{"answer": 1, "messages": [], "offset_next": 0}')""",
         "1000 answers and more in one turn",
     ),
-    "silence": ("time.sleep(1000)", "did not end its turn within 0.6 s"),
+    "silence": ("signal.pause()", "did not end its turn within 0.6 s"),
     "a child that keeps the pipe": (
         "subprocess.Popen(['sleep', '1000']); os._exit(3)",
         "did not end its turn within 0.6 s",
@@ -57,7 +57,7 @@ PROTOCOL = {
     "a number without end": ("""print('{"done": ' + '9' * 400 + '}', flush=True)""", "cannot be read"),
     "an unknown key": ("""say({"done": 1, "x": 2})""", "unknown field"),
     "what steers a terminal": (r"print('\x1b[2J\x1b[31m', flush=True)", r"\\u001b[2J"),
-    "a closed output": ("os.close(1); time.sleep(1000)", "closed its standard output"),
+    "a closed output": ("os.close(1); signal.pause()", "closed its standard output"),
 }  # fmt: skip
 """What a program does when a tick comes, or its work goes on -> what is said of that."""
 
@@ -140,7 +140,7 @@ def test_what_cannot_be_run_is_a_mistake(words: list[str]) -> None:
 
 def test_a_program_may_start_slowly(tmp_path: Path) -> None:
     """What holds for a turn does not hold for the first."""
-    (tmp_path / "program.py").write_text("import time\ntime.sleep(0.5)\n" + RIGHT)
+    (tmp_path / "program.py").write_text("import select\nselect.select([], [], [], 0.5)\n" + RIGHT)
     words = [sys.executable, "-S", str(tmp_path / "program.py")]
     with Program(words, answer_s=0.4, start_s=20) as program:
         assert len(program.turn(RESET)) == 1

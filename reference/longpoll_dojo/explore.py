@@ -94,7 +94,7 @@ class Search:
     bounds: Bounds
     allowances: Allowances
     plain: dict[int, int] = field(factory=dict)
-    """Number of moves -> orders of so many that were played, all there are."""
+    """Number of moves -> how many orders of that length were played, which is all there are."""
     interleaved: dict[int, int] = field(factory=dict)
     """The same; empty where the program has no step points."""
     played: int = 0
@@ -259,7 +259,7 @@ def first_difference(one: Played, other: Played) -> str:
 
 
 def orders(partner: Partner, bounds: Bounds, allowances: Allowances, moves: int, *, plain: bool) -> Iterator[Played]:
-    """Each order of so many moves, in the order of a depth-first walk; one that breaks is among them and the last.
+    """Each order of a length, in the order of a depth-first walk; one that breaks is among them and the last.
 
     A program that does otherwise than a moment before breaks `forgets_at_reset`, or else `same_again`.
     """
@@ -312,7 +312,7 @@ def _walk(path: list[tuple[list[Move], int]], bounds: Bounds, moves: int, *, pla
 
 
 def possible(world: World, made: Sequence[Move], bounds: Bounds, moves: int, *, plain: bool = False) -> list[Move]:
-    """What may come next in an order of so many moves."""
+    """What may come next in an order that will have a number of moves."""
     choices = [Move("go", message_id=number) for number in world.paused]
     if plain and choices:
         return choices[:1]
