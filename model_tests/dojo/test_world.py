@@ -147,7 +147,8 @@ class Right:
         answers, left = [], []
         for pull in self.held:
             there = tuple(map(str, self.logs.get(pull["queue"], [])[int(str(pull["offset"])) :]))
-            if there or int(str(pull["deadline_ms"])) <= said["now_ms"]:
+            is_looked_at = said["type"] == "tick" or pull["queue"] == said.get("queue")
+            if is_looked_at and (there or int(str(pull["deadline_ms"])) <= said["now_ms"]):
                 answers.append(Answer(int(str(pull["id"])), there, int(str(pull["offset"])) + len(there)))
             else:
                 left.append(pull)
