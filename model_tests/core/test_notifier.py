@@ -265,7 +265,9 @@ def test_a_large_herd_is_settled_at_its_end_and_a_small_one_at_once() -> None:
         assert walker.start() == pulls
         assert walker.unsettled is later
         table.assert_tidy(settled=not later)
+        assert walker.herd(3) == pulls[:3]
         assert walker.end() == []
+        assert not walker.unsettled
         table.assert_tidy()
 
 
@@ -273,8 +275,23 @@ def test_a_large_herd_is_settled_at_its_end_and_a_small_one_at_once() -> None:
 def test_a_walk_asks_the_store_once_more_for_who_waits_beyond_the_end_that_it_was_told(policy: Policy) -> None:
     """Another message may be visible by now, and its own walk over before."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
-    pull = held(table, 5)
-    walker = Walk(policy, table, KEY, 5, None, 0, lambda: 6)
-    walker.start()
+    asked: list[int] = []
 
-    assert walker.each() == Wake(pull, "woken")
+    def read_visible_end() -> int:
+        asked.append(6)
+        return 6
+
+    near, far = held(table, 4), held(table, 5)
+    walker = Walk(policy, table, KEY, 5, None, 0, read_visible_end)
+
+    assert walker.start() == [near, far]
+    assert [walker.each(), walker.each()] == [Wake(near, "woken"), Wake(far, "woken")]
+    assert asked == [6], "nobody asks for who reads what was told of"
+
+
+def test_a_pull_without_a_filter_wants_whatever_comes() -> None:
+    """It is woken by a message with any tag."""
+    table = HoldTable()
+    pull = held(table, 4)
+    pull.filter = None
+    assert walk(STRICT, table, 5, 7) == [Wake(pull, "woken")]

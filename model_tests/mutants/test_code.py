@@ -193,6 +193,14 @@ def test_tests_that_are_red_without_a_change_tell_nothing(tmp_path: Path) -> Non
         list(tried(path, "subject", [tests]))
 
 
+def test_tests_that_do_not_import_the_module_tell_nothing(tmp_path: Path) -> None:
+    """Else every mutant of it would count as one that no test reaches."""
+    path, tests = subject(tmp_path)
+    Path(tests).write_text("def test_green():\n    assert True\n", "utf-8")
+    with pytest.raises(CannotTellError, match="import none of its functions"):
+        list(tried(path, "subject", [tests]))
+
+
 def test_a_handful_of_mutants_of_ours_is_killed() -> None:
     """By the quick tests of their module, in forks of one process."""
     tests = ["model_tests/core/test_deadlines.py"]

@@ -154,7 +154,11 @@ class Server:
             self.told(Failed(why="the tests cannot be collected"))
             return True
         assert threading.active_count() == 1, "a test file starts a thread as it is imported: it would not be forked"
+        gc.unfreeze()  # what is frozen is not among the collector's objects: conftest.py freezes what was collected
         self.functions = functions_of(self.module.path)
+        if not self.functions:
+            self.told(Failed(why="the tests import none of its functions"))
+            return True
         gc.collect()
         gc.freeze()
         items = {item.nodeid: item for item in session.items}

@@ -131,9 +131,8 @@ class Walk:
 
     def end(self) -> list[Pull]:
         """Put the rest back, or settle what was woken in place; returns the pulls that were kept."""
-        if self._unsettled:
-            self.table.settle(self._unsettled)
-            self._unsettled = []
+        self.table.settle(self._unsettled)
+        self._unsettled = []
         return self.table.keep(self._kept)
 
     def _choose(self, pulls: Iterable[Pull]) -> tuple[list[Pull], list[Pull]]:
