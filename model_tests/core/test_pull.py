@@ -7,14 +7,29 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from longpoll_broker.core.filter.filters import SqlFilter
+from longpoll_broker.core import pull as module
+from longpoll_broker.core.filter.filters import SqlFilter, TagFilter, tag_filter
 from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, code_of, decide
+from longpoll_broker.core.pull import (
+    Decision,
+    Desk,
+    Found,
+    Miss,
+    OffsetMoved,
+    Refused,
+    as_placed,
+    check,
+    code_of,
+    decide,
+    wants_visible,
+)
 from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
+from longpoll_broker.core.standing import Standing
 from longpoll_broker.core.tables.subscription import Clients, subscription_of
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import TRAITS_5
+from longpoll_broker.testing.plain.memory_queues import MemoryQueues, Message
 
 
 class OneRead:
@@ -215,3 +230,136 @@ def test_less_than_no_message_is_an_error_where_there_is_something_to_read(statu
     store = OneRead(status)
     assert (code(decide(pull(count_max=-1), desk(), store)) == 1) is refused
     assert code(decide(pull(count_max=-1), attrs.evolve(desk(), traits=TRAITS_5), store)) != 1
+
+
+def test_no_message_at_all_can_be_asked_for() -> None:
+    """0 is not less than none."""
+    assert code(decide(pull(count_max=0), desk(), OneRead())) == 0
+
+
+def test_tags_read_by_their_hashes() -> None:
+    """And by no properties."""
+    store = OneRead()
+    decide(pull(subscription="a"), desk(), store)
+    assert store.matches is not None
+    assert [store.matches(code) for code in (*tag_filter("a", "TAG").codes, 0)] == [True, False]
+    assert store.matches_properties is None
+
+
+def test_a_subscription_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many characters as the limit are taken, one more is refused; none at all is a subscription to everything."""
+    monkeypatch.setattr(module, "EXPRESSION_SIZE_MAX", 5)
+    assert code(decide(pull(subscription="a||bb"), desk(), OneRead())) == 0
+    refused = decide(pull(subscription="a||bbb"), desk(), OneRead())
+    assert isinstance(refused, Refused)
+    assert (refused.code, "5 characters" in refused.remark) == (23, True)
+    assert code(decide(pull(subscription=None), desk(), OneRead())) == 0
+
+
+def test_what_was_held_is_not_parsed_again() -> None:
+    """A pull that brought its subscription is run again with the filter that it was held with."""
+    held = pull(filter=tag_filter("a", "TAG"), subscription="||")
+    assert check(held, desk()) is held.filter
+    held.sys_flag = 0
+    assert code(decide(held, desk(), OneRead())) == 24
+
+
+def test_the_filter_of_a_group_may_be_older_than_its_subscription() -> None:
+    """An empty expression moves the subscription's version and leaves the filter: 28 for who asks with the new one."""
+    tables = attrs.evolve(desk(), property_filter=True)
+    beat(tables, "CLUSTERING", topic="T", version=1, expression="a > 3", kind="SQL92")
+    beat(tables, "CLUSTERING", topic="T", version=2, expression="", kind="SQL92")
+    assert code(decide(pull(sys_flag=0, sub_version=1), tables, OneRead())) == 0
+    assert code(decide(pull(sys_flag=0, sub_version=2), tables, OneRead())) == 28
+
+
+def test_a_filter_server_has_the_last_word() -> None:
+    """Under `classFilterMode` everything is let through, whatever is registered for the group."""
+    tables = attrs.evolve(desk(), property_filter=True)
+    beat(tables, "CLUSTERING", topic="T", version=1, expression="a > 3", kind="SQL92")
+    group = tables.clients.group("G")
+    assert group is not None
+    group.subscriptions["T"] = subscription_of("T", "a > 3", "SQL92", 1, class_filter=True)
+    wanted = check(pull(sys_flag=0, sub_version=1), tables)
+    assert isinstance(wanted, TagFilter)
+    assert wanted.all_tags
+
+
+def test_a_slave_sends_back_for_what_it_does_not_have() -> None:
+    """It corrects no offset: 20 where a lone master says 21; what it has found it answers as it is."""
+    slave = attrs.evolve(desk(), standing=Standing("SLAVE", broker_id=1))
+    too_small = decide(pull(), slave, OneRead(GetStatus.OFFSET_TOO_SMALL))
+    assert isinstance(too_small, OffsetMoved)
+    assert as_placed(too_small, desk()) is too_small
+    assert as_placed(too_small, slave) == OffsetMoved(too_small.read, 20)
+    found = decide(pull(), slave, OneRead())
+    assert isinstance(found, Found)
+    assert as_placed(found, slave) is found
+
+
+def queues_of(tags: str) -> MemoryQueues:
+    """Queue 0 of T with these tags, a letter each, all visible."""
+    queues = MemoryQueues()
+    for tag in tags:
+        queues.append(("T", 0), Message(next(iter(tag_filter(tag, "TAG").codes))))
+        queues.make_visible(("T", 0))
+    return queues
+
+
+@pytest.mark.parametrize(
+    ("tags", "offset", "wants", "looked_to"),
+    [
+        ("", 0, False, 0),
+        ("bba", 0, True, 0),
+        ("bbb", 0, False, 3),
+        ("abb", 1, False, 3),
+        ("abb", 3, False, 0),
+        ("abb", 4, False, 0),
+    ],
+)
+def test_what_is_visible_is_wanted_if_the_filter_lets_some_of_it_through(
+    tags: str, offset: int, wants: bool, looked_to: int
+) -> None:
+    """A stretch that is not wanted is noted, up to the end."""
+    waiting = pull(offset=offset, filter=tag_filter("a", "TAG"))
+    queues = queues_of(tags)
+    assert wants_visible(waiting, queues, len(tags)) is wants
+    assert waiting.unmatched_end == looked_to
+
+
+def test_who_has_no_filter_wants_whatever_is_visible() -> None:
+    """From its offset on; the store is not read for it."""
+    for offset, wants in ((1, True), (2, False), (3, False)):
+        store = OneRead()
+        assert wants_visible(pull(offset=offset), store, 2) is wants
+        assert store.count == 0
+
+
+def test_a_stretch_is_read_once() -> None:
+    """The next look begins where the last one ended, and asks for one message."""
+    asked: list[tuple[int, int]] = []
+
+    class Noting(MemoryQueues):
+        def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
+            asked.append((offset, count_max))
+            return super().get(topic, queue_id, offset, count_max, matches)
+
+    waiting = pull(offset=0, filter=tag_filter("a", "TAG"))
+    queues = Noting(queues_of("bbbba").messages)
+    for visible_end, wants in ((2, False), (4, False), (5, True)):
+        queues.visible["T", 0] = visible_end
+        assert wants_visible(waiting, queues, visible_end) is wants
+    assert asked == [(0, 1), (2, 1), (4, 1)]
+
+
+def test_where_a_read_gets_no_further_the_pull_is_run() -> None:
+    """An offset that the store moved, or a status that is none of a filter, is for the answer to tell."""
+    for status in GetStatus:
+        if status is not GetStatus.NO_MATCHED_MESSAGE:
+            assert wants_visible(pull(offset=0, filter=tag_filter("a", "TAG")), OneRead(status), 1)
+
+    class Stuck(OneRead):
+        def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
+            return GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, 0, 9, [], [], 0, suggest_slave=False)
+
+    assert wants_visible(pull(offset=0, filter=tag_filter("a", "TAG")), Stuck(), 1)
