@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +14,14 @@ from click.testing import CliRunner, Result
 from model_tests.conform.relay import Relay, field_of, plus
 
 from longpoll.cli import main
+from longpoll.commands.conform import chosen
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_conform.line import Address
 from longpoll_conform.shipped.steps import shipped
-from longpoll_conform.vectors import Vector, VectorError, read_vectors, recorded, write_vectors
+from longpoll_conform.vectors import SIZE_MAX, Vector, VectorError, read_vectors, recorded, write_vectors
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import UserError
 from longpoll_spec.policy import ROCKETMQ_4_9
 
 SMALL = StoreConfig(commit_log_file_size=1 << 24)
@@ -142,3 +145,36 @@ def test_a_question_that_shows_no_clause_is_one_sentence(good: Broker, tmp_path:
 
     assert done.exit_code == 2
     assert "no clause is shown by other-1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"\xff", "is no file of recordings"),
+        (b"[]\n", "is no file of recordings"),
+        (b"[" * 100_000, "is no file of recordings"),
+        (b'{"id": "lock-352", "title": "", "profile": "default", "request": {}}\n' * 2, "has an id twice"),
+        (b" " * (SIZE_MAX + 1), "is larger than"),
+    ],
+    ids=["empty", "no text", "a list", "deep", "twice", "large"],
+)
+def test_what_is_no_file_of_recordings_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
+    """Also packed, where a little becomes much."""
+    for name, written in (("plain.jsonl", content), ("packed.jsonl.xz", lzma.compress(content, preset=0))):
+        (tmp_path / name).write_bytes(written)
+        with pytest.raises(VectorError, match=said):
+            read_vectors(tmp_path / name)
+
+
+def test_a_device_without_an_end_is_refused() -> None:
+    """By its size, with no more read than that."""
+    with pytest.raises(VectorError, match="is larger than"):
+        read_vectors(Path("/dev/zero"))
+
+
+def test_a_profile_that_nobody_has_is_one_sentence(tmp_path: Path) -> None:
+    """Before anything is asked."""
+    (tmp_path / "odd.jsonl").write_text('{"id": "lock-352", "title": "", "profile": "nope", "request": {"code": 41}}\n')
+    with pytest.raises(UserError, match="lock-352: unknown profile 'nope'"):
+        chosen("strict", (), (), read_vectors(tmp_path / "odd.jsonl"))

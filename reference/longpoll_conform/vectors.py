@@ -30,6 +30,8 @@ RECORDED: Final = {"4.9.7": "rocketmq-4.9.7.jsonl.xz", "5.5.0": "rocketmq-5.5.0.
 """Each version that was recorded, with its file."""
 RECORDED_AS: Final[Mapping[str, str]] = MappingProxyType({"brokerName": "broker-a", "cluster": "DefaultCluster"})
 """What every recorded broker was called."""
+SIZE_MAX: Final = 64 << 20
+"""Of a file of recordings, unpacked: those in the package have one MiB."""
 STEPS: Final = ("setup", "during", "after")
 _NAME: Final = re.compile(r"(?<![A-Za-z0-9])([tg])c(\d{3})")
 """Topics and groups of a vector: `tc114`, `gc114`."""
@@ -92,14 +94,29 @@ def recorded(version: str) -> tuple[Vector, ...]:
 def read_vectors(path: Path) -> tuple[Vector, ...]:
     """The vectors of a file of recordings, packed by xz where its name says so. Raises VectorError."""
     try:
-        content = path.read_bytes()
-        text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode()
-        return tuple(_read(json.loads(line)) for line in text.splitlines())
+        text = _content(path).decode()
+        vectors = tuple(_read(json.loads(line)) for line in text.splitlines())
     except OSError as error:
         raise VectorError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (lzma.LZMAError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (lzma.LZMAError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"
         raise VectorError(f"{path} is no file of recordings ({why}); `longpoll conform --record` writes one") from error
+    if not vectors or len({vector.id for vector in vectors}) < len(vectors):
+        why = "has an id twice" if vectors else "is empty"
+        raise VectorError(f"{path} {why}; `longpoll conform --record` writes a file of recordings")
+    return vectors
+
+
+def _content(path: Path) -> bytes:
+    """What a file has, or would have when unpacked. Raises VectorError for one without an end that is near."""
+    packed = path.suffix == ".xz"
+    with path.open("rb") as file:
+        content = file.read(SIZE_MAX + 1)
+    if packed:
+        content = lzma.LZMADecompressor().decompress(content, SIZE_MAX + 1)
+    if len(content) > SIZE_MAX:
+        raise VectorError(f"{path} is larger than {SIZE_MAX >> 20} MiB, and so no file of recordings")
+    return content
 
 
 def write_vectors(path: Path, vectors: Sequence[Vector]) -> None:

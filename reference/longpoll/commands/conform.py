@@ -36,7 +36,7 @@ from longpoll.output import (
     user_mistakes,
 )
 from longpoll_conform.capabilities import is_well
-from longpoll_conform.clauses import BY_ID, BY_VECTOR, CLAUSES, SEEN, Capability
+from longpoll_conform.clauses import BY_ID, BY_VECTOR, CLAUSES, PROFILES, SEEN, Capability
 from longpoll_conform.differs import VERSIONS
 from longpoll_conform.known import Change, change, read_known, write_known
 from longpoll_conform.line import SilentError
@@ -297,6 +297,9 @@ def chosen(
     strange = next((vector.id for vector in whole or () if vector.id not in BY_VECTOR), None)
     if strange is not None:
         raise UserError(f"no clause is shown by {strange}: recordings are of questions that --clauses lists")
+    unknown = next((vector for vector in whole or () if vector.profile not in PROFILES), None)
+    if unknown is not None:
+        raise UserError(f"{unknown.id}: {not_known('profile', unknown.profile, PROFILES)}")
 
     def is_chosen(shown: str) -> bool:
         names = {shown, BY_VECTOR[shown].id}
