@@ -346,4 +346,13 @@ FAULTS: Final = (
         "        if False:\n            # What a killed",
         f"{TESTS}/store/test_unsynced.py::test_what_a_killed_process_had_not_flushed_is_durable_before_it_is_shown",
     ),
+    Fault(
+        "a deletion that the disk fails tells nobody who waits",
+        f"{SERVICE}/admin/admin_processor.py",
+        "        try:\n            self.store.delete_topic(name)\n        finally:\n"
+        "            # The topic is gone from here on, also where the disk keeps its queues: nothing more comes to who "
+        "waits.\n            self.topic_deleted(name, outbox)\n",
+        "        self.store.delete_topic(name)\n        self.topic_deleted(name, outbox)\n",
+        f"{TESTS}/service/test_delete_topic.py::test_who_waits_is_told_although_the_disk_keeps_the_queues",
+    ),
 )

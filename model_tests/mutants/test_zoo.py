@@ -42,6 +42,13 @@ HANDFUL: Final = (
     "rocketmq-light-queues-are-not-told",
 )
 """Bugs that switches between bytecodes find in the first few runs: one or more for each thing that a stage looks at."""
+OF_CLIENTS: Final = (
+    "rocketmq-cached-size-drifts",
+    "rocketmq-client-stops-at-an-error",
+    "rocketmq-moved-offset-waits",
+    "nats-client-waits-no-longer",
+)
+"""Bugs of the client that its simulated world finds in the first few runs."""
 CERTAIN_S: Final = 0.5
 """What was found in so much of its limit is found again on any machine."""
 
@@ -146,6 +153,13 @@ def test_a_new_find_takes_the_place_of_the_old_one() -> None:
 
 
 # -- what is found ---------------------------------------------------------------------------------------------------
+
+
+def test_bugs_of_the_client_are_found_again() -> None:
+    """Each by the promises of a simulated run of clients that are as they are."""
+    code, text = ran("run", *OF_CLIENTS, "--method", "simulated", "--json")
+    found = [cell["entry"] for cell in json.loads(text)["looked"] if cell["outcome"] == "found"]
+    assert (code, found) == (Exit.OK, list(OF_CLIENTS))
 
 
 def test_a_handful_of_bugs_is_found_again() -> None:

@@ -78,6 +78,27 @@ def test_a_pull_held_behind_the_deletion_is_told_too(
     assert len(broker.hold_service) == 0
 
 
+def test_who_waits_is_told_although_the_disk_keeps_the_queues(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion is answered with an error; the topic is gone from then on, so nothing would ever come to them."""
+    broker = start_broker()
+    puller, admin = connect(broker.address), connect(broker.address)
+    send_message(admin, "T")
+    opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+
+    def fail(_topic: str) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(broker.store, "delete_topic", fail)
+    assert admin.call(DELETE, {"topic": "T"}).code == 1
+    reply = puller.reply(opaque)
+
+    assert reply is not None
+    assert reply.code == 17
+
+
 def woken_by(body: bytes, broker: Broker, connect: Connect) -> list[bytes]:
     """What a pull that waits for the first message of a topic is given when it comes."""
     puller, sender = connect(broker.address), connect(broker.address)

@@ -163,6 +163,13 @@ def told_before_asked(account: Account, at_ms: float) -> None:
     told(account, [record()], at_ms, sent_ms=10.0)
 
 
+def deleted(account: Account, at_ms: float) -> None:
+    """The topic is gone at 10 ms, and who waits for it is told."""
+    account.is_deleting = True
+    account.deleted(FOUND, 10.0)
+    account.pulled(asked(), ResponseCode.TOPIC_NOT_EXIST, (), 0, at_ms)
+
+
 CASES: Final = (
     Case("late", nothing, 100 + SLACK_MS + 0.01, 100 + SLACK_MS),
     Case("late", never_answered, 100 + SLACK_MS + 0.01, 100 + SLACK_MS),
@@ -183,6 +190,7 @@ CASES: Final = (
     Case("invented", invented, 1, 0),
     Case("moved", moved, 0.0, 1.0),
     Case("lost", kept_whole, 0, 1),
+    Case("deleted", deleted, 10 + SLACK_MS + 0.01, 10 + SLACK_MS),
     Case("left without a word", stopped, 100 - SLACK_MS - 0.01, 100 - SLACK_MS),
 )
 

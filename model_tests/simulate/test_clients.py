@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import pytest
+from model_tests.simulate.client_world import first_fault
 
 from longpoll.simulated.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
@@ -71,6 +72,21 @@ def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, f
     world.run(main)
     assert all(actor.done for actor in world.actors)
     return bodies, world.step, (world.now_ns - begun_ns) / 1e9
+
+
+CLIENT_SEEDS: Final = 60
+"""Runs of a quick test, two seconds."""
+
+
+def test_a_consumer_gets_each_message_once_and_soon() -> None:
+    """Whatever its flow control, its stored offset, quiet holds and cut connections: `client_world` says how soon."""
+    assert first_fault(range(CLIENT_SEEDS)) is None
+
+
+@pytest.mark.long
+def test_a_consumer_gets_each_message_once_and_soon_from_many_seeds() -> None:
+    """The same for longer."""
+    assert first_fault(range(CLIENT_SEEDS, 3_000)) is None
 
 
 @pytest.mark.parametrize("observed", [False, True])

@@ -19,10 +19,14 @@ from typing import Any, Final
 
 from attrs import define, frozen
 from model_tests.mutants.tests_of import quick_tests
-from model_tests.mutants.zoo.entry import CHANNEL, CORE, DISPATCH, POLICY, STORE, TABLE, Entry
+from model_tests.mutants.zoo.entry import CHANNEL, CLIENT, CORE, DISPATCH, POLICY, STORE, TABLE, Entry
 
-OPERATIONS_SHARE: Final = 0.7
-"""How much of its time a simulated world has points at operations alone."""
+WORLDS: Final[tuple[tuple[float, tuple[str, ...], Any], ...]] = (
+    (0.55, (), "operation"),
+    (0.2, ("notify=dispatcher_poll",), "operation"),
+    (0.25, (), "line"),
+)
+"""Worlds of the whole broker: the share of the time that each has, its knobs other than strict's, and its grain."""
 RACE_S: Final = 10.0
 """How long messages race their pulls."""
 FAILED: Final = 1
@@ -282,6 +286,21 @@ def steps(entry: Entry, deadline_s: float) -> Seen | None:
     return None
 
 
+def pulls(_entry: Entry, deadline_s: float) -> Seen | None:
+    """Race two pulls of one queue and a message for both, switched at operations by chance."""
+    from model_tests.simulate.two_pulls import race
+
+    from longpoll_simulation.errors import StuckError
+    from longpoll_simulation.strategies import RandomWalk
+
+    for seed in _until(deadline_s):
+        try:
+            race(RandomWalk(seed))
+        except (AssertionError, StuckError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            return Seen(_said(error), seed + 1)
+    return None
+
+
 def locksets(_entry: Entry, deadline_s: float) -> Seen | None:
     """Look at each call of what threads share whether its lock is held: in stages of the hold table, then a broker."""
     from model_tests.simulate.locksets import of_broker, of_stages, watching
@@ -293,13 +312,20 @@ def locksets(_entry: Entry, deadline_s: float) -> Seen | None:
     return Seen(seen[0], stages) if seen else None
 
 
-def simulated(_entry: Entry, deadline_s: float) -> Seen | None:
-    """Run the whole broker in a simulated world, seed after seed: with points at operations, then at lines too."""
+def simulated(entry: Entry, deadline_s: float) -> Seen | None:
+    """Run the whole broker, or the client, in a simulated world, seed after seed: as strict, with a pool, by lines."""
+    if any(file.startswith(CLIENT) for file in entry.files):
+        from model_tests.simulate.client_world import first_fault
+
+        broken = first_fault(_until(deadline_s))
+        return None if broken is None else Seen(_said(broken[1]), broken[0] + 1)
     from longpoll.simulated.search import Settings, search
 
     runs = count(1)
-    operations_s = time.process_time() + OPERATIONS_SHARE * (deadline_s - time.process_time())
-    for settings, until_s in ((Settings(), operations_s), (Settings(grain="line"), deadline_s)):
+    begun_s = until_s = time.process_time()
+    for share, knobs, grain in WORLDS:
+        until_s += share * (deadline_s - begun_s)
+        settings = Settings(knobs=knobs, grain=grain)
         found = search(settings, _until(until_s), lambda _seed, _outcome: next(runs) > 0)
         if found is not None:
             return Seen(str(found[1].failure)[:160], next(runs))
@@ -455,6 +481,7 @@ METHODS: Final = (
         is_dear=True,
     ),
     Method("steps", "switches at step points, beside the law", 5, _in_the_table, steps, is_dear=True),
+    Method("pulls", "two pulls and a message, switched at operations", 3, _in_the_table, pulls, is_dear=True),
     Method(
         "locksets",
         "each call of what threads share, with its lock or without",
@@ -463,7 +490,15 @@ METHODS: Final = (
         locksets,
         is_dear=True,
     ),
-    Method("simulated", "the whole broker in a simulated world", 15, _is_served, simulated, patience=2, is_dear=True),
+    Method(
+        "simulated",
+        "the whole broker, or a client of it, in a simulated world",
+        15,
+        lambda entry: _is_served(entry) or any(file.startswith(CLIENT) for file in entry.files),
+        simulated,
+        patience=2,
+        is_dear=True,
+    ),
     Method("wire", "the property suite over sockets", 20, _is_served, wire, is_dear=True),
     Method("conform", "the clauses' recorded conversations over sockets", 20, _is_served, conform, is_dear=True),
     Method("races", "messages that race their pulls over sockets", 60, _is_served, races, is_dear=True),

@@ -6,18 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 OPEN: Final[Mapping[str, str]] = {
-    "rocketmq-retry-topic-by-another-name": (
-        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
-    ),
     "rocketmq-closed-waiter-spends-the-notification": (
         "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
-    ),
-    "rocketmq-full-queue-is-ignored": (
-        "of the pool or the scanner, which the served policy does not have: the simulated world has not come "
-        "there in its time"
-    ),
-    "rocketmq-hold-without-a-cap": (
-        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
     "rocketmq-slave-does-not-notify": "a slave's, which no suite drives but by its own tests",
     "rocketmq-slave-holds-beside-its-master": "a slave's, which no suite drives but by its own tests",
@@ -32,37 +22,14 @@ OPEN: Final[Mapping[str, str]] = {
         "of the pool or the scanner, which the served policy does not have: the simulated world has not come "
         "there in its time"
     ),
-    "rocketmq-cached-size-drifts": (
-        "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
-    ),
-    "rocketmq-client-stops-at-an-error": (
-        "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
-    ),
-    "rocketmq-moved-offset-waits": (
-        "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
-    ),
     "rocketmq-announced-once": (
         "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
     "rocketmq-retry-answer-is-overwritten": "a slave's, which no suite drives but by its own tests",
-    "kafka-recheck-tries-the-lock": (
-        "a recheck has to meet a lock that is taken, by somebody who has looked already: the "
-        "simulated world has not come there in its time"
-    ),
-    "kafka-deletion-completes-nothing": (
-        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
-    ),
     "pulsar-recycled-answer": (
         "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
     ),
-    "nats-client-waits-no-longer": (
-        "a fault of the client, which its own tests alone run: it waits for clients in the simulated world"
-    ),
     "redis-deleted-key-wakes-nobody": (
         "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
-    ),
-    "rocketmq-rust-answers-twice": (
-        "of the pool or the scanner, which the served policy does not have: the simulated world has not come "
-        "there in its time"
     ),
 }

@@ -16,6 +16,7 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.core.traits import traits_of
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.log_record import Record
 from longpoll_simulation.errors import StuckError
@@ -46,6 +47,7 @@ PROMISES: Final = {
     "invented": "every message was sent",
     "moved": "who asks from where it was told to is not moved",
     "lost": "what was acknowledged or told outlives kills, and power cuts where it was flushed",
+    "deleted": "who waits for a topic that is deleted is told at once",
     "closed": "the broker closes no connection by itself",
     "gone": "a broker that was started can be connected to",
     "left without a word": "a broker that stops answers whom it holds",
@@ -98,6 +100,13 @@ class Asked:
 
 
 @define(eq=False)
+class Deletion:
+    """The topic is to be deleted."""
+
+    sent_ms: float
+
+
+@define(eq=False)
 class Account:
     """All that was asked and told. Invariant: `by_offset` has every message whose offset was told, by queue."""
 
@@ -123,6 +132,14 @@ class Account:
     """Whether connections may be cut at any time."""
     life: int = 0
     """How often the broker has been started again."""
+    hold_ms_max: float = float("inf")
+    """The longest hold that is granted, whatever is asked for."""
+    is_narrow: bool = False
+    """Whether pulls may be told at any time that the broker is busy: its pool has hardly any room."""
+    is_deleting: bool = False
+    """Whether the topic was asked to be deleted."""
+    deleted_ms: float = float("inf")
+    """When that was answered."""
     answered: int = 0
 
     @property
@@ -174,20 +191,29 @@ class Account:
             return asked.offset
         if code in {ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED}:
             return self._moved(asked, code, offset_next)
-        self._refused(str(asked), code, now_ms)
+        is_gone = code == ResponseCode.TOPIC_NOT_EXIST and self.is_deleting
+        is_busy = code == ResponseCode.SYSTEM_BUSY and self.is_narrow
+        if not is_gone and not is_busy:
+            self._refused(str(asked), code, now_ms)
         return asked.offset
 
     def _in_time(self, asked: Asked, now_ms: float, how: str) -> None:
         if now_ms > self.quiet_from_ms or asked.life != self.life:
             return
         waited_ms = now_ms - asked.sent_ms
-        if now_ms > max(asked.sent_ms + asked.hold_ms, self.healed_ms) + self.slack_ms + self.late_ms:
+        if now_ms > max(self.deleted_ms, asked.sent_ms) + self.slack_ms:
+            raise BrokenError("deleted", f"{asked}: {how} {now_ms - self.deleted_ms:.1f} ms after the deletion")
+        if now_ms > max(asked.sent_ms + self.granted_ms(asked), self.healed_ms) + self.slack_ms + self.late_ms:
             raise BrokenError("late", f"{asked}: {how} after {waited_ms:.1f} ms")
         came_ms = self.came_ms(asked)
         due_ms = max(came_ms or 0.0, asked.sent_ms, self.healed_ms)
         if came_ms is not None and now_ms > due_ms + self.slack_ms + self.lag_ms:
             late_ms = now_ms - max(came_ms, asked.sent_ms)
             raise BrokenError("lost wakeup", f"{asked}: {how} {late_ms:.1f} ms after a message for it was acknowledged")
+
+    def granted_ms(self, asked: Asked) -> float:
+        """How long a pull may be held."""
+        return min(asked.hold_ms, self.hold_ms_max)
 
     def came_ms(self, asked: Asked) -> float | None:
         """When a message that a pull waits for was first acknowledged; None when none was."""
@@ -210,10 +236,12 @@ class Account:
         return asked.offset + len(records)
 
     def _nothing(self, asked: Asked, now_ms: float) -> None:
-        if asked.life == self.life and now_ms - asked.sent_ms < asked.hold_ms and now_ms <= self.quiet_from_ms:
+        if asked.life == self.life and now_ms - asked.sent_ms < self.granted_ms(asked) and now_ms <= self.quiet_from_ms:
             raise BrokenError("early", f"{asked}: told nothing after {now_ms - asked.sent_ms:.3f} ms")
         came_ms = self.came_ms(asked)
-        shown_ms = max(came_ms or 0.0, self.healed_ms) + self.lag_ms
+        # A dispatcher that polls may be held up by whatever holds up the run.
+        lag_ms = self.lag_ms + self.spent_ms() if self.lag_ms else 0.0
+        shown_ms = max(came_ms or 0.0, self.healed_ms) + lag_ms
         if came_ms is not None and shown_ms < asked.sent_ms and asked.life == self.life:
             raise BrokenError("told nothing", f"{asked}: a message was acknowledged before it was asked")
 
@@ -241,6 +269,12 @@ class Account:
     def unanswered(self, asked: Asked, now_ms: float) -> None:
         """A pull has no answer yet, and its peer waits no longer. Raises BrokenError if it should have one."""
         self._in_time(asked, now_ms, "not answered")
+
+    def deleted(self, code: int, now_ms: float) -> None:
+        """The topic is gone. Raises BrokenError."""
+        if code != ResponseCode.SUCCESS:
+            self._refused("the deletion of the topic", code, now_ms)
+        self.deleted_ms = now_ms
 
     # -- lives of the broker -----------------------------------------------------------------------------------------
 
@@ -272,7 +306,8 @@ def account_of(policy: Policy, delay_ms: float, *, may_cut: bool) -> Account:
     """An empty account of a broker of this policy, whose promises are the policy's."""
     lag_ms = SLACK_MS + DISPATCHER_SLEEP_MS if policy.notify == "dispatcher_poll" else 0.0
     late_ms = float(SCAN_PERIOD_MS) if policy.expiry == "scan" else 0.0
-    return Account(delay_ms, lag_ms=lag_ms, late_ms=late_ms, may_cut=may_cut)
+    hold_ms_max = BrokerConfig().hold_timeout_ms_max if traits_of(policy).caps_hold else float("inf")
+    return Account(delay_ms, lag_ms=lag_ms, late_ms=late_ms, may_cut=may_cut, hold_ms_max=hold_ms_max)
 
 
 OUTCOMES: Final = (

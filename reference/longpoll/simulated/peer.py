@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from attrs import define, field
 
-from longpoll.simulated.account import Account, Asked, BrokenError, Sent
-from longpoll.simulated.plan import TOPIC, Act, Leave, Pause, Pull, Send
+from longpoll.simulated.account import Account, Asked, BrokenError, Deletion, Sent
+from longpoll.simulated.plan import TOPIC, Act, Leave, Pause, Pull, Send, Wait
 from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
@@ -64,7 +64,7 @@ class Peer:
     _life: int = 0
     """The broker's life in which it connected."""
     _opaque: int = 0
-    _waiting: dict[int, Sent | Asked] = field(factory=dict)
+    _waiting: dict[int, Sent | Asked | Deletion] = field(factory=dict)
     _next: dict[int, int] = field(factory=dict)
     _buffer: bytearray = field(factory=lambda: bytearray(RECEIVE_SIZE))
 
@@ -94,6 +94,14 @@ class Peer:
                     break
                 offset = self._next[queue]
             self.account.read_whole(queue, offset)
+        self._leave()
+
+    def delete_topic(self) -> None:
+        """Have the topic deleted, and wait until it is gone."""
+        self._connect()
+        self.account.is_deleting = True
+        self._write(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": self.topic}, b"", Deletion(self.now_ms))
+        self._do(Wait())
         self._leave()
 
     def _do(self, act: Act) -> None:
@@ -136,7 +144,7 @@ class Peer:
             self._write(RequestCode.SEND_MESSAGE_V2, send_fields(self.topic, act.queue), body, sent)
         self._wait(lambda: any(one in self._waiting.values() for one in mine))
 
-    def _write(self, code: int, fields: dict[str, str], body: bytes, what: Sent | Asked) -> None:
+    def _write(self, code: int, fields: dict[str, str], body: bytes, what: Sent | Asked | Deletion) -> None:
         if self._socket is None:
             return
         self._opaque += 1
@@ -171,7 +179,7 @@ class Peer:
         for one in self._waiting.values():
             if isinstance(one, Asked):
                 self.account.unanswered(one, now_ms)
-            elif now_ms > max(one.sent_ms, self.account.healed_ms) + self.account.slack_ms:
+            elif isinstance(one, Sent) and now_ms > max(one.sent_ms, self.account.healed_ms) + self.account.slack_ms:
                 raise BrokenError("unacknowledged", f"{self.name}: no answer to a send to queue {one.queue}")
         raise BrokenError("unanswered", f"{self.name}: {len(self._waiting)} requests have no answer")
 
@@ -193,6 +201,9 @@ class Peer:
         if what is None:
             raise BrokenError("answered twice", f"{self.name}: request {answer.opaque} was not waiting")
         fields = answer.ext_fields or {}
+        if isinstance(what, Deletion):
+            self.account.deleted(answer.code, self.now_ms)
+            return
         if isinstance(what, Sent):
             offset = fields.get("queueOffset")
             self.account.acknowledged(what, answer.code, None if offset is None else int(offset), self.now_ms)

@@ -15,6 +15,8 @@ import attrs
 from attrs import frozen
 
 TOPIC: Final = "T"
+RETRIED: Final = "%RETRY%G"
+"""The topic of messages that group G is to try again."""
 QUEUES: Final = (0, 1, 8, 9, 63)
 """Queue ids, also beyond the shards of the hold table."""
 Grain = Literal["operation", "line", "access"]
@@ -28,6 +30,18 @@ BAD_SHARE: Final = 0.1
 """How many runs have a disk with errors, and how many a slow one."""
 RACE_SHARE: Final = 0.5
 """How many runs race sends against the pulls that wait for them, and do little else."""
+CROWD_SHARE: Final = 0.08
+"""How many runs have a crowd at one queue, of whom some leave as a message comes."""
+CROWDS: Final = (2, 10)
+"""How many pulls each peer of a crowd has: a few, or so many that all of them are one large herd."""
+RETRIED_SHARE: Final = 0.1
+GREEDY_SHARE: Final = 0.1
+"""How many runs have pulls that ask for more than is granted."""
+GREEDY_MS: Final = 10 * LONGEST_MS
+DELETED_SHARE: Final = 0.2
+"""How many runs delete the topic in the end, while others wait for it."""
+NARROW_SHARE: Final = 0.3
+"""How many runs give a pool of threads one thread and hardly any room; a policy without a pool takes no notice."""
 GRAINS: Final[tuple[Grain, ...]] = ("operation", "line", "access")
 """Where an actor may be interrupted: at operations of the runtime alone, or in the broker's code as well."""
 
@@ -97,6 +111,11 @@ class Plan:
     """Whether bytes arrive in pieces."""
     slow_ms_max: float = 0.0
     """The longest that a call for the disk takes."""
+    topic: str = TOPIC
+    is_deleted: bool = False
+    """Whether the topic is deleted in the end."""
+    is_narrow: bool = False
+    """Whether a pool of threads has one, and room for one pull more, which soon waits too long."""
 
     @property
     def part_count(self) -> int:
@@ -130,6 +149,12 @@ def plan_of(seed: int) -> Plan:
     if bad.random() < BAD_SHARE:
         mishaps += _bad_disk(bad)
         kinds.extend(mishap.kind for mishap in mishaps)
+    # Drawn apart as well.
+    more = random.Random(seed ^ 0xC07)
+    if more.random() < CROWD_SHARE:
+        peers = _crowd(more, more.choice(QUEUES), hold_ms)
+    if more.random() < GREEDY_SHARE:
+        peers = [tuple(map(_greedy, acts)) for acts in peers]
     return Plan(
         seed,
         tuple(peers),
@@ -140,6 +165,9 @@ def plan_of(seed: int) -> Plan:
         delay_ms_max=draw.choice((0, 0, 0.3, 5.0)),
         is_pieced=draw.random() < 0.25,
         slow_ms_max=bad.choice((0.5, 20.0)) if bad.random() < BAD_SHARE else 0.0,
+        topic=RETRIED if more.random() < RETRIED_SHARE else TOPIC,
+        is_deleted=more.random() < DELETED_SHARE,
+        is_narrow=more.random() < NARROW_SHARE,
     )
 
 
@@ -160,6 +188,17 @@ def _shown(act: Act) -> str:
     if isinstance(act, Pause):
         return f"pause {act.ms} ms"
     return "wait" if isinstance(act, Wait) else "leave"
+
+
+def _crowd(draw: random.Random, queue: int, hold_ms: int) -> list[tuple[Act, ...]]:
+    """Two peers with pulls at the end of one queue, one of whom may leave without a word, and one that sends to it."""
+    pulls = (Pull(queue, hold_ms, from_end=True),) * draw.choice(CROWDS)
+    ends: tuple[Act, ...] = (Pause(1), Leave()) if draw.random() < 0.5 else (Wait(),)
+    return [(*pulls, *ends), (*pulls, Wait()), (Pause(1), Send(queue, 1), Wait())]
+
+
+def _greedy(act: Act) -> Act:
+    return attrs.evolve(act, hold_ms=GREEDY_MS) if isinstance(act, Pull) and act.hold_ms == LONGEST_MS else act
 
 
 def _racer(draw: random.Random, queues: Sequence[int], hold_ms: int) -> tuple[Act, ...]:

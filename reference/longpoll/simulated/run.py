@@ -17,7 +17,7 @@ from longpoll.simulated.account import OUTCOMES, RETRY_MS, Account, BrokenError,
 from longpoll.simulated.bad_disk import BadDisk
 from longpoll.simulated.loud import heard
 from longpoll.simulated.peer import Peer
-from longpoll.simulated.plan import TOPIC, Grain, Mishap, Plan
+from longpoll.simulated.plan import LONGEST_MS, Act, Grain, Mishap, Plan, Pull, Wait
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core.tables.topics import TopicConfig
@@ -25,7 +25,7 @@ from longpoll_runtime.interface import Thread
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.lines import Lines
-from longpoll_simulation.network import Network
+from longpoll_simulation.network import Network, SimulatedSocket
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.world import Stalls, Strategy, Turn, World
 from longpoll_spec.errors import LongpollError
@@ -43,9 +43,12 @@ STORE: Final = StoreConfig(
     memory_size=1 << 30,
 )
 CONFIG: Final = BrokerConfig(auto_create_topic=False)
+NARROW: Final = attrs.evolve(CONFIG, pull_thread_count=1, pull_queue_capacity=1, pull_wait_ms_max=2)
 QUEUE_COUNT: Final = 64
 STEPS_MAX: Final = 400_000
 """Points of a run; only one that turns in circles has this number."""
+BEHIND_CALLS_MAX: Final = 50
+"""For how many calls of a slow disk a dispatcher that polls may be behind."""
 QUIET_MS: Final = 5.0
 """How long a broker that was killed or stopped is away."""
 FAILING: Final = ("", "/commitlog/", "/consumequeue/")
@@ -95,6 +98,7 @@ class Run:
         self.bad_disk = BadDisk(self.world, random.Random(self.plan.seed ^ 0xBAD2), self.plan.slow_ms_max)
         self.account.spent_ms = self._spent_ms
         self.account.disk_failed_ms = lambda: self.bad_disk.last_ms
+        self.account.is_narrow = self.plan.is_narrow and self.policy.notify == "dispatcher_poll"
         self._random = random.Random(self.plan.seed ^ 0xD15C)
 
     def main(self) -> None:
@@ -104,22 +108,37 @@ class Run:
         connect = partial(self.network.connect, peers.process, *ADDRESS)
         threads: list[Thread] = []
         for number, acts in enumerate(self.plan.peers):
-            peer = Peer(f"peer-{number}", peers, connect, self.account)
+            peer = Peer(f"peer-{number}", peers, connect, self.account, self.plan.topic)
             threads.append(peers.spawn(peer.name, peer.live(acts)))
         fate = peers.spawn("fate", self.fate)
         for thread in threads:
             thread.join()
         fate.join()
         self.runtime.sleep(self.account.lag_ms / 1e3)
+        if self.account.lag_ms:
+            self.runtime.sleep(BEHIND_CALLS_MAX * self.plan.slow_ms_max / 1e3)
         if self.bad_disk.error_count:
             self.runtime.sleep(RETRY_MS / 1e3)
-        reader = Peer("reader", peers, connect, self.account)
+        reader = Peer("reader", peers, connect, self.account, self.plan.topic)
         reader.read_whole(sorted({queue for queue, _offset in self.account.by_offset}))
         # Everybody has left: time enough to hear of it, and nothing may be held for anybody.
         self.runtime.sleep((QUIET_MS + self.account.slack_ms) / 1e3)
         if len(self.broker.hold_service):
             raise BrokenError("left behind", f"{len(self.broker.hold_service)} pulls are held, and nobody is connected")
+        if self.plan.is_deleted and self.policy.on_truncate == "wake" and not self.bad_disk.error_count:
+            self.delete_topic(peers, connect)
         self.stop()
+
+    def delete_topic(self, peers: SimulatedRuntime, connect: Callable[[], SimulatedSocket]) -> None:
+        """Delete the topic while two peers begin to wait for it, one of them perhaps before and one behind."""
+        queues = sorted({act.queue for acts in self.plan.peers for act in acts if isinstance(act, Pull)})[:1] or [0]
+        acts: tuple[Act, ...] = (*(Pull(queue, LONGEST_MS, from_end=True) for queue in queues), Wait())
+        waits = [Peer(f"last-{number}", peers, connect, self.account, self.plan.topic) for number in range(2)]
+        admin = Peer("admin", peers, connect, self.account, self.plan.topic)
+        threads = [peers.spawn(peer.name, peer.live(acts)) for peer in waits]
+        threads.append(peers.spawn(admin.name, admin.delete_topic))
+        for thread in threads:
+            thread.join()
 
     # -- the broker's lives ------------------------------------------------------------------------------------------
 
@@ -151,14 +170,14 @@ class Run:
             self.runtime,
             DIRECTORY,
             policy=self.policy,
-            config=attrs.evolve(CONFIG, io_thread_count=plan.io_thread_count),
+            config=attrs.evolve(NARROW if plan.is_narrow else CONFIG, io_thread_count=plan.io_thread_count),
             store_config=attrs.evolve(STORE, flush_disk_sync=plan.syncs),
             listen=ADDRESS,
             name_server=NAME_SERVER,
             record_directory=None if self.record_directory is None else f"{self.record_directory}/{life}",
             is_fast=plan.is_fast,
         )
-        self.broker.topics.put(TopicConfig(TOPIC, QUEUE_COUNT, QUEUE_COUNT))
+        self.broker.topics.put(TopicConfig(plan.topic, QUEUE_COUNT, QUEUE_COUNT))
 
     def _spent_ms(self) -> float:
         return self.world.stalled_ms + self.bad_disk.spent_ms + self.world.step * self.world.step_ns / 1e6

@@ -194,8 +194,11 @@ class AdminProcessor(Serving):
             return answer(command, self.traits.bad_parameter_code, problem)
         # First unknown, then without queues: a send or pull between the two is refused.
         self.topics.remove(name)
-        self.store.delete_topic(name)
-        self.topic_deleted(name, outbox)
+        try:
+            self.store.delete_topic(name)
+        finally:
+            # The topic is gone from here on, also where the disk keeps its queues: nothing more comes to who waits.
+            self.topic_deleted(name, outbox)
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)

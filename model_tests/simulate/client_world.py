@@ -1,0 +1,199 @@
+"""A producer and a push consumer as they are, in a simulated world, with promises of what the consumer gets, and when.
+
+A run is made from a seed: pauses between messages of any size, also such that holds end without a message, a consumer
+whose flow control is soon reached, a group whose stored offset is beyond the queue's end, and a cut of every
+connection. Each message that was acknowledged is consumed, once where nothing was cut, and soon after it could be.
+
+Leaves out other clients of a group, transactions, and orderly listeners (`service.test_clients`).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from attrs import define, field
+
+from longpoll.simulated.run import CONFIG, STORE
+from longpoll_broker.broker import Broker
+from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
+from longpoll_client.consume.puller import RETRY_S
+from longpoll_simulation.disk import Disk
+from longpoll_simulation.errors import StuckError
+from longpoll_simulation.files import SimulatedFiles
+from longpoll_simulation.network import Network
+from longpoll_simulation.runtime import SimulatedRuntime
+from longpoll_simulation.strategies import FewSwitches
+from longpoll_simulation.world import World
+from longpoll_spec.errors import LongpollError
+
+TOPIC: Final = "T"
+GROUP: Final = "readers"
+QUEUES: Final = 2
+COUNT: Final = 12
+"""Messages of a run."""
+HOLD_MS: Final = 2_000
+PULL_TIMEOUT_S: Final = 4.0
+CACHED_SIZE_MAX: Final = 1_000
+"""Bytes of a queue that may wait for the listener; a few messages."""
+PAUSES_S: Final = (0.0, 0.0, 0.01, 0.5, 2.3)
+"""Pauses before a message: the longest outlasts a hold."""
+SIZES: Final = (10, 100, 400)
+BEYOND: Final = 50
+"""Where a group's offset may stand, beyond the end of the queue."""
+CUT_SHARE: Final = 0.3
+BEYOND_SHARE: Final = 0.3
+SETTLED_S: Final = 1.0
+"""How long a consumer needs to find its queues."""
+PROMPT_S: Final = 0.3
+"""How soon a message is consumed by a consumer that nobody disturbs."""
+CUT_S: Final = 2 * RETRY_S + 1.0
+"""The same behind a cut: a pull that has no answer, or no connection yet, is tried again later."""
+END_S: Final = 60.0
+RAISED: Final = (AssertionError, StuckError, LongpollError, OSError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+@define(eq=False)
+class ClientRun:
+    """One run. Invariant: `acknowledged_s` and `consumed_s` have the virtual time of each body's first of these."""
+
+    seed: int
+    draw: random.Random = field(init=False)
+    world: World = field(init=False)
+    network: Network = field(init=False)
+    acknowledged_s: dict[bytes, float] = field(factory=dict)
+    consumed_s: dict[bytes, float] = field(factory=dict)
+    counts: Counter[bytes] = field(factory=Counter)
+    """How often each body was consumed."""
+    cut_s: float | None = None
+    """When every connection was cut."""
+    cuts: bool = field(init=False)
+    begins_beyond: bool = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.draw = random.Random(self.seed)
+        self.world = World(FewSwitches(self.seed))
+        self.network = Network(self.world)
+        self.cuts = self.draw.random() < CUT_SHARE
+        self.begins_beyond = self.draw.random() < BEYOND_SHARE
+
+    def process(self, name: str) -> SimulatedRuntime:
+        """A process with a disk of its own."""
+        return SimulatedRuntime(self.network, SimulatedFiles(Disk(), before=self.world.point), name)
+
+    @property
+    def now_s(self) -> float:
+        """The world's time."""
+        return self.world.now_ns / 1e9
+
+    def play(self) -> None:
+        """Let the world run, and look; raises what is wrong."""
+        self.world.run(self.main)
+        left = [str(actor) for actor in self.world.actors if not actor.done]
+        assert not left, f"{', '.join(left)} did not end"
+        self.look()
+
+    def main(self) -> None:
+        """The first actor."""
+        broker = Broker.start(self.process("broker"), "/store", config=CONFIG, store_config=STORE)
+        broker.topics.put(TopicConfig(TOPIC, QUEUES, QUEUES))
+        broker.topics.put(TopicConfig(f"%RETRY%{GROUP}", 1, 1))
+        names = "{}:{}".format(*broker.name_server_address)
+        runtime = self.process("client")
+        config = ConsumerConfig(
+            GROUP,
+            start_at=StartAt.STORED if self.begins_beyond else StartAt.FIRST,
+            hold_ms=HOLD_MS,
+            pull_timeout_s=PULL_TIMEOUT_S,
+            cached_size_max=CACHED_SIZE_MAX,
+        )
+        with Producer(runtime, names) as producer:
+            if self.begins_beyond:
+                for number in range(QUEUES):
+                    self.send(producer, f"early-{number}".encode())
+                    broker.offsets.commit(TOPIC, GROUP, number, BEYOND)
+                self.acknowledged_s.clear()  # before the end to which the consumer is moved
+            with PushConsumer(runtime, names, config, self.listen) as consumer:
+                consumer.subscribe(TOPIC)
+                consumer.start()
+                runtime.sleep(SETTLED_S)
+                self.produce(runtime, producer)
+                until_s = self.now_s + END_S
+                while set(self.acknowledged_s) - set(self.consumed_s) and self.now_s < until_s:
+                    runtime.sleep(PROMPT_S)
+        broker.stop()
+
+    def produce(self, runtime: SimulatedRuntime, producer: Producer) -> None:
+        """Send the messages, with pauses; one of them behind a cut of every connection."""
+        cut_at = self.draw.randrange(COUNT) if self.cuts else None
+        for number in range(COUNT):
+            runtime.sleep(self.draw.choice(PAUSES_S))
+            if number == cut_at:
+                self.cut_s = self.now_s
+                for sock in self.network.sockets:
+                    if sock.fileno() >= 0:
+                        sock.cut()
+            self.send(producer, f"{number}".encode().ljust(self.draw.choice(SIZES), b"."))
+
+    def send(self, producer: Producer, body: bytes) -> None:
+        """Send until it is acknowledged; a cut may have doubled it."""
+        for _ in range(10):
+            try:
+                producer.send(TOPIC, body)
+            except LongpollError:
+                continue
+            self.acknowledged_s[body] = self.now_s
+            return
+        raise AssertionError("a send is refused ten times")
+
+    def listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        """The consumer is given messages."""
+        for message in messages:
+            body = bytes(message.body)
+            self.consumed_s.setdefault(body, self.now_s)
+            self.counts[body] += 1
+        return ConsumeStatus.SUCCESS
+
+    # -- what must hold ----------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Each message once, and in time."""
+        for body, at_s in self.acknowledged_s.items():
+            assert body in self.consumed_s, f"message {body[:10]!r} is never consumed"
+            late_s = self.consumed_s[body] - at_s - self.granted_s(at_s)
+            assert late_s <= 0, (
+                f"message {body[:10]!r} is consumed {late_s + self.granted_s(at_s):.2f} s after its send"
+            )
+        assert self.cut_s is not None or max(self.counts.values()) == 1, "a message is consumed twice"
+
+    def granted_s(self, at_s: float) -> float:
+        """How long after its acknowledgement a message may be consumed."""
+        if self.cut_s is None or at_s < self.cut_s - PROMPT_S:
+            return PROMPT_S
+        return max(self.cut_s + CUT_S - at_s, PROMPT_S)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """What a client says of cut connections is not shown as long as the block runs."""
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def first_fault(seeds: Iterable[int]) -> tuple[int, BaseException] | None:
+    """The first seed whose run breaks a promise, and how; None when none does."""
+    with quiet():
+        for seed in seeds:
+            try:
+                ClientRun(seed).play()
+            except RAISED as error:
+                return seed, error
+    return None
