@@ -33,7 +33,7 @@ RACE_SHARE: Final = 0.5
 CROWD_SHARE: Final = 0.08
 """How many runs have a crowd at one queue, of whom some leave as a message comes."""
 CROWDS: Final = (2, 10)
-"""How many pulls each peer of a crowd has: a few, or so many that all of them are one large herd."""
+"""How many pulls each peer of a crowd has: a few, or enough for a large herd."""
 RETRIED_SHARE: Final = 0.1
 GREEDY_SHARE: Final = 0.1
 """How many runs have pulls that ask for more than is granted."""
