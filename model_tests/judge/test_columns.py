@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from longpoll_judge.columns.expression import parse
 from longpoll_judge.columns.queue_log import NEVER, Growth, QueueLog
+from longpoll_judge.contract.result import Percentiles
 from longpoll_judge.evidence.source_survey import Run, sequence_faults
 from longpoll_judge.evidence.survey import merge, survey_slice
 from longpoll_judge.read.schema import fill
-from longpoll_judge.rules.latency import bucket_counts, percentiles
+from longpoll_judge.rules.latency import bucket_counts, histogram, percentiles
 from longpoll_protocol.tags import java_hash
 
 MOMENTS = st.integers(0, 50)
@@ -120,6 +121,35 @@ def test_percentiles_are_within_one_per_cent_and_add_up(values: list[int], cut: 
         assert value is not None
         true = ranked[place - 1]
         assert true * 0.999 - 2 <= value * 1e6 <= max(true * 1.011, 1) + 2
+
+
+def test_percentiles_of_nothing_are_none() -> None:
+    """Not 0, which would be a latency."""
+    assert percentiles({}, 0) == Percentiles(count=0, p50=None, p99=None, max=None)
+
+
+@pytest.mark.parametrize(("late", "p99"), [(2, 1e-06), (3, 0.000145)])
+def test_the_ninety_ninth_percentile_is_exceeded_by_one_in_a_hundred(late: int, p99: float) -> None:
+    """Of 200 latencies it is the 198th; a millisecond is told to six places."""
+    counts = {1: 200 - late, 500: late}
+    assert percentiles(counts, 10**6) == Percentiles(count=200, p50=1e-06, p99=p99, max=1.0)
+
+
+def test_no_percentile_is_over_the_maximum() -> None:
+    """Which is exact, in milliseconds."""
+    max_ns = 123_456_789_012
+    ((bucket,), (count,)) = bucket_counts(np.array([max_ns], dtype=np.int64))
+    exact = 123_456.789012
+    assert percentiles({int(bucket): int(count)}, max_ns) == Percentiles(count=1, p50=exact, p99=exact, max=exact)
+
+
+def test_a_histogram_has_a_bar_for_every_step_between_the_first_and_the_last() -> None:
+    """25 buckets are a bar, named by its upper end; one without latencies is empty and there."""
+    assert histogram({}) == []
+    assert histogram({0: 2, 1: 1, 25: 3, 26: 1, 76: 4}) == [
+        *((1e-06, 2), (1.28e-06, 4), (1.64e-06, 1)),
+        *((2.11e-06, 0), (2.7e-06, 4)),
+    ]
 
 
 @given(numbers=st.lists(st.integers(0, 15), max_size=20))

@@ -69,6 +69,7 @@ HELD: Final = (
     "core/test_notifier.py",
     "core/test_properties.py",
     "service/test_hold_service.py",
+    "service/test_hold_sections.py",
     "service/test_notifiers_go_on.py",
     "service/test_step_points.py",
     *PULLED,
@@ -156,6 +157,7 @@ KNOWN: Final = (
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),
     Known(f"{BROKER}/", ("service/test_pull_service.py",)),
+    Known(f"{RULES}/latency.py", (), ("judge/test_columns.py",)),
     Known(
         f"{RULES}/",
         (),

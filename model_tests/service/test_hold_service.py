@@ -11,7 +11,7 @@ import pytest
 
 from longpoll_broker.core import notifier
 from longpoll_broker.core.filter.filters import filter_of, tag_filter
-from longpoll_broker.core.hold import HELD, Pull
+from longpoll_broker.core.hold import HELD, QUEUED, Pull
 from longpoll_broker.core.notifier import LARGE_HERD
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import hold_service
@@ -27,6 +27,7 @@ from longpoll_spec.policy import (
     ROCKETMQ_PR7359,
     STRICT,
     STRICT_CLONE,
+    HeapEntry,
     HoldLimit,
     Policy,
     RecheckAfterHold,
@@ -325,6 +326,7 @@ def test_a_store_that_fails_for_one_queue(policy: Policy, scanned: bool) -> None
     with nullcontext() if scanned else pytest.raises(OSError, match="cannot be read"):
         bench.service.scan(bench.outbox)
     assert (len(bench.ran) == 19) == scanned
+    assert bench.refused == []
 
 
 def test_an_orphaned_bucket_keeps_its_pull_for_ever() -> None:
@@ -472,7 +474,8 @@ def test_a_deadline_before_all_others_wakes_the_clock() -> None:
     assert len(woken) == 1, "the clock sleeps for ever"
     assert bench.service.wait_s() == 0.5
     bench.hold(deadline_ms=800)
-    assert len(woken) == 1
+    bench.hold(deadline_ms=500)
+    assert len(woken) == 1, "the clock looks in time"
     bench.hold(deadline_ms=200)
     assert len(woken) == 2, "the clock sleeps past a deadline"
     assert bench.service.wait_s() == 0.2
@@ -532,3 +535,162 @@ def test_what_is_put_back_late_wakes_the_clock() -> None:
     bench.service._keep(hold_service.SCAN, shard, walk, bench.outbox)
 
     assert (pull.phase, woken) == (HELD, [1])
+
+
+@pytest.mark.parametrize(("entry", "causes"), [("until_answered", ["expired"]), ("one_shot", [])])
+def test_what_becomes_of_a_deadline_that_fires_while_a_notifier_has_the_pull(
+    entry: HeapEntry, causes: list[str]
+) -> None:
+    """It is due as soon as the pull is put back; a table of one-shot entries has lost it."""
+    bench = Bench(attrs.evolve(STRICT_CLONE, heap_entry=entry))
+    bench.hold(deadline_ms=10)
+    (shard,) = [each for each in bench.service._shards if len(each.table)]
+    walk = bench.service._new_walk(shard, KEY, 0, None)
+    walk.start()
+    bench.now_ns = 20_000_000
+    bench.service.wait_s()
+    bench.service.run(bench.outbox)
+    bench.service._look_at_each(hold_service.SCAN, shard, walk, bench.outbox)
+    bench.service._keep(hold_service.SCAN, shard, walk, bench.outbox)
+    bench.service.wait_s()
+    bench.service.run(bench.outbox)
+    assert [cause for _pull, cause in bench.ran] == causes
+
+
+def test_the_clock_looks_at_every_shard() -> None:
+    """The earliest deadline may be that of any queue."""
+    bench = Bench(STRICT)
+    for queue_id, deadline_ms in enumerate((700, 300, 500, 900)):
+        bench.hold(deadline_ms=deadline_ms, queue_id=queue_id)
+    assert bench.service.wait_s() == 0.3
+
+
+def test_who_need_not_wait_wakes_no_clock() -> None:
+    """A pull that its own recheck has taken out again, and any pull of a policy that scans."""
+    woken: list[int] = []
+    for policy in (STRICT, ROCKETMQ_5):
+        bench = Bench(policy)
+        bench.service.run_clock_on(Outbox(), lambda: woken.append(1))
+        bench.make_visible()
+        bench.hold()
+    assert woken == []
+
+
+@pytest.mark.parametrize("variant", ["before_lock", "in_lock", "after_insert"])
+def test_a_recheck_that_finds_nothing_new_leaves_the_pull_held(variant: RecheckAfterHold) -> None:
+    """The visible end is the offset that it waits for."""
+    bench = Bench(attrs.evolve(STRICT, recheck_after_hold=variant))
+    bench.make_visible()
+    pull = bench.hold(offset=1)
+    assert (pull.phase, bench.ran) == (HELD, [])
+
+
+@pytest.mark.parametrize(
+    ("policy", "news"),
+    [
+        (attrs.evolve(STRICT, hold_limit="at_read"), False),
+        (attrs.evolve(STRICT, recheck_after_hold="before_lock"), True),
+        (attrs.evolve(STRICT, recheck_after_hold="in_lock"), True),
+        (STRICT, False),
+    ],
+)
+def test_a_pull_that_is_not_held_is_on_its_way_out(policy: Policy, news: bool) -> None:
+    """Refused for want of room, or run at once: it is queued, and nobody's to take."""
+    bench = Bench(policy, held_count_max=1 if news else 0)
+    if news:
+        bench.make_visible()
+    assert bench.hold().phase is QUEUED
+    assert len(bench.service) == 0
+
+
+def test_without_a_limit_a_queue_has_none_either() -> None:
+    """What is configured for a queue counts where the policy has limits."""
+    bench = Bench(attrs.evolve(STRICT, hold_limit="none"), queue_held_count_max=1)
+    assert [bench.hold().phase for _ in range(3)] == [HELD] * 3
+
+
+def test_an_untidy_table_is_seen() -> None:
+    """In whichever shard it is."""
+    bench = Bench(STRICT)
+    pull = bench.hold(queue_id=3)
+    pull.phase = QUEUED
+    with pytest.raises(AssertionError):
+        bench.service.assert_tidy()
+
+
+def test_a_large_herd_that_is_rejected_is_answered_busy() -> None:
+    """Each of it."""
+    bench = Bench(STRICT, rejects=True)
+    pulls = [bench.hold() for _ in range(LARGE_HERD)]
+    bench.arrive()
+    assert bench.refused == [(pull, "busy") for pull in pulls]
+
+
+def test_a_late_pull_in_a_large_herd_leaves_with_it() -> None:
+    """From there on the herd is looked at one by one."""
+    bench = Bench(STRICT)
+    pulls = [bench.hold(deadline_ms=10 if number == 20 else 1000) for number in range(40)]
+    bench.now_ns = 10_000_000
+    bench.arrive()
+    assert bench.ran == [(pull, "expired" if number == 20 else "woken") for number, pull in enumerate(pulls)]
+
+
+def test_the_parts_of_a_herd_grow() -> None:
+    """The first pull alone, then as many as a flush sends, twice as many, and so on; busy connections are told between.
+
+    Everybody else is told at the end.
+    """
+    bench = Bench(STRICT, held_count_max=1000)
+    told: list[int | str] = []
+
+    class Noting(Outbox):
+        def flush(self) -> None:
+            told.append("flush")
+
+        def flush_busy(self) -> None:
+            told.append("flush_busy")
+
+    def submit_herd(pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+        told.append(len(pulls))
+        return []
+
+    bench.submit_herd = submit_herd  # type: ignore[method-assign]
+    bench.outbox = Noting()
+    part = hold_service.HERD_PART
+    parts = [1]
+    while parts[-1] < hold_service.HERD_PART_MAX:
+        parts.append(min(max(part, 2 * parts[-1]), hold_service.HERD_PART_MAX))
+    for _ in range(sum(parts) + 5):
+        bench.hold()
+    bench.arrive()
+    between = [each for count in (*parts[1:], 5) for each in (count, "flush_busy")]
+    assert told == [1, "flush", *between, "flush"]
+    assert len(parts) > 3
+
+
+def test_a_pull_whose_channel_closes_while_a_notifier_has_it_is_not_run() -> None:
+    """The notifier finds it answered, and goes on with the next."""
+    bench = Bench(STRICT_CLONE)
+    bench.hold()
+
+    def step(action: str) -> None:
+        if action == "notify_each":
+            bench.service.drop_channel("c")  # type: ignore[arg-type] # as the pull's
+
+    bench.service._runtime.step = step  # type: ignore[method-assign]
+    bench.arrive()
+    assert (bench.ran, len(bench.service)) == ([], 0)
+
+
+def test_shards_after_the_last_turn_are_not_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When as many have left as one turn lets go, `run` returns before it looks at another shard."""
+    monkeypatch.setattr(hold_service, "EXPIRED_COUNT", 1)
+    for queue_id in range(hold_service.SHARD_COUNT):
+        bench = Bench(STRICT)
+        bench.hold(deadline_ms=5, queue_id=queue_id)
+        bench.now_ns = 5_000_000
+        bench.service.wait_s()
+        steps: list[str] = []
+        bench.service._runtime.step = steps.append  # type: ignore[method-assign,assignment]
+        bench.service.run(bench.outbox)
+        assert steps == ["expire"] * (hold_service.shard_of("T", queue_id) + 1)

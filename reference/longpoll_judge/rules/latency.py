@@ -5,7 +5,9 @@ Leaves out which latencies are counted.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -35,7 +37,9 @@ def histogram(counts: Mapping[int, int]) -> list[tuple[float, int]]:
     for bucket, count in counts.items():
         bar = -(-bucket // HISTOGRAM_RATIO)
         bars[bar] = bars.get(bar, 0) + count
-    ends = range(min(bars, default=0), max(bars, default=-1) + 1)
+    if not bars:
+        return []
+    ends = range(min(bars), max(bars) + 1)
     return [(float(f"{np.exp(bar * HISTOGRAM_RATIO * _WIDTH) / 1e6:.3g}"), bars.get(bar, 0)) for bar in ends]
 
 
@@ -53,9 +57,8 @@ def percentiles(counts: Mapping[int, int], max_ns: int) -> Percentiles:
 
 
 def _rank(counts: Mapping[int, int], rank: int, max_ns: int) -> float:
-    seen = 0
-    for bucket in sorted(counts):
-        seen += counts[bucket]
-        if seen >= rank:
-            return round(min(float(np.exp(bucket * _WIDTH)), max_ns) / 1e6, 6)
-    raise AssertionError("a rank is at most the number of latencies")
+    """Milliseconds of the latency of a rank, the first being 1."""
+    buckets = sorted(counts)
+    ranks = list(accumulate(counts[bucket] for bucket in buckets))
+    bucket = buckets[bisect_left(ranks, rank)]
+    return round(min(float(np.exp(bucket * _WIDTH)), max_ns) / 1e6, 6)

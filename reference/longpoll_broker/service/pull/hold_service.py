@@ -353,14 +353,15 @@ class HoldService:
         """Seconds until the next deadline; None when there is none."""
         # From here on every hold wakes the clock, so none can slip between this look and the sleep.
         self._clock_sleeps_until_ms = float("inf")
-        next_ms: int | None = None
+        deadlines_ms: list[int] = []
         for shard in self._shards:
             with shard.lock:
                 deadline_ms = shard.table.deadline_next_ms()
-            if deadline_ms is not None and (next_ms is None or deadline_ms < next_ms):
-                next_ms = deadline_ms
-        if next_ms is None:
+            if deadline_ms is not None:
+                deadlines_ms.append(deadline_ms)
+        if not deadlines_ms:
             return None
+        next_ms = min(deadlines_ms)
         self._clock_sleeps_until_ms = next_ms
         return max(0.0, next_ms / 1e3 - self._runtime.monotonic_ns() / 1e9)
 

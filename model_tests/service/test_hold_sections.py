@@ -1,0 +1,275 @@
+"""The hold service step by step: which critical sections of the table there are, under the lock, and who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import attrs
+import pytest
+from model_tests.service.test_hold_service import BY_NAME, KEY, Bench
+
+from longpoll_broker.core.hold import HELD, HoldTable, Pull
+from longpoll_broker.core.notifier import LARGE_HERD
+from longpoll_broker.service.pull.hold_service import NOTIFY, Shard
+from longpoll_broker.service.pull.pull_events import PullEvents
+from longpoll_runtime import Lock
+from longpoll_spec.policy import ROCKETMQ_5, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
+
+ANSWERS_ON_RETURN: Final = attrs.evolve(STRICT, on_master_return="answer")
+
+
+class NotedTable:
+    """A table that notes which of its methods is called: `[take]` with the shard's lock held, `take` without."""
+
+    def __init__(self, table: HoldTable, lock: Lock, notes: list[str]) -> None:
+        self._table = table
+        self._lock = lock
+        self._notes = notes
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getattr__(self, name: str) -> Any:
+        called = getattr(self._table, name)
+
+        def noted(*words: Any, **more: Any) -> Any:
+            self._notes.append(f"[{name}]" if self._lock.locked() else name)  # type: ignore[attr-defined] # a real one
+            return called(*words, **more)
+
+        return noted
+
+
+class NotedEvents(PullEvents):
+    """Notes what is told, of how many pulls, since which moment, and the visible end if one is told."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self.notes = notes
+        self.clock_ns = 0
+
+    def now_ns(self) -> int:
+        """A clock that goes on by one with every look."""
+        self.clock_ns += 1
+        return self.clock_ns
+
+    def _note(self, name: str, pulls: Iterable[Pull] | Pull, after_ns: int, visible_end: int | None = None) -> None:
+        assert after_ns == self.clock_ns, "the moment before what is told of"
+        count = 1 if isinstance(pulls, Pull) else len(list(pulls))
+        self.notes.append(f"told {name} {count}" + ("" if visible_end is None else f" to {visible_end}"))
+
+    def held(self, pull: Pull, after_ns: int) -> None:
+        """Note it."""
+        self._note("held", pull, after_ns)
+
+    def rechecked(self, pull: Pull, after_ns: int, visible_end: int) -> None:
+        """Note it."""
+        self._note("rechecked", pull, after_ns, visible_end)
+
+    def taken(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
+        """Note it."""
+        self._note("taken", pulls, after_ns, visible_end)
+
+    def kept(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
+        """Note it."""
+        self._note("kept", pulls, after_ns, visible_end)
+
+    def expired(self, pulls: Iterable[Pull], after_ns: int) -> None:
+        """Note it."""
+        self._note("expired", pulls, after_ns)
+
+    def stopped(self, pulls: Iterable[Pull], after_ns: int) -> None:
+        """Note it."""
+        self._note("stopped", pulls, after_ns)
+
+
+class NotedBench(Bench):
+    """One shard; `notes` has every step point, every call of the table and everything told, in order."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy, shard_count=1)
+        self.notes: list[str] = []
+        (shard,) = self.service._shards
+        table: Any = NotedTable(shard.table, shard.lock, self.notes)
+        self.service._shards = (Shard(shard.lock, table),)
+        self.service._events = NotedEvents(self.notes)
+        self.service._runtime.step = self.notes.append  # type: ignore[method-assign,assignment]
+
+    def since(self, act: Callable[[], object]) -> list[str]:
+        """What is noted of an act; the bench's own look for tidiness is left out."""
+        self.notes.clear()
+        act()
+        return [note for note in self.notes if note != "[assert_tidy]"]
+
+
+def test_holding() -> None:
+    """The insert is one section and the recheck another; a look before that finds nothing costs none."""
+    bench = NotedBench(STRICT)
+    held = ["hold", "[hold]", "told held 1"]
+    assert bench.since(bench.hold) == [*held, "recheck", "told rechecked 1 to 0"]
+    bench.make_visible()
+    assert bench.since(bench.hold) == [*held, "recheck", "[recheck]", "told rechecked 1 to 1"]
+    assert bench.since(lambda: bench.hold(offset=1)) == [*held, "recheck", "told rechecked 1 to 1"]
+
+
+def test_a_pull_that_is_not_held_any_more_is_told_of_nowhere() -> None:
+    """After the stop there is the section that finds it so, and neither hold nor recheck."""
+    bench = NotedBench(STRICT)
+    bench.service.stop(bench.outbox)
+    assert bench.since(bench.hold) == ["hold"]
+
+
+def test_holding_where_a_bucket_is_looked_up_before() -> None:
+    """`find_bucket` has a section of its own, in which another thread may come in between."""
+    bench = NotedBench(ROCKETMQ_LMQ)
+    assert bench.since(bench.hold) == ["find_bucket", "[find_bucket]", "hold", "[hold]", "told held 1"]
+
+
+def test_a_recheck_that_walks_leaves_a_pull_at_the_end_alone() -> None:
+    """`recheck=walk` takes the bucket out only for a pull that has something to read."""
+    bench = NotedBench(ROCKETMQ_PR7359)
+    bench.make_visible()
+    held = ["hold", "[hold]", "told held 1", "recheck", "told rechecked 1 to 1"]
+    assert bench.since(lambda: bench.hold(offset=1)) == held
+    walk = ["walk_start", "[take]", "told taken 2 to 1", "walk_each", "walk_each", "[queue_taken]"]
+    assert bench.since(bench.hold) == [*held, *walk, "walk_end", "[settle]", "[keep]", "told kept 1 to 1"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "notes"),
+    [
+        (STRICT, ["has", "notify_start", "[wake_in_place]", "[settle]", "told taken 1 to 1", "notify_each"]),
+        (
+            STRICT_CLONE,
+            [
+                *("has", "notify_start", "[take]", "told taken 2 to 1", "notify_each", "[queue_taken]", "notify_each"),
+                *("notify_end", "[settle]", "[keep]", "told kept 1 to 1", "recheck", "[held]"),
+            ],
+        ),
+        (
+            ROCKETMQ_5,
+            [
+                *("notify_start", "[take]", "told taken 2 to 1", "notify_each", "[queue_taken]", "notify_each"),
+                *("notify_end", "[settle]", "[keep]", "told kept 1 to 1"),
+            ],
+        ),
+    ],
+    ids=BY_NAME,
+)
+def test_an_arrival(policy: Policy, notes: list[str]) -> None:
+    """In place it is one section; by clone and clear the take, each wake and the put-back are sections of their own."""
+    bench = NotedBench(policy)
+    bench.hold()
+    bench.hold(offset=7)
+    assert bench.since(bench.arrive) == notes
+
+
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=BY_NAME)
+def test_an_arrival_where_nobody_waits(policy: Policy) -> None:
+    """One look without the lock; when the bucket is emptied after that look, one section that finds nothing."""
+    bench = NotedBench(policy)
+    assert bench.since(bench.arrive) == ["has"]
+    bench.hold(offset=7)
+    bench.service._shards[0].table.drain()
+    bench.notes.clear()
+    takes = ["[wake_in_place]", "[settle]"] if policy is STRICT else ["[take]"]
+    walk = bench.service._new_walk(bench.service._shards[0], KEY, 1, None)
+    noted = bench.since(lambda: bench.service._walk_once(NOTIFY, bench.service._shards[0], walk, bench.outbox))
+    assert noted == ["notify_start", *takes, "told taken 0 to 1"]
+
+
+def test_a_large_herd() -> None:
+    """Every pull of it passes its step point, and all are settled in one section when the last is told."""
+    bench = NotedBench(STRICT)
+    for _ in range(LARGE_HERD):
+        bench.hold()
+    start = ["has", "notify_start", "[wake_in_place]", f"told taken {LARGE_HERD} to 1"]
+    assert bench.since(bench.arrive) == [*start, *["notify_each"] * LARGE_HERD, "[settle]", "[keep]"]
+
+
+def test_a_scan() -> None:
+    """The keys are one section, each bucket a walk; a light queue's empty bucket is looked at and removed in two."""
+    scan = ["[keys]", "scan_start", "[take]", "told taken 0 to 1", "scan_end", "[settle]", "[keep]", "told kept 0 to 1"]
+    for policy, swept in ((ROCKETMQ_5, []), (ROCKETMQ_LMQ, ["sweep", "[has]", "remove_bucket", "[remove_bucket]"])):
+        bench = NotedBench(policy)
+        bench.hold()
+        bench.arrive()
+        assert bench.since(lambda bench=bench: bench.service.scan(bench.outbox)) == [*scan, *swept]  # type: ignore[misc]
+
+
+def test_a_bucket_that_holds_somebody_is_not_removed() -> None:
+    """The sweep has looked at it under the lock."""
+    bench = NotedBench(ROCKETMQ_LMQ)
+    bench.hold()
+    noted = bench.since(lambda: bench.service.scan(bench.outbox))
+    assert noted[-2:] == ["sweep", "[has]"]
+
+
+def test_deadlines() -> None:
+    """Looking at the next one is a section, and letting go of the late ones another."""
+    bench = NotedBench(STRICT)
+    bench.hold(deadline_ms=5)
+    assert bench.since(bench.service.wait_s) == ["[deadline_next_ms]"]
+    assert bench.since(lambda: bench.service.run(bench.outbox)) == []
+    bench.now_ns = 5_000_000
+    assert bench.since(lambda: bench.service.run(bench.outbox)) == ["expire", "[expire]", "told expired 1"]
+
+
+def test_a_scanning_policy_has_no_clock() -> None:
+    """A deadline that has come is left to the scan."""
+    bench = NotedBench(ROCKETMQ_5)
+    bench.hold(deadline_ms=5)
+    bench.now_ns = 5_000_000
+    bench.service._clock_sleeps_until_ms = 0
+    assert bench.since(lambda: bench.service.run(bench.outbox)) == []
+
+
+def test_a_closed_channel_and_a_deleted_topic() -> None:
+    """Both take their pulls out in one section a shard; who waits for a deleted topic is run, to be told."""
+    bench = NotedBench(STRICT)
+    bench.hold()
+    assert bench.since(lambda: bench.service.drop_channel("other")) == ["[drop_channel]"]  # type: ignore[arg-type] # any name
+    assert bench.service.drop_channel("c") == 1  # type: ignore[arg-type] # as the bench's pulls
+    assert bench.service.drop_channel("c") == 0  # type: ignore[arg-type] # as above
+    pull = bench.hold()
+    assert bench.since(lambda: bench.service.topic_deleted("other", bench.outbox)) == ["[drain]"]
+    assert bench.ran == []
+    bench.service.topic_deleted("T", bench.outbox)
+    assert bench.ran == [(pull, "error")]
+
+
+def test_a_master_that_returns() -> None:
+    """Answering is one section a shard; the walk of 5.x looks without the lock, and takes under it."""
+    walk = ["[keys]", "return_look", "has", "return_take", "[take]", "[queue_taken]"]
+    for policy, notes in ((ANSWERS_ON_RETURN, ["[drain]"]), (ROCKETMQ_5, walk)):
+        bench = NotedBench(policy)
+        bench.hold()
+        assert bench.since(lambda bench=bench: bench.service.master_returned(bench.outbox)) == notes  # type: ignore[misc]
+
+
+def test_a_master_that_returns_passes_over_an_empty_bucket() -> None:
+    """Only one that was emptied after the look ends the round."""
+    bench = NotedBench(ROCKETMQ_5)
+    bench.hold()
+    bench.arrive()
+    pull = bench.hold(queue_id=1)
+    bench.service.master_returned(bench.outbox)
+    assert bench.ran[1:] == [(pull, "woken")]
+
+
+def test_the_stop() -> None:
+    """One section a shard; RocketMQ has none, and leaves its pulls where they are."""
+    bench = NotedBench(STRICT)
+    bench.hold()
+    assert bench.since(lambda: bench.service.stop(bench.outbox)) == ["stop", "[drain]", "told stopped 1"]
+    bench = NotedBench(ROCKETMQ_5)
+    pull = bench.hold()
+    assert bench.since(lambda: bench.service.stop(bench.outbox)) == []
+    assert (pull.phase, bench.refused) == (HELD, [])
+
+
+def test_planted_a_section_without_its_lock_is_seen() -> None:
+    """The notes tell it from one under the lock."""
+    bench = NotedBench(STRICT)
+    (shard,) = bench.service._shards
+    bench.service._shards = (Shard(bench.service._runtime.lock(), shard.table),)
+    assert "hold" in bench.since(bench.hold)[1:]
