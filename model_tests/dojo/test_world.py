@@ -102,7 +102,7 @@ def test_what_is_allowed_is_let_be(name: str) -> None:
     token, script = RIGHT[name]
     if name == "a thread that does not know of the close":
         assert played(token, script) == "not_answered_early"
-        script = {1: [[At("x", 1)], [Done(1)]]}
+        script = Script({1: [[At("x", 1)], [Done(1)]]})
     assert played(token, script) is None
 
 

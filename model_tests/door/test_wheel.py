@@ -33,6 +33,12 @@ from longpoll.extras import COMMANDS as WITH_EXTRA
 for name in COMMANDS.keys() - WITH_EXTRA.keys():
     done = CliRunner().invoke(main, [name, "--help"])
     assert done.exit_code == 0, (name, done.output)
+import sys, tempfile
+with tempfile.TemporaryDirectory() as directory:
+    assert CliRunner().invoke(main, ["dojo", "--starter", "python", directory]).exit_code == 0
+    for name, code in (("right", 0), ("lost_wakeup", 1)):
+        words = ["dojo", "--moves", "2", "--interleaved", "2", sys.executable, f"{directory}/{name}.py"]
+        assert CliRunner().invoke(main, words).exit_code == code, name
 assert CliRunner().invoke(main, ["check", "--bounds", "tiny", "--requests", "1", "--engine", "python"]).exit_code == 0
 """
 LAW: Final = """

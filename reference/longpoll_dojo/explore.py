@@ -375,11 +375,12 @@ def smaller(broken: Played, start: Start, allowances: Allowances) -> Played:
     Each try has a fresh process: what broke once may not answer any more.
     """
     assert broken.violation is not None
+    prop = broken.violation.property
     place = len(broken.moves) - 1
     while place >= 0:
         with start() as partner:
             found = _tried(without(broken.moves, place), partner, allowances)
-        if found is not None and found.violation is not None and found.violation.property == broken.violation.property:
+        if found is not None and found.violation is not None and found.violation.property == prop:
             broken, place = found, len(found.moves)
         place -= 1
     return broken

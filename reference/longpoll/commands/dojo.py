@@ -117,11 +117,11 @@ def dojo(
         moves=moves, interleaved=interleaved, pulls=pulls, arrivals=messages, closes=closes, queues=queues,
         connections=connections,
     )  # fmt: skip
-    _check(start)
     begun_s = time.monotonic()
     search = Search(bounds, allowances)
     was_stopped = False
     with guard.interrupted_by_sigterm():
+        _check(start)
         if chosen is not None:
             search.finding = replayed(chosen, start, allowances, search)
         else:
