@@ -116,11 +116,13 @@ KNOWN: Final = (
         f"{SERVICE}/pull/dispatch_service.py",
         ("service/test_dispatch_again.py", "service/test_pull_moments.py", "service/test_pull_service.py"),
         (
+            "service/test_notifying_rounds.py",
             "service/test_notifiers_go_on.py",
             "service/test_visible_when_durable.py",
             "service/test_poison.py",
         ),
     ),
+    Known(f"{SERVICE}/pull/scan_service.py", (), ("service/test_notifying_rounds.py",)),
     Known(
         f"{SERVICE}/pull/",
         PULLED,
