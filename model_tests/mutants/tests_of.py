@@ -32,6 +32,7 @@ LEFT_OUT: Final = ("planted", "each_lock_is_missed", "without_its_locks", "in_ev
 """Parts of the names of tests that the mutants never meet: tests that plant a fault of their own, and one that holds
 what this process does beside another process, in which nothing is changed."""
 SCHEDULED: Final = ("simulate/test_refinement.py", "simulate/test_preempted.py", "simulate/test_two_pulls.py")
+DISPATCHED: Final = ("store/test_dispatcher.py", "store/test_delete_topic.py", "store/test_recovery.py")
 STORED: Final = (
     "store/test_message_store.py",
     "store/test_commit_log.py",
@@ -155,7 +156,7 @@ KNOWN: Final = (
         (),
         ("store/test_commit_log.py", "store/test_message_store.py", "store/test_recovery.py", "store/test_unsynced.py"),
     ),
-    Known(f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py"), STORED),
+    Known(f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py"), DISPATCHED),
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),
     Known(f"{BROKER}/", ("service/test_pull_service.py",)),
