@@ -56,8 +56,8 @@ def go(directory: Path) -> list[str]:
 
 def rust(directory: Path) -> list[str]:
     """The runner in Rust; raises ClientUnavailableError."""
-    _made(["cargo", "build", "--release", "--locked", "--target-dir", str(directory)], HERE / "rust")
-    return [str(directory / "release" / "play")]
+    _made(["cargo", "build", "--locked", "--target-dir", str(directory)], HERE / "rust")
+    return [str(directory / "debug" / "play")]
 
 
 def java(directory: Path) -> list[str]:
@@ -106,9 +106,9 @@ def play(command: Sequence[str], file: Path, place: Place, only: Collection[str]
     return Outcome(done.returncode, frozenset(told["PASS"]), told["FAIL"], told["SKIPPED"], summary)
 
 
-def play_until_steady(command: Sequence[str], file: Path, place: Place) -> Outcome:
+def play_until_steady(command: Sequence[str], file: Path, place: Place, only: Collection[str]) -> Outcome:
     """The same, with what failed played again."""
-    outcome = play(command, file, place)
+    outcome = play(command, file, place, only)
     for _ in range(TRIES - 1):
         if not outcome.failed:
             break
