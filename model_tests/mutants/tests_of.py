@@ -145,6 +145,7 @@ KNOWN: Final = (
         ("simulate/test_group_commit_stress.py", "service/test_group_commit.py"),
         ("service/test_visible_when_durable.py", "simulate/test_whole_broker.py"),
     ),
+    Known(f"{SERVICE}/send/append.py", (), ("service/test_append.py",)),
     Known(f"{SERVICE}/send/", ("service/test_send.py",), SENT),
     Known(
         f"{STORE}/recovery.py",

@@ -103,7 +103,7 @@ def brought_back(
         queue_id=int(queue_text),
         body=bytes(record.body),
         properties=write_properties(properties, form),
-        tags_code=java_hash(tag) if tag else 0,
+        tags_code=java_hash(tag),
         born_ms=record.born_ms,
         born_host=record.born_host,
         store_host=record.store_host,
