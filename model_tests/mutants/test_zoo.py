@@ -40,6 +40,7 @@ HANDFUL: Final = (
     "lock-dispatcher-reads",
     "rocketmq-cursor-skips-what-failed",
     "rocketmq-light-queues-are-not-told",
+    "rocketmq-late-task-is-not-told",
 )
 """Bugs that switches between bytecodes find in the first few runs: one or more for each thing that a stage looks at."""
 OF_CLIENTS: Final = (

@@ -352,6 +352,22 @@ def test_a_queue_gives_each_item_once_and_in_order() -> None:
         assert queue.take_if(lambda _item: True) is None
 
 
+def test_what_is_taken_while_it_is_looked_at_is_not_taken_again() -> None:
+    """A look at the first item may come to a point of its own, at which another actor takes it."""
+    world = World(Replay())
+    seen: list[int | None] = []
+
+    def main() -> None:
+        queue: SimulatedQueue[int] = SimulatedQueue(world, 2)
+        queue.offer(1)
+        queue.offer(2)
+        seen.append(queue.take_if(lambda item: item == 2 or queue.take(0) == 1))
+        seen.append(queue.take_if(lambda _item: True))
+
+    world.run(main)
+    assert seen == [2, None]
+
+
 @pytest.mark.parametrize("grain", ["line", "access"])
 def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> None:
     """`count += 1` is one line and two accesses: only the finer grain loses one of two; a line apart, both do."""

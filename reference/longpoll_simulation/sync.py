@@ -191,7 +191,15 @@ class SimulatedQueue(Generic[T]):
     def take_if(self, wanted: Callable[[T], bool]) -> T | None:
         """The first item if it is wanted; None, at once, when it is not or there is none."""
         self._world.point("take", self)
-        return self._items.popleft() if self._items and wanted(self._items[0]) else None
+        items = self._items
+        while items:
+            first = items[0]
+            if not wanted(first):
+                return None
+            # Another actor may have taken it while it was looked at; a real queue is locked meanwhile.
+            if items and items[0] is first:
+                return items.popleft()
+        return None
 
     def __len__(self) -> int:
         return len(self._items)

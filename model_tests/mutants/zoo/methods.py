@@ -19,14 +19,17 @@ from typing import Any, Final
 
 from attrs import define, frozen
 from model_tests.mutants.tests_of import quick_tests
-from model_tests.mutants.zoo.entry import CHANNEL, CLIENT, CORE, DISPATCH, POLICY, STORE, TABLE, Entry
+from model_tests.mutants.zoo.entry import CHANNEL, CLIENT, CORE, DISPATCH, EXECUTORS, POLICY, STORE, TABLE, Entry
 
-WORLDS: Final[tuple[tuple[float, tuple[str, ...], Any], ...]] = (
-    (0.55, (), "operation"),
-    (0.2, ("notify=dispatcher_poll",), "operation"),
-    (0.25, (), "line"),
+WORLDS: Final[tuple[tuple[float, str, tuple[str, ...], Any, str], ...]] = (
+    (0.3, "strict", (), "operation", ""),
+    (0.15, "strict-clone", (), "operation", "is_crowded"),
+    (0.1, "strict", ("notify=dispatcher_poll",), "operation", ""),
+    (0.35, "strict", (), "operation", "is_deleted"),
+    (0.1, "strict", (), "line", ""),
 )
-"""Worlds of the whole broker: the share of the time that each has, its knobs other than strict's, and its grain."""
+"""Worlds of the whole broker: the share of the time that each has, its policy with its knobs, its grain, and which of a
+plan's features its seeds must have: none, a crowd of which some leave as a message comes, or a deleted topic."""
 RACE_S: Final = 10.0
 """How long messages race their pulls."""
 FAILED: Final = 1
@@ -207,6 +210,11 @@ def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
 
         found = first_store_fault(_until(deadline_s))
         return None if found is None else Seen(_said(found[1]), found[0] + 1)
+    if EXECUTORS in entry.files:
+        from model_tests.simulate.pool_stress import first_fault as first_pool_fault
+
+        found = first_pool_fault(_until(deadline_s))
+        return None if found is None else Seen(_said(found[1]), found[0] + 1)
     from model_tests.simulate import test_preempted
 
     from longpoll_broker.store.queues.consume_queue import ConsumeQueue
@@ -319,14 +327,15 @@ def simulated(entry: Entry, deadline_s: float) -> Seen | None:
 
         broken = first_fault(_until(deadline_s))
         return None if broken is None else Seen(_said(broken[1]), broken[0] + 1)
+    from longpoll.simulated.plan import plan_of
     from longpoll.simulated.search import Settings, search
 
     runs = count(1)
     begun_s = until_s = time.process_time()
-    for share, knobs, grain in WORLDS:
+    for share, policy, knobs, grain, needed in WORLDS:
         until_s += share * (deadline_s - begun_s)
-        settings = Settings(knobs=knobs, grain=grain)
-        found = search(settings, _until(until_s), lambda _seed, _outcome: next(runs) > 0)
+        seeds = (seed for seed in _until(until_s) if not needed or getattr(plan_of(seed), needed))
+        found = search(Settings(policy, knobs, grain=grain), seeds, lambda _seed, _outcome: next(runs) > 0)
         if found is not None:
             return Seen(str(found[1].failure)[:160], next(runs))
     return None
@@ -475,7 +484,7 @@ METHODS: Final = (
         "bytecodes",
         "switches between any two bytecodes",
         3,
-        lambda entry: bool(entry.files & {*TABLE, *GUARDED, *STORED, CHANNEL, DISPATCH}),
+        lambda entry: bool(entry.files & {*TABLE, *GUARDED, *STORED, CHANNEL, DISPATCH, EXECUTORS}),
         bytecodes,
         patience=8,
         is_dear=True,
@@ -493,7 +502,7 @@ METHODS: Final = (
     Method(
         "simulated",
         "the whole broker, or a client of it, in a simulated world",
-        15,
+        25,
         lambda entry: _is_served(entry) or any(file.startswith(CLIENT) for file in entry.files),
         simulated,
         patience=2,

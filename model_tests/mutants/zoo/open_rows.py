@@ -6,30 +6,31 @@ from collections.abc import Mapping
 from typing import Final
 
 OPEN: Final[Mapping[str, str]] = {
-    "rocketmq-closed-waiter-spends-the-notification": (
-        "of a path that stages and the law do not have (filters, limits or a stop): one suite knows of it"
+    "rocketmq-slave-does-not-notify": (
+        "a slave of ours serves a copied store and copies nothing while it serves, so nothing becomes visible there: "
+        "its own test alone appends to its store as a copier would"
     ),
-    "rocketmq-slave-does-not-notify": "a slave's, which no suite drives but by its own tests",
-    "rocketmq-slave-holds-beside-its-master": "a slave's, which no suite drives but by its own tests",
+    "rocketmq-slave-holds-beside-its-master": (
+        "a slave of 5.x alone sends its readers to a living master, and no method but its own tests serves a slave: "
+        "the recorded conversations are a master's, and the simulated broker has one life in one role"
+    ),
     "rocketmq-dispatcher-dies-of-an-error": (
-        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
+        "the inner one of two nets: who calls the dispatcher catches the same error and goes on, so that nothing "
+        "of it was seen from outside in 1,400 simulated runs with a failing disk, nor in 500 with a polling dispatcher"
     ),
     "rocketmq-scanner-dies-of-an-error": (
-        "of the pool or the scanner, which the served policy does not have: the simulated world has not come "
-        "there in its time"
-    ),
-    "rocketmq-late-task-is-not-told": (
-        "of the pool or the scanner, which the served policy does not have: the simulated world has not come "
-        "there in its time"
+        "a scan raises only when a queue's end cannot be told, which our store has in memory: no disk, request or "
+        "schedule makes it fail, and a store of its own test's alone does"
     ),
     "rocketmq-announced-once": (
-        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
+        "a walk throws only when a filter raises under on_throw=drop_rest, and no filter that a client can send "
+        "raises: that of its own test alone does"
     ),
-    "rocketmq-retry-answer-is-overwritten": "a slave's, which no suite drives but by its own tests",
+    "rocketmq-retry-answer-is-overwritten": (
+        "it changes what a slave answers beyond its end, and no method but its own tests serves a slave"
+    ),
     "pulsar-recycled-answer": (
-        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
-    ),
-    "redis-deleted-key-wakes-nobody": (
-        "of a path of the served broker that one suite knows of: the simulated world has not come there in its time"
+        "what a herd shares is of an older state only when its queue's end moved between two pulls of the herd, and "
+        "that answer is a right one still; where the topic was made anew it was forgotten before"
     ),
 }

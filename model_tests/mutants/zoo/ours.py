@@ -126,8 +126,8 @@ OURS: Final = (
         "finds pulls that were answered.",
         Change(
             NOTIFIER,
-            "            self.table.settle(self._unsettled)\n            self._unsettled = []\n",
-            "            self._unsettled = []\n",
+            "        self.table.settle(self._unsettled)\n        self._unsettled = []\n",
+            "        self._unsettled = []\n",
         ),
     ),
     _slip(

@@ -112,6 +112,8 @@ class Plan:
     slow_ms_max: float = 0.0
     """The longest that a call for the disk takes."""
     topic: str = TOPIC
+    is_crowded: bool = False
+    """Whether there is a crowd at one queue."""
     is_deleted: bool = False
     """Whether the topic is deleted in the end."""
     is_narrow: bool = False
@@ -151,7 +153,8 @@ def plan_of(seed: int) -> Plan:
         kinds.extend(mishap.kind for mishap in mishaps)
     # Drawn apart as well.
     more = random.Random(seed ^ 0xC07)
-    if more.random() < CROWD_SHARE:
+    is_crowded = more.random() < CROWD_SHARE
+    if is_crowded:
         peers = _crowd(more, more.choice(QUEUES), hold_ms)
     if more.random() < GREEDY_SHARE:
         peers = [tuple(map(_greedy, acts)) for acts in peers]
@@ -166,6 +169,7 @@ def plan_of(seed: int) -> Plan:
         is_pieced=draw.random() < 0.25,
         slow_ms_max=bad.choice((0.5, 20.0)) if bad.random() < BAD_SHARE else 0.0,
         topic=RETRIED if more.random() < RETRIED_SHARE else TOPIC,
+        is_crowded=is_crowded,
         is_deleted=more.random() < DELETED_SHARE,
         is_narrow=more.random() < NARROW_SHARE,
     )

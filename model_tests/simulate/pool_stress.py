@@ -1,0 +1,98 @@
+"""A pool of threads behind a bounded queue, switched between any two accesses of its code: each task has one end.
+
+A stage is made from a seed: a pool of one or two threads with room for a few tasks, tasks that take a while, two or
+three threads that offer some, and the stop. Each task that was taken is run once, or is told once that it came too
+late; one that was not taken is neither. Leaves out what a task is (`service.pull.pull_runner`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+from attrs import define, field
+from model_tests.simulate.preempted import Preemption
+
+from longpoll_broker.service.io import executors
+from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.service.io.executors import PoolExecutor
+from longpoll_simulation.disk import Disk
+from longpoll_simulation.errors import StuckError
+from longpoll_simulation.files import SimulatedFiles
+from longpoll_simulation.network import Network
+from longpoll_simulation.runtime import SimulatedRuntime
+
+FILES: Final = (str(executors.__file__),)
+LATE_MS: Final = 5
+"""How long a task may wait."""
+TAKES_S: Final = (0.0, 0.0, 0.002, 0.02)
+"""How long a task takes: the longest makes those behind it late."""
+TASKS: Final = 3
+RAISED: Final = (AssertionError, StuckError, LookupError, AttributeError, RuntimeError, TypeError, ValueError)
+
+
+@define(eq=False)
+class Stage:
+    """One run. Invariant: `ends` counts how often each pull was run or refused."""
+
+    seed: int
+    preemption: Preemption = field(init=False)
+    runtime: SimulatedRuntime = field(init=False)
+    pool: PoolExecutor = field(init=False)
+    taken: dict[str, bool] = field(factory=dict, init=False)
+    """Whether the pool took each pull."""
+    ran: Counter[str] = field(factory=Counter, init=False)
+    refused: Counter[str] = field(factory=Counter, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.preemption = Preemption(self.seed, FILES)
+        self.runtime = SimulatedRuntime(Network(self.preemption.world), SimulatedFiles(Disk()))
+        draw = self.preemption.random
+        run: Any = self.run
+        refuse: Any = self.refuse
+        self.pool = PoolExecutor(self.runtime, run, refuse, draw.randint(1, 2), draw.choice((1, 2, 10)), LATE_MS)
+
+    def run(self, pull: str, _cause: str, _outbox: Outbox) -> None:
+        """A worker runs a pull, which takes a while."""
+        self.ran[pull] += 1
+        self.runtime.sleep(self.preemption.random.choice(TAKES_S))
+
+    def refuse(self, pull: str, _cause: str, _outbox: Outbox) -> None:
+        """A pull has waited too long."""
+        self.refused[pull] += 1
+
+    def offer(self, name: str) -> None:
+        """A thread that lets pulls go."""
+        for number in range(TASKS):
+            pull: Any = f"{name}-{number}"
+            self.taken[pull] = self.pool.submit(pull, "woken", Outbox())
+            self.runtime.sleep(self.preemption.random.choice(TAKES_S[1:3]))
+
+    def play(self) -> None:
+        """Let the actors run, stop the pool, and look; raises what is wrong."""
+        names = "abc"[: self.preemption.random.randint(2, 3)]
+        actors: dict[str, Callable[[], None]] = {name: partial(self.offer, name) for name in names}
+
+        def all_of_it() -> None:
+            self.pool.start()
+            threads = [self.runtime.spawn(name, target) for name, target in actors.items()]
+            for thread in threads:
+                thread.join()
+            self.pool.stop()
+
+        self.preemption.run({"owner": all_of_it})
+        for pull, was_taken in self.taken.items():
+            ends = self.ran[pull] + self.refused[pull]
+            assert ends == was_taken, f"a pull that was {'taken' if was_taken else 'not taken'} has {ends} ends"
+
+
+def first_fault(seeds: Iterable[int]) -> tuple[int, BaseException] | None:
+    """The first seed whose run goes wrong, and how; None when none does."""
+    for seed in seeds:
+        try:
+            Stage(seed).play()
+        except RAISED as error:
+            return seed, error
+    return None
