@@ -146,6 +146,7 @@ KNOWN: Final = (
         ("service/test_visible_when_durable.py", "simulate/test_whole_broker.py"),
     ),
     Known(f"{SERVICE}/send/append.py", (), ("service/test_append.py",)),
+    Known(f"{SERVICE}/send/message_maker.py", (), ("service/test_message_maker.py",)),
     Known(f"{SERVICE}/send/", ("service/test_send.py",), SENT),
     Known(
         f"{STORE}/recovery.py",
