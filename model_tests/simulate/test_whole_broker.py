@@ -52,7 +52,7 @@ from longpoll_spec.policy import STRICT
 from longpoll_spec.testing.cases import quick_if
 
 SEEDS: Final = range(80)
-SEEDS_LONG: Final = range(1_000, 11_000)
+SEEDS_LONG: Final = range(1_000, 12_000)
 DAY_MS: Final = 86_400_000
 SEEDS_PLANTED: Final = range(400)
 SEEDS_AGAIN: Final = range(24)
@@ -71,7 +71,7 @@ def test_promises_are_kept() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("policy", ["strict", "strict-clone"])
 def test_promises_are_kept_for_a_day(policy: str) -> None:
-    """Ten thousand seeds of each of our own policies, and more than a day of the broker's time."""
+    """Eleven thousand seeds of each of our own policies, and more than a day of the broker's time."""
     lived_ms: list[float] = []
 
     def told(_seed: int, outcome: Outcome) -> bool:
