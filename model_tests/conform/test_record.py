@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from model_tests.conform.relay import Relay, field_of, plus
 
 from longpoll.cli import main
-from longpoll.commands.conform import chosen
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
+from longpoll_conform.known import chosen
 from longpoll_conform.line import Address
 from longpoll_conform.shipped.steps import shipped
 from longpoll_conform.vectors import SIZE_MAX, Vector, VectorError, read_vectors, recorded, write_vectors

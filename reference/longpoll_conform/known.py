@@ -1,19 +1,22 @@
-"""A list of known failures, for a CI that goes red on change only, in both directions.
+"""Names of clauses and vectors: which are asked, and a list of those that are known to fail.
 
-A line is the id of a vector or of a clause, and perhaps ` # why`; other lines are empty or begin with `#`. Leaves out
-what failed (`suite`).
+With the list a CI goes red on change only, in both directions: a line is the id of a vector or of a clause, and perhaps
+` # why`; other lines are empty or begin with `#`. Leaves out what failed (`suite`).
 """
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 from attrs import frozen
 
-from longpoll_conform.clauses import BY_ID, BY_VECTOR
+from longpoll_conform.clauses import BY_ID, BY_VECTOR, PROFILES, SEEN
+from longpoll_conform.differs import VERSIONS
 from longpoll_conform.suite import Result
+from longpoll_conform.vectors import Vector, recorded
 from longpoll_runtime.logs import escaped
 from longpoll_spec.errors import OutputError, UserError, not_known
 
@@ -52,6 +55,35 @@ def read_known(path: Path) -> frozenset[str]:
         if name:
             found.add(name)
     return frozenset(found)
+
+
+def chosen(
+    policy: str, only: Sequence[str], excluded: Collection[str], whole: Sequence[Vector] | None = None
+) -> tuple[list[Vector], list[str]]:
+    """The vectors that are asked, of a policy's version or of these, and what is seen of load and race.
+
+    Raises UserError.
+    """
+    if policy not in VERSIONS:
+        raise UserError(not_known("policy with recorded answers", policy, VERSIONS))
+    strange = next((vector.id for vector in whole or () if vector.id not in BY_VECTOR), None)
+    if strange is not None:
+        raise UserError(f"no clause is shown by {strange}: recordings are of questions that --clauses lists")
+    unknown = next((vector for vector in whole or () if vector.profile not in PROFILES), None)
+    if unknown is not None:
+        raise UserError(f"{unknown.id}: {not_known('profile', unknown.profile, PROFILES)}")
+
+    def is_chosen(shown: str) -> bool:
+        names = {shown, BY_VECTOR[shown].id}
+        wanted = not only or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in only)
+        return wanted and not names & set(excluded)
+
+    all_vectors = recorded(VERSIONS[policy]) if whole is None else whole
+    vectors = [vector for vector in all_vectors if is_chosen(vector.id)]
+    seen = [name for name in SEEN if is_chosen(name)] if whole is None else []
+    if not vectors and not seen:
+        raise UserError("no clause or vector is chosen: --clauses lists them" if only else "every clause is excluded")
+    return vectors, seen
 
 
 def change(results: Sequence[Result], known: Collection[str]) -> Change:

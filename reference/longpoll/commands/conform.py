@@ -5,11 +5,10 @@ Leaves out clauses, vectors and playing them (`longpoll_conform`).
 
 from __future__ import annotations
 
-import fnmatch
 import secrets
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -36,9 +35,8 @@ from longpoll.output import (
     user_mistakes,
 )
 from longpoll_conform.capabilities import is_well
-from longpoll_conform.clauses import BY_ID, BY_VECTOR, CLAUSES, PROFILES, SEEN, Capability
-from longpoll_conform.differs import VERSIONS
-from longpoll_conform.known import Change, change, read_known, write_known
+from longpoll_conform.clauses import BY_ID, CLAUSES, Capability
+from longpoll_conform.known import Change, change, chosen, read_known, write_known
 from longpoll_conform.line import SilentError
 from longpoll_conform.play import Place
 from longpoll_conform.record import record
@@ -49,9 +47,9 @@ from longpoll_conform.report.written import write_reports
 from longpoll_conform.shipped.archive import write
 from longpoll_conform.started import Started
 from longpoll_conform.suite import OUTCOMES, Result, Suite, by_clause
-from longpoll_conform.vectors import Vector, read_vectors, recorded, write_vectors
+from longpoll_conform.vectors import Vector, read_vectors, write_vectors
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.errors import UserError, not_known
+from longpoll_spec.errors import UserError
 from longpoll_spec.policy import Policy, preset, with_knobs
 
 MARKS: Final = {
@@ -283,35 +281,6 @@ def _record(suite: Suite, vectors: Sequence[Vector], path: Path, *, as_json: boo
             out.print(styled("[bold red]unsteady[/]: {} is answered in two ways and not recorded: {}", name, why))
     if code:
         raise SystemExit(code)
-
-
-def chosen(
-    policy: str, only: Sequence[str], excluded: Collection[str], whole: Sequence[Vector] | None = None
-) -> tuple[list[Vector], list[str]]:
-    """The vectors that are asked, of a policy's version or of these, and what is seen of load and race.
-
-    Raises UserError.
-    """
-    if policy not in VERSIONS:
-        raise UserError(not_known("policy with recorded answers", policy, VERSIONS))
-    strange = next((vector.id for vector in whole or () if vector.id not in BY_VECTOR), None)
-    if strange is not None:
-        raise UserError(f"no clause is shown by {strange}: recordings are of questions that --clauses lists")
-    unknown = next((vector for vector in whole or () if vector.profile not in PROFILES), None)
-    if unknown is not None:
-        raise UserError(f"{unknown.id}: {not_known('profile', unknown.profile, PROFILES)}")
-
-    def is_chosen(shown: str) -> bool:
-        names = {shown, BY_VECTOR[shown].id}
-        wanted = not only or any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in only)
-        return wanted and not names & set(excluded)
-
-    all_vectors = recorded(VERSIONS[policy]) if whole is None else whole
-    vectors = [vector for vector in all_vectors if is_chosen(vector.id)]
-    seen = [name for name in SEEN if is_chosen(name)] if whole is None else []
-    if not vectors and not seen:
-        raise UserError("no clause or vector is chosen: --clauses lists them" if only else "every clause is excluded")
-    return vectors, seen
 
 
 def check_new(history: Path) -> None:
