@@ -329,7 +329,7 @@ def test_an_odd_header_fails_its_vector_and_the_run_goes_on(name: str, good: Bro
 
 MORE: Final[Mapping[str, Planted]] = {
     "an id that is none": Planted("SEND-1", "send-206", field_of(310, "msgId", lambda _text: "garbage")),
-    "a language": Planted(READ, "pull-010", answers(11, lambda command: {**command, "language": "PHP"})),
+    "a flag": Planted(READ, "pull-010", answers(11, lambda command: {**command, "flag": 5})),
     "an answer to nobody": Planted(
         READ, "pull-010", lambda _asked, command, frame: [(0, again(command, opaque=98_765) + frame)]
     ),

@@ -229,8 +229,8 @@ def test_a_badge_counts_the_clauses_that_could_be_tested(good: Broker, spoiled: 
     """Green, red with one that fails, grey where nothing is known; hyphens are written twice."""
     untested = "--only=STORE-*"
     fine, broken, nothing = (
-        json.loads(conform(*each, "--json").stdout)["badge"]
-        for each in ((good.address, good, *SOME), (spoiled, good, *SOME), (good.address, good, untested))
+        json.loads(conform(address, good, *words, "--json").stdout)["badge"]
+        for address, words in ((good.address, SOME), (spoiled, SOME), (good.address, (untested,)))
     )
 
     assert fine == (

@@ -31,9 +31,9 @@ class Played(RealRuntime):
         self.bodies: dict[str, Callable[[], None]] = {}
         self.stops: Callable[[], None] = lambda: None
 
-    def spawn(self, name: str, body: Callable[[], None]) -> Any:
+    def spawn(self, name: str, target: Callable[[], None]) -> Any:
         """Keep the body."""
-        self.bodies[name] = body
+        self.bodies[name] = target
         return self
 
     def join(self) -> None:

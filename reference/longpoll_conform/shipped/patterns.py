@@ -67,7 +67,6 @@ def seen(answer: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "code": answer["code"],
         "flag": answer["flag"],
-        "language": answer["language"],
         "hasRemark": bool(answer["remark"]),
         "extFields": dict(answer["extFields"] or {}),
         "body": _seen_body(answer["body"]),
