@@ -18,6 +18,7 @@ PARTS: Final = {
     "judge": ("judge_bench", "observe_bench"),
     "polling": ("polling_bench",),
     "schedules": ("schedules_bench",),
+    "oracle": ("oracle_bench",),
 }
 """Part -> its scripts, in the order in which they run."""
 

@@ -58,7 +58,7 @@ def commands(text: str) -> Iterator[Typed]:
 def wrong(typed: Typed) -> str | None:
     """Why a command cannot be typed as it stands; None where it can."""
     words = shlex.split(typed.line, comments=True)
-    ends = [place for place, word in enumerate(words) if word in {"|", "&", ">", "..."} or word.startswith(">")]
+    ends = [place for place, word in enumerate(words) if word in {"|", "&", ">", "..."} or word.startswith((">", "<"))]
     program, *words = words[: min(ends, default=len(words))]
     if program.endswith("make"):
         targets = [word for word in words if "=" not in word]

@@ -418,6 +418,11 @@ HOSTILE = {
     "explain": ["explain {long}", "explain lp1.{deep}", "explain lp1.x --output {file}/below"],
     "coverage": ["coverage {long}", "coverage lp1.{deep}"],
     "export": ["export --to tla {file}", "export --to tla {file}/below", "export --to tla {dangling}"],
+    "oracle": [
+        "oracle --policy {long}", "oracle --knob {deep}", "oracle --hidden {long}", "oracle --aspect {long}",
+        "oracle --requests -1", "oracle --requests 1e9", "oracle --listen {long}", "oracle --listen 127.0.0.1:99999",
+        "oracle --listen 192.0.2.1:1", "oracle --record {file}", "oracle --record {file}/below",
+    ],
     "ablate": ["ablate --policy {long}", "ablate --policy rocketmq-4.9"],
     "policies": ["policies {long}"],
     "properties": ["properties {long}"],

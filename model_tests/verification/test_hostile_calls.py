@@ -238,7 +238,7 @@ SHOWN: Final[dict[str, Callable[[World, str], Sequence[Sequence[str]]]]] = {
 """What commands show names of strangers, and how each is asked for them."""
 NOBODYS: Final = {
     "check": "the law's own names", "prove": "the same", "explain": "the same", "coverage": "the same",
-    "export": "the same", "ablate": "the same", "policies": "the same", "properties": "the same",
+    "export": "the same", "oracle": "the same", "ablate": "the same", "policies": "the same", "properties": "the same",
     "zoo show": "names of its own", "zoo run": "the same", "simulate-broker": "the same", "replay": "the same",
     "soak": "the same",
     "serve": "the log: below", "observe": "the log: below", "verify": "names of its own; texts of brokers: test_page",

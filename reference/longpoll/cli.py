@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "explain": ("longpoll.commands.law", "Show a counterexample token as a sequence a person can read."),
     "coverage": ("longpoll.commands.coverage", "Tell what a list of tokens exercises of the law, and what not."),
     "export": ("longpoll.commands.export", "Write the law for SPIN (Promela), TLC (TLA+) or Storm (JANI)."),
+    "oracle": ("longpoll.commands.oracle.command", "Answer step by step whether a program keeps to the law."),
     "ablate": ("longpoll.commands.ablate", "Set each knob of our own policies otherwise and say what breaks."),
     "policies": ("longpoll.commands.law", "List the policies and their knobs."),
     "properties": ("longpoll.commands.law", "List the properties, each with its sentence."),

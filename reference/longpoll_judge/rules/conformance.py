@@ -20,21 +20,16 @@ from longpoll_judge.evidence.survey import UNSEEN, Context
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import REQUIRED, event_dict
 from longpoll_judge.read.source import History, read_slice
-from longpoll_judge.rules.law_steps import COLUMNS, is_step, model_of, reader_of
+from longpoll_judge.rules.law_steps import COLUMNS, is_step, model_of, reader_of, reason
 from longpoll_judge.rules.steps import MS
-from longpoll_spec.engines.conform import Checker, Conformance, Refusal
+from longpoll_spec.engines.conform import Checker, Conformance
 from longpoll_spec.errors import SpecUserError
-from longpoll_spec.model import OPEN_MAX, Model
-from longpoll_spec.render.notation import Writer, named_parts
-from longpoll_spec.render.readable import NOTATION, bare
-from longpoll_spec.terms import Bool, variables_of
+from longpoll_spec.model import OPEN_MAX
 
 WINDOW_MAX: Final = 50
 """Most events that are shown of what is left open: the last ones."""
 REASONS_MAX: Final = 3
 """Most ways in which a step does not fit that a finding lists."""
-VALUES_MAX: Final = 6
-"""A part of a guard that reads more variables is shown without their values."""
 SHOWN: Final = tuple(dict.fromkeys((*REQUIRED, "broker", "topic", "queue", "request", "connection", "tag", *COLUMNS)))
 """The fields of a step that are read, or shown as evidence."""
 Events: TypeAlias = list[dict[str, Any]]
@@ -113,30 +108,7 @@ def _why(checker: Checker, found: Conformance, blamed: int) -> str:
     if found.undecided:
         limits = f"{checker.possible_max} possibilities, or {OPEN_MAX} steps each of which may come next"
         return f"{place} more was possible at once than is followed: {limits}"
-    reasons = dict.fromkeys(_reason(checker.model, refusal) for refusal in found.refusals if refusal.step == blamed)
+    reasons = dict.fromkeys(reason(checker.model, refusal) for refusal in found.refusals if refusal.step == blamed)
     told = list(reasons)[:REASONS_MAX]
     more = [f"and {len(reasons) - len(told)} more ways"] if len(reasons) > len(told) else []
     return f"{place} this is no step of the law: {'; or '.join([*told, *more])}"
-
-
-def _reason(model: Model, refusal: Refusal) -> str:
-    """Why a step does not fit in one state: each part of its guard that is false, or what was seen and is not so."""
-    if not refusal.action:
-        return "there is no such action, or nothing of the kind that it tells"
-    if refusal.contradicted:
-        seen = (f"{name} is {value}, but {other} was seen" for name, value, other in refusal.contradicted)
-        return f"after {refusal.action} {' and '.join(seen)}"
-    return f"{refusal.action} needs {' and '.join(_part(model, part, refusal) for part in refusal.false)}"
-
-
-def _part(model: Model, part: Bool, refusal: Refusal) -> str:
-    """A part of a guard, with the values that it reads; other actions' guards in it are shown by their names."""
-    labels = {variable.name: variable.labels for variable in model.variables if variable.labels}
-    others = [(action, f"{action.label} to be possible") for action in model.actions if action.label != refusal.action]
-    text = bare(Writer(NOTATION, labels).naming(named_parts(others)).text(part))
-    values = [
-        f"{variable.name} is {variable.show(value)}"
-        for variable, value in zip(model.variables, refusal.state, strict=True)
-        if variable.name in variables_of(part)
-    ]
-    return f"{text} ({', '.join(values)})" if len(values) <= VALUES_MAX else text

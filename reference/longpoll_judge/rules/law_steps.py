@@ -8,7 +8,7 @@
 | `visible_end`   | any step               | the visible end of the queue                              |
 | `offset`        | a step with a request  | the next offset that the request's consumer reads         |
 
-Leaves out whether the steps are a run (`longpoll_spec.engines.conform`) and what is said of it (`conformance`).
+Also says in words why a step does not fit. Leaves out whether the steps are a run (`longpoll_spec.engines.conform`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,21 @@ from typing import Any, Final
 from attrs import define, field
 
 from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.conform import Refusal
 from longpoll_spec.history import Law
 from longpoll_spec.law import law_of
 from longpoll_spec.model import ACTION_NAMES, Action, Actor, Model, SeenStep
 from longpoll_spec.policy import policy_named
+from longpoll_spec.render.notation import Writer, named_parts
+from longpoll_spec.render.readable import NOTATION, bare
 from longpoll_spec.state.variables import of_queue
+from longpoll_spec.terms import Bool, variables_of
 
 ANYBODY: Final = "?"
 COLUMNS: Final = ("actors", "queue", "queue_offset", "visible_end", "offset")
 """The fields that are read here, besides those that every event has."""
+VALUES_MAX: Final = 6
+"""A part of a guard that reads more variables is shown without their values."""
 _NUMBER: Final = re.compile(r"[0-9]{1,3}")
 _QUEUE: Final = re.compile(r"q([0-9]{1,3})")
 
@@ -111,3 +117,31 @@ def _queue_of(actor: Actor) -> int | None:
     """The number of the queue that an actor is; None for another one."""
     found = _QUEUE.fullmatch(str(actor))
     return None if found is None else int(found[1])
+
+
+def reason(model: Model, refusal: Refusal) -> str:
+    """Why a step does not fit in one state: each part of its guard that is false, or what was seen and is not so."""
+    if not refusal.action:
+        return "there is no such action, or nothing of the kind that it tells"
+    if refusal.contradicted:
+        seen = (f"{name} is {value}, but {other} was seen" for name, value, other in refusal.contradicted)
+        return f"after {refusal.action} {' and '.join(seen)}"
+    return f"{refusal.action} needs {' and '.join(false_told(model, refusal))}"
+
+
+def false_told(model: Model, refusal: Refusal) -> list[str]:
+    """The parts of the guard that are false, in words, each with the values that it reads."""
+    return [_part(model, part, refusal) for part in refusal.false]
+
+
+def _part(model: Model, part: Bool, refusal: Refusal) -> str:
+    """A part of a guard, with the values that it reads; other actions' guards in it are shown by their names."""
+    labels = {variable.name: variable.labels for variable in model.variables if variable.labels}
+    others = [(action, f"{action.label} to be possible") for action in model.actions if action.label != refusal.action]
+    text = bare(Writer(NOTATION, labels).naming(named_parts(others)).text(part))
+    values = [
+        f"{variable.name} is {variable.show(value)}"
+        for variable, value in zip(model.variables, refusal.state, strict=True)
+        if variable.name in variables_of(part)
+    ]
+    return f"{text} ({', '.join(values)})" if len(values) <= VALUES_MAX else text

@@ -10,13 +10,14 @@ Leaves out where the steps come from. TLC judges the same by `render.export.tla_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from attrs import define, field, frozen
 
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.python.compile import Packed, StepFunction, step_of
+from longpoll_spec.errors import EngineLimitError
 from longpoll_spec.model import Action, Model, Order, SeenStep, order_of
 from longpoll_spec.terms import Bool
 
@@ -84,14 +85,15 @@ class Checker:
     """Names of actions, or labels of instances, that may happen unseen."""
     possible_max: int = POSSIBLE_MAX
     _actions: dict[str, Action] = field(init=False)
-    _unseen: tuple[str, ...] = field(init=False)
+    unseen: tuple[str, ...] = field(init=False)
+    """Labels of what may happen unseen."""
     _places: dict[str, int] = field(init=False)
     _functions: dict[str, StepFunction] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         """Look the actions and variables up."""
         self._actions = {action.label: action for action in self.model.actions}
-        self._unseen = tuple(
+        self.unseen = tuple(
             action.label for action in self.model.actions if not self.hidden.isdisjoint((action.name, action.label))
         )
         self._places = {variable.name: place for place, variable in enumerate(self.model.variables)}
@@ -104,28 +106,28 @@ class Checker:
         for placed in range(len(order.steps)):
             if len(level) == 1 and not next(iter(level)).ahead:
                 certain = placed
-            reached = self._with_unseen(level)
+            reached = self.with_unseen(level)
             if any(here.count >= len(order.open_at) for here in level):
                 return Conformance(order, placed, certain, tuple(level), undecided=True)
             following = {after: None for here in reached for after in self._successors(order, here)}
             if len(following) > self.possible_max or len(reached) > self.possible_max:
                 return Conformance(order, placed, certain, tuple(level), undecided=True)
             if not following:
-                refusals = {refusal: None for here in reached for refusal in self._refusals(order, here)}
+                refusals = {refusal: None for here in reached for refusal in self.refusals(order, here)}
                 return Conformance(order, placed, certain, tuple(level), tuple(refusals))
             level = following
         return Conformance(order, len(order.steps), certain, tuple(level))
 
-    def _with_unseen(self, level: Level) -> Level:
+    def with_unseen(self, level: Level) -> Level:
         """What may be after any number of hidden actions."""
-        if not self._unseen:
+        if not self.unseen:
             return level
         reached = dict(level)
         pending = list(level)
         while pending and len(reached) <= self.possible_max:
             here = pending.pop()
-            for label in self._unseen:
-                after = self._function(label)(here.state)
+            for label in self.unseen:
+                after = self.step_function(label)(here.state)
                 if after is not None:
                     moved = Possibility(here.count, here.ahead, after)
                     if moved not in reached:
@@ -137,32 +139,99 @@ class Checker:
         for number in _next(order, here):
             step = order.steps[number]
             for label in step.actions:
-                after = self._function(label)(here.state)
-                if after is not None and not self._contradictions(step, after):
+                after = self.step_function(label)(here.state)
+                if after is not None and not self.contradictions(step, after):
                     yield _placed(here, number, after)
 
-    def _refusals(self, order: Order, here: Possibility) -> Iterator[Refusal]:
+    def refusals(self, order: Order, here: Possibility) -> Iterator[Refusal]:
+        """Why none of the steps that may come next by their moments can come."""
         for number in _next(order, here):
             step = order.steps[number]
             if not step.actions:
                 yield Refusal(number, "", here.state)
             for label in step.actions:
-                after = self._function(label)(here.state)
+                after = self.step_function(label)(here.state)
                 if after is None:
                     false = false_parts(self.model, self._actions[label], here.state)
                     yield Refusal(number, label, here.state, false=false)
                 else:
-                    yield Refusal(number, label, here.state, contradicted=tuple(self._contradictions(step, after)))
+                    yield Refusal(number, label, here.state, contradicted=tuple(self.contradictions(step, after)))
 
-    def _contradictions(self, step: SeenStep, after: Packed) -> Sequence[tuple[str, int, int]]:
+    def contradictions(self, step: SeenStep, after: Packed) -> Sequence[tuple[str, int, int]]:
         """What was seen after the step and is not so."""
         known = ((name, after[self._places[name]], value) for name, value in step.known)
         return [(name, value, seen) for name, value, seen in known if value != seen]
 
-    def _function(self, label: str) -> StepFunction:
+    def step_function(self, label: str) -> StepFunction:
+        """What gives the state after the action of this label, None where it cannot come."""
         if label not in self._functions:
             self._functions[label] = step_of(self.model, self._actions[label])
         return self._functions[label]
+
+
+@define
+class Follower:
+    """The law beside one run whose steps come one after another, each certainly after the one before.
+
+    Invariant: `possible` has every state in which the run may be, before anything unseen, and no other; it is never
+    empty, since a step that fits in none of them is refused and leaves it as it is.
+    """
+
+    checker: Checker
+    possible: dict[Packed, None] = field(init=False)
+    taken: tuple[tuple[str, Packed], ...] = ()
+    """What the last step may have been: labels, each with the state before it."""
+
+    def __attrs_post_init__(self) -> None:
+        """Begin in the law's first state."""
+        self.possible = {self.checker.model.initial: None}
+
+    def did(self, step: SeenStep) -> tuple[Refusal, ...]:
+        """Take a step, or say of each state why it does not fit: nothing if it does.
+
+        Raises `EngineLimitError` where more is possible at once than is followed; the run is then lost.
+        """
+        following: dict[Packed, None] = {}
+        taken: list[tuple[str, Packed]] = []
+        reached = self._reached()
+        for label in step.actions:
+            function = self.checker.step_function(label)
+            for state in reached:
+                after = function(state)
+                if after is not None and not (step.known and self.checker.contradictions(step, after)):
+                    following[after] = None
+                    taken.append((label, state))
+        self._look_at_number(len(following))
+        if following:
+            self.possible, self.taken = following, tuple(taken)
+            return ()
+        alone = Order((step,), ((0,),))
+        refusals = (each for state in reached for each in self.checker.refusals(alone, Possibility(0, 0, state)))
+        return tuple(dict.fromkeys(refusals))
+
+    def may(self) -> tuple[str, ...]:
+        """The labels of the actions that may come next in one of the possible states, in the law's order."""
+        reached = list(self._reached())
+        labels = (action.label for action in self.checker.model.actions)
+        return tuple(label for label in labels if any(map(self._is_step(label), reached)))
+
+    def _is_step(self, label: str) -> Callable[[Packed], bool]:
+        function = self.checker.step_function(label)
+        return lambda state: function(state) is not None
+
+    def _reached(self) -> Iterable[Packed]:
+        """The possible states, and those that unseen actions lead to."""
+        if not self.checker.unseen:
+            return self.possible
+        level = self.checker.with_unseen({Possibility(0, 0, state): None for state in self.possible})
+        self._look_at_number(len(level))
+        return dict.fromkeys(here.state for here in level)
+
+    def _look_at_number(self, count: int) -> None:
+        if count > self.checker.possible_max:
+            raise EngineLimitError(
+                f"more is possible at once than is followed, {self.checker.possible_max} states: hide fewer actions"
+            )
 
 
 def _next(order: Order, here: Possibility) -> Iterator[int]:

@@ -1,0 +1,80 @@
+"""How many steps a second `longpoll oracle` answers through standard input and output, its start left out.
+
+    python -m model_tests.bench.oracle_bench [--steps 100000]
+
+A legal run at random goes through a process of its own, once with all its steps and once with none, and the times are
+subtracted. Leaves out what it answers, but for whether every step was legal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from longpoll_judge.rules.law_steps import model_of
+from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.history import Law
+
+CASES: Final[Sequence[tuple[str, Sequence[str]]]] = (
+    ("strict", ()),
+    ("strict-clone", ()),
+    ("rocketmq-4.9", ()),
+    ("strict", ("--hidden", "tick")),
+    ("strict", ("--record",)),
+    ("strict", ("--requests", "8")),
+)
+"""Policy, and what else the command is told."""
+
+
+def lines(policy: str, requests: int, count: int) -> bytes:
+    """A legal run in which nobody stops the broker, as requests."""
+    model = model_of(policy, Law(requests=requests))
+    step, state, chance = successors(model), model.initial, random.Random(1)
+    written = []
+    for _ in range(count):
+        index, state = chance.choice([each for each in step(state) if model.actions[each[0]].name != "stop"])
+        action = model.actions[index]
+        written.append(json.dumps({"do": "did", "step": action.name, "actors": ",".join(map(str, action.actors))}))
+    return "".join(f"{line}\n" for line in written).encode()
+
+
+def seconds(policy: str, options: Sequence[str], text: bytes) -> float:
+    """How long a whole call takes; fails if a step was refused."""
+    with tempfile.TemporaryDirectory() as directory:
+        words = [*options, str(Path(directory) / "histories")] if "--record" in options else options
+        command = [sys.executable, "-m", "longpoll", "oracle", "--policy", policy, *words]
+        begun_s = perf_counter()
+        done = subprocess.run(command, input=text, capture_output=True, check=False)
+        taken_s = perf_counter() - begun_s
+    assert b" 0 refused" in done.stderr, done.stderr
+    return taken_s
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100_000, help="of each run")
+    count = parser.parse_args().steps
+    table = Table("policy", "options", "steps a second", title=f"longpoll oracle, {count:,} steps")
+    for policy, options in CASES:
+        requests = next((int(word) for word in options if word.isdigit()), 2)
+        start_s = min(seconds(policy, options, b"") for _ in range(2))
+        taken_s = seconds(policy, options, lines(policy, requests, count)) - start_s
+        table.add_row(policy, " ".join(options), f"{count / taken_s:,.0f}")
+    Console().print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

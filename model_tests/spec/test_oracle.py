@@ -1,0 +1,433 @@
+"""`longpoll oracle`: steps are judged as they come, whoever asks lives on after garbage, and a history is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from click.testing import CliRunner
+
+from longpoll.cli import main
+from longpoll.commands.oracle import doors, requests
+from longpoll.commands.oracle.doors import Lines
+from longpoll.commands.oracle.requests import LINE_MAX, Oracle
+from longpoll.commands.oracle.session import LawBeside
+from longpoll_spec.engines.conform import Checker, Follower
+from longpoll_spec.engines.evaluate import after_step, enabled_actions, values_of
+from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.errors import EngineLimitError, SpecUserError
+from longpoll_spec.history import Law
+from longpoll_spec.model import Model, SeenStep
+from longpoll_spec.policy import policy_named
+
+PAGE = Path(__file__).parents[2] / "docs" / "oracle.md"
+LONGPOLL = [sys.executable, "-m", "longpoll"]
+LOST = ("next_pull 0", "pull_read 0", "append", "make_visible", "notify_start", "notify_end", "hold 0")
+"""A message between a pull's read and its insert."""
+
+
+def oracle_of(policy: str = "strict", histories: Path | None = None, **law: Any) -> Oracle:
+    """An oracle of two requests."""
+    return Oracle(LawBeside(policy_named(policy), Law(**{"requests": 2, **law})), histories)
+
+
+def asked(oracle: Oracle, **request: Any) -> dict[str, Any]:
+    """What is answered."""
+    found: dict[str, Any] = json.loads(oracle.answer(json.dumps(request).encode()))
+    return found
+
+
+def told(oracle: Oracle, steps: Iterable[str], **more: Any) -> list[dict[str, Any]]:
+    """What is answered to steps such as `hold 0`."""
+    words = (step.split() for step in steps)
+    return [asked(oracle, do="did", step=name, actors=",".join(actors), **more) for name, *actors in words]
+
+
+def walked(model: Model, seed: int, count: int) -> list[tuple[str, str]]:
+    """A legal run at random: names and actors."""
+    chance, step, state = random.Random(seed), successors(model), model.initial
+    run = []
+    for _ in range(count):
+        index, state = chance.choice(step(state))
+        action = model.actions[index]
+        run.append((action.name, ",".join(map(str, action.actors))))
+    return run
+
+
+@pytest.mark.parametrize("policy", ["strict", "strict-clone", "rocketmq-4.9"])
+def test_a_legal_run_is_legal_and_what_may_come_next_is_said(policy: str) -> None:
+    """Step by step as the plainest engine says it."""
+    oracle = oracle_of(policy)
+    model = oracle.beside.model
+    state = model.initial
+    for name, actors in walked(model, 7, 150):
+        assert asked(oracle, do="may")["may"] == [action.label for action in enabled_actions(model, state)]
+        action = next(each for each in model.actions if (each.name, ",".join(map(str, each.actors))) == (name, actors))
+        state = after_step(model, action, state)
+        assert asked(oracle, do="did", step=name, actors=actors)["legal"]
+        (shown,) = asked(oracle, do="state")["states"]
+        assert shown == {each.name: _shown(each, value) for each, value in zip(model.variables, state, strict=True)}
+
+
+def _shown(variable: Any, value: int) -> Any:
+    return bool(value) if variable.truth else variable.labels[value] if variable.labels else value
+
+
+def test_an_illegal_step_is_told_with_the_part_of_its_guard() -> None:
+    """The run stays where it was, and the step that was meant is legal after."""
+    oracle = oracle_of()
+    before = asked(oracle, do="state")
+    refused = asked(oracle, do="did", step="hold", request=0, id=7)
+
+    assert refused == {
+        "legal": False,
+        "possible": 1,
+        "broken": [],
+        "why": [{"action": "hold(0)", "false": ["phase_0 = missed (phase_0 is idle)"]}],
+        "id": 7,
+    }
+    assert asked(oracle, do="state") == before
+    assert [each["legal"] for each in told(oracle, ("next_pull 0", "pull_read 0", "hold 0"))] == [True] * 3
+
+
+def test_what_was_seen_and_is_not_so_is_told() -> None:
+    """An offset, or a visible end, that contradicts the law."""
+    oracle = oracle_of()
+    (found,) = told(oracle, ["append"], queue_offset=3)
+
+    assert found["legal"] is False
+    assert found["why"] == [{"action": "append", "false": [], "contradicted": ["log_end is 1, not 4"]}]
+    assert told(oracle, ["append"], queue_offset=0)[0]["legal"]
+
+
+def test_a_lost_wakeup_is_told() -> None:
+    """Of the policy that has it; the recheck of ours is due, and does it."""
+    lost, ours = oracle_of("rocketmq-4.9"), oracle_of("strict")
+
+    assert [each["broken"] for each in told(lost, LOST)][-2:] == [[], ["lost_by_hold", "no_lost_wakeup"]]
+    assert asked(lost, do="properties")["properties"]["no_lost_wakeup"] == "broken"
+    same = [step for step in LOST if step != "notify_end"]  # ours passes over a bucket that looks empty
+    assert all(each["legal"] and not each["broken"] for each in told(ours, [*same, "recheck 0"]))
+    assert set(asked(ours, do="properties")["properties"].values()) == {"holds"}
+
+
+def test_unknown_actors_are_carried_as_a_set() -> None:
+    """Until a later step tells them apart."""
+    oracle = oracle_of()
+    first, second = told(oracle, ["next_pull ?", "pull_read 1"])
+
+    assert (first["possible"], second["possible"]) == (2, 1)
+    (state,) = asked(oracle, do="state")["states"]
+    assert (state["phase_0"], state["phase_1"]) == ("idle", "missed")
+    (refused,) = told(oracle, ["pull_read"])
+    assert [each["action"] for each in refused["why"]] == ["pull_read(0)", "pull_read(1)"]
+
+
+def test_hidden_steps_may_have_happened() -> None:
+    """What they lead to is possible, and without them it is not; only some of the states are then lost."""
+    steps = ("next_pull 0", "pull_read 0", "append", "hold 0")
+    hides, tells = oracle_of("rocketmq-4.9", hidden=["make_visible", "notify_start", "notify_end"]), oracle_of()
+
+    assert all(each["legal"] for each in told(hides, steps))
+    assert asked(hides, do="may")["may"] != asked(tells, do="may")["may"]
+    assert told(hides, ["notify_each 0"])[0]["legal"]
+    assert told(tells, steps)[-1]["legal"]
+    (refused,) = told(tells, ["notify_each 0"])
+    assert any("dispatcher = walking" in part for part in refused["why"][0]["false"])
+
+
+@pytest.mark.parametrize("hidden", [(), ("tick",), ("tick", "make_visible")])
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_as_they_come_are_judged_like_a_whole_history(seed: int, hidden: tuple[str, ...]) -> None:
+    """The follower refuses a step exactly where the checker of histories ends, and is then in the same states."""
+    checker = Checker(LawBeside(policy_named("strict"), Law(requests=2)).model, frozenset(hidden))
+    run = walked(checker.model, seed, 60)
+    random.Random(seed).shuffle(run[40:])
+    run = [run[(number + 7 * (number > 45)) % len(run)] for number in range(len(run))]
+    labels = [f"{name}({actors})" if actors else name for name, actors in run if name not in hidden]
+    steps = [SeenStep((label,), number, number) for number, label in enumerate(labels)]
+    whole = checker.check(steps)
+    follower = Follower(checker)
+    followed = next((number for number, step in enumerate(steps) if follower.did(step)), len(steps))
+
+    assert followed == whole.placed
+    assert set(follower.possible) == {here.state for here in whole.possible}
+
+
+def test_more_than_is_followed_is_told() -> None:
+    """And is no verdict."""
+    follower = Follower(Checker(oracle_of().beside.model, frozenset({"append", "tick"}), possible_max=3))
+
+    with pytest.raises(EngineLimitError, match="hide fewer"):
+        follower.did(SeenStep(("next_pull(0)",), 0, 0))
+
+
+GARBAGE = [
+    b"garbage",
+    b"[]",
+    b"null",
+    b"{}",
+    b'{"do": 3}',
+    b'{"do": "fly"}',
+    b'{"do": "did"}',
+    b'{"do": "did", "step": "jump"}',
+    b'{"do": "did", "step": "hold", "request": 0, "actors": "1"}',
+    b'{"do": "did", "step": "hold", "actors": "' + b"0," * 200 + b'"}',
+    b'{"do": "did", "step": "append", "queue_offset": 9999999999999999999}',
+    b'{"do": "did", "step": "append", "queue_offset": 99999999999999999999999999}',
+    b'{"do": "did", "step": "append", "queue": -2}',
+    b'{"do": "may", "session": "../up"}',
+    b'{"do": "may", "session": ""}',
+    b'{"do": "may", "session": "' + b"x" * 65 + b'"}',
+    b'{"do": "may", "colour": 1}',
+    b"\xff\xfe",
+    b"[" * 5_000,
+    b'{"do": "may", "session": "\\u0000"}',
+]
+
+
+@pytest.mark.parametrize("line", GARBAGE, ids=range(len(GARBAGE)))
+def test_garbage_gets_an_error_and_the_session_lives(line: bytes) -> None:
+    """One sentence, and the next step is legal as it would have been."""
+    oracle = oracle_of()
+    told(oracle, ["next_pull 0"])
+    found = json.loads(oracle.answer(line))
+
+    assert list(found) == ["error"]
+    assert found["error"]
+    assert told(oracle, ["pull_read 0"])[0]["legal"]
+    assert asked(oracle, do="close")["steps"] == 2
+
+
+def test_a_step_of_nobody_is_no_step() -> None:
+    """A request that there is not is refused, as in a history."""
+    assert asked(oracle_of(), do="did", step="hold", request=99)["why"] == [{"action": "", "false": []}]
+
+
+def test_sessions_are_apart_and_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each begins in the first state; one too many is refused until one is closed."""
+    monkeypatch.setattr(requests, "SESSIONS_MAX", 2)
+    oracle = oracle_of()
+    told(oracle, ["next_pull 0"], session="a")
+
+    assert told(oracle, ["pull_read 0"], session="b")[0]["legal"] is False
+    assert "2 sessions" in asked(oracle, do="may", session="c")["error"]
+    assert asked(oracle, do="close", session="a") == {"steps": 1, "refused": 0}
+    assert asked(oracle, do="may", session="c")["may"]
+
+
+def _answers(chunks: Sequence[bytes]) -> list[dict[str, Any]]:
+    oracle, lines = oracle_of(), Lines()
+    return [json.loads(answer) for chunk in chunks for answer in lines.answered(oracle, chunk)]
+
+
+def test_lines_are_put_together_however_they_come() -> None:
+    """Byte by byte, several at once, empty ones, and without an end."""
+    text = b'{"do": "may", "id": 1}\n\n  \r\n{"do": "may", "id": "x"}\r\n'
+    whole = _answers([text])
+
+    assert [each["id"] for each in whole] == [1, "x"]
+    assert _answers([text[place : place + 1] for place in range(len(text))]) == whole
+    oracle, lines = oracle_of(), Lines()
+    assert not list(lines.answered(oracle, b'{"do": "may"}'))
+    assert b"append" in lines.last(oracle)
+    assert lines.last(oracle) == b""
+
+
+@pytest.mark.parametrize("size", [LINE_MAX - 20, LINE_MAX + 1, 3 * LINE_MAX])
+@pytest.mark.parametrize("chunk", [1 << 10, 1 << 16, 1 << 20])
+def test_a_line_that_is_too_long_is_one_error(size: int, chunk: int) -> None:
+    """What follows it is read."""
+    text = b'{"do": "' + b"x" * size + b'"}\n{"do": "may"}\n'
+    found = _answers([text[place : place + chunk] for place in range(0, len(text), chunk)])
+
+    assert len(found) == 2
+    assert (f"at most {LINE_MAX} bytes" in found[0]["error"]) == (size > LINE_MAX)
+    assert found[1]["may"]
+
+
+def _judged(history: Path) -> dict[str, Any]:
+    done = CliRunner().invoke(main, ["judge", str(history), "--engine", "local", "--json"])
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("steps", [(), ("sweep 3",), ("hold 1",)])
+def test_a_session_leaves_a_history_that_the_judge_judges(steps: tuple[str, ...], tmp_path: Path) -> None:
+    """A legal run is valid; a step that was refused is found by the judge too, with the same part of its guard."""
+    oracle = oracle_of("strict-clone", tmp_path, hidden=["tick"])
+    if steps == ("sweep 3",):
+        assert "unknown step" in told(oracle, steps)[0]["error"]
+        steps = ()
+    for name, actors in walked(oracle.beside.model, 3, 80):
+        if name not in {"tick", "stop"}:
+            asked(oracle, do="did", step=name, actors=actors)
+    refused = told(oracle, steps)
+    closed = asked(oracle, do="close")
+    judged = _judged(Path(closed["history"]))
+
+    assert judged["verdict"] == ("invalid" if steps else "valid"), judged
+    assert closed["refused"] == len(refused)
+    for each in refused:
+        (finding,) = judged["findings"]
+        assert finding["clause"] == "law.step"
+        assert each["why"][0]["false"][0] in finding["why"]
+
+
+def test_a_session_that_is_not_closed_has_a_history_too(tmp_path: Path) -> None:
+    """It ends with the oracle; a directory that is there is not written into."""
+    oracle = oracle_of(histories=tmp_path)
+    told(oracle, ["append"], session="one")
+    oracle.close()
+
+    assert _judged(tmp_path / "one")["verdict"] == "valid"
+    again = oracle_of(histories=tmp_path)
+    assert "cannot write" in told(again, ["append"], session="one")[0]["error"]
+    assert told(again, ["append"], session="two")[0]["legal"]
+    again.close()
+
+
+def test_an_action_that_cannot_be_hidden_is_a_mistake() -> None:
+    """With the nearest name."""
+    with pytest.raises(SpecUserError, match="did you mean 'tick'"):
+        oracle_of(hidden=["tik"])
+
+
+def _run(*words: str, lines: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    text = "".join(f"{line}\n" for line in lines)
+    return subprocess.run(  # noqa: PLW1510 - the code is looked at
+        [*LONGPOLL, "oracle", *words], input=text, capture_output=True, text=True, timeout=60
+    )
+
+
+def _did(step: str, actors: str = "") -> str:
+    return json.dumps({"do": "did", "step": step, "actors": actors})
+
+
+def test_the_exit_code_says_whether_a_step_was_refused() -> None:
+    """0, or 1; the sum is told on standard error, whose other half are answers alone."""
+    well = _run("--policy", "strict", lines=[_did("append"), _did("make_visible")])
+    wrong = _run("--json", lines=[_did("append"), _did("hold", "0")])
+
+    assert (well.returncode, wrong.returncode) == (0, 1)
+    assert well.stderr == "2 steps, 0 refused, properties broken: none\n"
+    assert json.loads(wrong.stderr) == {"steps": 2, "refused": 1, "broken": []}
+    assert [json.loads(line)["legal"] for line in wrong.stdout.splitlines()] == [True, False]
+
+
+@contextmanager
+def served(*words: str) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
+    """An oracle that listens, ended by its id."""
+    process = subprocess.Popen(
+        [*LONGPOLL, "oracle", "--listen", "127.0.0.1:0", "--json", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        host, _, port = json.loads(process.stdout.readline())["address"].rpartition(":")
+        yield process, (host, int(port))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _exchange(stream: IO[Any], *lines: str) -> list[dict[str, Any]]:
+    stream.write("".join(f"{line}\n" for line in lines))
+    stream.flush()
+    return [json.loads(stream.readline()) for _ in lines]
+
+
+def test_over_tcp_any_number_of_programs_ask(tmp_path: Path) -> None:
+    """Their sessions are apart by name; SIGTERM closes them, and the code tells of the step that was refused."""
+    with served("--record", str(tmp_path)) as (process, address):
+        with socket.create_connection(address) as one, socket.create_connection(address) as other:
+            first, second = one.makefile("rw"), other.makefile("rw")
+            named = json.dumps({"do": "did", "step": "next_pull", "request": 0, "session": "a"})
+            assert _exchange(first, named, "garbage")[0]["legal"]
+            assert "error" in _exchange(second, "garbage")[0]
+            assert _exchange(second, _did("pull_read", "0"))[0]["legal"] is False
+            assert _exchange(second, named.replace("next_pull", "pull_read"))[0]["legal"]
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=30)
+
+    assert process.returncode == 1
+    assert json.loads(said) == {"steps": 3, "refused": 1, "broken": []}
+    assert _judged(tmp_path / "a")["verdict"] == "valid"
+    assert _judged(tmp_path / "main")["verdict"] == "invalid"
+
+
+def test_who_does_not_read_is_not_read_from_and_gets_everything_later() -> None:
+    """More answers than are kept for a reader, and another program is answered meanwhile."""
+    count = 4 * doors.UNSENT_MAX // 200
+    with served("--policy", "strict") as (_, address), socket.create_connection(address) as slow:
+        slow.setblocking(False)
+        text = memoryview((json.dumps({"do": "state"}) + "\n").encode() * count)
+        sent = _sent_until_full(slow, text)
+        with socket.create_connection(address) as other:
+            assert _exchange(other.makefile("rw"), _did("append"))[0]["legal"]
+        slow.setblocking(True)
+        slow.settimeout(60)
+        whole_lines = bytes(text[:sent]).count(b"\n")
+        received = slow.makefile("rb")
+        answers = [json.loads(received.readline()) for _ in range(whole_lines)]
+
+    assert whole_lines > 100
+    assert all(each["possible"] == 1 for each in answers)
+
+
+def _sent_until_full(slow: socket.socket, text: memoryview) -> int:
+    """How many bytes the system took, at once or until its buffers are full."""
+    sent = 0
+    try:
+        while sent < len(text):
+            sent += slow.send(text[sent:])
+    except BlockingIOError:
+        pass
+    return sent
+
+
+def test_the_page_says_what_the_command_says(tmp_path: Path) -> None:
+    """Each call in the page is made with the files that the page shows, and says what stands below it."""
+    blocks = re.findall(r"```(\w+)(?: title=(\S+))?\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    ran = 0
+    for (kind, title, text), (after, _, expected) in zip(blocks, [*blocks[1:], ("", "", "")], strict=True):
+        if title:
+            (tmp_path / title).write_text(text)
+        if kind == "console" and after == "json":
+            done = _shell(text.strip(), tmp_path)
+            assert done == expected.replace("\n  ", " "), text
+            ran += 1
+
+    assert ran >= 3
+
+
+def _shell(line: str, directory: Path) -> str:
+    words, _, given = line.partition(" <")
+    command = [*LONGPOLL, *shlex.split(words)[1:]]
+    environment = {**os.environ, "COLUMNS": "200"}
+    with (directory / given).open() if given else Path(os.devnull).open() as source:
+        done = subprocess.run(  # noqa: PLW1510 - some calls of the page end with 1
+            command, stdin=source, cwd=directory, capture_output=True, text=True, timeout=60, env=environment
+        )
+    assert done.returncode in {0, 1}, done.stderr
+    return done.stdout
+
+
+def test_values_are_those_of_the_model() -> None:
+    """The state that is shown first is the law's."""
+    oracle = oracle_of()
+    (shown,) = asked(oracle, do="state")["states"]
+
+    assert list(shown) == list(values_of(oracle.beside.model, oracle.beside.model.initial))

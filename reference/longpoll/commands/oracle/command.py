@@ -1,0 +1,132 @@
+"""`longpoll oracle`: asked step by step whether what a program did is a run of the law.
+
+Leaves out the lines (`requests`), the sessions (`session`) and where lines come from (`doors`).
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from longpoll.addresses import address_of
+from longpoll.commands.oracle.doors import serve_standard, serve_tcp
+from longpoll.commands.oracle.requests import Oracle
+from longpoll.commands.oracle.session import LawBeside
+from longpoll.guard import interrupted_by_sigterm, until_signalled
+from longpoll.options.law import aspect_option, knob_option, policy_option
+from longpoll.output import Exit, check_directory, emit_json, err, json_option, json_text, say, user_mistakes
+from longpoll_spec.errors import ConfigError
+from longpoll_spec.history import Law
+from longpoll_spec.policy import preset, with_knobs
+
+BACKLOG = 128
+
+
+@click.command()
+@policy_option()
+@knob_option()
+@click.option("--requests", default=2, show_default=True, help="Request slots: most pulls that are under way at once.")
+@click.option("--queues", default=1, show_default=True, help="Queues that share one dispatcher and one scanner.")
+@click.option("--tags", default=1, show_default=True, help="Tags that a message can have and a pull can want.")
+@click.option("--hold-ticks", default=1, show_default=True, help="A pull's deadline in ticks.")
+@click.option("--scan-ticks", default=2, show_default=True, help="Ticks between two scans.")
+@aspect_option("Switch this aspect on; repeatable.")
+@click.option("--hidden", multiple=True, metavar="ACTION", help="A step that is not always told; repeatable.")
+@click.option("--listen", metavar="HOST:PORT", help="Speak TCP here instead of standard input and output.")
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Leave the history of each session in a directory of its name.",
+)
+@json_option
+@user_mistakes
+def oracle(
+    *,
+    policy_name: str,
+    knobs: Sequence[str],
+    requests: int,
+    queues: int,
+    tags: int,
+    hold_ticks: int,
+    scan_ticks: int,
+    aspects: Sequence[str],
+    hidden: Sequence[str],
+    listen: str | None,
+    record: Path | None,
+    as_json: bool,
+) -> None:
+    """Say of each step that a program tells, as a line of JSON, whether the law allows it, and what may come next.
+
+    Lines come from standard input until it ends, or over TCP until Ctrl-C or SIGTERM; docs/oracle.md tells what they
+    say. The exit code is 1 where a step was refused or a property broken. --json makes an object of what is said of the
+    whole: on standard error, or with --listen on standard output.
+
+    \b
+    Examples:
+      longpoll oracle --policy strict
+      longpoll oracle --policy rocketmq-4.9 --record histories
+      longpoll oracle --policy strict-clone --knob recheck_after_keep=false --hidden tick
+      longpoll oracle --policy strict --listen 127.0.0.1:0 --json
+    """
+    law = Law(
+        requests=requests,
+        queues=queues,
+        tags=tags,
+        hold_ticks=hold_ticks,
+        scan_ticks=scan_ticks,
+        aspects=sorted(set(aspects)),
+        hidden=sorted(set(hidden)),
+    )
+    beside = LawBeside(with_knobs(preset(policy_name), knobs), law)
+    if record is not None:
+        check_directory(record, "histories")
+    asked = Oracle(beside, record)
+    try:
+        if listen is None:
+            with interrupted_by_sigterm():
+                serve_standard(asked)
+        else:
+            _serve_tcp(asked, listen, as_json=as_json)
+    finally:
+        asked.close()
+    _say_end(asked, as_json=as_json, is_standard=listen is None)
+    if asked.refused or asked.broken:
+        sys.exit(Exit.VIOLATED)
+
+
+def _serve_tcp(asked: Oracle, listen: str, *, as_json: bool) -> None:
+    stopped = threading.Event()
+    with until_signalled(stopped.set), _listener(listen) as listener:
+        host, port = listener.getsockname()[:2]
+        if as_json:
+            emit_json({"ready": True, "address": f"{host}:{port}", "policy": asked.beside.policy.name})
+        else:
+            say(f"ready oracle={host}:{port} policy={asked.beside.policy.name}")
+        serve_tcp(asked, listener, stopped.is_set)
+
+
+def _listener(listen: str) -> socket.socket:
+    """A socket that listens; raises `ConfigError`."""
+    address = address_of(listen)
+    try:
+        return socket.create_server(address, backlog=BACKLOG)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"cannot listen on {listen}: {error}; choose another address, or port 0") from None
+
+
+def _say_end(asked: Oracle, *, as_json: bool, is_standard: bool) -> None:
+    found = {"steps": asked.steps, "refused": asked.refused, "broken": sorted(asked.broken)}
+    if not as_json:
+        broken = ", ".join(sorted(asked.broken)) or "none"
+        err.tell(f"{asked.steps} steps, {asked.refused} refused, properties broken: {broken}")
+    elif is_standard:
+        # Standard output has the answers alone.
+        err.tell(json_text(found))
+    else:
+        emit_json(found)
