@@ -25,11 +25,13 @@ def smallest(
     """The vector less the steps that its first difference does not need, and how many these are.
 
     `play` says what differs of a vector. Only answers of the request itself are looked at: of those of its steps the
-    place would be another one.
+    place would be another one. A step is needed as well where without it something else differs: the recorded answer is
+    no longer the right one then, as that of a topic that nobody has made.
     """
     wanted = next((each for each in differences if each.where.startswith("response")), None)
     if wanted is None:
         return vector, 0
+    places = {each.where for each in differences}
     left_out, tries, best = 0, 0, vector
     for part in PARTS:
         for number in reversed(range(len(best.case.get(part, ())))):
@@ -37,7 +39,9 @@ def smallest(
                 return best, left_out
             less = evolve(best, case=_without(best.case, part, number))
             tries += 1
-            if any((each.where, each.got) == (wanted.where, wanted.got) for each in play(less)):
+            found = [each for each in play(less) if not each.where.startswith(PARTS)]
+            is_same = any((each.where, each.got) == (wanted.where, wanted.got) for each in found)
+            if is_same and {each.where for each in found} <= places:
                 best, left_out = less, left_out + 1
     return best, left_out
 
