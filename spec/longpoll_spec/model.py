@@ -90,9 +90,9 @@ class Property:
         return self.kind != "sometimes" and self.term is TRUE
 
 
-@frozen(eq=False)
+@frozen
 class Model:
-    """The law of one policy under bounds; equal to itself alone, for to compare two would be to compare their text."""
+    """The law of one policy under bounds."""
 
     policy: Policy
     bounds: Bounds

@@ -41,8 +41,8 @@ ROCKETMQ: Final = (
         "and that pull is answered when the next one is due.",
         Change(
             HOLD_SERVICE,
-            '        self._clock_sleeps_until_ms = float("inf")\n        next_ms: int | None = None\n',
-            "        next_ms: int | None = None\n",
+            '        self._clock_sleeps_until_ms = float("inf")\n        deadlines_ms: list[int] = []\n',
+            "        deadlines_ms: list[int] = []\n",
         ),
     ),
     _bug(
