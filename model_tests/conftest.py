@@ -9,7 +9,6 @@ LONGPOLL_PROFILE=long. Deadlines are off in both: a shared machine stalls, and a
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import threading
@@ -58,13 +57,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.clear()
         # An error raised in a worker is shown as an inner error of pytest-xdist, without its text.
         config.workeroutput["alone"] = alone[0]  # type: ignore[attr-defined] # pytest-xdist's, in a worker
-
-
-def pytest_collection_finish() -> None:
-    """Never look for garbage again among thousands of collected tests, and rarely among the rest."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
 
 
 @pytest.hookimpl(optionalhook=True)
