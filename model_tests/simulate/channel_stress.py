@@ -7,7 +7,7 @@ with no other in the middle; nothing after it was closed; and what is left is wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -121,13 +121,3 @@ class Stage:
             assert self.channel.closed or text.startswith(frame), "an answer was sent in part"
             text = text[len(frame) :]
         assert self.channel.closed or not any(wanted.values()), "an answer was never sent"
-
-
-def first_fault(seeds: Iterable[int]) -> tuple[int, BaseException] | None:
-    """The first seed whose run goes wrong, and how; None when none does."""
-    for seed in seeds:
-        try:
-            Stage(seed).play()
-        except (AssertionError, IndexError, ValueError, RuntimeError) as error:
-            return seed, error
-    return None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -23,8 +23,8 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
 from longpoll_client.consume.puller import RETRY_S
+from longpoll_runtime.interface import Condition
 from longpoll_simulation.disk import Disk
-from longpoll_simulation.errors import StuckError
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime
@@ -48,14 +48,15 @@ BEYOND: Final = 50
 """Where a group's offset may stand, beyond the end of the queue."""
 CUT_SHARE: Final = 0.3
 BEYOND_SHARE: Final = 0.3
-SETTLED_S: Final = 1.0
-"""How long a consumer needs to find its queues."""
+LOOK_S: Final = 0.01
+"""How often it is looked whether the consumer's pulls are held."""
+HELD_COUNT: Final = QUEUES + 1
+"""Pulls of a consumer that is settled: one for each queue, and one for the queue of its retries."""
 PROMPT_S: Final = 0.3
 """How soon a message is consumed by a consumer that nobody disturbs."""
 CUT_S: Final = 2 * RETRY_S + 1.0
 """The same behind a cut: a pull that has no answer, or no connection yet, is tried again later."""
 END_S: Final = 60.0
-RAISED: Final = (AssertionError, StuckError, LongpollError, OSError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @define(eq=False)
@@ -74,6 +75,8 @@ class ClientRun:
     """When every connection was cut."""
     cuts: bool = field(init=False)
     begins_beyond: bool = field(init=False)
+    news: Condition = field(init=False)
+    """Held by whoever writes or reads what is consumed, and told of it."""
 
     def __attrs_post_init__(self) -> None:
         self.draw = random.Random(self.seed)
@@ -93,7 +96,8 @@ class ClientRun:
 
     def play(self) -> None:
         """Let the world run, and look; raises what is wrong."""
-        self.world.run(self.main)
+        with quiet():
+            self.world.run(self.main)
         left = [str(actor) for actor in self.world.actors if not actor.done]
         assert not left, f"{', '.join(left)} did not end"
         self.look()
@@ -105,6 +109,7 @@ class ClientRun:
         broker.topics.put(TopicConfig(f"%RETRY%{GROUP}", 1, 1))
         names = "{}:{}".format(*broker.name_server_address)
         runtime = self.process("client")
+        self.news = runtime.condition()
         config = ConsumerConfig(
             GROUP,
             start_at=StartAt.STORED if self.begins_beyond else StartAt.FIRST,
@@ -121,12 +126,24 @@ class ClientRun:
             with PushConsumer(runtime, names, config, self.listen) as consumer:
                 consumer.subscribe(TOPIC)
                 consumer.start()
-                runtime.sleep(SETTLED_S)
+                self.settle(runtime, broker)
                 self.produce(runtime, producer)
-                until_s = self.now_s + END_S
-                while set(self.acknowledged_s) - set(self.consumed_s) and self.now_s < until_s:
-                    runtime.sleep(PROMPT_S)
+                self.await_consumed(END_S)
         broker.stop()
+
+    def settle(self, runtime: SimulatedRuntime, broker: Broker) -> None:
+        """Return when the consumer's pulls are held."""
+        until_s = self.now_s + END_S
+        while len(broker.hold_service) < HELD_COUNT:
+            assert self.now_s < until_s, "the consumer's pulls are not held"
+            runtime.sleep(LOOK_S)
+
+    def await_consumed(self, limit_s: float) -> None:
+        """Return when each message that was acknowledged is consumed, or after `limit_s`."""
+        until_s = self.now_s + limit_s
+        with self.news:
+            while not self.acknowledged_s.keys() <= self.consumed_s.keys() and self.now_s < until_s:
+                self.news.wait(until_s - self.now_s)
 
     def produce(self, runtime: SimulatedRuntime, producer: Producer) -> None:
         """Send the messages, with pauses; one of them behind a cut of every connection."""
@@ -153,10 +170,12 @@ class ClientRun:
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
         """The consumer is given messages."""
-        for message in messages:
-            body = bytes(message.body)
-            self.consumed_s.setdefault(body, self.now_s)
-            self.counts[body] += 1
+        with self.news:
+            for message in messages:
+                body = bytes(message.body)
+                self.consumed_s.setdefault(body, self.now_s)
+                self.counts[body] += 1
+            self.news.notify_all()
         return ConsumeStatus.SUCCESS
 
     # -- what must hold ----------------------------------------------------------------------------------------------
@@ -186,14 +205,3 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(logging.NOTSET)
-
-
-def first_fault(seeds: Iterable[int]) -> tuple[int, BaseException] | None:
-    """The first seed whose run breaks a promise, and how; None when none does."""
-    with quiet():
-        for seed in seeds:
-            try:
-                ClientRun(seed).play()
-            except RAISED as error:
-                return seed, error
-    return None

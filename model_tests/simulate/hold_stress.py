@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ from longpoll_broker.service.pull.pull_events import PullEvents
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.testing.plain.memory_queues import MemoryQueues, Message
 from longpoll_protocol.tags import word_hash
-from longpoll_simulation.errors import StuckError
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
 FILES: Final = tuple(str(module.__file__) for module in (deadlines, hold, notifier, hold_service, dispatch_service))
@@ -84,8 +83,6 @@ MEETINGS: Final[tuple[tuple[Policy, tuple[str, ...]], ...]] = (
 """Who meets seldom by chance, at a place that is short, and under which policy."""
 MEETING_SHARE: Final = 0.4
 STOP_SHARE: Final = 0.1
-RAISED: Final = (AssertionError, StuckError, KeyError, AttributeError, IndexError, RuntimeError, TypeError, ValueError)
-"""What a run that goes wrong ends with: the table's own checks, or what tables that are changed meanwhile raise."""
 Key = tuple[str, int]
 
 
@@ -374,17 +371,6 @@ class Stage:
         asleep = self.policy.expiry == "own_deadline" and not self.woken
         late = asleep and due and max(min(due), self.now_ms) + 1 < self.sleeps_until_ms
         assert not late, "the clock sleeps beyond the earliest deadline"
-
-
-def first_fault(seeds: Iterable[int], make: Callable[[int], Stage] = Stage) -> tuple[int, BaseException] | None:
-    """The first seed whose run goes wrong, and how; None when none does."""
-    for seed in seeds:
-        stage = make(seed)
-        try:
-            stage.play()
-        except RAISED as error:
-            return seed, error
-    return None
 
 
 def without_shard_locks(seed: int) -> Stage:

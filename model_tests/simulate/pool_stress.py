@@ -8,7 +8,7 @@ late; one that was not taken is neither. Leaves out what a task is (`service.pul
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from longpoll_broker.service.io import executors
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.executors import PoolExecutor
 from longpoll_simulation.disk import Disk
-from longpoll_simulation.errors import StuckError
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime
@@ -30,7 +29,6 @@ LATE_MS: Final = 5
 TAKES_S: Final = (0.0, 0.0, 0.002, 0.02)
 """How long a task takes: the longest makes those behind it late."""
 TASKS: Final = 3
-RAISED: Final = (AssertionError, StuckError, LookupError, AttributeError, RuntimeError, TypeError, ValueError)
 
 
 @define(eq=False)
@@ -86,13 +84,3 @@ class Stage:
         for pull, was_taken in self.taken.items():
             ends = self.ran[pull] + self.refused[pull]
             assert ends == was_taken, f"a pull that was {'taken' if was_taken else 'not taken'} has {ends} ends"
-
-
-def first_fault(seeds: Iterable[int]) -> tuple[int, BaseException] | None:
-    """The first seed whose run goes wrong, and how; None when none does."""
-    for seed in seeds:
-        try:
-            Stage(seed).play()
-        except RAISED as error:
-            return seed, error
-    return None

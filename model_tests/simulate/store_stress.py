@@ -11,7 +11,7 @@ Leaves out power cuts inside of calls, and deletion (`store.test_simulated_store
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -21,14 +21,12 @@ import msgspec
 from attrs import define, field
 from model_tests.simulate.preempted import Preemption
 
-from longpoll_broker.errors import BrokerError
 from longpoll_broker.store import bursts, dispatch, message_store
 from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.testing.stores import SMALL, message
 from longpoll_simulation.disk import Disk
-from longpoll_simulation.errors import StuckError
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime
@@ -52,10 +50,6 @@ PAUSE_S: Final = 0.001
 FAILING_SHARE: Final = 0.2
 HANDED_MAX: Final = (1, 2, 100)
 """How many records are handed over to a dispatcher that is behind; what is more it reads from the log."""
-RAISED: Final = (
-    AssertionError, StuckError, BrokerError, LookupError, AttributeError, RuntimeError, TypeError, ValueError,
-)  # fmt: skip
-"""What a run that goes wrong ends with: what must hold, or what a store raises that finds no record where one was."""
 
 
 @define(eq=False)
@@ -230,13 +224,3 @@ def handing_over(count: int) -> Iterator[None]:
         yield
     finally:
         dispatch.HANDED_COUNT_MAX = honest  # type: ignore[misc]
-
-
-def first_fault(seeds: Iterable[int]) -> tuple[int, BaseException] | None:
-    """The first seed whose run goes wrong, and how; None when none does."""
-    for seed in seeds:
-        try:
-            Stage(seed).play()
-        except RAISED as error:
-            return seed, error
-    return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import pytest
-from model_tests.simulate import channel_stress
-from model_tests.simulate.channel_stress import Stage, first_fault
+from model_tests.simulate.channel_stress import Stage
+from model_tests.simulate.seeds import first_fault
 
 from longpoll_broker.service.io.channel import Channel
 
@@ -16,16 +16,16 @@ SEEDS_LONG = 6_000
 
 def test_a_connection_stands_every_interleaving() -> None:
     """Each answer is sent once, whole, in order, and what is left is watched for."""
-    assert first_fault(range(SEEDS)) is None
+    assert first_fault(range(SEEDS), Stage) is None
 
 
 @pytest.mark.long
 def test_a_connection_stands_many_interleavings() -> None:
     """The same fifty times as long."""
-    assert first_fault(range(SEEDS, SEEDS_LONG)) is None
+    assert first_fault(range(SEEDS, SEEDS_LONG), Stage) is None
 
 
-def test_planted_a_connection_without_its_lock_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_a_connection_without_its_lock_does_not() -> None:
     """Two threads send at once."""
 
     class Unlocked(Stage):
@@ -33,8 +33,7 @@ def test_planted_a_connection_without_its_lock_does_not(monkeypatch: pytest.Monk
             super().__attrs_post_init__()
             self.channel._lock = nullcontext()  # type: ignore[assignment] # pyright: ignore[reportAttributeAccessIssue]
 
-    monkeypatch.setattr(channel_stress, "Stage", Unlocked)
-    found = first_fault(range(SEEDS))
+    found = first_fault(range(SEEDS), Unlocked)
     assert found is not None
     assert found[0] < SEEDS
 
@@ -51,4 +50,4 @@ def test_planted_a_rest_that_is_sent_twice_is_seen(monkeypatch: pytest.MonkeyPat
             pending.popleft()  # type: ignore[attr-defined]
 
     monkeypatch.setattr(Channel, "_send", careless)
-    assert first_fault(range(SEEDS)) is not None
+    assert first_fault(range(SEEDS), Stage) is not None

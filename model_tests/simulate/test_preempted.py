@@ -11,13 +11,13 @@ from typing import Any, Final
 import pytest
 from model_tests.simulate.hold_stress import (
     Stage,
-    first_fault,
     lock_sites,
     without_lock_at,
     without_room_guard,
     without_shard_locks,
 )
 from model_tests.simulate.preempted import Preemption
+from model_tests.simulate.seeds import first_fault
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.core.tables import offsets, queue_locks, statistics
@@ -67,13 +67,13 @@ def quiet() -> Iterator[None]:
 
 def test_the_hold_table_stands_every_interleaving() -> None:
     """No pull is lost, run twice, counted wrongly or kept beyond its deadline, whoever comes between whom."""
-    assert first_fault(range(SEEDS)) is None
+    assert first_fault(range(SEEDS), Stage) is None
 
 
 @pytest.mark.long
 def test_the_hold_table_stands_many_interleavings() -> None:
     """The same fifty times as long."""
-    assert first_fault(range(SEEDS, SEEDS + SEEDS_LONG)) is None
+    assert first_fault(range(SEEDS, SEEDS + SEEDS_LONG), Stage) is None
 
 
 @pytest.mark.parametrize("make", [without_shard_locks, without_room_guard])
@@ -85,7 +85,7 @@ def test_a_table_without_its_locks_does_not(make: Callable[[int], Stage]) -> Non
 def test_a_clock_that_sleeps_too_long_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: nobody wakes the thread of the deadlines when an earlier one comes."""
     monkeypatch.setattr(hold_service.HoldService, "_tell_clock", lambda *_words: None)
-    found = first_fault(range(SEEDS))
+    found = first_fault(range(SEEDS), Stage)
 
     assert found is not None
     assert "the clock sleeps" in str(found[1])
@@ -99,7 +99,7 @@ def test_a_message_of_a_retry_topic_wakes_who_waits(monkeypatch: pytest.MonkeyPa
         honest(service, (key[0].replace("%RETRY%", "%RETRY%_"), key[1]), *words)
 
     monkeypatch.setattr(hold_service.HoldService, "notify", renamed)
-    found = first_fault(range(SEEDS))
+    found = first_fault(range(SEEDS), Stage)
 
     assert found is not None
     assert "waits although there is a message" in str(found[1])

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from model_tests.simulate.store_stress import Stage, first_fault
+from model_tests.simulate.seeds import first_fault
+from model_tests.simulate.store_stress import Stage
 
 from longpoll_broker.store.log.commit_log import CommitLog
 
@@ -25,19 +26,19 @@ def quiet() -> Iterator[None]:
 
 def test_the_store_stands_every_interleaving() -> None:
     """Nothing is lost, visible twice or out of order, or forgotten by the checkpoint, whoever comes between whom."""
-    assert first_fault(range(SEEDS)) is None
+    assert first_fault(range(SEEDS), Stage) is None
 
 
 @pytest.mark.long
 def test_the_store_stands_many_interleavings() -> None:
     """The same for longer."""
-    assert first_fault(range(SEEDS, SEEDS + SEEDS_LONG)) is None
+    assert first_fault(range(SEEDS, SEEDS + SEEDS_LONG), Stage) is None
 
 
 def test_planted_a_flush_that_syncs_nothing_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells the end of the log, of which a cut of the power leaves less."""
     monkeypatch.setattr(CommitLog, "flush", lambda log: log.end)
-    found = first_fault(range(SEEDS))
+    found = first_fault(range(SEEDS), Stage)
 
     assert found is not None
     assert "what was flushed" in str(found[1])

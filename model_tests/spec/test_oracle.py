@@ -135,6 +135,30 @@ def test_unknown_actors_are_carried_as_a_set() -> None:
     assert [each["action"] for each in refused["why"]] == ["pull_read(0)", "pull_read(1)"]
 
 
+def test_what_one_of_the_possible_runs_broke_is_unknown() -> None:
+    """Also when all went on to where nothing is broken: the walk ended before the pull was held, or never began."""
+    hidden = ["notify_start", "notify_end", "tick"]
+    oracle = oracle_of("rocketmq-4.9", hidden=hidden)
+    answers = told(oracle, [*(step for step in LOST if step not in hidden), "scan_start", "scan_each 0"])
+
+    assert all(each["legal"] and not each["broken"] for each in answers)
+    assert asked(oracle, do="state")["states"]
+    assert all(state["phase_0"] != "held" for state in asked(oracle, do="state")["states"])
+    assert asked(oracle, do="properties")["properties"]["no_lost_wakeup"] == "unknown"
+
+
+def test_behind_a_refused_step_nothing_is_known_but_what_was_broken() -> None:
+    """The run went on, and nobody knows where."""
+    oracle = oracle_of("rocketmq-4.9")
+    told(oracle, LOST)
+    (refused,) = told(oracle, ["hold 0"])
+    found = asked(oracle, do="properties")["properties"]
+
+    assert (refused["legal"], refused["broken"]) == (False, [])
+    assert {name for name, word in found.items() if word == "broken"} == {"lost_by_hold", "no_lost_wakeup"}
+    assert set(found.values()) == {"broken", "unknown"}
+
+
 def test_hidden_steps_may_have_happened() -> None:
     """What they lead to is possible, and without them it is not; only some of the states are then lost."""
     steps = ("next_pull 0", "pull_read 0", "append", "hold 0")
@@ -322,9 +346,28 @@ def test_the_exit_code_says_whether_a_step_was_refused() -> None:
     wrong = _run("--json", lines=[_did("append"), _did("hold", "0")])
 
     assert (well.returncode, wrong.returncode) == (0, 1)
-    assert well.stderr == "2 steps, 0 refused, properties broken: none\n"
-    assert json.loads(wrong.stderr) == {"steps": 2, "refused": 1, "broken": []}
+    assert well.stderr == "2 steps, 0 refused; properties broken: none\n"
+    told = json.loads(wrong.stderr)
+    assert len(told.pop("unknown")) == len(oracle_of().beside.always)
+    assert told == {"steps": 2, "refused": 1, "broken": [], "mistakes": 0}
     assert [json.loads(line)["legal"] for line in wrong.stdout.splitlines()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([], 3),
+        ([json.dumps({"do": "may"})], 3),
+        ([_did("append"), "garbage"], 3),
+        ([_did("append"), "x" * (LINE_MAX + 1)], 3),
+        ([_did("append")], 0),
+        ([_did("append"), "garbage", _did("hold", "0")], 1),
+    ],
+)
+def test_the_exit_code_is_no_stronger_than_what_was_told(lines: list[str], code: int) -> None:
+    """Nothing was judged, or not all that was told."""
+    done = _run("--json", lines=lines)
+    assert done.returncode == code, done.stderr
 
 
 @contextmanager
@@ -363,7 +406,9 @@ def test_over_tcp_any_number_of_programs_ask(tmp_path: Path) -> None:
         said, _ = process.communicate(timeout=30)
 
     assert process.returncode == 1
-    assert json.loads(said) == {"steps": 3, "refused": 1, "broken": []}
+    told = json.loads(said)
+    assert told.pop("unknown")
+    assert told == {"steps": 3, "refused": 1, "broken": [], "mistakes": 2}
     assert _judged(tmp_path / "a")["verdict"] == "valid"
     assert _judged(tmp_path / "main")["verdict"] == "invalid"
 

@@ -26,6 +26,8 @@ from longpoll_conform.clauses import SEEN
 from longpoll_conform.line import Address
 from longpoll_conform.suite import Outcome
 from longpoll_conform.vectors import recorded
+from longpoll_judge.contract.result import Result as Judged
+from longpoll_judge.run import job
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
@@ -150,6 +152,25 @@ def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monke
     assert "2 clauses: 1 FAIL, 1 PASS; first PULL-READ-1 (pull-000): response.extFields.maxOffset" in spoiled.detail
     assert row(nobody).outcome == "unknown"
     assert row(good.address, "rocketmq-lmq").outcome == "skipped"
+
+
+def test_a_record_with_a_hole_passes_nothing(good: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event in the midst of it is lost: who knows what it told."""
+    honest = job.judge
+
+    def judge(sources: list[Path], **more: Any) -> Judged:
+        part = next(sources[0].rglob("part-*"))
+        lines = part.read_bytes().splitlines(keepends=True)
+        part.write_bytes(b"".join(lines[: len(lines) // 2] + lines[len(lines) // 2 + 1 :]))
+        return honest(sources, **more)
+
+    monkeypatch.setattr(under_load, "judge", judge)
+    loaded = Loaded(RealRuntime(), good.address, "holes", declared(STRICT), tmp_path / "history", 0)
+    results = see(loaded, [name for name in SEEN if name.startswith("load-") and name != under_load.DELIVERED])
+
+    assert results
+    assert {result.outcome for result in results} <= {"UNTESTED", "FAIL"}
+    assert any("the record has holes" in result.why for result in results)
 
 
 def test_a_broker_that_is_not_there_is_untested(tmp_path: Path) -> None:

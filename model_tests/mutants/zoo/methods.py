@@ -8,6 +8,7 @@ nothing in the code as it is, which a test sees. Leaves out planting and time li
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import tempfile
 import time
@@ -43,6 +44,13 @@ GUARDED: Final = (
 )
 """What `simulate/test_preempted.py` drives besides the hold table."""
 STORED: Final = tuple(f"{STORE}/{name}.py" for name in ("message_store", "dispatch", "bursts", "log/commit_log"))
+STRESSED: Final[tuple[tuple[frozenset[str], str], ...]] = (
+    (frozenset({*TABLE, DISPATCH}), "hold"),
+    (frozenset({CHANNEL}), "channel"),
+    (frozenset(STORED), "store"),
+    (frozenset({EXECUTORS}), "pool"),
+)
+"""Files, and the stress that switches between any two of their bytecodes (`model_tests/simulate/*_stress.py`)."""
 """What `simulate/store_stress.py` drives."""
 
 
@@ -195,26 +203,9 @@ def _run_tests(tests: tuple[str, ...], keyword: str = "") -> Seen | None:
 
 def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
     """Switch between any two bytecodes of the hold service, a channel, the store, or a shared table: the first seed."""
-    if entry.files & {*TABLE, DISPATCH}:
-        from model_tests.simulate.hold_stress import Stage, first_fault
-
-        found = first_fault(_until(deadline_s), Stage)
-        return None if found is None else Seen(_said(found[1]), found[0] + 1)
-    if CHANNEL in entry.files:
-        from model_tests.simulate.channel_stress import first_fault as first_channel_fault
-
-        found = first_channel_fault(_until(deadline_s))
-        return None if found is None else Seen(_said(found[1]), found[0] + 1)
-    if entry.files & set(STORED):
-        from model_tests.simulate.store_stress import first_fault as first_store_fault
-
-        found = first_store_fault(_until(deadline_s))
-        return None if found is None else Seen(_said(found[1]), found[0] + 1)
-    if EXECUTORS in entry.files:
-        from model_tests.simulate.pool_stress import first_fault as first_pool_fault
-
-        found = first_pool_fault(_until(deadline_s))
-        return None if found is None else Seen(_said(found[1]), found[0] + 1)
+    for files, stage in STRESSED:
+        if entry.files & files:
+            return _first_fault(f"model_tests.simulate.{stage}_stress", "Stage", deadline_s)
     from model_tests.simulate import test_preempted
 
     from longpoll_broker.store.queues.consume_queue import ConsumeQueue
@@ -234,6 +225,14 @@ def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
             if not chosen(seed):
                 return Seen("what two threads share is wrong", seed + 1)
     return None
+
+
+def _first_fault(module: str, run: str, deadline_s: float) -> Seen | None:
+    """Let `run` of `module` be made from seed after seed until one goes wrong."""
+    from model_tests.simulate.seeds import first_fault
+
+    found = first_fault(_until(deadline_s), getattr(importlib.import_module(module), run))
+    return None if found is None else Seen(_said(found[1]), found[0] + 1)
 
 
 def _until(deadline_s: float) -> Iterator[int]:
@@ -323,10 +322,7 @@ def locksets(_entry: Entry, deadline_s: float) -> Seen | None:
 def simulated(entry: Entry, deadline_s: float) -> Seen | None:
     """Run the whole broker, or the client, in a simulated world, seed after seed: as strict, with a pool, by lines."""
     if any(file.startswith(CLIENT) for file in entry.files):
-        from model_tests.simulate.client_world import first_fault
-
-        broken = first_fault(_until(deadline_s))
-        return None if broken is None else Seen(_said(broken[1]), broken[0] + 1)
+        return _first_fault("model_tests.simulate.client_world", "ClientRun", deadline_s)
     from longpoll.simulated.plan import plan_of
     from longpoll.simulated.search import Settings, search
 

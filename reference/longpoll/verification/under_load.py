@@ -114,13 +114,19 @@ class _Verdicts:
             most = history.most_of(self.known, self.limits)
             why = f"{self.known.name_of(prop)} {self.excused[prop]} times, as the policy declares: within {most}"
             return _result(name, "NON-STRICT", why)
-        if findings:
-            return _result(name, "UNTESTED", f"unknown: {findings[0].why}")
+        unknown = f"unknown: {findings[0].why}" if findings else self._unseen(prop)
+        return _result(name, "UNTESTED" if unknown else "PASS", unknown)
+
+    def _unseen(self, prop: str) -> str:
+        """Why nobody can say of a property without findings that it was kept; empty if one can."""
         if not self.judged.judged.get(prop):
-            return _result(name, "UNTESTED", "the load asked nothing of it")
+            return "the load asked nothing of it"
+        if self.judged.gaps:
+            gap = self.judged.gaps[0]
+            return f"the record has holes: {gap['why']} ({gap['where']})"
         if self.limits.are_coarse and prop in history.TIMELY:
-            return _result(name, "UNTESTED", "the slowest echo took so long that nobody can be seen to be prompt")
-        return _result(name, "PASS")
+            return "the slowest echo took so long that nobody can be seen to be prompt"
+        return ""
 
 
 def _difference(finding: Finding) -> Difference:

@@ -181,6 +181,8 @@ class Follower:
     possible: dict[Packed, None] = field(init=False)
     taken: tuple[tuple[str, Packed], ...] = ()
     """What the last step may have been: labels, each with the state before it."""
+    between: Iterable[Packed] = ()
+    """The states in which the run may have been between the last two steps."""
 
     def __attrs_post_init__(self) -> None:
         """Begin in the law's first state."""
@@ -193,7 +195,7 @@ class Follower:
         """
         following: dict[Packed, None] = {}
         taken: list[tuple[str, Packed]] = []
-        reached = self._reached()
+        reached = self.reached()
         for label in step.actions:
             function = self.checker.step_function(label)
             for state in reached:
@@ -203,7 +205,7 @@ class Follower:
                     taken.append((label, state))
         self._look_at_number(len(following))
         if following:
-            self.possible, self.taken = following, tuple(taken)
+            self.possible, self.taken, self.between = following, tuple(taken), reached
             return ()
         alone = Order((step,), ((0,),))
         refusals = (each for state in reached for each in self.checker.refusals(alone, Possibility(0, 0, state)))
@@ -211,7 +213,7 @@ class Follower:
 
     def may(self) -> tuple[str, ...]:
         """The labels of the actions that may come next in one of the possible states, in the law's order."""
-        reached = list(self._reached())
+        reached = list(self.reached())
         labels = (action.label for action in self.checker.model.actions)
         return tuple(label for label in labels if any(map(self._is_step(label), reached)))
 
@@ -219,8 +221,11 @@ class Follower:
         function = self.checker.step_function(label)
         return lambda state: function(state) is not None
 
-    def _reached(self) -> Iterable[Packed]:
-        """The possible states, and those that unseen actions lead to."""
+    def reached(self) -> Iterable[Packed]:
+        """The possible states, and those that unseen actions lead to.
+
+        Raises `EngineLimitError` where these are more than are followed.
+        """
         if not self.checker.unseen:
             return self.possible
         level = self.checker.with_unseen({Possibility(0, 0, state): None for state in self.possible})

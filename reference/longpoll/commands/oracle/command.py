@@ -16,7 +16,7 @@ import click
 from longpoll.addresses import address_of
 from longpoll.commands.oracle.doors import serve_standard, serve_tcp
 from longpoll.commands.oracle.requests import Oracle
-from longpoll.commands.oracle.session import LawBeside
+from longpoll.commands.oracle.session import LawBeside, Total
 from longpoll.guard import interrupted_by_sigterm, until_signalled
 from longpoll.options.law import aspect_option, knob_option, policy_option
 from longpoll.output import Exit, check_directory, emit_json, err, json_option, json_text, say, user_mistakes
@@ -64,8 +64,9 @@ def oracle(
     """Say of each step that a program tells, as a line of JSON, whether the law allows it, and what may come next.
 
     Lines come from standard input until it ends, or over TCP until Ctrl-C or SIGTERM; docs/oracle.md tells what they
-    say. The exit code is 1 where a step was refused or a property broken. --json makes an object of what is said of the
-    whole: on standard error, or with --listen on standard output.
+    say. The exit code is 1 where a step was refused or a property broken, and 3 where nothing was told, a line was no
+    request, or nobody knows of a property. --json makes an object of what is said of the whole: on standard error, or
+    with --listen on standard output.
 
     \b
     Examples:
@@ -96,8 +97,13 @@ def oracle(
     finally:
         asked.close()
     _say_end(asked, as_json=as_json, is_standard=listen is None)
-    if asked.refused or asked.broken:
-        sys.exit(Exit.VIOLATED)
+    sys.exit(_exit_code(asked.total))
+
+
+def _exit_code(total: Total) -> Exit:
+    if total.refused or total.broken:
+        return Exit.VIOLATED
+    return Exit.UNKNOWN if total.unknown or total.mistakes or not total.steps else Exit.OK
 
 
 def _serve_tcp(asked: Oracle, listen: str, *, as_json: bool) -> None:
@@ -121,12 +127,11 @@ def _listener(listen: str) -> socket.socket:
 
 
 def _say_end(asked: Oracle, *, as_json: bool, is_standard: bool) -> None:
-    found = {"steps": asked.steps, "refused": asked.refused, "broken": sorted(asked.broken)}
+    total = asked.total
     if not as_json:
-        broken = ", ".join(sorted(asked.broken)) or "none"
-        err.tell(f"{asked.steps} steps, {asked.refused} refused, properties broken: {broken}")
+        err.tell(total.told())
     elif is_standard:
         # Standard output has the answers alone.
-        err.tell(json_text(found))
+        err.tell(json_text(total.fields()))
     else:
-        emit_json(found)
+        emit_json(total.fields())

@@ -15,7 +15,7 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll.commands.oracle.requests import LINE_MAX, Oracle, too_long
+from longpoll.commands.oracle.requests import LINE_MAX, Oracle
 
 CHUNK_BYTES: Final = 1 << 16
 UNSENT_MAX: Final = 1 << 20
@@ -44,12 +44,12 @@ class Lines:
                 if self._is_passing_over:
                     self._is_passing_over = False
                 elif len(line) > LINE_MAX:
-                    yield too_long() + b"\n"
+                    yield oracle.too_long() + b"\n"
                 elif line.strip():
                     yield oracle.answer(bytes(line)) + b"\n"
         if len(self._rest) > LINE_MAX:
             if not self._is_passing_over:
-                yield too_long() + b"\n"
+                yield oracle.too_long() + b"\n"
             self._is_passing_over = True
             self._rest.clear()
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 import msgspec
 from attrs import define, field
 
-from longpoll.commands.oracle.session import HistoryFile, LawBeside, Session, closed
+from longpoll.commands.oracle.session import HistoryFile, LawBeside, Session, Total
 from longpoll_spec.errors import UserError, not_known
 from longpoll_spec.history import Event
 from longpoll_spec.tables import with_table
@@ -75,10 +75,7 @@ class Oracle:
     histories: Path | None = None
     """Where each session leaves its history, in a directory of its name; None for none."""
     sessions: dict[str, Session] = field(factory=dict)
-    steps: int = 0
-    """Of sessions that are closed, as the two below."""
-    refused: int = 0
-    broken: set[str] = field(factory=set)
+    total: Total = field(factory=Total)
 
     def answer(self, line: bytes) -> bytes:
         """The answer to a line, without its end."""
@@ -87,6 +84,7 @@ class Oracle:
             request = _request(line)
             found: dict[str, Any] = self._answered(request)
         except UserError as error:
+            self.total.mistakes += 1
             found = {"error": str(error)}
         if request is not None and request.id is not None:
             found["id"] = request.id
@@ -119,28 +117,20 @@ class Oracle:
 
     def _closed(self, session: Session) -> dict[str, Any]:
         del self.sessions[session.name]
-        self._count(session)
+        self.total.add(session)
         history = session.close()
         told = {"history": history} if history else {}
         return {"steps": session.steps, "refused": session.refused_count, **told}
 
-    def _count(self, session: Session) -> None:
-        self.steps += session.steps
-        self.refused += session.refused_count
-        self.broken |= session.broken_ever
-
     def close(self) -> None:
         """Close every session that is open."""
-        steps, refused, broken = closed(self.sessions.values())
-        self.sessions.clear()
-        self.steps += steps
-        self.refused += refused
-        self.broken |= broken
+        while self.sessions:
+            self._closed(next(iter(self.sessions.values())))
 
-
-def too_long() -> bytes:
-    """The answer to a line that is too long, which is not read."""
-    return _encoder.encode({"error": f"a line has at most {LINE_MAX} bytes"})
+    def too_long(self) -> bytes:
+        """The answer to a line that is too long, which is not read."""
+        self.total.mistakes += 1
+        return _encoder.encode({"error": f"a line has at most {LINE_MAX} bytes"})
 
 
 def _request(line: bytes) -> Request:
@@ -159,7 +149,7 @@ def _did(session: Session, request: Request) -> dict[str, Any]:
     found: dict[str, Any] = {
         "legal": not refused,
         "possible": session.possible_count,
-        "broken": session.broken(),
+        "broken": sorted(session.broken),
     }
     if refused:
         found["why"] = [

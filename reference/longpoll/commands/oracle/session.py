@@ -17,7 +17,7 @@ from attrs import define, field, frozen
 from longpoll_judge.rules.law_steps import StepReader, false_told, model_of, reader_of
 from longpoll_spec.engines.conform import Checker, Follower, Refusal
 from longpoll_spec.engines.python.compile import Packed, Question, question
-from longpoll_spec.errors import OutputError, SpecUserError, not_known
+from longpoll_spec.errors import EngineLimitError, OutputError, SpecUserError, not_known
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Law, Meta, Source
 from longpoll_spec.law import properties_of
 from longpoll_spec.model import ACTION_NAMES, Model, Property, SeenStep
@@ -100,6 +100,13 @@ class Session:
     steps: int = 0
     refused_count: int = 0
     broken_ever: set[str] = field(factory=set)
+    """The properties that the run broke, whichever of the possible runs it is."""
+    doubtful: set[str] = field(factory=set)
+    """The properties that one of the possible runs broke, and some that later steps ruled out may be among these."""
+    broken: frozenset[str] = frozenset()
+    """What the last step broke; nothing if it was refused."""
+    is_lost: bool = False
+    """Whether a step was refused, or could not be followed: nobody knows in which state the run went on."""
     moment_ns: int = 0
     _follower: Follower = field(init=False)
 
@@ -108,16 +115,26 @@ class Session:
         self._follower = Follower(self.beside.checker)
 
     def did(self, step: str, told: Event) -> tuple[Refused, ...]:
-        """Take a step, or say why the law refuses it; raises `SpecUserError` for a step that the law does not have."""
+        """Take a step, or say why the law refuses it.
+
+        Raises `SpecUserError` for a step that the law does not have, and `EngineLimitError` where more is possible than
+        is followed.
+        """
         if step not in self.beside.reader.by_name:
             raise SpecUserError(not_known("step", step, self.beside.reader.by_name))
         seen = self._seen(told)
-        refusals = self._follower.did(seen)
+        try:
+            refusals = self._follower.did(seen)
+        except EngineLimitError:
+            self.is_lost = True
+            raise
         self.moment_ns = told.after_ns
         self.steps += 1
         self.refused_count += bool(refusals)
+        self.is_lost |= bool(refusals)
         if self.history is not None:
             self.history.put(told)
+        self.broken = frozenset() if refusals else self._broken()
         return tuple(self._refused(each) for each in refusals[:REASONS_MAX])
 
     def _seen(self, told: Event) -> SeenStep:
@@ -142,21 +159,28 @@ class Session:
         """A moment after that of every step before."""
         return max(time.time_ns(), self.moment_ns + 1)
 
-    def broken(self) -> list[str]:
-        """The properties that the last step or the state after it breaks, whichever of the possible ones it is."""
-        found = frozenset.intersection(*map(self.beside.broken_in, self._follower.possible))
-        if self._follower.taken:
-            found |= frozenset.intersection(*(self.beside.broken_by(*step) for step in self._follower.taken))
-        if not found:
-            return []
+    def _broken(self) -> frozenset[str]:
+        """The properties that the step just taken, or the state after it, breaks; what it may break is remembered."""
+        follower = self._follower
+        after = [*map(self.beside.broken_in, follower.possible)]
+        by = [self.beside.broken_by(*step) for step in follower.taken]
+        found = frozenset.intersection(*after) | frozenset.intersection(*by)
         self.broken_ever |= found
-        return sorted(found)
+        if self.beside.checker.unseen or len(after) > 1 or len(by) > 1:
+            self.doubtful.update(*after, *by, *map(self.beside.broken_in, follower.between))
+        return found
 
     def verdicts(self) -> dict[str, str]:
-        """Each property: `broken` by the run so far, `unknown` where only some possible states break it, or `holds`."""
-        some = frozenset().union(*map(self.beside.broken_in, self._follower.possible))
-        words = dict.fromkeys(some, "unknown") | dict.fromkeys(self.broken_ever, "broken")
-        return {item.name: words.get(item.name, "holds") for item in self.beside.always}
+        """Each property: `broken` by the run so far, whichever it is, `unknown` or `holds`.
+
+        It is unknown where one of the runs that were possible broke it, and where the run is lost.
+        """
+        return {item.name: self._verdict(item.name) for item in self.beside.always}
+
+    def _verdict(self, name: str) -> str:
+        if name in self.broken_ever:
+            return "broken"
+        return "unknown" if self.is_lost or name in self.doubtful else "holds"
 
     def may(self) -> tuple[str, ...]:
         """What may come next."""
@@ -238,13 +262,45 @@ class HistoryFile:
         return str(self.directory)
 
 
-def closed(sessions: Iterable[Session]) -> tuple[int, int, set[str]]:
-    """Close them all: how many steps there were, how many of them refused, and what was broken."""
-    steps = refused = 0
-    broken: set[str] = set()
-    for session in sessions:
-        session.close()
-        steps += session.steps
-        refused += session.refused_count
-        broken |= session.broken_ever
-    return steps, refused, broken
+@define
+class Total:
+    """What is said of all sessions that are closed."""
+
+    steps: int = 0
+    refused: int = 0
+    broken: set[str] = field(factory=set)
+    unknown: set[str] = field(factory=set)
+    """Properties of which a session does not know whether they are broken."""
+    mistakes: int = 0
+    """Lines that were answered with an error."""
+
+    def add(self, session: Session) -> None:
+        """Count a session."""
+        self.steps += session.steps
+        self.refused += session.refused_count
+        verdicts = session.verdicts()
+        self.broken.update(name for name, verdict in verdicts.items() if verdict == "broken")
+        self.unknown.update(name for name, verdict in verdicts.items() if verdict == "unknown")
+
+    def fields(self) -> dict[str, Any]:
+        """It as an object."""
+        return {
+            "steps": self.steps,
+            "refused": self.refused,
+            "broken": sorted(self.broken),
+            "unknown": sorted(self.unknown),
+            "mistakes": self.mistakes,
+        }
+
+    def told(self) -> str:
+        """It as a line; what is unknown and the mistakes only where there are any."""
+        parts = [f"{self.steps} steps, {self.refused} refused", f"properties broken: {_names(self.broken)}"]
+        if self.unknown:
+            parts.append(f"unknown: {_names(self.unknown)}")
+        if self.mistakes:
+            parts.append(f"lines that were answered with an error: {self.mistakes}")
+        return "; ".join(parts)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
