@@ -48,6 +48,8 @@ BEYOND: Final = 50
 """Where a group's offset may stand, beyond the end of the queue."""
 CUT_SHARE: Final = 0.3
 BEYOND_SHARE: Final = 0.3
+SETTLED_S: Final = 1.0
+"""How soon after its start a consumer has found its queues, and its pulls are held."""
 LOOK_S: Final = 0.01
 """How often it is looked whether the consumer's pulls are held."""
 HELD_COUNT: Final = QUEUES + 1
@@ -133,9 +135,9 @@ class ClientRun:
 
     def settle(self, runtime: SimulatedRuntime, broker: Broker) -> None:
         """Return when the consumer's pulls are held."""
-        until_s = self.now_s + END_S
+        until_s = self.now_s + SETTLED_S
         while len(broker.hold_service) < HELD_COUNT:
-            assert self.now_s < until_s, "the consumer's pulls are not held"
+            assert self.now_s < until_s, f"the consumer's pulls are not held {SETTLED_S} s after its start"
             runtime.sleep(LOOK_S)
 
     def await_consumed(self, limit_s: float) -> None:
