@@ -9,6 +9,6 @@ compile() {
 }
 compile requirements/build.in --output-file requirements/build.lock
 compile --extra dev pyproject.toml --constraint requirements/build.lock --output-file requirements/longpoll.lock
-for name in fuzz java peers; do
+for name in fuzz java peers s3; do
     compile "requirements/$name.in" --output-file "requirements/$name.lock"
 done

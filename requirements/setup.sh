@@ -39,6 +39,9 @@ fi
 if ! install --requirement requirements/fuzz.lock 2>/dev/null; then
     say "note: the coverage-guided fuzzer (extra 'fuzz') does not install here; the long test with it will be skipped"
 fi
+if ! install --requirement requirements/s3.lock 2>/dev/null; then
+    say "note: the S3 service of tests (moto) does not install here; the long tests with it will be skipped"
+fi
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 touch "$venv/.fresh"
 say "ready; source $venv/bin/activate puts longpoll and its python on the PATH"

@@ -133,7 +133,7 @@ def test_planted_a_cut_at_the_end_of_the_file_is_noticed(
 ) -> None:
     """If the line that is being written were taken too, it would be named as damage."""
     directory, grow = growing
-    monkeypatch.setattr(growth_module, "whole_end", lambda part: part.stat().st_size)
+    monkeypatch.setattr(growth_module, "whole_end", lambda part: Path(part).stat().st_size)
     content = lines_of(faulty_events())
     last, _told = followed(directory, [lambda: grow(content[:1_000]), lambda: grow(content[1_000:1_050])])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
+from attrs import evolve
 from click.testing import CliRunner
 
 from longpoll.cli import main
@@ -146,7 +147,7 @@ def test_answers_without_a_queue_are_placed_in_stretches_too(clean: Path, tmp_pa
 def test_spark_says_the_same_of_parquet_in_stretches(in_parquet: Path, spark_engine: SparkEngine) -> None:
     """The result is that of the engine without Spark, in one stretch or in many runs of them."""
     assert said(in_parquet, spark_engine) == said(in_parquet)
-    assert said(in_parquet, SparkEngine(spark_engine.session, stretch_events=1_000)) == said(in_parquet)
+    assert said(in_parquet, evolve(spark_engine, stretch_events=1_000)) == said(in_parquet)
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

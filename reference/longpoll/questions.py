@@ -5,7 +5,7 @@ Each gives back what the command of its name shows. What is heavy (z3, Arrow, Sp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +15,8 @@ from longpoll_spec.errors import UserError
 from longpoll_spec.policy import STRICT, Policy, policy_of
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from longpoll_judge.contract.result import Result
     from longpoll_observe import Observer
     from longpoll_spec.engines.exploration import Exploration
@@ -100,14 +102,20 @@ def judge(
     engine: Literal["local", "spark"] = "local",
     wake_ms: float | None = None,
     late_ms: float | None = None,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    session: SparkSession | None = None,
 ) -> Result:
     """Whether recorded histories, taken as one, are those of a broker that keeps its promises, and why not.
 
     Args:
-        histories: Directories of recorded histories.
-        engine: `local` judges in this process; `spark` on Spark, for what is larger than memory.
+        histories: Directories of recorded histories, or URIs of such, as `s3a://bucket/history`.
+        engine: `local` judges in this process; `spark` on Spark, for what is larger than memory or lies elsewhere.
         wake_ms: How long a held pull may take to be answered after a message came; None takes the usual.
         late_ms: How long after its deadline one may be answered; None takes the usual.
+        master: Where Spark runs, such as `spark://host:7077` or `sc://host:15002`.
+        conf: Further settings of Spark, by its names.
+        session: A Spark session that you have, which stays open; with it the engine is `spark`.
 
     Raises:
         UserError: there is no history, or Spark cannot start.
@@ -116,8 +124,11 @@ def judge(
         from longpoll_judge.run import job  # noqa: PLC0415 - Arrow takes its time to import
     with needing("judge"):
         return job.judge(
-            [Path(each) for each in histories],
-            engine=engine,
+            histories,
+            engine="local" if engine == "local" and session is None else "spark",
+            master=master,
+            conf=conf,
+            session=session,
             wake_ms=job.WAKE_MS if wake_ms is None else wake_ms,
             late_ms=job.LATE_MS if late_ms is None else late_ms,
         )

@@ -8,16 +8,17 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.guard import NO_ROOM
 from longpoll.options.amounts import Amount
+from longpoll.options.cluster import Place, cluster_options
 from longpoll.output import (
     Exit,
     check_directory,
@@ -33,6 +34,7 @@ from longpoll.output import (
 )
 from longpoll_judge.contract.result import PROPERTIES, Finding, Result
 from longpoll_judge.errors import ReportNotWrittenError
+from longpoll_judge.read.files import absolute
 from longpoll_judge.run.follow import follow
 from longpoll_judge.run.job import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.run.job import judge as judge_paths
@@ -54,9 +56,9 @@ _STAGES: Final = 3
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.argument("paths", nargs=-1, required=True, type=Place(), metavar="PATH...")
 @click.option("--engine", type=click.Choice(get_args(EngineName)), default="spark", show_default=True)
-@click.option("--master", help="Spark master URL; local[*] unless given.")
+@cluster_options
 @click.option(
     "--report",
     "reports",
@@ -100,9 +102,10 @@ _STAGES: Final = 3
 @json_option
 @user_mistakes
 def judge(  # noqa: PLR0917 - one argument an option
-    paths: tuple[Path, ...],
+    paths: tuple[Path | str, ...],
     engine: EngineName,
     master: str | None,
+    conf: Mapping[str, str],
     reports: tuple[Path, ...],
     windows: Path | None,
     evidence: Path | None,
@@ -113,6 +116,8 @@ def judge(  # noqa: PLR0917 - one argument an option
 ) -> None:
     """Judge recorded histories (directories of part files and a meta.json), all of them together.
 
+    A PATH may be a URI, such as s3a://bucket/history; Spark's workers then read it where it is.
+
     \b
     Examples:
       longpoll serve --record /tmp/history           record one
@@ -122,9 +127,11 @@ def judge(  # noqa: PLR0917 - one argument an option
       longpoll judge a --report verdict.xml --windows findings    JUnit, and each finding for ShiViz and ITF
       longpoll judge a --evidence found              and judge found/finding-0001-... to see it convict alone
       longpoll judge a --follow                      while it is written: each finding within seconds
+      longpoll judge s3a://bucket/a --master spark://host:7077 --conf spark.executor.memory=4g
 
     Exit codes: 0 valid, 1 invalid, 2 a mistake in the call, 3 unknown (evidence is missing).
     """
+    how = _how(engine, master, conf, wake_ms=wake_ms, late_ms=late_ms)
     for report in reports:
         _renderer(report)
         check_file(report, "the report")
@@ -134,10 +141,7 @@ def judge(  # noqa: PLR0917 - one argument an option
         check_directory(windows, "the windows into")
     if evidence is not None:
         check_directory(evidence, "the evidence into")
-    if follows:
-        result = _followed(paths, engine, master, wake_ms, late_ms)
-    else:
-        result = _judged(paths, engine, master, wake_ms, late_ms)
+    result = _followed(paths, how) if follows else _judged(paths, how)
     for report in reports:
         _write_report(report, result)
     if windows is not None:
@@ -151,22 +155,20 @@ def judge(  # noqa: PLR0917 - one argument an option
     raise SystemExit(EXIT_CODES[result.verdict])
 
 
-def _judged(paths: tuple[Path, ...], engine: EngineName, master: str | None, wake_ms: float, late_ms: float) -> Result:
+def _how(engine: EngineName, master: str | None, conf: Mapping[str, str], **limits: float) -> Mapping[str, Any]:
+    """What both ways of judging are told beside their paths."""
+    if engine == "local" and (master is not None or conf):
+        raise click.UsageError("the local engine has no master and no settings of Spark; use --engine spark")
+    return {"engine": engine, "master": master, "conf": conf, **limits}
+
+
+def _judged(paths: Sequence[Path | str], how: Mapping[str, Any]) -> Result:
     with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:
         task = progress.add_task("looking", total=_STAGES)
-        return judge_paths(
-            paths,
-            engine=engine,
-            master=master,
-            wake_ms=wake_ms,
-            late_ms=late_ms,
-            say=lambda stage: progress.update(task, description=stage, advance=1),
-        )
+        return judge_paths(paths, say=lambda stage: progress.update(task, description=stage, advance=1), **how)
 
 
-def _followed(
-    paths: tuple[Path, ...], engine: EngineName, master: str | None, wake_ms: float, late_ms: float
-) -> Result:
+def _followed(paths: Sequence[Path | str], how: Mapping[str, Any]) -> Result:
     """Follow until Ctrl-C or SIGTERM, with a line on stderr for each finding when it is new."""
     told: set[tuple[str, str, int, str, float]] = set()
 
@@ -180,7 +182,7 @@ def _followed(
         err.print(f"{result.events} events so far: {result.verdict}")
 
     with _interruptible() as stops:
-        return follow(paths, engine=engine, master=master, wake_ms=wake_ms, late_ms=late_ms, tell=tell, stops=stops)
+        return follow(paths, tell=tell, stops=stops, **how)
 
 
 @contextmanager
@@ -215,13 +217,13 @@ def _renderer(file: Path) -> Callable[[Result], str]:
     return render
 
 
-def _check_is_no_evidence(written: Path | None, histories: Sequence[Path]) -> None:
+def _check_is_no_evidence(written: Path | None, histories: Sequence[Path | str]) -> None:
     """Nothing is written over what is judged, or beside it under the name of a part."""
     if written is None:
         return
     place = written.resolve()
     is_evidence = place.name == META_FILE or place.match(PART_FILES)
-    if is_evidence and place.parent in {history.resolve() for history in histories}:
+    if is_evidence and place.parent in {Path(absolute(history)) for history in histories}:
         raise ReportNotWrittenError(f"{written} is evidence that is judged, or named like it; name another place")
 
 

@@ -11,3 +11,4 @@ from typing import Any, Final
 compute: Final[Any] = importlib.import_module("pyarrow.compute")
 json: Final[Any] = importlib.import_module("pyarrow.json")
 parquet: Final[Any] = importlib.import_module("pyarrow.parquet")
+filesystems: Final[Any] = importlib.import_module("pyarrow.fs")

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from longpoll_judge.errors import JudgeUserError
+from longpoll_judge.read import files
 from longpoll_judge.read.parquet import ROW_GROUP_EVENTS, write_part
 from longpoll_judge.read.schema import event_dicts
 from longpoll_judge.read.source import Slice, find, read_slice
@@ -33,7 +34,7 @@ class TargetExistsError(JudgeUserError):
     """The directory to write to holds something already."""
 
 
-def convert(history: Path, target: Path, *, into: FormatName, say: Callable[[int, int], None]) -> int:
+def convert(history: Path | str, target: Path, *, into: FormatName, say: Callable[[int, int], None]) -> int:
     """Write the history into the directory `target`; returns the number of events.
 
     `say` hears of slices done and slices in all. Raises `HistoryNotFoundError`, `DamagedHistoryError` and
@@ -44,7 +45,7 @@ def convert(history: Path, target: Path, *, into: FormatName, say: Callable[[int
     if target.exists() and any(target.iterdir()):
         raise TargetExistsError(f"{target} is not empty; name a new directory")
     target.mkdir(parents=True, exist_ok=True)
-    shutil.copy(history / META_FILE, target / META_FILE)
+    (target / META_FILE).write_bytes(files.read(files.beside(files.absolute(history), META_FILE)))
     slices = [msgspec.structs.replace(part, rename={}, clocks={}) for part in found.slices]
     count = 0
     try:

@@ -39,10 +39,10 @@ def _ddl(schema: pa.Schema) -> str:
     return ", ".join(f"`{column.name}` {_SQL_TYPES.get(column.type, 'array<bigint>')}" for column in schema)
 
 
-def _path(options: dict[str, str]) -> Path:
+def _path(options: dict[str, str]) -> str:
     if not options.get("path"):
         raise DataSourceOptionError("name a directory: .load(PATH)")
-    return Path(options["path"])
+    return options["path"]
 
 
 class HistorySource(DataSource):
@@ -67,7 +67,7 @@ class HistorySource(DataSource):
 
 
 class _HistoryReader(DataSourceReader):
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: str) -> None:
         self._directory = directory
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -103,7 +103,7 @@ class StoreSource(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
         """The reader of one part."""
-        return _StoreReader(_path(dict(self.options)), self._part())
+        return _StoreReader(Path(_path(dict(self.options))), self._part())
 
     def _part(self) -> Part:
         part = self.options.get("part", "commitlog")

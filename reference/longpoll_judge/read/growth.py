@@ -6,7 +6,7 @@ growing between two looks. Leaves out who looks, and when (`follow`), and Spark'
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,16 +14,17 @@ import attrs
 import msgspec
 from attrs import define, field
 
-from longpoll_judge.read.source import History, find
+from longpoll_judge.read import files
+from longpoll_judge.read.source import History, find, kind_of
 from longpoll_spec.history import NDJSON_SUFFIX, PART_FILES
 
 BLOCK_BYTES: Final = 1 << 16
 """How much of a file's end is read at once in search of its last newline."""
 
 
-def whole_end(part: Path) -> int:
+def whole_end(part: Path | str) -> int:
     """The byte after the last newline of a part; 0 where it has none."""
-    with part.open("rb") as file:
+    with files.open_file(str(part)) as file:
         end = file.seek(0, 2)
         while end > 0:
             start = max(end - BLOCK_BYTES, 0)
@@ -35,16 +36,16 @@ def whole_end(part: Path) -> int:
     return 0
 
 
-def sizes_of(directories: Iterable[Path]) -> dict[str, int]:
+def sizes_of(directories: Iterable[Path | str]) -> dict[str, int]:
     """Every part with its size."""
-    return {str(part): part.stat().st_size for path in directories for part in sorted(path.resolve().glob(PART_FILES))}
+    return {part.path: part.size for place in directories for part in files.entries(files.absolute(place), PART_FILES)}
 
 
 @define
 class Growth:
     """Looks at histories again and again. Invariant: `sizes` are those of the last look."""
 
-    paths: list[Path]
+    paths: Sequence[Path | str]
     sizes: dict[str, int] = field(factory=dict)
 
     def has_grown(self) -> bool:
@@ -56,7 +57,7 @@ class Growth:
         before, self.sizes = self.sizes, sizes_of(self.paths)
         settled = {part for part, size in self.sizes.items() if before.get(part) == size}
         history = find(self.paths)
-        ends = {part: whole_end(Path(part)) for part in self.sizes if part.endswith(NDJSON_SUFFIX)}
+        ends = {part: whole_end(part) for part in self.sizes if kind_of(part) == NDJSON_SUFFIX}
         slices = [
             msgspec.structs.replace(each, end=min(each.end, ends.get(each.path, each.end)))
             for each in history.slices

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from longpoll_judge.read.arrow import compute, json
 from longpoll_judge.read.damage import Damage
+from longpoll_judge.read.files import open_file
 from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_FIELDS, INTEGER_LIMIT, PLAIN_SCHEMA, REQUIRED, fill
 from longpoll_spec.history import Event
 
@@ -64,7 +64,7 @@ def _decompressed_lines(path: str, damages: list[Damage]) -> Iterator[tuple[byte
 
 
 def _decompressed(path: str, damages: list[Damage]) -> Iterator[bytes]:
-    with Path(path).open("rb") as file:
+    with open_file(path) as file:
         try:
             with pa.CompressedInputStream(file, "zstd") as stream:
                 while piece := stream.read(PIECE_BYTES):
@@ -75,7 +75,7 @@ def _decompressed(path: str, damages: list[Damage]) -> Iterator[bytes]:
 
 def _read_lines(path: str, start: int, end: int) -> tuple[bytes, int, list[Damage]]:
     """The whole lines that start in the range, and the position of the first."""
-    with Path(path).open("rb") as file:
+    with open_file(path) as file:
         file.seek(max(start - 1, 0))
         content = file.read(end - max(start - 1, 0))
         position = start

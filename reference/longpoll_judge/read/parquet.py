@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from longpoll_judge.read.arrow import compute, parquet
 from longpoll_judge.read.damage import Damage
+from longpoll_judge.read.files import first_line, is_uri, to_arrow
 from longpoll_judge.read.ndjson import NAMED_DAMAGES_MAX, is_in_range
 from longpoll_judge.read.schema import (
     EVENT_SCHEMA,
@@ -52,10 +53,10 @@ _DICTIONARY_BYTES_MAX: Final = 32 << 20
 def row_group_count(path: str, damages: list[Damage]) -> int:
     """How many row groups the part has; 0 when it cannot be read."""
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(to_arrow(path)) as file:
             return int(file.metadata.num_row_groups)
     except (pa.ArrowInvalid, OSError) as error:
-        damages.append(Damage(path, -1, f"cannot be read as Parquet: {_first_line(error)}"))
+        damages.append(Damage(path, -1, f"cannot be read as Parquet: {first_line(error)}"))
         return 0
 
 
@@ -68,7 +69,7 @@ def read_row_groups(
     sound; so the same rows are damaged however little is read.
     """
     try:
-        metadata = parquet.read_metadata(path)
+        metadata = parquet.read_metadata(to_arrow(path))
         rows = [metadata.row_group(number).num_rows for number in range(end)]
         if max(rows[first:]) > ROW_GROUP_EVENTS_MAX:
             return _nothing(path, sum(rows[first:]), f"a row group of more than {ROW_GROUP_EVENTS_MAX} rows")
@@ -79,14 +80,16 @@ def read_row_groups(
         if is_partial:
             names = list(columns or names)
         texts = [name for name in NAMES if name in schema.names and schema.field(name).type == pa.string()]
-        with parquet.ParquetFile(path, metadata=metadata, read_dictionary=texts, memory_map=True) as file:
+        with parquet.ParquetFile(
+            to_arrow(path), metadata=metadata, read_dictionary=texts, memory_map=not is_uri(path)
+        ) as file:
             table = file.read_row_groups(list(range(first, end)), columns=names, use_threads=False)
         absent = [name for name in REQUIRED if name not in names]
         if absent:
             return _nothing(path, len(table), f"the column {absent[0]} is missing")
         return _without_bad_rows(fill_present(table) if is_partial else fill(table), path, sum(rows[:first]))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OSError) as error:
-        return _nothing(path, 1, f"row groups {first} to {end - 1} cannot be read: {_first_line(error)}")
+        return _nothing(path, 1, f"row groups {first} to {end - 1} cannot be read: {first_line(error)}")
 
 
 def _is_sound(group: Any) -> bool:
@@ -104,10 +107,6 @@ def _is_sound(group: Any) -> bool:
 
 def _nothing(path: str, count: int, reason: str) -> tuple[pa.Table, list[Damage]]:
     return EVENT_SCHEMA.empty_table(), [Damage(path, -1, reason, count)]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _without_bad_rows(table: pa.Table, path: str, first_row: int) -> tuple[pa.Table, list[Damage]]:

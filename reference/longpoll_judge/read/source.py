@@ -17,8 +17,9 @@ import pyarrow as pa
 from attrs import frozen
 
 from longpoll_judge.errors import HistoryNotFoundError
-from longpoll_judge.read import ndjson, parquet
+from longpoll_judge.read import files, ndjson, parquet
 from longpoll_judge.read.damage import Damage
+from longpoll_judge.read.files import Entry, first_line
 from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_LIMIT, coded
 from longpoll_spec.history import (
     FORMAT_VERSION,
@@ -74,11 +75,11 @@ class History:
     """By source: the policy of its broker, where it is known."""
 
 
-def find(paths: Iterable[Path]) -> History:
-    """Look through the directories; raises `HistoryNotFoundError` for a path that holds no history."""
-    directories = sorted({path.resolve() for path in paths})
+def find(places: Iterable[Path | str]) -> History:
+    """Look through the directories, paths or URIs; raises `HistoryNotFoundError` for one that holds no history."""
+    directories = sorted({files.absolute(place) for place in places})
     damages: list[Damage] = []
-    metas: dict[Path, Meta | None] = {}
+    metas: dict[str, Meta | None] = {}
     for directory in directories:
         _check_is_history(directory)
         metas[directory] = _read_meta(directory, damages)
@@ -110,7 +111,7 @@ def find(paths: Iterable[Path]) -> History:
         if meta is not None and meta.law is not None:
             laws |= {rename.get(name, name): (meta.policy, meta.law) for name in names}
         clocks = {source.name: (source.offset_ns, source.uncertainty_ns) for source in meta.sources} if meta else {}
-        for part in sorted(directory.glob(PART_FILES)):
+        for part in files.entries(directory, PART_FILES):
             slices += _cut(part, rename, clocks, damages)
     policies = frozenset(meta.policy for meta in metas.values() if meta and meta.policy)
     return History(
@@ -126,33 +127,34 @@ def find(paths: Iterable[Path]) -> History:
     )
 
 
-def _check_is_history(directory: Path) -> None:
-    if not directory.is_dir():
+def _check_is_history(directory: str) -> None:
+    if not files.is_directory(directory):
         raise HistoryNotFoundError(f"{directory} is not a directory; name a history that `serve --record` wrote")
-    if not (directory / META_FILE).exists() and not any(directory.glob(PART_FILES)):
+    if files.entry(files.beside(directory, META_FILE)) is None and not files.entries(directory, PART_FILES):
         raise HistoryNotFoundError(f"{directory} holds no history: neither {META_FILE} nor {PART_FILES} is in it")
 
 
-def _read_meta(directory: Path, damages: list[Damage]) -> Meta | None:
-    file = directory / META_FILE
-    if file.exists() and not file.is_file():
-        damages.append(Damage(str(file), -1, "it is no file: the sources' clocks are unknown"))
+def _read_meta(directory: str, damages: list[Damage]) -> Meta | None:
+    file = files.beside(directory, META_FILE)
+    found = files.entry(file)
+    if found is not None and not found.is_file:
+        damages.append(Damage(file, -1, "it is no file: the sources' clocks are unknown"))
         return None
     try:
-        meta = msgspec.json.decode(file.read_bytes(), type=Meta)
+        meta = msgspec.json.decode(files.read(file), type=Meta)
     except FileNotFoundError:
-        damages.append(Damage(str(file), -1, "missing: the sources' clocks are unknown"))
+        damages.append(Damage(file, -1, "missing: the sources' clocks are unknown"))
         return None
     except (msgspec.DecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
-        damages.append(Damage(str(file), -1, f"cannot be read ({error}): the sources' clocks are unknown"))
+        damages.append(Damage(file, -1, f"cannot be read ({error}): the sources' clocks are unknown"))
         return None
     wrong = next((text for source in meta.sources for text in _odd_declaration(source, meta)), None)
     if wrong is not None:
-        damages.append(Damage(str(file), -1, f"{wrong}: the clocks are unknown, and no promise is known"))
+        damages.append(Damage(file, -1, f"{wrong}: the clocks are unknown, and no promise is known"))
         return None
     if meta.format_version != FORMAT_VERSION:
         text = f"format {meta.format_version} is not the one read here, {FORMAT_VERSION}: the directory is left unread"
-        damages.append(Damage(str(file), -1, text))
+        damages.append(Damage(file, -1, text))
     return meta
 
 
@@ -168,26 +170,31 @@ def _odd_declaration(source: Source, meta: Meta) -> Iterator[str]:
         yield f"hold_limit of source {source.name!r} is {source.hold_limit}, which is no number of pulls"
 
 
-def _cut(part: Path, rename: dict[str, str], clocks: dict[str, tuple[int, int]], damages: list[Damage]) -> list[Slice]:
+def _cut(part: Entry, rename: dict[str, str], clocks: dict[str, tuple[int, int]], damages: list[Damage]) -> list[Slice]:
     """The slices of one part; what is no readable part is named in `damages`."""
-    kind = next((suffix for suffix in PART_SUFFIXES if part.name.endswith(suffix)), None)
-    if kind is None:
-        damages.append(Damage(str(part), -1, f"no kind of part that is read here ({', '.join(PART_SUFFIXES)})"))
+    kind = kind_of(part.path)
+    if kind not in PART_SUFFIXES:
+        damages.append(Damage(part.path, -1, f"no kind of part that is read here ({', '.join(PART_SUFFIXES)})"))
         return []
-    if not part.is_file():
-        damages.append(Damage(str(part), -1, "it is named like a part and is no file: nothing of it is read"))
+    if not part.is_file:
+        damages.append(Damage(part.path, -1, "it is named like a part and is no file: nothing of it is read"))
         return []
     if kind == PARQUET_SUFFIX:
-        step, end = 1, parquet.row_group_count(str(part), damages)
+        step, end = 1, parquet.row_group_count(part.path, damages)
     else:
-        end = part.stat().st_size
+        end = part.size
         step = SLICE_BYTES if kind == NDJSON_SUFFIX else max(end, 1)
-    return [Slice(str(part), start, min(start + step, end), rename, clocks) for start in range(0, end, step)]
+    return [Slice(part.path, start, min(start + step, end), rename, clocks) for start in range(0, end, step)]
+
+
+def kind_of(path: str) -> str:
+    """Which of `PART_SUFFIXES` a part's name ends with; empty for none."""
+    return next((suffix for suffix in PART_SUFFIXES if files.name_of(path).endswith(suffix)), "")
 
 
 def is_cheap(part: Slice) -> bool:
     """Whether some columns of the slice can be read for less than all of them."""
-    return part.path.endswith(PARQUET_SUFFIX)
+    return kind_of(part.path) == PARQUET_SUFFIX
 
 
 def read_slice(part: Slice, columns: Sequence[str] | None = None) -> tuple[pa.Table, list[Damage]]:
@@ -199,14 +206,15 @@ def read_slice(part: Slice, columns: Sequence[str] | None = None) -> tuple[pa.Ta
         table, damages = _read_part(part, columns)
     except OSError as error:
         table = EVENT_SCHEMA.empty_table()
-        damages = [Damage(part.path, part.start, f"cannot be read: {error.strerror or error}")]
+        damages = [Damage(part.path, part.start, f"cannot be read: {error.strerror or first_line(error)}")]
     return _align(table, part), damages
 
 
 def _read_part(part: Slice, columns: Sequence[str] | None) -> tuple[pa.Table, list[Damage]]:
-    if part.path.endswith(PARQUET_SUFFIX):
+    kind = kind_of(part.path)
+    if kind == PARQUET_SUFFIX:
         return parquet.read_row_groups(part.path, part.start, part.end, columns)
-    if part.path.endswith(NDJSON_SUFFIX):
+    if kind == NDJSON_SUFFIX:
         return ndjson.read_range(part.path, part.start, part.end)
     return ndjson.read_compressed(part.path)
 

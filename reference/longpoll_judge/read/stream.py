@@ -17,14 +17,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from longpoll_judge.read.growth import sizes_of, whole_end
 from longpoll_judge.read.schema import PLAIN_SCHEMA
-from longpoll_judge.read.source import SLICE_BYTES, Slice, find, read_slice
+from longpoll_judge.read.source import SLICE_BYTES, Slice, find, kind_of, read_slice
 from longpoll_spec.history import NDJSON_SUFFIX
 
 
 class HistoryStream(DataSourceStreamReader):
     """The new events of one directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path | str) -> None:
         self._directory = directory
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
@@ -34,7 +34,7 @@ class HistoryStream(DataSourceStreamReader):
     def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """By part how far it can be read."""
         return {
-            part: whole_end(Path(part)) if part.endswith(NDJSON_SUFFIX) else size
+            part: whole_end(part) if kind_of(part) == NDJSON_SUFFIX else size
             for part, size in sizes_of([self._directory]).items()
         }
 
@@ -50,7 +50,7 @@ class HistoryStream(DataSourceStreamReader):
 
 def _new(part: Slice, start: dict[str, int], end: dict[str, int]) -> Iterator[Slice]:
     """What lies in the slice between two offsets."""
-    if not part.path.endswith(NDJSON_SUFFIX):
+    if kind_of(part.path) != NDJSON_SUFFIX:
         if part.path not in start and part.path in end:
             yield part
         return

@@ -9,7 +9,7 @@ are shown (the command).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ import msgspec
 from attrs import evolve
 
 from longpoll_judge.contract.result import Result
+from longpoll_judge.read.files import absolute
 from longpoll_judge.read.growth import Growth
 from longpoll_judge.run.job import Engine, EngineName, judge_on, open_engine
 from longpoll_judge.run.local import LocalEngine
@@ -28,10 +29,11 @@ PERIOD_S: Final = 0.5
 
 
 def follow(
-    paths: Iterable[Path],
+    paths: Iterable[Path | str],
     *,
     engine: EngineName,
     master: str | None,
+    conf: Mapping[str, str] | None = None,
     wake_ms: float,
     late_ms: float,
     tell: Callable[[Result], None],
@@ -43,14 +45,14 @@ def follow(
 
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
     """
-    growth = Growth(sorted({path.resolve() for path in paths}))
+    growth = Growth(sorted({absolute(place) for place in paths}))
 
     def judged(running: Engine) -> Result:
         result = judge_on(running, growth.look(), wake_ms=wake_ms, late_ms=late_ms, say=lambda _stage: None)
         return msgspec.structs.replace(result, engine=engine)
 
     growth.look()
-    with _open(engine, master) as running, _new_events(engine, running, growth) as is_new:
+    with _open(engine, master, conf) as running, _new_events(engine, running, growth) as is_new:
         result = judged(running)
         tell(result)
         while not stops(max(PERIOD_S, result.seconds)):
@@ -61,9 +63,9 @@ def follow(
 
 
 @contextmanager
-def _open(engine: EngineName, master: str | None) -> Iterator[Engine]:
+def _open(engine: EngineName, master: str | None, conf: Mapping[str, str] | None) -> Iterator[Engine]:
     """The engine; without Spark one that reads what is whole once, as text takes longer to read than to judge."""
-    with open_engine(engine, master) as running:
+    with open_engine(engine, master, conf) as running:
         if not isinstance(running, LocalEngine):
             yield running
             return

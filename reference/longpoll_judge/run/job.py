@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import attrs
 import msgspec
@@ -56,6 +56,9 @@ EngineName = Literal["spark", "local"]
 WAKE_MS: Final = 100.0
 LATE_MS: Final = 50.0
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 class Reading(Protocol):
     """A history that an engine reads."""
@@ -82,36 +85,53 @@ class Engine(Protocol):
 
 
 def judge(
-    paths: Iterable[Path],
+    paths: Iterable[Path | str],
     *,
     engine: EngineName = "spark",
     master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    session: SparkSession | None = None,
     wake_ms: float = WAKE_MS,
     late_ms: float = LATE_MS,
     say: Callable[[str], None] = lambda _text: None,
 ) -> Result:
-    """Judge the histories under the paths as one; `say` hears of each stage.
+    """Judge the histories under the paths as one.
+
+    Args:
+        paths: Directories, or URIs such as `s3a://bucket/history`.
+        engine: `spark`, or `local` for this process alone.
+        master: A Spark master, or `sc://HOST:PORT`; see `longpoll_judge.run.spark.cluster.open_cluster`.
+        conf: Further settings of Spark.
+        session: The caller's own Spark session, which stays open.
+        wake_ms: How long after a message became visible a held pull may be answered.
+        late_ms: How long after its deadline a pull may be answered.
+        say: Hears of each stage.
 
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
     """
     history = find(paths)
     say("starting Spark" if engine == "spark" else "reading the history")
     begun = time.monotonic()
-    with open_engine(engine, master) as running:
+    with open_engine(engine, master, conf, session) as running:
         start_seconds = time.monotonic() - begun
         result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say)
     return msgspec.structs.replace(result, engine=engine, start_seconds=round(start_seconds, 3))
 
 
 @contextmanager
-def open_engine(engine: EngineName, master: str | None) -> Iterator[Engine]:
+def open_engine(
+    engine: EngineName,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    session: SparkSession | None = None,
+) -> Iterator[Engine]:
     """The engine of this name, which ends with the block; raises `SparkUnavailableError`."""
     if engine == "local":
         yield LocalEngine(threads=os.cpu_count() or 1)
         return
     from longpoll_judge.run.spark import engine as spark  # noqa: PLC0415 - Spark takes a second to import
 
-    with spark.open_engine(master) as running:
+    with spark.open_engine(master, conf, session) as running:
         yield running
 
 

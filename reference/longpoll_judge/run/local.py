@@ -20,7 +20,7 @@ from longpoll_judge.columns.keys import NO_KEYS, Keys, open_keys, request_keys
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read import source
 from longpoll_judge.read.schema import fill
-from longpoll_judge.read.source import Slice, is_cheap, read_slice
+from longpoll_judge.read.source import Slice, is_cheap, kind_of, read_slice
 from longpoll_judge.run.overview import OVERVIEW_COLUMNS, Overview, overview_of_table
 from longpoll_judge.run.plan import STRETCH_EVENTS, Plan
 from longpoll_judge.run.rest import judge_rest
@@ -92,7 +92,7 @@ class LocalReading:
 
 def stays(part: Slice) -> bool:
     """Whether more events would come as another slice: the last one of a part that grows ends elsewhere each time."""
-    return not part.path.endswith(NDJSON_SUFFIX) or part.end - part.start == source.SLICE_BYTES
+    return kind_of(part.path) != NDJSON_SUFFIX or part.end - part.start == source.SLICE_BYTES
 
 
 def _look_over(part: Slice) -> tuple[pa.Table, Overview]:

@@ -7,7 +7,7 @@ the driver can read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Final
@@ -18,7 +18,6 @@ import pyarrow as pa
 from attrs import define, field, frozen
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
 
 from longpoll_judge.columns.exchange import decode, encode
 from longpoll_judge.columns.keys import NO_KEYS, RANGE_KEYS, Keys, ranges_of, repeated, request_keys
@@ -28,7 +27,9 @@ from longpoll_judge.read.source import Slice, read_slice
 from longpoll_judge.run.overview import Overview, overview_of
 from longpoll_judge.run.plan import STRETCH_EVENTS, Plan
 from longpoll_judge.run.rest import judge_rest
-from longpoll_judge.run.spark.session import open_session, unclosed_sockets_ignored
+from longpoll_judge.run.spark.cluster import Running, failures_told, open_cluster, with_settings
+from longpoll_judge.run.spark.session import unclosed_sockets_ignored
+from longpoll_judge.run.spark.travel import Batches, Work, travelling
 from longpoll_judge.run.sweep import Stretches, sweep
 from longpoll_judge.run.tally import Tally
 from longpoll_judge.run.verdict import queue_rows
@@ -42,14 +43,13 @@ FAULTY: Final = -3
 """What a row of a swept run is, where it is no range of keys: result rows, events, names of queues."""
 _COLUMNS: Final = "kind bigint, content binary"
 _SCHEMA: Final = pa.schema([("kind", pa.int64()), ("content", pa.binary())])
-Batches = Iterable[pa.RecordBatch]
 
 
 def _row(kind: int, content: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([kind], pa.int64()), pa.array([content], pa.binary())], schema=_SCHEMA)
 
 
-def _looker(slices: Sequence[Slice]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def _looker(slices: Sequence[Slice]) -> Work:
     """What a worker does with the numbers of its slices: it gives an overview of each."""
 
     def look(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -60,9 +60,7 @@ def _looker(slices: Sequence[Slice]) -> Callable[[Batches], Iterator[pa.RecordBa
     return look
 
 
-def _sweeper(
-    stretches: Stretches, runs: Sequence[tuple[int, int]], context: Context, held: Keys, ranges: int
-) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def _sweeper(stretches: Stretches, runs: Sequence[tuple[int, int]], context: Context, held: Keys, ranges: int) -> Work:
     """What a worker does with the numbers of its runs."""
 
     def sweep_all(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -92,15 +90,16 @@ def encode_rows(rows: pa.Table) -> bytes:
 class SparkReading:
     """A history that is looked over once, and swept then."""
 
-    _session: SparkSession
+    _running: Running
+    _parallel: int
     _slices: Sequence[Slice]
     _stretch_events: int
     _overviews: list[Overview] = field(factory=list)
 
     def surveys(self) -> Iterator[Survey]:
         """See `job.Reading.surveys`."""
-        count, parallel = len(self._slices), self._session.sparkContext.defaultParallelism
-        found = self._map(count, min(count, max(count // TASK_SLICES, parallel)), _looker(self._slices))
+        count = len(self._slices)
+        found = self._map(count, min(count, max(count // TASK_SLICES, self._parallel)), _looker(self._slices))
         with unclosed_sockets_ignored():
             rows = found.toArrow()
         for row in np.argsort(rows["kind"].to_numpy()).tolist():
@@ -131,14 +130,14 @@ class SparkReading:
         self, stretches: Stretches, context: Context, held: Keys
     ) -> tuple[Tally, pa.Table, frozenset[tuple[str, str, int]], Keys]:
         """Sweep all stretches; also the keys of requests whose events were judged apart from each other."""
-        runs = runs_of(len(stretches.plan.stretches), self._session.sparkContext.defaultParallelism)
+        runs = runs_of(len(stretches.plan.stretches), self._parallel)
         ranges = max(1, sum(overview.survey.event_count for overview in self._overviews) // (2 * RANGE_KEYS))
         swept = self._map(len(runs), len(runs), _sweeper(stretches, runs, context, held, ranges))
         if ranges > 1:
             swept = swept.persist(StorageLevel.MEMORY_AND_DISK)
         tally, rest, faulty, groups = Tally(), [], set(), []
         with unclosed_sockets_ignored():
-            told = (swept.filter(F.col("kind") < 0) if ranges > 1 else swept).toArrow()
+            told = (swept.filter("kind < 0") if ranges > 1 else swept).toArrow()
         for kind, content in zip(told["kind"].to_pylist(), told["content"], strict=True):
             if kind == ROWS:
                 tally.add(decode(content.as_buffer()))
@@ -152,13 +151,28 @@ class SparkReading:
         keys = np.unique(request_keys(left, np.arange(len(left))))
         if ranges == 1:
             return tally, left, frozenset(faulty), repeated([*groups, keys])
-        again = _repeated(swept, keys, ranges)
+        again = self._repeated(swept, keys, ranges)
         swept.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
         return tally, left, frozenset(faulty), again
 
-    def _map(self, count: int, partitions: int, work: Callable[[Batches], Iterator[pa.RecordBatch]]) -> DataFrame:
+    def _repeated(self, swept: DataFrame, others: Keys, ranges: int) -> Keys:
+        """The keys that two runs have told, or that are among the others too."""
+        other_ranges = ranges_of(others, ranges)
+
+        def find(rows: pa.Table) -> pa.Table:
+            groups = [np.frombuffer(content.as_buffer(), dtype=np.uint64) for content in rows["content"]]
+            found = repeated([*groups, other_ranges[rows["kind"][0].as_py()]])
+            return pa.table({"key": pa.array(found.view(np.int64))})
+
+        work = find if self._running.is_here else travelling(find)
+        with unclosed_sockets_ignored():
+            keys = swept.filter("kind >= 0").groupBy("kind").applyInArrow(work, "key bigint").toArrow()
+        return np.asarray(keys["key"].to_numpy(), dtype=np.int64).view(np.uint64)
+
+    def _map(self, count: int, partitions: int, work: Work) -> DataFrame:
         """The rows that workers give for the numbers from 0 to count."""
-        return self._session.range(0, count, 1, max(partitions, 1)).mapInArrow(work, _COLUMNS)
+        numbers = self._running.session.range(0, count, 1, max(partitions, 1))
+        return numbers.mapInArrow(work if self._running.is_here else travelling(work), _COLUMNS)
 
 
 def runs_of(stretches: int, parallel: int) -> list[tuple[int, int]]:
@@ -168,37 +182,33 @@ def runs_of(stretches: int, parallel: int) -> list[tuple[int, int]]:
     return list(pairwise(borders))
 
 
-def _repeated(swept: DataFrame, others: Keys, ranges: int) -> Keys:
-    """The keys that two runs have told, or that are among the others too."""
-    other_ranges = ranges_of(others, ranges)
-
-    def find(rows: pa.Table) -> pa.Table:
-        groups = [np.frombuffer(content.as_buffer(), dtype=np.uint64) for content in rows["content"]]
-        found = repeated([*groups, other_ranges[rows["kind"][0].as_py()]])
-        return pa.table({"key": pa.array(found.view(np.int64))})
-
-    with unclosed_sockets_ignored():
-        keys = swept.filter(F.col("kind") >= 0).groupBy("kind").applyInArrow(find, "key bigint").toArrow()
-    return np.asarray(keys["key"].to_numpy(), dtype=np.int64).view(np.uint64)
-
-
 @frozen
 class SparkEngine:
     """Looks over slices and sweeps stretches as Spark jobs."""
 
-    session: SparkSession
+    running: Running
+    parallel: int
+    """How many tasks run at once."""
     stretch_events: int = STRETCH_EVENTS
+
+    @property
+    def session(self) -> SparkSession:
+        """The session on which the jobs run."""
+        return self.running.session
 
     @contextmanager
     def read(self, slices: Sequence[Slice]) -> Iterator[SparkReading]:
         """See `job.Engine.read`."""
-        yield SparkReading(self.session, slices, self.stretch_events)
+        yield SparkReading(self.running, self.parallel, slices, self.stretch_events)
 
 
 @contextmanager
-def open_engine(master: str | None = None) -> Iterator[SparkEngine]:
-    """An engine on a session of its own."""
-    with open_session(master) as session:
-        parallel = session.sparkContext.defaultParallelism
-        session.conf.set("spark.sql.shuffle.partitions", str(max(_SHUFFLE_PARTITIONS_MIN, 4 * parallel)))
-        yield SparkEngine(session)
+def open_engine(
+    master: str | None = None, conf: Mapping[str, str] | None = None, session: SparkSession | None = None
+) -> Iterator[SparkEngine]:
+    """An engine on a session of its own, or on another; see `cluster.open_cluster`."""
+    with open_cluster(master, conf, session) as running:
+        parallel = running.parallel
+        partitions = {"spark.sql.shuffle.partitions": str(max(_SHUFFLE_PARTITIONS_MIN, 4 * parallel))}
+        with with_settings(running.session, partitions), failures_told():
+            yield SparkEngine(running, parallel)

@@ -23,7 +23,7 @@ TRIGGER: Final = "500 milliseconds"
 
 
 @contextmanager
-def new_events(engine: SparkEngine, directories: Iterable[Path]) -> Iterator[Callable[[], bool]]:
+def new_events(engine: SparkEngine, directories: Iterable[Path | str]) -> Iterator[Callable[[], bool]]:
     """Whether there was a batch with events since the question was last asked; raises `SparkUnavailableError`."""
     grown = threading.Event()
 

@@ -1,7 +1,7 @@
-"""A Spark session of the judge's own: quiet, on loopback, gone with its block.
+"""A Spark session of the judge's own: quiet, gone with its block, and on loopback unless its master is elsewhere.
 
-Its files lie in a temporary directory that goes with it, and its chatter in a log there. Leaves out what runs on it
-(`spark`).
+Its files lie in a temporary directory that goes with it, and its chatter in a log there. Leaves out sessions of others
+(`cluster`) and what runs on it (`engine`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -34,42 +34,63 @@ _FAULT_CHARACTERS_MAX: Final = 300
 _STOP_SECONDS: Final = 20
 
 
-def _settings(directory: Path, master: str) -> SparkConf:
+PYTHON: Final = "spark.pyspark.python"
+"""The setting that names the workers' Python; PySpark itself looks at an environment variable."""
+OF_QUERIES: Final = {
+    # a record is a piece of some MB: more of them at once would not fit the buffers
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "32",
+    "spark.sql.inMemoryColumnarStorage.batchSize": "16",
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""What the engine's jobs want of a session, also of one that is not its own."""
+
+
+def is_local(master: str) -> bool:
+    """Whether the master is the driver's own process."""
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def _settings(directory: Path, master: str, given: Mapping[str, str]) -> SparkConf:
+    """What the session is opened with: `given` before all, and the machine's own defaults for what is not said here.
+
+    Those are read by the Java process from `conf/spark-defaults.conf` as it starts.
+    """
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("longpoll judge")
-    if master.startswith("local"):
+    if is_local(master):
         conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
-    return conf.setAll(
-        [
-            ("spark.ui.enabled", "false"),
-            ("spark.ui.showConsoleProgress", "false"),
-            ("spark.sql.session.timeZone", "UTC"),
-            ("spark.local.dir", str(directory / "local")),
-            ("spark.sql.warehouse.dir", str(directory / "warehouse")),
-            ("spark.driver.extraJavaOptions", f"-Duser.timezone=UTC -Dderby.system.home={directory}"),
-            # a record is a piece of some MB: more of them at once would not fit the buffers
-            ("spark.sql.execution.arrow.maxRecordsPerBatch", "32"),
-            ("spark.sql.inMemoryColumnarStorage.batchSize", "16"),
-            ("spark.sql.inMemoryColumnarStorage.compressed", "false"),
-            ("spark.sql.adaptive.enabled", "false"),
-            ("spark.python.worker.reuse", "true"),
-        ]
-    )
+        conf.set("spark.local.dir", str(directory / "local"))
+    own = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={directory}",
+        "spark.python.worker.reuse": "true",
+    }
+    return conf.setAll(list((own | OF_QUERIES | dict(given)).items()))
 
 
 @contextmanager
-def open_session(master: str | None = None) -> Iterator[SparkSession]:
+def open_session(master: str | None = None, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session that ends with the block, and its files with it; raises `SparkUnavailableError`.
+
+    Args:
+        master: Where it runs; all cores of this machine unless it is said.
+        conf: Further settings, by Spark's names.
 
     Ctrl-C ends the Java process at once: asked politely it would first finish the job.
     """
     directory = Path(tempfile.mkdtemp(prefix="longpoll-spark-"))
     (directory / "local").mkdir()
-    conf = _settings(directory, master or DEFAULT_MASTER)
+    master = master or DEFAULT_MASTER
+    settings = _settings(directory, master, conf or {})
+    environment = _environment(directory, settings.get(PYTHON), alone=is_local(master))
     try:
-        with _bridge_kept_quiet(), _environment(directory), (directory / LOG_FILE).open("wb") as log:
-            gateway = _launch(conf, log, directory)
+        with _bridge_kept_quiet(), environment, (directory / LOG_FILE).open("wb") as log:
+            gateway = _launch(settings, log, directory)
             try:
-                session = _connect(gateway, conf, directory)
+                session = _connect(gateway, settings, directory)
                 yield session
                 session.stop()
                 gateway.shutdown()
@@ -80,21 +101,39 @@ def open_session(master: str | None = None) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def _environment(directory: Path) -> Iterator[None]:
-    """The variables that Spark's start looks at, put back afterwards."""
-    values = {
+def _environment(directory: Path, python: str | None, *, alone: bool) -> Iterator[None]:
+    """The variables that Spark's start looks at, put back afterwards.
+
+    Args:
+        directory: Where a wrapper of Java may be written.
+        python: The command of the workers' Python, if the settings name one.
+        alone: The workers are on this machine, with this Python and loopback; other hosts have their own.
+    """
+    values: dict[str, str | None] = {
         "JAVA_HOME": str(find_java_home(directory / "java", os.environ)),
-        "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        # A master is named, so it is no session of Spark Connect that is wanted.
+        "SPARK_REMOTE": None,
+        "SPARK_CONNECT_MODE_ENABLED": None,
     }
+    if alone:
+        values |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    if python is not None:
+        values["PYSPARK_PYTHON"] = python
     old = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
+    _set(values)
     try:
         yield
     finally:
-        for name, value in old.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        _set(old)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _launch(conf: SparkConf, log: Any, directory: Path) -> Any:

@@ -1,0 +1,228 @@
+"""A cluster of Spark's own on this machine, whose workers have none of our packages.
+
+A master and workers, each a process; where root may make network namespaces each worker lives in one of its own, with
+an address that is not loopback's. Everything ends with the block, by pid. Leaves out what is judged on it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pyspark
+from attrs import define, field
+
+from longpoll_judge.run.spark.java import find_java_home
+
+SPARK: Final = Path(pyspark.__file__).parent
+OF_A_WORKER: Final = (
+    "pyspark",
+    "py4j",
+    "pyarrow",
+    "numpy",
+    "numpy.libs",
+    "pandas",
+    "dateutil",
+    "pytz",
+    "six.py",
+    "tzdata",
+)
+"""What a worker of any PySpark cluster with Arrow has."""
+DEPLOY: Final = "org.apache.spark.deploy"
+WAIT_S: Final = 90
+BRIDGE: Final = "lpspark0"
+NETWORK: Final = "10.213.77"
+"""The first three numbers of the addresses in namespaces."""
+
+
+def worker_python(directory: Path) -> Path:
+    """A Python that finds PySpark and what it needs, and nothing else that is installed here."""
+    site = SPARK.parent
+    packages = directory / "packages"
+    packages.mkdir(parents=True)
+    for name in OF_A_WORKER:
+        if (site / name).exists():
+            (packages / name).symlink_to(site / name)
+    python = directory / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def may_make_namespaces() -> bool:
+    """Whether this user can make network namespaces here."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    made = subprocess.run(["ip", "netns", "add", f"{BRIDGE}-try"], capture_output=True, check=False).returncode == 0
+    if made:
+        _ip("netns", "delete", f"{BRIDGE}-try")
+    return made
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+
+
+@contextmanager
+def namespaces(count: int) -> Iterator[list[tuple[str, str]]]:
+    """Namespaces with their addresses, on one bridge with this machine at `NETWORK`.1."""
+    with ExitStack() as stack:
+        _ip("link", "add", BRIDGE, "type", "bridge")
+        stack.callback(_ip, "link", "delete", BRIDGE)
+        _ip("address", "add", f"{NETWORK}.1/24", "dev", BRIDGE)
+        _ip("link", "set", BRIDGE, "up")
+        made = []
+        for number in range(count):
+            name, address = f"{BRIDGE}-{number}", f"{NETWORK}.{number + 2}"
+            _ip("netns", "add", name)
+            stack.callback(_ip, "netns", "delete", name)
+            _ip("link", "add", f"lpv{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            _ip("link", "set", f"lpv{number}", "master", BRIDGE, "up")
+            _ip("netns", "exec", name, "ip", "address", "add", f"{address}/24", "dev", "eth0")
+            _ip("netns", "exec", name, "ip", "link", "set", "eth0", "up")
+            _ip("netns", "exec", name, "ip", "link", "set", "lo", "up")
+            made.append((name, address))
+        yield made
+
+
+@define
+class Standalone:
+    """A cluster. Invariant: `processes` are those that were started and not killed, the master first."""
+
+    directory: Path
+    python: Path
+    host: str
+    master: str = ""
+    processes: list[subprocess.Popen[bytes]] = field(factory=list)
+
+    def conf(self) -> dict[str, str]:
+        """What a driver on this machine is told."""
+        return {
+            "spark.driver.host": self.host,
+            "spark.driver.bindAddress": self.host,
+            "spark.pyspark.python": str(self.python),
+            "spark.executor.memory": "512m",
+            "spark.task.maxFailures": "8",
+        }
+
+    def start(self, kind: str, words: Sequence[str], said: str, prefix: Sequence[str] = ()) -> str:
+        """Start a command of Spark's and wait until its log says `said`, a pattern with one group; what that is."""
+        log = self.directory / f"{kind}-{len(self.processes)}.log"
+        environment = os.environ | {
+            "JAVA_HOME": str(find_java_home(self.directory / f"java-{len(self.processes)}", os.environ)),
+            "SPARK_HOME": str(SPARK),
+            "SPARK_NO_DAEMONIZE": "1",
+            "SPARK_DAEMON_MEMORY": "600m",
+            "PYSPARK_PYTHON": str(self.python),
+            "SPARK_WORKER_DIR": str(self.directory / f"work-{len(self.processes)}"),
+            "SPARK_LOCAL_DIRS": str(self.directory / "local"),
+        }
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                [*prefix, str(SPARK / "bin" / words[0]), *words[1:]],
+                stdout=sink, stderr=subprocess.STDOUT, env=environment, cwd=self.directory, start_new_session=True,
+            )  # fmt: skip
+        self.processes.append(process)
+        return until_said(log, said, process)
+
+    def end(self) -> None:
+        """Kill whatever runs, the workers first."""
+        while self.processes:
+            _kill(self.processes.pop())
+
+    def kill_worker_at_work(self, seen: int) -> None:
+        """Kill the last worker and its executors as soon as one of them runs a task of application number `seen`."""
+        deadline_s = time.monotonic() + WAIT_S
+        worker = self.directory / f"work-{len(self.processes) - 1}"
+        while time.monotonic() < deadline_s:
+            logs = sorted(worker.glob("app-*"))[seen:]
+            if any("Running task" in log.read_text(errors="replace") for app in logs for log in app.glob("*/stderr")):
+                _kill(self.processes.pop())
+                return
+            with suppress(subprocess.TimeoutExpired):
+                self.processes[-1].wait(0.05)
+        raise AssertionError("the worker is given no task")
+
+
+def until_said(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
+    """What the group of a pattern is, as soon as a log has it; fails where the process ends before."""
+    deadline_s = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline_s:
+        found = re.search(pattern, log.read_text(errors="replace"))
+        if found:
+            return found.group(1)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
+            break
+    raise AssertionError(f"{pattern} is not said: {log.read_text(errors='replace')[-2_000:]}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The process and what it started: an executor is a child of its worker, in the session that was made for both."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(WAIT_S)
+
+
+@contextmanager
+def connect_server(directory: Path) -> Iterator[str]:
+    """The address of a Spark Connect server whose workers have none of our packages."""
+    server = Standalone(directory, worker_python(directory / "worker"), "127.0.0.1")
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+    }
+    words = ["spark-submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    words += ["--master", "local[2]"]
+    words += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    try:
+        port = server.start("connect", [*words, "spark-internal"], r"Spark Connect server started at: \S*:(\d+)")
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        server.end()
+
+
+@contextmanager
+def standalone(directory: Path, workers: int, *, apart: bool) -> Iterator[Standalone]:
+    """A cluster of `workers` with a core each; `apart`: each in a network namespace of its own."""
+    with ExitStack() as stack:
+        places = stack.enter_context(namespaces(workers)) if apart else [("", "127.0.0.1")] * workers
+        host = f"{NETWORK}.1" if apart else "127.0.0.1"
+        cluster = Standalone(directory, worker_python(directory / "worker"), host)
+        stack.callback(cluster.end)
+        cluster.master = cluster.start(
+            "master",
+            [
+                "spark-class",
+                f"{DEPLOY}.master.Master",
+                "--host",
+                host,
+                "--port",
+                "0",
+                "--webui-port",
+                "0",
+            ],
+            r"Starting Spark master at (spark://\S+)",
+        )
+        for name, address in places:
+            prefix = ["ip", "netns", "exec", name] if name else []
+            cluster.start(
+                "worker",
+                ["spark-class", f"{DEPLOY}.worker.Worker", "--host", address, "--cores", "1", "--memory", "600m",
+                 "--webui-port", "0", cluster.master],
+                r"(Successfully registered) with master",
+                prefix,
+            )  # fmt: skip
+        yield cluster

@@ -1,0 +1,215 @@
+"""Where the judge runs: the caller's session, Spark Connect, spark-submit, a cluster whose workers have none of it."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from model_tests.judge.standalone import (
+    SPARK,
+    WAIT_S,
+    Standalone,
+    connect_server,
+    may_make_namespaces,
+    standalone,
+    worker_python,
+)
+
+from longpoll.cli import main
+from longpoll_judge.contract.result import Result
+from longpoll_judge.errors import SparkUnavailableError
+from longpoll_judge.run.job import judge
+from longpoll_judge.run.spark import cluster, travel
+from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
+from longpoll_spec.history import Event
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+@pytest.fixture(scope="module")
+def faulted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A history in which some answers tell a wrong next offset."""
+    directory = tmp_path_factory.mktemp("faulted") / "history"
+    answers = 0
+
+    def spoiled(event: Event) -> Event:
+        nonlocal answers
+        answers += event.event == "answer_sent"
+        is_wrong = event.event == "answer_sent" and answers % 500 == 0
+        return msgspec.structs.replace(event, offset_next=event.offset_next + 1) if is_wrong else event
+
+    events = map(spoiled, simulate(Load(events=20_000, timeout_ms=60)))
+    write(directory, events, simulated_meta(), events_per_part=2_000)
+    return directory
+
+
+def said(result: Result) -> Any:
+    """All of a result but what differs from run to run."""
+    same = msgspec.structs.replace(result, seconds=0.0, start_seconds=0.0, engine="")
+    return msgspec.to_builtins(same)
+
+
+def test_the_callers_session_is_used_and_left_as_it_was(faulted: Path, spark_engine: SparkEngine) -> None:
+    """It is open afterwards, with its settings; and a setting that an open session cannot take is a sentence."""
+    session = spark_engine.session
+    session.conf.set("spark.sql.adaptive.enabled", "true")
+    before = dict(session.conf.getAll)
+    try:
+        assert said(judge([faulted], session=session)) == said(judge([faulted], engine="local"))
+        assert dict(session.conf.getAll) == before
+        with pytest.raises(SparkUnavailableError, match=r"cannot take spark\.executor\.memory"):
+            judge([faulted], session=session, conf={"spark.executor.memory": "1g"})
+        assert dict(session.conf.getAll) == before
+    finally:
+        session.conf.set("spark.sql.adaptive.enabled", "false")
+    assert session.range(3).count() == 3
+
+
+IMPORTED = "import sys; sys.path.insert(0, sys.argv[1]); import longpoll_judge.run.spark.engine as e; print(e.__file__)"
+
+
+@pytest.mark.parametrize("missing", ["", *travel.PACKAGES])
+def test_what_travels_is_what_a_worker_imports(missing: str, tmp_path: Path) -> None:
+    """A Python with PySpark alone finds all that it needs in the archive, and not without one of the packages."""
+    unpacked = tmp_path / "unpacked"
+    with zipfile.ZipFile(io.BytesIO(travel.archive())) as packed:
+        packed.extractall(unpacked)
+    if missing:
+        shutil.rmtree(unpacked / missing)
+    python = worker_python(tmp_path / "worker")
+    done = subprocess.run(
+        [str(python), "-c", IMPORTED, str(unpacked)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode == 0) == (not missing), done.stderr
+    assert missing or done.stdout.startswith(str(unpacked))
+
+
+def test_the_archive_is_the_same_each_time() -> None:
+    """Workers know by its bytes whether they have it."""
+    first = travel.archive()
+    travel.archive.cache_clear()
+
+    assert travel.archive() == first
+
+
+def judged(history: Path, *words: str) -> subprocess.Popen[str]:
+    """`longpoll judge` in a process of its own: one process has one Spark session."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "longpoll", "judge", str(history), "--json", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def on(found: Standalone) -> list[str]:
+    """The options for a cluster."""
+    settings = [word for name, value in found.conf().items() for word in ("--conf", f"{name}={value}")]
+    return ["--master", found.master, *settings]
+
+
+@pytest.mark.long
+def test_a_cluster_whose_workers_have_none_of_our_packages(faulted: Path, tmp_path: Path) -> None:
+    """Two workers, each in a network of its own where that can be made; one is killed as it works. Same findings."""
+    here = said(judge([faulted], engine="local"))
+    with standalone(tmp_path, 2, apart=may_make_namespaces()) as found:
+        whole, complained = (calm := judged(faulted, *on(found))).communicate(timeout=WAIT_S)
+        assert calm.returncode == 1, complained
+        disturbed = judged(faulted, *on(found))
+        found.kill_worker_at_work(seen=1)
+        told, complained = disturbed.communicate(timeout=WAIT_S)
+
+    assert disturbed.returncode == 1, complained
+    assert said(msgspec.json.decode(whole, type=Result)) == here
+    assert said(msgspec.json.decode(told, type=Result)) == here
+    assert len(here["findings"]) > 1
+
+
+@pytest.mark.long
+def test_a_worker_that_lacks_pyarrow_is_a_sentence(faulted: Path, tmp_path: Path) -> None:
+    """Of one line, with what was missed; exit code 2."""
+    with standalone(tmp_path, 1, apart=False) as found:
+        (tmp_path / "worker" / "packages" / "pyarrow").unlink()
+        _told, complained = (lacking := judged(faulted, *on(found))).communicate(timeout=WAIT_S)
+
+    assert lacking.returncode == 2
+    text = " ".join(complained.split())
+    assert "Spark could not do its work: ModuleNotFoundError: No module named 'pyarrow'" in text
+
+
+@pytest.mark.long
+def test_spark_connect(faulted: Path, tmp_path: Path) -> None:
+    """By SPARK_REMOTE, by --master and by the caller's session; the server's workers have none of our packages."""
+    here = said(judge([faulted], engine="local"))
+    asking = (
+        "import json, sys, msgspec\n"
+        "from longpoll_judge.run.job import judge\n"
+        "from pyspark.sql import SparkSession\n"
+        "paths, how, url = [sys.argv[1]], sys.argv[2], sys.argv[3]\n"
+        "given = {'environment': {}, 'master': {'master': url}}\n"
+        "more = given[how] if how in given else {'session': SparkSession.builder.remote(url).create()}\n"
+        "found = judge(paths, **more)\n"
+        "assert how != 'session' or more['session'].range(3).count() == 3\n"
+        "print(msgspec.json.encode(found).decode())\n"
+    )
+    with connect_server(tmp_path) as url:
+        for how in ("environment", "master", "session"):
+            environment = {name: value for name, value in os.environ.items() if name != cluster.REMOTE}
+            done = subprocess.run(
+                [sys.executable, "-c", asking, str(faulted), how, url],
+                capture_output=True, text=True, timeout=300, check=False,
+                env=environment | ({cluster.REMOTE: url} if how == "environment" else {}),
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert said(msgspec.json.decode(done.stdout, type=Result)) == here, how
+
+
+@pytest.mark.long
+def test_spark_submit(faulted: Path, tmp_path: Path) -> None:
+    """The application that it starts is the one that is used."""
+    program = tmp_path / "program.py"
+    program.write_text("from longpoll.cli import main\nmain()\n")
+    settings = ["spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1"]
+    words = [word for setting in settings for word in ("--conf", setting)]
+    done = subprocess.run(
+        [str(SPARK / "bin" / "spark-submit"), "--master", "local[2]", *words, str(program),
+         "judge", str(faulted), "--json"],
+        capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+    )  # fmt: skip
+
+    assert done.returncode == 1, done.stderr
+    assert said(msgspec.json.decode(done.stdout, type=Result)) == said(judge([faulted], engine="local"))
+
+
+def test_settings_that_are_none_are_refused(faulted: Path) -> None:
+    """And those of Spark beside an engine that has none."""
+    for words, text in (
+        (["--conf", "executor.memory"], "write spark.NAME=VALUE"),
+        (["--conf", "memory=1"], "write spark.NAME=VALUE"),
+        (["--conf", "spark.a=1", "--engine", "local"], "no settings of Spark"),
+        (["--master", "local[1]", "--engine", "local"], "no master"),
+    ):
+        done = CliRunner().invoke(main, ["judge", str(faulted), *words])
+        assert done.exit_code == 2
+        assert text in " ".join(done.output.split())
+
+
+def test_a_server_that_is_not_there_is_a_sentence(faulted: Path) -> None:
+    """Its address without the token that may be in it."""
+    _told, complained = (alone := judged(faulted, "--master", "sc://127.0.0.1:1/;token=abc")).communicate(
+        timeout=WAIT_S
+    )
+    text = " ".join(complained.split())
+
+    assert alone.returncode == 2
+    assert "no Spark Connect server answers at sc://127.0.0.1:1: " in text
+    assert "abc" not in text

@@ -1,0 +1,129 @@
+"""Histories by URI: what `file://` and S3 have is judged as on a disk, and a bad address is a sentence."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from longpoll.cli import main
+from longpoll_judge.errors import HistoryNotFoundError
+from longpoll_judge.read import files
+from longpoll_judge.read.arrow import filesystems
+from longpoll_judge.read.convert import convert
+from longpoll_judge.run.job import judge
+from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_spec.history import PART_FILES
+
+
+def test_a_file_uri_is_the_path(clean: Path, tmp_path: Path) -> None:
+    """Also with letters that a URI writes otherwise."""
+    odd = tmp_path / "a history"
+    shutil.copytree(clean, odd)
+
+    assert files.absolute(odd.as_uri()) == str(odd)
+    assert judge([odd.as_uri()], engine="local").requests == judge([clean], engine="local").requests
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("s3://key:secret@bucket/history", "a password in an address would be shown"),
+        ("s3://bucket/history?secret_key=x", "a password in an address would be shown"),
+        ("nowhere://bucket/history", "nowhere://bucket/history cannot be opened"),
+        ("s3://", "not a directory"),
+        ("file:///nowhere/at/all", "not a directory"),
+    ],
+)
+def test_an_address_that_cannot_be_is_a_sentence(uri: str, said: str) -> None:
+    """Exit code 2, and nothing that was secret is in it."""
+    done = CliRunner().invoke(main, ["judge", uri, "--engine", "local"])
+
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
+    assert not re.search("key:secret|secret_key", done.output)
+
+
+def test_a_name_has_no_options() -> None:
+    """The kind of a part is told by its name, wherever it lies."""
+    uri = files.beside("s3://bucket/deep/history?scheme=http", "part-00000.parquet")
+
+    assert uri == "s3://bucket/deep/history/part-00000.parquet?scheme=http"
+    assert files.name_of(uri) == "part-00000.parquet"
+    assert files.absolute("s3a://bucket/history/") == "s3a://bucket/history"
+
+
+# -- a service that speaks S3 ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """The query by which a bucket of a server on this machine is found; the bucket is `histories`."""
+    if importlib.util.find_spec("moto") is None:
+        pytest.skip("S3 IS NOT TRIED: pip install --requirement requirements/s3.lock")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("ACCESS_KEY_ID", "k"), ("SECRET_ACCESS_KEY", "s"), ("DEFAULT_REGION", "us-east-1")):
+            patch.setenv(f"AWS_{name}", value)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stderr is not None
+                found = next(match for match in map(ADDRESS.search, server.stderr) if match)
+                made = filesystems.S3FileSystem(
+                    endpoint_override=found[1], scheme="http", allow_bucket_creation=True, region="us-east-1"
+                )
+                made.create_dir("histories")
+                yield f"?endpoint_override={found[1]}&scheme=http"
+            finally:
+                server.kill()
+
+
+ADDRESS = re.compile(r"http://(127\.0\.0\.1:\d+)")
+
+
+def put(directory: Path, name: str, query: str) -> str:
+    """Copy a history into the bucket; its URI."""
+    uri = f"s3a://histories/{name}{query}"
+    system, _path = filesystems.FileSystem.from_uri(uri.replace("s3a", "s3", 1))
+    for file in directory.iterdir():
+        with system.open_output_stream(f"histories/{name}/{file.name}") as sink:
+            sink.write(file.read_bytes())
+    return uri
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("kind", ["ndjson", "parquet"])
+def test_what_lies_in_s3_is_judged_as_on_a_disk(
+    kind: str, clean: Path, bucket: str, spark_engine: SparkEngine, tmp_path: Path
+) -> None:
+    """By both engines; a part that is damaged is named, and what is not there is said."""
+    directory = clean
+    if kind == "parquet":
+        directory = tmp_path / "columns"
+        convert(clean, directory, into="parquet", say=lambda _done, _all: None)
+    uri = put(directory, f"good-{kind}", bucket)
+    here = judge([directory], engine="local")
+    found = [judge([uri], engine="local"), judge([uri], session=spark_engine.session)]
+
+    assert [(each.verdict, each.requests, each.latency) for each in found] == [
+        (here.verdict, here.requests, here.latency)
+    ] * 2
+
+    damaged = tmp_path / "damaged"
+    shutil.copytree(directory, damaged)
+    part = min(damaged.glob(PART_FILES))
+    part.write_bytes(part.read_bytes()[: part.stat().st_size // 2])
+    gaps = judge([put(damaged, f"damaged-{kind}", bucket)], engine="local").gaps
+    assert any(gap["where"].startswith(f"s3a://histories/damaged-{kind}/part-") for gap in gaps), gaps
+    with pytest.raises(HistoryNotFoundError, match="not a directory"):
+        judge([f"s3a://histories/nothing{bucket}"], engine="local")

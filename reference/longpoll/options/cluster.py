@@ -1,0 +1,70 @@
+"""The options that say on which Spark a command runs, and the arguments that may lie on another machine.
+
+Leaves out what they mean: `longpoll_judge.run.spark.cluster` says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+SETTINGS_MAX: Final = 200
+_SETTING: Final = re.compile(r"(spark\.[A-Za-z0-9_.\-]+)=(.*)", re.DOTALL)
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://.")
+
+
+class Place(click.Path):
+    """A directory: a path, or a URI, which stays the text that it is."""
+
+    name = "place"
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """A path, or the URI."""
+        if isinstance(value, str) and _URI.match(value):
+            return value
+        return super().convert(value, param, ctx)
+
+
+def _settings(_context: click.Context, _parameter: click.Parameter, given: Sequence[str]) -> Mapping[str, str]:
+    """Names and values; a later one of a name counts."""
+    if len(given) > SETTINGS_MAX:
+        raise click.BadParameter(f"{len(given)} settings are more than {SETTINGS_MAX}")
+    found: dict[str, str] = {}
+    for text in given:
+        match = _SETTING.fullmatch(text)
+        if match is None:
+            raise click.BadParameter(f"{text!r} is no setting of Spark: write spark.NAME=VALUE")
+        found[match[1]] = match[2]
+    return found
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--master",
+        metavar="URL",
+        help="spark: where to run, such as local[4], spark://host:7077 or sc://host:15002; unless given, SPARK_REMOTE, "
+        "what spark-submit started, or all cores.",
+    ),
+    click.option(
+        "--conf",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=_settings,
+        help="spark: a setting, such as spark.executor.memory=4g. May be repeated.",
+    ),
+)
+
+
+def cluster_options(command: Command) -> Command:
+    """Add the options to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command

@@ -1,0 +1,201 @@
+"""The files of a history, by a path of this machine or by a URI: listed, and read from any place.
+
+    s3://bucket/history?endpoint_override=127.0.0.1:9000&scheme=http    whatever `pyarrow.fs` opens
+    s3a://bucket/history                                                the same, as Spark writes it
+    webhdfs://namenode:9870/history                                     what fsspec opens, where that is installed
+
+A URI has its options behind a question mark, and every file of the directory has the same ones, so that a worker
+elsewhere needs nothing but the file's name. Leaves out which files are a history (`source`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import pyarrow as pa
+from attrs import frozen
+
+from longpoll_judge.errors import HistoryNotFoundError
+from longpoll_judge.read.arrow import filesystems
+
+READ_AHEAD_BYTES: Final = 1 << 20
+"""How much of a file elsewhere is asked for at once at least."""
+ENTRIES_MAX: Final = 1_000_000
+"""Most files of a directory elsewhere."""
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_SAME: Final = {"s3a": "s3", "s3n": "s3"}
+"""Names that Hadoop has for what Arrow calls otherwise."""
+_OF_ARROW: Final = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
+
+
+@frozen
+class Entry:
+    """A file of a directory."""
+
+    path: str
+    """With the directory's options, if it is a URI."""
+    size: int
+    is_file: bool
+
+
+def is_uri(text: str) -> bool:
+    """Whether it names a file by URI; `file://` counts as one."""
+    return _SCHEME.match(text) is not None
+
+
+def absolute(place: str | Path) -> str:
+    """The place by one name: a whole path, or a URI without a slash at its end.
+
+    Raises `HistoryNotFoundError` for a URI that has a password in it, which findings and gaps would show.
+    """
+    text = str(place)
+    if not is_uri(text):
+        return str(Path(place).resolve())
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        return str(Path(unquote(parts.path)).resolve())
+    if parts.password is not None or "secret" in parts.query.lower():
+        host = parts.netloc.rpartition("@")[2]
+        raise HistoryNotFoundError(
+            f"{parts.scheme}://{host}{parts.path}: a password in an address would be shown; give it by the "
+            "environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3"
+        )
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/")))
+
+
+def name_of(path: str) -> str:
+    """The last part of a path or URI, without options."""
+    return path.partition("?")[0].rpartition("/")[2] if is_uri(path) else Path(path).name
+
+
+def beside(directory: str, name: str) -> str:
+    """The path of a file in a directory."""
+    if not is_uri(directory):
+        return str(Path(directory) / name)
+    parts = urlsplit(directory)
+    return urlunsplit(parts._replace(path=f"{parts.path}/{name}"))
+
+
+def is_directory(directory: str) -> bool:
+    """Whether it is one; an object store has one wherever something lies below that name."""
+    if not is_uri(directory):
+        return Path(directory).is_dir()
+    system, path = _opened(directory)
+    with _told(directory):
+        if system.get_file_info(path).type == filesystems.FileType.Directory:
+            return True
+        return bool(_below(system, path))
+
+
+def entries(directory: str, pattern: str) -> list[Entry]:
+    """The files right in a directory whose names fit the pattern, by name."""
+    if not is_uri(directory):
+        return [_local(file) for file in sorted(Path(directory).glob(pattern))]
+    system, path = _opened(directory)
+    with _told(directory):
+        found = [info for info in _below(system, path) if fnmatchcase(info.base_name, pattern)]
+    is_file = {info.base_name: info.type == filesystems.FileType.File for info in found}
+    return [
+        Entry(beside(directory, info.base_name), info.size or 0, is_file[info.base_name])
+        for info in sorted(found, key=lambda info: str(info.base_name))
+    ]
+
+
+def entry(path: str) -> Entry | None:
+    """The file; None where there is none."""
+    if not is_uri(path):
+        return _local(Path(path)) if Path(path).exists() else None
+    system, within = _opened(path)
+    with _told(path):
+        info = system.get_file_info(within)
+    if info.type == filesystems.FileType.NotFound:
+        return None
+    return Entry(path, info.size or 0, info.type == filesystems.FileType.File)
+
+
+def _local(file: Path) -> Entry:
+    is_file = file.is_file()
+    return Entry(str(file), file.stat().st_size if is_file else 0, is_file)
+
+
+def open_file(path: str) -> BinaryIO:
+    """The file, to be read from any place; raises OSError."""
+    if not is_uri(path):
+        return Path(path).open("rb")
+    system, within = _opened(path)
+    # Arrow's files are read and sought like any other, but its types do not say so.
+    return io.BufferedReader(system.open_input_file(within), READ_AHEAD_BYTES)
+
+
+def read(path: str) -> bytes:
+    """All of a small file; raises OSError."""
+    with open_file(path) as file:
+        return file.read()
+
+
+def to_arrow(path: str) -> Any:
+    """What Arrow's readers take: a path, which they may map, or an open file."""
+    if not is_uri(path):
+        return path
+    system, within = _opened(path)
+    return system.open_input_file(within)
+
+
+def _below(system: Any, path: str) -> Sequence[Any]:
+    found: Sequence[Any] = system.get_file_info(filesystems.FileSelector(path, allow_not_found=True))
+    if len(found) > ENTRIES_MAX:
+        raise HistoryNotFoundError(f"{path} has {len(found)} files, and {ENTRIES_MAX} are looked at at most")
+    return found
+
+
+@contextmanager
+def _told(place: str) -> Iterator[None]:
+    """A service that does not answer, or refuses, is a sentence."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise HistoryNotFoundError(f"{place} cannot be looked at: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an exception says."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _opened(uri: str) -> tuple[Any, str]:
+    """The file system of a URI, and the path in it; raises `HistoryNotFoundError`."""
+    parts = urlsplit(uri)
+    root = urlunsplit((_SAME.get(parts.scheme, parts.scheme), parts.netloc, "/", parts.query, ""))
+    path = parts.path.strip("/")
+    system, prefix = _file_system(root, uri.partition("?")[0])
+    return system, f"{prefix}/{path}".rstrip("/") if prefix else f"/{path}"
+
+
+@lru_cache(maxsize=64)
+def _file_system(root: str, shown: str) -> tuple[Any, str]:
+    """The file system below a root, and where in it that lies: a bucket's name, or nothing."""
+    scheme = urlsplit(root).scheme
+    try:
+        if scheme in _OF_ARROW:
+            system, prefix = filesystems.FileSystem.from_uri(root)
+            return system, prefix.strip("/")
+        return _by_fsspec(root)
+    except (OSError, ValueError, ImportError, pa.ArrowException) as error:
+        raise HistoryNotFoundError(
+            f"{shown} cannot be opened: {first_line(error)}; name a directory, or a URI that pyarrow.fs or fsspec knows"
+        ) from error
+
+
+def _by_fsspec(root: str) -> tuple[Any, str]:
+    # Who has such files has it installed; nothing else here needs it.
+    system, prefix = importlib.import_module("fsspec.core").url_to_fs(root)
+    return filesystems.PyFileSystem(filesystems.FSSpecHandler(system)), prefix.strip("/")
