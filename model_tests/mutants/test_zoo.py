@@ -20,7 +20,7 @@ from model_tests.mutants.zoo.entry import Change, Entry
 from model_tests.mutants.zoo.ours import MENDED
 from model_tests.mutants.zoo.plant import ROOT, DoesNotApplyError, texts_of
 from model_tests.mutants.zoo.run import Cell, decode
-from model_tests.mutants.zoo.table import PAGE, Row, Seen, page_of, pinned, problems, rows_of
+from model_tests.mutants.zoo.table import PAGE, PROMPT_S, Row, Seen, page_of, pinned, problems, rows_of
 
 from longpoll.cli import main
 from longpoll.commands import zoo as command
@@ -125,7 +125,7 @@ def changed(rows: Sequence[Row], row: Row) -> list[Row]:
 
 
 def test_planted_a_table_that_is_wrong_is_seen() -> None:
-    """A row too few, one too many, a bug that nobody finds, one that is called open for nothing, another method."""
+    """A row too few, one too many, a bug that nobody finds, or slowly, one that is open for nothing, another method."""
     rows = pinned()
     row = next(row for row in rows if not row.open and len(row.found) > 2)
     nobody = msgspec.structs.replace(row, found={}, missed=[*row.found, *row.missed])
@@ -137,6 +137,9 @@ def test_planted_a_table_that_is_wrong_is_seen() -> None:
     assert len(problems(changed(rows, msgspec.structs.replace(row, open="for nothing")))) == 2
     other = msgspec.structs.replace(row, found={**row.found, "no method": Seen("x")})
     assert len(problems(changed(rows, other))) == 1
+    slow = {name: msgspec.structs.replace(seen, cpu_s=PROMPT_S) for name, seen in row.found.items()}
+    late = f"{row.id}: no method of the quick suite finds it in 10 s of a core"
+    assert problems(changed(rows, msgspec.structs.replace(row, found=slow))) == [late]
 
 
 def test_a_new_find_takes_the_place_of_the_old_one() -> None:
