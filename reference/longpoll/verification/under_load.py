@@ -1,8 +1,9 @@
 """The clauses that no recorded conversation shows: what is seen of a broker under a load, and in a race.
 
-The load goes through a recording proxy, and the judge says of each property whether the history keeps it; the race goes
-to the broker itself, so that it races as often as can be. What a policy declares is NON-STRICT. Leaves out the load,
-the race and the judge, and the clauses that a conversation shows (`longpoll_conform.suite`).
+The load, whose groups commit and ask for their offsets, goes through a recording proxy, and the judge says of each
+property whether the history keeps it; the race goes to the broker itself, so that it races as often as can be. What a
+policy declares is NON-STRICT. Leaves out the load, the race and the judge, and the clauses that a conversation shows
+(`longpoll_conform.suite`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from attrs import field, frozen
 from longpoll.verification import history, races
 from longpoll.verification.declared import Declared, Limits, limits_of
 from longpoll.verification.echo import Echo
-from longpoll_broker.testing.load import LoadPlan, drive
+from longpoll_broker.testing.load import LoadPlan, LoadReport, drive
 from longpoll_conform.clauses import BY_VECTOR, OF_LOAD, OF_RACE
 from longpoll_conform.compare import Difference
 from longpoll_conform.suite import Outcome, Result, Seen
 from longpoll_judge.contract.clauses import CLAUSE
-from longpoll_judge.contract.result import Finding
+from longpoll_judge.contract.result import COMMIT_IS_TOLD, COMMIT_NEVER_REGRESSES, Finding
 from longpoll_judge.contract.result import Result as Judged
 from longpoll_judge.run.job import judge
 from longpoll_observe.observer import Observer, name_of
@@ -29,6 +30,7 @@ from longpoll_runtime import Address, Runtime
 from longpoll_runtime.faults import FAULTS
 
 DELIVERED: Final = f"{OF_LOAD}delivered"
+OF_COMMITS: Final = (COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD)
 OF_RACES: Final[Mapping[str, Outcome]] = {"violated": "FAIL", "ok": "PASS"}
 Say = Callable[[str], None]
 
@@ -76,11 +78,11 @@ def _load(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
     ) as observer:
         door = observer.doors[name_of(loaded.broker)]
         with Echo(loaded.runtime, loaded.broker, topic) as echo:
-            report = drive(loaded.runtime, door, LoadPlan(topic), lambda _done, _all: None)
+            report = drive(loaded.runtime, door, LoadPlan(topic, commits=True), lambda _done, _all: None)
     limits = limits_of(echo.worst_ms, wake_ms=None, late_ms=None)
     found = judge([loaded.recorded], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
     kept, excused = history.by_promises(found, loaded.recorded, loaded.known, limits)
-    verdicts = _Verdicts(loaded.known, limits, found, kept, dict(excused))
+    verdicts = _Verdicts(loaded.known, limits, report, found, kept, dict(excused))
     if report.problems:
         delivered = _result(DELIVERED, "FAIL", f"{len(report.problems)} problems, the first: {report.problems[0]}")
     elif report.troubles:
@@ -96,6 +98,8 @@ class _Verdicts:
 
     known: Declared
     limits: Limits
+    report: LoadReport
+    """What the load itself saw."""
     judged: Judged
     """All that was found."""
     kept: Judged
@@ -106,6 +110,9 @@ class _Verdicts:
     def result(self, name: str) -> Result:
         """Of `load-` and a property."""
         prop = name.removeprefix(OF_LOAD).replace("-", "_")
+        if prop in OF_COMMITS and self.report.unknown_codes:
+            (code, *_others) = sorted(self.report.unknown_codes)
+            return _result(name, "UNIMPLEMENTED", f"the broker does not know request {code}")
         findings = [finding for finding in self.kept.findings if any(one.property == prop for one in finding.told())]
         violated = [finding for finding in findings if finding.verdict == "violated"]
         if violated:
@@ -121,6 +128,8 @@ class _Verdicts:
         """Why nobody can say of a property without findings that it was kept; empty if one can."""
         if not self.judged.judged.get(prop):
             return "the load asked nothing of it"
+        if prop in OF_COMMITS and not self.report.told_count:
+            return "no question for an offset was answered with one"
         if self.judged.gaps:
             gap = self.judged.gaps[0]
             return f"the record has holes: {gap['why']} ({gap['where']})"

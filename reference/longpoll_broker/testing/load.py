@@ -5,6 +5,8 @@ expression of its own and one pull in flight per queue, held by the broker while
 the moment just before it was sent, so its arrival tells the delivery time. Nothing is assumed of the broker but
 RocketMQ's protocol.
 
+With `commits` each pull commits what came before it, and each group asks for its offsets now and then (`.commits`).
+
 Leaves out judging the broker's own view, which is the judge's work on the recorded history, and measuring its limits
 (`model_tests/bench`).
 """
@@ -19,6 +21,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
+from longpoll_broker.testing.commits import Commits
 from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
 from longpoll_client.messages import decode_messages
@@ -48,6 +51,7 @@ BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTR
 """The broker has no room for a request now, and has done nothing about it: real clients ask again, and so do we."""
 BUSY_PAUSE_S: Final = 0.02
 BUSY_TRIES: Final = 500
+FLAGS: Final = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
 PULLED: Final = frozenset(
     {ResponseCode.SUCCESS.value, ResponseCode.PULL_NOT_FOUND.value, ResponseCode.PULL_RETRY_IMMEDIATELY.value}
 )
@@ -61,6 +65,8 @@ class LoadPlan:
     message_count: int = 6_000
     queue_count: int = 8
     producer_count: int = 3
+    commits: bool = False
+    """Whether the groups commit offsets, and ask for them."""
 
 
 @frozen
@@ -79,6 +85,10 @@ class LoadReport:
     """What no broker may do: a message twice, late in its queue's order, unasked for, or never though all else came."""
     troubles: Sequence[str] = ()
     """What cut the load short: a connection that ended, an answer that did not come or cannot be read, a refusal."""
+    unknown_codes: frozenset[int] = frozenset()
+    """Requests about offsets that the broker says it does not know."""
+    told_count: int = 0
+    """Questions for an offset that were answered with one."""
 
     def percentile_ms(self, share: float) -> float:
         """The delivery time that this share of the deliveries does not exceed; 0 when there were none."""
@@ -143,18 +153,29 @@ class _Consumer:
     """Pulls for which the broker had no room."""
     asked: dict[int, int] = field(factory=dict)
     """Queue -> the offset of the pull in flight there."""
+    commits: Commits = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Commit as this group."""
+        self.commits = Commits(self.client, self.group, self.run.plan.topic)
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return f"group-{EXPRESSIONS.index(self.expression)}"
 
     def pull(self, queue: int, offset: int) -> None:
         """Ask for what comes at and after the offset; the answer asks again."""
         self.asked[queue] = offset
+        commits = self.run.plan.commits
         header = PullMessageRequestHeader(
-            consumer_group=f"group-{EXPRESSIONS.index(self.expression)}",
+            consumer_group=self.group,
             topic=self.run.plan.topic,
             queue_id=queue,
             queue_offset=offset,
             max_msg_nums=BATCH_MAX,
-            sys_flag=int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION),
-            commit_offset=0,
+            sys_flag=int(FLAGS | PullSysFlag.COMMIT_OFFSET if commits else FLAGS),
+            commit_offset=offset if commits else 0,
             suspend_timeout_millis=HOLD_MS,
             sub_version=0,
             subscription=self.expression,
@@ -184,7 +205,10 @@ class _Consumer:
                 self._receive(queue, answer)
             elif answer.code == ResponseCode.PULL_NOT_FOUND:
                 self.expired_count += 1
-            self._ask_again(queue, PullMessageResponseHeader.decode(answer.ext_fields).next_begin_offset)
+            offset = PullMessageResponseHeader.decode(answer.ext_fields).next_begin_offset
+            if self.run.plan.commits:
+                self.commits.answered(queue, offset)
+            self._ask_again(queue, offset)
         except (ProtocolError, ValueError) as error:  # ValueError: a body that is no time of ours
             self.run.trouble(f"{asked}: {error}")
 
@@ -312,6 +336,8 @@ def drive(
         delivery_ms=[nanoseconds / 1e6 for nanoseconds in delivery_ns],
         problems=[*run.problems, *(problem for consumer in consumers for problem in consumer.problems())],
         troubles=run.troubles,
+        unknown_codes=frozenset(code for consumer in consumers for code in consumer.commits.unknown_codes),
+        told_count=sum(consumer.commits.told_count for consumer in consumers),
     )
 
 
