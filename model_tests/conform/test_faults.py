@@ -248,6 +248,18 @@ def test_unspoiled_they_pass(good: Broker) -> None:
     assert {vector: result.why for vector, result in results.items() if result.outcome != "PASS"} == {}
 
 
+def test_without_a_name_server_nobody_is_blamed_for_it(good: Broker) -> None:
+    """What asks it is untested, whatever clause it is of; with one it is asked."""
+    (vector,) = [each for each in recorded("4.9.7") if each.id == "send-222"]
+    outcomes = []
+    for lacking in (frozenset({"name-server"}), frozenset()):
+        suite = Suite(Place(good.address, good.name_server_address), "rocketmq-4.9", "noname", makes_smaller=False)
+        suite.capabilities = set(HAS - lacking)
+        outcomes += [(result.outcome, result.why) for result in suite.run([vector])]
+
+    assert outcomes == [("UNTESTED", "the broker has not: name-server"), ("PASS", "")]
+
+
 def test_there_are_enough() -> None:
     """At least sixty, each with its own name, over frames, answers, messages, times and pushes."""
     assert len(FAULTS) >= 60

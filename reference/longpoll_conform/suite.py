@@ -125,7 +125,7 @@ class Suite:
         """Why a vector does not apply to this broker; empty when it does."""
         clause = BY_VECTOR[vector.id]
         needed, lacking = PROFILES[vector.profile]
-        missing = (needed | clause.needs) - self.capabilities
+        missing = (needed | clause.needs | vector.needs) - self.capabilities
         if missing:
             return f"the broker has not: {', '.join(sorted(missing))}"
         unwanted = (lacking | clause.lacks) & self.capabilities

@@ -18,7 +18,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from attrs import frozen
 
@@ -63,6 +63,13 @@ class Vector:
         whole += max((step.get("at_ms", 0) for step in steps), default=0)
         whole += case.get("held_ms") or 0
         return int(whole + (case.get("wait_ms", 10_000) if case["response"] is None else 0))
+
+    @property
+    def needs(self) -> frozenset[Literal["name-server"]]:
+        """What its own steps need besides its profile and its clause: a name server, where one of them is to it."""
+        steps = (*self.steps(), self.case["request"])
+        asks = any(step.get("conn", "").startswith("ns") for step in steps)
+        return frozenset({"name-server"}) if asks else frozenset()
 
     def steps(self) -> Sequence[Mapping[str, Any]]:
         """Every step but the request itself."""

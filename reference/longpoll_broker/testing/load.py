@@ -5,7 +5,7 @@ expression of its own and one pull in flight per queue, held by the broker while
 the moment just before it was sent, so its arrival tells the delivery time. Nothing is assumed of the broker but
 RocketMQ's protocol.
 
-With `commits` each pull commits what came before it, and each group asks for its offsets now and then (`.commits`).
+With `commits` each pull commits what came before it, and each group asks for its offsets now and then (`_Commits`).
 
 Leaves out judging the broker's own view, which is the judge's work on the recorded history, and measuring its limits
 (`model_tests/bench`).
@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.testing.commits import Commits
 from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
 from longpoll_client.messages import decode_messages
@@ -30,9 +29,12 @@ from longpoll_protocol.errors import ProtocolError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
     CreateTopicRequestHeader,
+    Header,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
     SendMessageRequestHeaderV2,
+    UpdateConsumerOffsetRequestHeader,
 )
 from longpoll_protocol.properties import encode_properties
 from longpoll_runtime import Address, Condition, Runtime
@@ -45,8 +47,12 @@ HOLD_MS: Final = 500
 LONG_MS: Final = 10_000
 """Held so long, a pull that is answered within the patience was woken, and did not just expire."""
 BATCH_MAX: Final = 32
+ASKED_EVERY: Final = 4
+"""One of four answers to pulls of a queue is followed by a question for the offset: a thousand or so in a load."""
 STALL_S: Final = 30.0
 """A run in which nothing moves for so long has lost something."""
+ANSWER_S: Final = 30.0
+"""Longer than the judge needs to say that an answer did not come."""
 BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
 """The broker has no room for a request now, and has done nothing about it: real clients ask again, and so do we."""
 BUSY_PAUSE_S: Final = 0.02
@@ -153,11 +159,11 @@ class _Consumer:
     """Pulls for which the broker had no room."""
     asked: dict[int, int] = field(factory=dict)
     """Queue -> the offset of the pull in flight there."""
-    commits: Commits = field(init=False)
+    commits: _Commits = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         """Commit as this group."""
-        self.commits = Commits(self.client, self.group, self.run.plan.topic)
+        self.commits = _Commits(self.client, self.group, self.run.plan.topic)
 
     @property
     def group(self) -> str:
@@ -246,6 +252,67 @@ class _Consumer:
 
     def _is_wrong(self, surplus: int) -> bool:
         return surplus != 0 and not self.run.troubles
+
+
+# -- commits --------------------------------------------------------------------------------------------------------
+
+
+@define(eq=False)
+class _Commits:
+    """What a group commits by itself (request 15), and how it asks what it has committed (14), one after the other.
+
+    The next pull is in flight meanwhile and commits too, so no group asks for less to be committed than it did before.
+    What the answers say is judged from the record. All of it belongs to the reader thread of `client`.
+    """
+
+    client: RemotingClient
+    group: str
+    topic: str
+    unknown_codes: set[int] = field(factory=set)
+    """Requests that the broker says it does not know."""
+    told_count: int = 0
+    """Questions that were answered with an offset."""
+    _answers: Counter[int] = field(factory=Counter)
+    """Queue -> answers to its pulls."""
+    _waiting: set[int] = field(factory=set)
+    """Queues of which a commit or a question is in flight."""
+
+    def answered(self, queue: int, offset: int) -> None:
+        """A pull of the queue was answered, and all below `offset` has come.
+
+        Every second time that is followed by something the offset is committed first; else it is asked for alone.
+        """
+        self._answers[queue] += 1
+        if self._answers[queue] % ASKED_EVERY or queue in self._waiting:
+            return
+        self._waiting.add(queue)
+        if self._answers[queue] % (2 * ASKED_EVERY):
+            self._ask(queue)
+        else:
+            header = UpdateConsumerOffsetRequestHeader(
+                consumer_group=self.group, topic=self.topic, queue_id=queue, commit_offset=offset
+            )
+            self._send(RequestCode.UPDATE_CONSUMER_OFFSET, header, partial(self._ask, queue))
+
+    def _ask(self, queue: int) -> None:
+        header = QueryConsumerOffsetRequestHeader(consumer_group=self.group, topic=self.topic, queue_id=queue)
+        self._send(RequestCode.QUERY_CONSUMER_OFFSET, header, partial(self._waiting.discard, queue))
+
+    def _send(self, code: RequestCode, header: Header, then: Callable[[], None]) -> None:
+        def told(answer: Command | ClientError) -> None:
+            # Without an answer nothing is asked of the queue any more: the record shows that it is missing.
+            if isinstance(answer, ClientError):
+                return
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self.unknown_codes.add(code.value)
+            self.told_count += code == RequestCode.QUERY_CONSUMER_OFFSET and answer.code == ResponseCode.SUCCESS
+            then()
+
+        with suppress(ClientError):  # the connection has ended: the next pull tells
+            self.client.call_async(code, header, callback=told, timeout_s=ANSWER_S)
+
+
+# -- sending ---------------------------------------------------------------------------------------------------------
 
 
 def _produce(run: _Run, client: RemotingClient, first: int) -> None:

@@ -53,7 +53,8 @@ def shipped(vector: Vector) -> dict[str, Any]:
         "clause": clause.id,
         "level": clause.level,
         "recorded": vector.version,
-        "when": sorted(needed | clause.needs | scan) + [f"!{name}" for name in sorted(lacking | clause.lacks)],
+        "when": sorted(needed | clause.needs | vector.needs | scan)
+        + [f"!{name}" for name in sorted(lacking | clause.lacks)],
         "steps": list(steps_of(vector)),
     }
 
