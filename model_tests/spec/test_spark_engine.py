@@ -18,6 +18,7 @@ from longpoll_spec.engines.packed.compile import source_of
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.source import Source
 from longpoll_spec.engines.packed.words import words_of
+from longpoll_spec.engines.spark import here
 from longpoll_spec.engines.spark import search as spark
 from longpoll_spec.engines.spark.checkpoint import STATE_FILE, told_in
 from longpoll_spec.engines.spark.expand import Expander, table_of, words_in
@@ -36,6 +37,12 @@ def session(spark_engine: SparkEngine) -> SparkSession:
     return spark_engine.session
 
 
+@pytest.fixture
+def by_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every level is expanded by jobs, however few states are known."""
+    monkeypatch.setattr(spark, "HERE_STATES_MAX", 0)
+
+
 def _model(policy: str, bounds: str) -> Model:
     return law_of(preset(policy), named(bounds, preset(policy)))
 
@@ -52,6 +59,7 @@ def _same(first: Exploration, second: Exploration) -> bool:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("by_jobs")
 def test_a_cut_level_gives_the_packed_engines_numbers(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few states a task: states, transitions, depth, verdicts and tokens are the same."""
     monkeypatch.setattr(spark, "STATES_A_TASK", 20)
@@ -67,15 +75,57 @@ def test_a_cut_level_gives_the_packed_engines_numbers(session: SparkSession, mon
     ids=lambda each: f"{each.policy}-{each.bounds}",
 )
 def test_spark_finds_the_pinned_numbers(session: SparkSession, entry: Entry) -> None:
-    """Every preset at tiny and small, and our own with aspects."""
+    """Every preset at tiny and small, and our own with aspects; the driver hands over to jobs or does it all."""
     model = _model(entry.policy, entry.bounds)
 
     assert entry_of(explore(model, engine="spark", session=session)) == entry
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("by_jobs")
+@pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9", "rocketmq-5"])
+def test_jobs_alone_find_the_pinned_numbers(session: SparkSession, policy: str) -> None:
+    """At tiny, from the first level on."""
+    (entry,) = (each for each in pinned() if (each.policy, each.bounds) == (policy, "tiny"))
+
+    assert entry_of(explore(_model(policy, "tiny"), engine="spark", session=session)) == entry
+
+
+@pytest.mark.parametrize("most", [20, 1 << 30])
+def test_the_driver_searches_and_hands_over(session: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """In the midst, or never; the packed engine's numbers and tokens."""
+    monkeypatch.setattr(spark, "HERE_STATES_MAX", most)
+    model = _least()
+
+    assert _same(explore(model, engine="spark", session=session, limit_states=30), explore(model, limit_states=30))
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_the_driver_goes_on_with_all_that_is_known(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets: bool
+) -> None:
+    """From a level in the midst, with a later one half written. Planted: the first state is forgotten."""
+    model, path = _model("strict", "tiny"), tmp_path / "part"
+    explore(model, [], engine="spark", session=session, checkpoint=path, limit_states=100)
+    depth = len(list(path.glob("level-*")))
+    (path / f"level-{depth}").mkdir()
+    (path / f"level-{depth}" / "part-9.parquet").write_bytes(b"killed here")
+    if forgets:
+        honest = here.level_batches
+        monkeypatch.setattr(here, "level_batches", lambda level: honest(level) if level.name != "level-0" else iter(()))
+    rest = explore(model, [], engine="spark", session=session, checkpoint=path)
+
+    assert rest.complete
+    assert (rest.distinct_states == explore(model, []).distinct_states) == (not forgets)
+
+
 @pytest.mark.parametrize("limit_states", quick_if([100, None], lambda limit: limit is not None))
-def test_two_goes_give_the_numbers_of_one(session: SparkSession, tmp_path: Path, limit_states: int | None) -> None:
+@pytest.mark.parametrize("here_max", quick_if([spark.HERE_STATES_MAX, 0], bool))
+def test_two_goes_give_the_numbers_of_one(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_states: int | None, here_max: int
+) -> None:
     """Ctrl-C leaves whole levels, from which the next call goes on; one go has the packed engine's tokens."""
+    monkeypatch.setattr(spark, "HERE_STATES_MAX", here_max)
     model = _model("strict", "tiny")
 
     def interrupt(progress: Progress) -> None:
@@ -132,6 +182,7 @@ def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("by_jobs")
 def test_a_dropped_partition_is_seen(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were some of the successors lost, counts would be less: the agreement can fail."""
     honest = spark._Search._new
@@ -144,6 +195,7 @@ def test_a_dropped_partition_is_seen(session: SparkSession, monkeypatch: pytest.
     assert found.distinct_states != explore(model, [], limit_states=20).distinct_states
 
 
+@pytest.mark.usefixtures("by_jobs")
 def test_a_level_that_is_not_subtracted_is_seen(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were states not sought in all levels, some would be new again: the agreement can fail."""
     honest = spark._Search._levels
@@ -154,6 +206,7 @@ def test_a_level_that_is_not_subtracted_is_seen(session: SparkSession, monkeypat
     assert found.distinct_states != explore(model, [], limit_states=40).distinct_states
 
 
+@pytest.mark.usefixtures("by_jobs")
 def test_a_fault_of_spark_is_one_line(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in a worker is told without a traceback."""
     planted = Source(("def expand(*_):", "    raise ValueError('planted in a worker')"), "int8", {})

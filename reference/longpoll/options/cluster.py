@@ -14,6 +14,7 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 SETTINGS_MAX: Final = 200
+SAID_OTHERWISE: Final = frozenset({"spark.master", "spark.remote"})
 _SETTING: Final = re.compile(r"(spark\.[A-Za-z0-9_.\-]+)=(.*)", re.DOTALL)
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://.")
 
@@ -33,7 +34,7 @@ class Place(click.Path):
         return super().convert(value, param, ctx)
 
 
-def _settings(_context: click.Context, _parameter: click.Parameter, given: Sequence[str]) -> Mapping[str, str]:
+def settings(_context: click.Context, _parameter: click.Parameter, given: Sequence[str]) -> Mapping[str, str]:
     """Names and values; a later one of a name counts."""
     if len(given) > SETTINGS_MAX:
         raise click.BadParameter(f"{len(given)} settings are more than {SETTINGS_MAX}")
@@ -42,6 +43,8 @@ def _settings(_context: click.Context, _parameter: click.Parameter, given: Seque
         match = _SETTING.fullmatch(text)
         if match is None:
             raise click.BadParameter(f"{text!r} is no setting of Spark: write spark.NAME=VALUE")
+        if match[1] in SAID_OTHERWISE:
+            raise click.BadParameter(f"{match[1]}: use --master")
         found[match[1]] = match[2]
     return found
 
@@ -57,7 +60,7 @@ _OPTIONS: Final = (
         "--conf",
         multiple=True,
         metavar="NAME=VALUE",
-        callback=_settings,
+        callback=settings,
         help="spark: a setting, such as spark.executor.memory=4g. May be repeated.",
     ),
 )

@@ -13,11 +13,12 @@ from typing import Any, Final, TypeVar
 import click
 
 from longpoll.options import completion
+from longpoll.options.cluster import settings
 from longpoll_spec.engines import ENGINES
 from longpoll_spec.errors import EngineLimitError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-NAMES: Final = ("symmetry", "workers", "memory_mb", "master", "checkpoint", "runs", "steps", "seed")
+NAMES: Final = ("symmetry", "workers", "memory_mb", "master", "conf", "checkpoint", "runs", "steps", "seed")
 """What `engine_options` adds to a command, besides `engine`."""
 _OPTIONS: Final = (
     click.option(
@@ -39,6 +40,13 @@ _OPTIONS: Final = (
         help="packed: use about this much memory, MiB, and disks (TMPDIR) for the rest.",
     ),
     click.option("--master", metavar="URL", help="spark: the cluster, such as local[4] or spark://host:7077."),
+    click.option(
+        "--conf",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=settings,
+        help="spark: a setting, such as spark.executor.memory=4g. May be repeated.",
+    ),
     click.option(
         "--checkpoint",
         type=click.Path(file_okay=False, path_type=Path),
@@ -62,14 +70,15 @@ def engine_options(command: Command) -> Command:
 @contextmanager
 def opened(engine: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The options as the engine wants them: a session in place of the address of a cluster, while the block lasts."""
-    options = {name: value for name, value in given.items() if name in NAMES and name != "master"}
+    options = {name: value for name, value in given.items() if name in NAMES and name not in {"master", "conf"}}
     if engine != "spark":
-        if given["master"] is not None:
-            raise EngineLimitError(f"the {engine} engine has no master; use --engine spark")
+        if given["master"] is not None or given["conf"]:
+            what = "master" if given["master"] is not None else "settings of Spark"
+            raise EngineLimitError(f"the {engine} engine has no {what}; use --engine spark")
         yield options
         return
     # Spark takes its time, and only this engine needs it.
     from longpoll_judge.run.spark.session import open_session  # noqa: PLC0415
 
-    with open_session(given["master"]) as session:
+    with open_session(given["master"], given["conf"]) as session:
         yield options | {"session": session}

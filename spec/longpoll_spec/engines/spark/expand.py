@@ -116,6 +116,15 @@ class Expander:
             yield pa.RecordBatch.from_pylist(rows, schema=sources_schema())
 
 
+def sources_in(batches: Iterable[pa.RecordBatch]) -> dict[int, tuple[int, int]]:
+    """For each key that is named the least state that leads to it, with the index of the action."""
+    sources: dict[int, tuple[int, int]] = {}
+    for row in (row for batch in batches for row in batch.to_pylist()):
+        key, source = int(row["key"], 16), (int(row["source"], 16), int(row["action"]))
+        sources[key] = min(source, sources.get(key, source))
+    return sources
+
+
 def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[Words]:
     for batch in batches:
         words = words_in(batch)

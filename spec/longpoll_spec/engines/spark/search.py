@@ -3,7 +3,8 @@
 A state is a row of exact 64-bit words, the same as in the packed engine. A level's successors come from `mapInArrow`
 with the packed engine's own expanding function, sent as text; what `distinct` and an anti-join with all levels so far
 leave of them is the next level. Each level is written to a directory, so a search that was killed goes on from the last
-whole level, with the same result. Leaves out making a session, and symmetry. Workers need this package installed.
+whole level, with the same result. As long as few states are known the driver expands their levels itself (`here`).
+Leaves out making a session, and symmetry. Workers need this package installed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,16 @@ from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.source import Source
 from longpoll_spec.engines.packed.words import words_of
 from longpoll_spec.engines.spark.checkpoint import Checkpoint, told_in
-from longpoll_spec.engines.spark.expand import TOLD, Expander, made_schema, names_of, sources_schema, words_schema
+from longpoll_spec.engines.spark.expand import (
+    TOLD,
+    Expander,
+    made_schema,
+    names_of,
+    sources_in,
+    sources_schema,
+    words_schema,
+)
+from longpoll_spec.engines.spark.here import Here, level_batches
 from longpoll_spec.errors import CheckpointError, SparkFailedError
 from longpoll_spec.model import Action, Model, Property
 
@@ -38,6 +48,8 @@ NAME: Final = "spark"
 STATES_A_TASK: Final = 100_000
 """States in one task of a step, as far as there are cores for the tasks."""
 TASKS_A_CORE: Final = 2
+HERE_STATES_MAX: Final = 4_000_000
+"""As long as no more states are known the driver expands levels itself: a job takes longer to be made than they do."""
 SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _FAULT_CHARACTERS_MAX: Final = 300
 _SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint"}
@@ -52,6 +64,8 @@ class _Search:
     session: SparkSession
     expander: Expander
     checkpoint: Checkpoint
+    _here: Here | None = None
+    """What is known, as long as the driver searches."""
 
     def grow(self, limit: int | None, report: Report | None) -> None:
         """Expand level after level until nothing is new, or the limit is reached."""
@@ -63,8 +77,18 @@ class _Search:
 
     def _expand(self, depth: int) -> None:
         """Expand a level; write the next."""
-        states = self.checkpoint.state.levels[depth]
         still_open = [self.ledger.is_open(item) for item in range(len(self.ledger.properties))]
+        if sum(self.checkpoint.state.levels) > HERE_STATES_MAX:
+            self._here = None
+            self._expand_there(depth, still_open)
+            return
+        if self._here is None:
+            self._here = Here.knowing(self.checkpoint, self.expander, depth)
+        self.checkpoint.expanded(self._here.expand(depth, still_open), self.ledger)
+
+    def _expand_there(self, depth: int, still_open: Sequence[bool]) -> None:
+        """Expand a level by jobs."""
+        states = self.checkpoint.state.levels[depth]
         expander = self.expander
 
         def expand(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -111,6 +135,8 @@ class _Search:
 
     def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:
         """For each key the least state of a level that leads to it, with the index of the action."""
+        if self.checkpoint.state.levels[depth] <= HERE_STATES_MAX:
+            return sources_in(self.expander.before(level_batches(self.checkpoint.level(depth)), keys))
         expander = self.expander
 
         def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -119,11 +145,7 @@ class _Search:
         path = self.checkpoint.work("before")
         level = self._cut(self._levels([depth]), self.checkpoint.state.levels[depth])
         level.mapInArrow(look, _ddl(sources_schema())).write.parquet(str(path))
-        sources: dict[int, tuple[int, int]] = {}
-        for row in ds.dataset(sorted(map(str, path.glob("*.parquet")))).to_table().to_pylist():
-            key, source = int(row["key"], 16), (int(row["source"], 16), int(row["action"]))
-            sources[key] = min(source, sources.get(key, source))
-        return sources
+        return sources_in(ds.dataset(sorted(map(str, path.glob("*.parquet")))).to_batches())
 
     def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
         """The runs to witnesses."""
