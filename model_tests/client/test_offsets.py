@@ -46,6 +46,7 @@ class OneQueue:
                 RequestCode.QUERY_CONSUMER_OFFSET: self.stored,
                 RequestCode.GET_MIN_OFFSET: FIRST,
                 RequestCode.GET_MAX_OFFSET: self.end,
+                RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: 3,
             }
             offset = offsets[code]
             if offset is None:
@@ -81,6 +82,20 @@ def test_what_comes_before_the_first_commit_is_not_left_out(
     assert broker.stored == 5
     broker.end = 8
     assert members[1].begin(QUEUE, StartAt.STORED, 0) == 5
+
+
+@pytest.mark.parametrize(("start_at", "begun"), [(StartAt.FIRST, FIRST), (StartAt.LAST, 5), (StartAt.TIMESTAMP, 3)])
+def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
+    broker: OneQueue, members: tuple[RemoteOffsets, RemoteOffsets], start_at: StartAt, begun: int
+) -> None:
+    """The first member begins as asked, and the next one where the group is; a broker of 4.x says 0 of a new group."""
+    broker.stored = 0
+    assert members[0].begin(QUEUE, start_at, 1_000) == begun
+    assert broker.stored == begun
+    broker.end = 9
+    assert members[1].begin(QUEUE, start_at, 1_000) == begun
+    members[1].store(QUEUE, 7)
+    assert members[0].begin(QUEUE, start_at, 1_000) == 7
 
 
 @pytest.mark.parametrize(("start_at", "begun"), [(StartAt.FIRST, FIRST), (StartAt.LAST, 5), (StartAt.STORED, 5)])

@@ -265,3 +265,64 @@ def test_planted_a_client_that_matches_answers_by_order_is_noticed(monkeypatch: 
     monkeypatch.setattr(remoting, "Calls", planted)
     with pytest.raises(AssertionError):
         test_answers_find_their_calls_whatever_their_order()
+
+
+# -- silence ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_connection_is_given_up_before_anybody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that wait the first hears of its time-out, the others of a lost connection; nobody can call any more."""
+    monkeypatch.setattr(remoting, "SILENCE_S", 0.1)
+    with ScriptedServer(lambda _peer, _command: None) as server:
+        client = connect(server)
+        other, answers = Answers(1), Answers(1)
+        was_open: list[bool] = []
+
+        def first(answer: Answer) -> None:
+            was_open.append(client.is_open)
+            answers.take(answer)
+
+        client.call_async(11, callback=other.take, timeout_s=PATIENCE_S)
+        client.call_async(10, callback=first, timeout_s=0.2)
+
+        assert isinstance(answers.wait()[0], AnswerTimeoutError)
+        assert was_open == [False]
+        assert isinstance(other.wait()[0], ConnectionLostError)
+        with pytest.raises(ConnectionLostError, match="is silent, and the connection is given up"):
+            client.call(10)
+        client.close()
+
+
+def test_many_short_calls_add_up_to_a_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for less than a silence; one after the other they have waited for it."""
+    monkeypatch.setattr(remoting, "SILENCE_S", 0.2)
+    with ScriptedServer(lambda _peer, _command: None) as server:
+        client = connect(server)
+        ended = 0
+        while client.is_open:
+            with pytest.raises(AnswerTimeoutError):
+                client.call(10, timeout_s=0.02)
+            ended += 1
+        assert ended > 1
+        with pytest.raises(ConnectionLostError, match="is silent"):
+            client.call(10)
+        client.close()
+
+
+def test_a_connection_on_which_others_are_answered_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single call that is never answered ends alone, however often."""
+    monkeypatch.setattr(remoting, "SILENCE_S", 0.2)
+
+    def answer_some(peer: Peer, command: Command) -> None:
+        if command.code != 11:
+            echo(peer, command)
+
+    with ScriptedServer(answer_some) as server:
+        client = connect(server)
+        for _number in range(3):
+            ended = Answers(1)
+            client.call_async(11, callback=ended.take, timeout_s=0.3)
+            while not ended.found:
+                assert bytes(client.call(10, body=b"x", timeout_s=PATIENCE_S).body) == b"x"
+        assert client.is_open
+        client.close()

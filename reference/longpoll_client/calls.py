@@ -25,6 +25,7 @@ class PendingCall:
     """A call that waits for its answer."""
 
     name: str
+    begun_ns: int
     deadline_ns: int
     callback: Callback
 

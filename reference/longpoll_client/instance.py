@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 ROUTE_AGE_S_MAX: Final = 30.0
 """`pollNameServerInterval`: an older route is asked for again."""
+ROUTE_RETRY_S: Final = 1.0
+"""A route for which no better one was to be had is kept for so long before the next look."""
 DEFAULT_QUEUE_COUNT: Final = 4
 """`defaultTopicQueueNums` of producers: queues of a topic that a send creates, at most as many as TBW102 has."""
 MASTER_ID: Final = 0
@@ -49,6 +51,7 @@ class Route:
     addresses: dict[str, str]
     """The master's host:port of each broker name."""
     learned_ns: int
+    """When it was learned, or at the earliest so that it is asked for again when it should be."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -139,9 +142,21 @@ class ClientInstance(Closeable):
             return sorted(set(self._addresses.values()))
 
     def forget_route(self, topic: str) -> None:
-        """Ask the name server again the next time."""
+        """Know nothing of a topic any more: what the name server says of it next is so."""
         with self._lock:
             self._routes.pop(topic, None)
+
+    def doubt_route(self, topic: str) -> None:
+        """Ask the name server again the next time, and go on by what is known if it has nothing better.
+
+        A send that failed says little about the route: its broker may come back, and a name server that was restarted
+        knows no topic for a while.
+        """
+        now_ns = self.runtime.monotonic_ns()
+        with self._lock:
+            known = self._routes.get(topic)
+            if known is not None:
+                self._routes[topic] = evolve(known, learned_ns=_aged(now_ns))
 
     def _route(self, topic: str, asked_topic: str, queue_count_max: int | None) -> Route:
         now_ns = self.runtime.monotonic_ns()
@@ -150,23 +165,23 @@ class ClientInstance(Closeable):
         if known is not None and now_ns - known.learned_ns < ROUTE_AGE_S_MAX * 1e9:
             return known
         try:
-            data = self._ask_name_servers(asked_topic)
-        except NoRouteError:
-            raise
+            route = make_route(topic, self._ask_name_servers(asked_topic), queue_count_max, now_ns)
+            if not route.addresses:
+                raise NoRouteError(f"topic {topic!r} has no broker with a master: is the broker up?")
         except ClientError as error:
             if known is None:
                 raise
             log.warning("%s; topic %s goes on by its last route", error, topic)
+            self._keep(evolve(known, learned_ns=_aged(now_ns) + int(ROUTE_RETRY_S * 1e9)))
             return known
-        route = make_route(topic, data, queue_count_max, now_ns)
-        if not route.addresses:
-            raise NoRouteError(f"topic {topic!r} has no broker with a master: is the broker up?")
+        # A borrowed route is asked for again with the next send, which makes the topic have its own.
+        self._keep(route if queue_count_max is None else evolve(route, learned_ns=_aged(now_ns)))
+        return route
+
+    def _keep(self, route: Route) -> None:
         with self._lock:
             self._addresses.update(route.addresses)
-            # A borrowed route is not kept: after the first send the topic has its own.
-            if queue_count_max is None:
-                self._routes[topic] = route
-        return route
+            self._routes[route.topic] = route
 
     def _ask_name_servers(self, topic: str) -> TopicRouteData:
         """The first answer of any name server; raises the last one's error when none answers."""
@@ -205,6 +220,11 @@ class ClientInstance(Closeable):
 
     def _requested(self, command: Command, address: str) -> bool:
         return self._on_request is not None and self._on_request(command, address)
+
+
+def _aged(now_ns: int) -> int:
+    """When a route was learned that is old enough to be asked for again now."""
+    return now_ns - int(ROUTE_AGE_S_MAX * 1e9)
 
 
 def _route_data(topic: str, answer: Command) -> TopicRouteData:

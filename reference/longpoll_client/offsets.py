@@ -62,10 +62,13 @@ class RemoteOffsets:
         self._stored: dict[MessageQueue, int] = {}
 
     def begin(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
-        """Where to begin: as asked the first time, where the group stopped from then on. Raises a ClientError."""
+        """Where the group stopped; if it has not begun, where `start_at` says. Raises a ClientError.
+
+        A broker of 4.x says 0 of a group that has not begun in a young queue, so there an offset of 0 counts as none.
+        """
         known = self._stored.get(queue)
         if known is None and start_at is not StartAt.STORED and not _is_retry(queue):
-            offset = find_start(self._client(queue), queue, start_at, timestamp_ms)
+            offset = self._stored_offset(queue) or self._begin_at(queue, start_at, timestamp_ms)
         else:
             offset = self._continue(queue, known)
         self._stored[queue] = offset
@@ -87,7 +90,11 @@ class RemoteOffsets:
         if _is_retry(queue):
             # What was sent back must come again, wherever the group begins in the topics of its own choice.
             return 0
-        offset = find_start(self._client(queue), queue, StartAt.LAST, 0)
+        return self._begin_at(queue, StartAt.LAST, 0)
+
+    def _begin_at(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
+        """Where a group begins that has not; the broker is told, so that the next member goes on from there."""
+        offset = find_start(self._client(queue), queue, start_at, timestamp_ms)
         self._tell(queue, offset)
         return offset
 

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S: Final = 3.0
 CALL_TIMEOUT_S: Final = 3.0
 """`sendMsgTimeout` and most other time-outs of Java clients."""
+SILENCE_S: Final = 1.0
+"""A connection on which a call ends without an answer is given up if nothing was received for so long."""
 PENDING_COUNT_MAX: Final = 65_535
 """Most calls of one connection that wait for an answer (`clientAsyncSemaphoreValue`)."""
 OUTPUT_BYTES_MAX: Final = 64 * MIB
@@ -51,6 +53,8 @@ class RemotingClient:
     Raises UnreachableError.
 
     Invariant: `_calls`, `_output` and `_failure` change under `_lock`; once `_failure` is set nothing is added to them.
+    `_heard_ns` is when something was received last, `_silent_since_ns` since when a call that ended without an answer
+    had waited in vain, unless something was received after it; both are the reader thread's alone.
     """
 
     def __init__(
@@ -72,6 +76,8 @@ class RemotingClient:
         self._output: deque[Buffer] = deque()
         self._output_size = 0
         self._failure: ClientError | None = None
+        self._heard_ns = 0
+        self._silent_since_ns: int | None = None
         self._connection = Connection()
         try:
             self._socket = runtime.connect(host, port, connect_timeout_s)
@@ -122,8 +128,9 @@ class RemotingClient:
 
         Raises ConnectionLostError or LocalProtocolError when nothing was sent; then the callback is not called.
         """
-        deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
-        call = PendingCall(self._name(code), deadline_ns, callback)
+        now_ns = self._runtime.monotonic_ns()
+        deadline_ns = now_ns + int(timeout_s * 1e9)
+        call = PendingCall(self._name(code), now_ns, deadline_ns, callback)
         with self._lock:
             self._check_open(code)
             if len(self._calls.pending) >= PENDING_COUNT_MAX:
@@ -240,6 +247,8 @@ class RemotingClient:
             return ConnectionLostError(f"the connection to {self.address} broke: {error.strerror or error}")
         if size == 0:
             return ConnectionLostError(f"{self.address} closed the connection")
+        self._silent_since_ns = None
+        self._heard_ns = self._runtime.monotonic_ns()
         self._connection.receive_data(memoryview(buffer)[:size])
         try:
             while not isinstance(event := self._connection.next_event(), Signal):
@@ -268,9 +277,23 @@ class RemotingClient:
                 self._write([head])
 
     def _expire(self) -> None:
+        """End the calls whose deadline has come, and give the connection up if it is silent.
+
+        It is where nothing was received for `SILENCE_S` while one of these calls waited: the peer, or what lies
+        between, may have forgotten it, and a new connection may work (`clientCloseSocketIfTimeout`). A connection on
+        which anything was received meanwhile is kept, for then a single answer is slow.
+        """
         now_ns = self._runtime.monotonic_ns()
         with self._lock:
             expired = self._calls.expired(now_ns)
+            since_ns = [max(call.begun_ns, self._heard_ns) for call in expired]
+            if self._silent_since_ns is not None:
+                since_ns.append(self._silent_since_ns)
+            self._silent_since_ns = min(since_ns, default=None)
+            is_silent = self._silent_since_ns is not None and now_ns - self._silent_since_ns >= SILENCE_S * 1e9
+            if expired and is_silent and self._failure is None:
+                # Before anybody is told: who tries again at once is to get another connection.
+                self._failure = ConnectionLostError(f"{self.address} is silent, and the connection is given up")
         for call in expired:
             _tell(call, AnswerTimeoutError(f"{call.name}: no answer in time"))
 

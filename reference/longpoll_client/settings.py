@@ -23,13 +23,13 @@ RECONSUME_COUNT_MAX: Final = 16
 
 
 class StartAt(enum.Enum):
-    """Where a queue is begun the first time that this consumer gets it."""
+    """Where a group begins in a queue; one that has begun goes on where it stopped, whatever its members say."""
 
     STORED = "stored"
-    """Where the group stopped. A group without an offset begins where the broker says: at 0 in a young queue, else at
-    the end, as in Java."""
+    """Where the broker says: at 0 in a young queue, else at the end, as Java's CONSUME_FROM_LAST_OFFSET."""
     FIRST = "first"
-    """The first message. Like LAST and TIMESTAMP it is for a member alone: each that gets a queue begins it so."""
+    """The first message. Of this, LAST and TIMESTAMP: a group with offset 0 counts as one that has not begun, for a
+    broker of 4.x says 0 of both."""
     LAST = "last"
     TIMESTAMP = "timestamp"
 

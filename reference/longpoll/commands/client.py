@@ -286,7 +286,10 @@ def print_message(message: ReceivedMessage, *, as_json: bool) -> None:
 @click.option("--tag", metavar="EXPR", help="Only these tags: a || b. Default: all.")
 @click.option("--sql", metavar="EXPR", help="An SQL92 expression on properties, if the broker allows it.")
 @click.option(
-    "--from", "start", metavar="first|last|TIMESTAMP", help="Where to begin. Default: where the group stopped."
+    "--from",
+    "start",
+    metavar="first|last|TIMESTAMP",
+    help="Where the group begins, if it was never here. Default: where the broker says.",
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after this number of messages.")
 @click.option("--wait", "wait_s", type=Amount(), help="End when nothing came for this many seconds.")

@@ -189,7 +189,7 @@ class Producer(Closeable):
                 )
                 return _results(parcel, queue, answer)
             except (UnreachableError, ConnectionLostError, AnswerTimeoutError) as error:
-                self._instance.forget_route(parcel.topic)
+                self._instance.doubt_route(parcel.topic)
                 failure = error
             except RefusedError as error:
                 if error.code not in RETRIED_CODES:
