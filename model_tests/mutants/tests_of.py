@@ -149,11 +149,27 @@ KNOWN: Final = (
     ),
     Known(f"{SERVICE}/send/append.py", (), ("service/test_append.py",)),
     Known(f"{SERVICE}/send/message_maker.py", (), ("service/test_message_maker.py",)),
+    Known(f"{SERVICE}/send/send_processor.py", (), ("service/test_send_processor.py", "service/test_message_maker.py")),
     Known(f"{SERVICE}/send/", ("service/test_send.py",), SENT),
     Known(
         f"{STORE}/recovery.py",
         ("store/test_recovery.py",),
-        ("store/test_message_store.py", "store/test_unsynced.py", "store/test_simulated_store.py"),
+        ("store/test_recovery_walks.py", "store/test_message_store.py", "store/test_unsynced.py"),
+    ),
+    Known(
+        f"{STORE}/message_store.py",
+        (),
+        (
+            "store/test_message_store.py",
+            "store/test_recovery.py",
+            "store/test_store_times.py",
+            "store/test_unsynced.py",
+            "store/test_retention.py",
+            "store/test_delete_topic.py",
+            "store/test_bursts.py",
+            "store/test_index.py",
+            "store/test_consume_queue_ext.py",
+        ),
     ),
     Known(
         f"{STORE}/log/commit_log.py",
@@ -165,6 +181,7 @@ KNOWN: Final = (
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),
     Known(f"{BROKER}/", ("service/test_pull_service.py",)),
     Known(f"{RULES}/latency.py", (), ("judge/test_columns.py",)),
+    Known(f"{RULES}/pulls/promptness.py", (), ("judge/test_promptness.py",)),
     Known(
         f"{RULES}/",
         (),

@@ -213,7 +213,7 @@ class SendProcessor(Serving):
         }
         if self.traits.returns_transaction_id and UNIQUE_KEY in properties:
             fields["transactionId"] = properties[UNIQUE_KEY]
-        waits = shared.get(WAIT, "true").lower() == "true"
+        waits = properties.get(WAIT, "true").lower() == "true"
         return self._acknowledge(asked, fields, put, outbox, waits=waits)
 
     def _batch_properties(self, asked: Asked) -> dict[str, str]:

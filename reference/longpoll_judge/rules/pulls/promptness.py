@@ -60,8 +60,8 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
     delay_least = pulls.answered_after_ns - since_before
     delay_most = _latest(case) - since_after
     over = is_judged & (delay_least > wake_ns)
-    # `NEVER`: there is no message that it could take, so nothing to be late for.
-    may_be_over = is_judged & (visible_after < NEVER) & (delay_most > wake_ns)
+    # Where there is no message that it could take, since is `NEVER`, and no delay is long.
+    may_be_over = is_judged & (delay_most > wake_ns)
     # The record has a hole before the wake was overdue, in which the answer may be.
     missing = ~pulls.is_answered & (pulls.missing_until_ns - since_before <= wake_ns)
     unread = case.is_unread(over, pulls.received_after_ns, _latest(case))
@@ -69,7 +69,7 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
     def explain(pull: int) -> Explanation:
         matching = case.matchings[int(pulls.expression[pull])]
         assert matching is not None, "only decidable pulls are judged"
-        message = int(matching.first(pulls.offset[pull : pull + 1])[0])
+        message = int(matching.first(pulls.offset[[pull]])[0])
         asked = f"a pull at offset {pulls.offset[pull]} could take message {message}"
         since = "from its receipt on" if since_after[pull] == pulls.received_after_ns[pull] else "while it was held"
         outcome = "was answered" if pulls.is_answered[pull] else "was not answered for"
@@ -147,7 +147,7 @@ def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
     # What no finding accounts for: it was open when its record broke off.
     is_open = ~pulls.is_answered & ~pulls.is_closed & ~violated & ~unknown & ~forgotten
     was_cut = np.array([facts.stopped_ns is None for facts in pulls.source_facts], dtype=np.bool_)
-    open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open]])) if len(was_cut) else 0
+    open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open]]))
     measured = pulls.may_hold & pulls.is_answered & (late_most >= 0)
     found = suspects(ANSWERED_BY_DEADLINE, violated, unknown, pulls.row, explain)
     cut_off = pulls.missing_until_ns < pulls.answered_after_ns

@@ -1,0 +1,455 @@
+"""A request to send from its bytes to its answer: checks in their order, what is stored, and when it is answered.
+
+Leaves out sockets and files: the store only numbers what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, Final
+
+import attrs
+import pytest
+
+from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
+from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5, Traits
+from longpoll_broker.service.io.channel import Outbox, Parts
+from longpoll_broker.service.send.append import Appender
+from longpoll_broker.service.send.message_maker import MessageMaker
+from longpoll_broker.service.send.send_events import SendEvents
+from longpoll_broker.service.send.send_processor import SendProcessor
+from longpoll_broker.store.messages import MessageToStore, PutResult
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.errors import HeaderError, MessageRefusedError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.connection import Connection
+from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_protocol.properties import read_properties
+from longpoll_runtime.real import RealRuntime
+
+ONE, ONE_V2, BATCH = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+HOST: Final = bytes((127, 0, 0, 1, 0, 0, 0, 9))
+REGION: Final = {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
+NAMES: Final = {
+    "topic": "b", "defaultTopic": "c", "defaultTopicQueueNums": "d", "queueId": "e", "sysFlag": "f",
+    "bornTimestamp": "g", "flag": "h", "properties": "i", "batch": "m",
+}  # fmt: skip
+"""The fields' one-letter names."""
+FIELDS: Final = {
+    "topic": "T",
+    "defaultTopic": "TBW102",
+    "queueId": "2",
+    "sysFlag": "0",
+    "bornTimestamp": "9",
+    "flag": "6",
+}
+RECORD_SIZE: Final = 100
+
+
+class World(RealRuntime):
+    """A broker's runtime, its store, its events and its group commit; each notes what it is told."""
+
+    def __init__(self, *, offset: int = 0, commits: bool = False, error: Exception | None = None) -> None:
+        super().__init__()
+        self.notes: list[Any] = []
+        self.stored: list[MessageToStore] = []
+        self.offset = offset
+        self.error = error
+        self.message_size_max = 1000
+        self.commits: Any = SimpleNamespace(submit=self.submit) if commits else None
+        self.submitted: list[tuple[int, Any]] = []
+        self.written: list[Command] = []
+        self.topics = Topics()
+        for topic in (TopicConfig("T", 4, 3), TopicConfig("R", 3, 4)):
+            self.topics.put(topic)
+
+    def put(self, message: MessageToStore) -> PutResult:
+        """Number it."""
+        if self.error is not None:
+            raise self.error
+        self.stored.append(message)
+        number = len(self.stored) - 1
+        return PutResult(self.offset + number, number * RECORD_SIZE, RECORD_SIZE, 1, HOST)
+
+    def put_batch(self, messages: Sequence[MessageToStore]) -> list[PutResult]:
+        """Number them."""
+        return [self.put(each) for each in messages]
+
+    def submit(self, log_end: int, done: Any, _outbox: Outbox) -> None:
+        """Keep what is to be done when the log is durable up to there."""
+        self.submitted.append((log_end, done))
+
+    def processor(self, traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> SendProcessor:
+        """Its processor of sends."""
+        events = Told(self.notes)
+        maker = MessageMaker(self, "c", self.topics, Groups(), HOST, traits, inner_queues)
+        store: Any = self
+        return SendProcessor(self.topics, maker, Appender(self, store, events), events, self.commits, traits)
+
+
+class Told(SendEvents):
+    """Notes what is told."""
+
+    __slots__ = ("notes",)
+
+    def __init__(self, notes: list[Any]) -> None:
+        self.notes = notes
+
+    def received(self, asked: Any) -> None:
+        """Note it."""
+        self.notes.append(("received", asked.number))
+
+    def refused(self, asked: Any, code: int, outbox: Outbox) -> None:
+        """Note it."""
+        self.notes.append(("refused", asked.number, code))
+
+    def acknowledged(self, asked: Any, stored: Any, outbox: Outbox) -> None:
+        """Note it."""
+        self.notes.append(("acknowledged", asked.number, [tag for _message, tag, _result in stored]))
+
+
+class Box(Outbox):
+    """Keeps what is written."""
+
+    __slots__ = ("replies",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replies: list[Command] = []
+
+    def write(self, channel: Any, parts: Parts, count: int = 1) -> None:
+        """One more."""
+        self.replies.append(read(parts))
+
+
+def read(parts: Parts) -> Command:
+    """An answer."""
+    connection = Connection()
+    connection.receive_data(b"".join(map(bytes, parts)))
+    reply = connection.next_event()
+    assert isinstance(reply, Command)
+    return reply
+
+
+def channel() -> Any:
+    """A connection that has sent six requests."""
+    return SimpleNamespace(request_count=6, host_bytes=b"", peer_host=("127.0.0.2", 7), gives_way=False)
+
+
+def command(code: int = ONE_V2, body: bytes = b"body", *, flag: int = 0, without: str = "", **changes: Any) -> Command:
+    """A request to send; `without` names a field that it lacks."""
+    fields = FIELDS | {name: str(value) for name, value in changes.items()}
+    fields.pop(without, None)
+    named = fields if code == ONE else {NAMES[name]: value for name, value in fields.items()}
+    return Command(code, 11, flag, named, body=body)
+
+
+def told(
+    world: World, asked: Command, *, traits: Traits = STRICT_TRAITS, inner: Any = None
+) -> tuple[int, dict[str, str]]:
+    """The code and the fields of the answer, which must be given at once."""
+    parts = world.processor(traits, inner).receive(channel(), asked, Outbox())
+    assert parts is not None
+    reply = read(parts)
+    return reply.code, reply.ext_fields or {}
+
+
+def pairs(**properties: str) -> str:
+    """Properties as a request has them."""
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+
+
+def batch(*messages: tuple[bytes, str]) -> bytes:
+    """The body of a batch."""
+    return encode_batch([BatchMessage(body, properties) for body, properties in messages])
+
+
+def one_or_two(kind: str, **fields: Any) -> Command:
+    """One message, or a batch of two."""
+    return command(**fields) if kind == "one" else command(BATCH, batch((b"1", ""), (b"2", "")), batch="true", **fields)
+
+
+# -- answers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [ONE, ONE_V2])
+def test_a_message_is_stored_and_answered_with_its_place(code: int) -> None:
+    """It is told of with its tag; the connection's requests are counted."""
+    world, sender = World(offset=5), channel()
+    parts = world.processor().receive(sender, command(code, properties=pairs(TAGS="a")), Outbox())
+    assert parts is not None
+    reply = read(parts)
+    message_id = "7F000001000000090000000000000000"
+    assert (reply.code, reply.opaque) == (0, 11)
+    assert reply.ext_fields == REGION | {"queueId": "2", "msgId": message_id, "queueOffset": "5"}
+    assert world.notes == [("received", 7), ("acknowledged", 7, ["a"])]
+    assert (sender.request_count, sender.host_bytes) == (7, bytes((127, 0, 0, 2, 0, 0, 0, 7)))
+    (stored,) = world.stored
+    assert (stored.topic, stored.queue_id, bytes(stored.body), stored.born_host) == ("T", 2, b"body", sender.host_bytes)
+
+
+def test_a_connections_address_is_looked_up_once() -> None:
+    """It stays as it is."""
+    world, sender = World(), channel()
+    sender.host_bytes = b"known"
+    world.processor().receive(sender, command(), Outbox())
+    assert (sender.host_bytes, world.stored[0].born_host) == (b"known", b"known")
+
+
+@pytest.mark.parametrize(("offset", "gives_way"), [(0, True), (5, False)])
+def test_others_have_their_turn_after_the_first_message_of_a_queue(offset: int, gives_way: bool) -> None:
+    """Which makes its files; also as a batch, whose other messages are not looked at."""
+    for asked in (command(), command(BATCH, batch((b"1", "")), batch="true")):
+        sender = channel()
+        World(offset=offset).processor().receive(sender, asked, Outbox())
+        assert sender.gives_way is gives_way
+    sender = channel()
+    World(offset=-1).processor().receive(sender, command(BATCH, batch((b"1", ""), (b"2", "")), batch="true"), Outbox())
+    assert not sender.gives_way
+
+
+def test_whether_a_message_is_a_batch_is_asked_with_two_codes_only() -> None:
+    """And code 320 without the word is one message."""
+    several = batch((b"1", ""), (b"2", ""))
+    counts = []
+    for code, is_batch in ((ONE, True), (ONE_V2, True), (BATCH, True), (BATCH, False)):
+        world = World()
+        told(world, command(code, several, batch=str(is_batch).lower()))
+        counts.append(len(world.stored))
+    assert counts == [1, 2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(MessageRefusedError("too long"), 13), (OSError("no disk"), 14)], ids=["refused", "disk"]
+)
+def test_a_message_that_the_store_does_not_take_is_refused(error: Exception, code: int) -> None:
+    """And told to be."""
+    world = World(error=error)
+    assert told(world, command()) == (code, REGION)
+    assert world.notes == [("received", 7), ("refused", 7, code)]
+
+
+@pytest.mark.parametrize(("traits", "key"), [(STRICT_TRAITS, None), (TRAITS_5, "mine")], ids=["strict", "5"])
+def test_5_answers_with_the_messages_key(traits: Traits, key: str | None) -> None:
+    """Of a batch with that of the request, if it has one."""
+    for kind in ("one", "batch"):
+        asked = one_or_two(kind, properties=pairs(UNIQ_KEY="mine"))
+        assert told(World(), asked, traits=traits)[1].get("transactionId") == key
+    assert "transactionId" not in told(World(), one_or_two("batch"), traits=traits)[1]
+
+
+# -- durable ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_5], ids=["strict", "5"])
+@pytest.mark.parametrize(("kind", "end"), [("one", RECORD_SIZE), ("batch", 2 * RECORD_SIZE)])
+@pytest.mark.parametrize(("is_durable", "code"), [(True, 0), (False, 10)])
+def test_a_send_is_answered_when_all_of_it_is_durable(
+    kind: str, end: int, is_durable: bool, code: int, traits: Traits
+) -> None:
+    """Or when that could not be told in time; nothing is told to be acknowledged before."""
+    world, outbox = World(commits=True), Box()
+    assert world.processor(traits).receive(channel(), one_or_two(kind), outbox) is None
+    assert world.notes == [("received", 7)]
+    ((log_end, done),) = world.submitted
+    done(is_durable, outbox)
+    assert (log_end, world.notes[1][0]) == (end, "acknowledged")
+    assert [(each.code, each.opaque, (each.ext_fields or {})["queueOffset"]) for each in outbox.replies] == [
+        (code, 11, "0")
+    ]
+
+
+@pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_5], ids=["strict", "5"])
+@pytest.mark.parametrize("kind", ["one", "batch"])
+def test_who_does_not_want_to_wait_is_answered_at_once(kind: str, traits: Traits) -> None:
+    """`WAIT` of the request says so, in any case of letters; of a batch as well, and under every version."""
+    for text, waits in (("false", False), ("TRUE", True), ("no", False)):
+        world = World(commits=True)
+        parts = world.processor(traits).receive(channel(), one_or_two(kind, properties=pairs(WAIT=text)), Outbox())
+        assert ((parts is None), len(world.submitted)) == (waits, waits)
+    world = World()
+    assert world.processor(traits).receive(channel(), one_or_two(kind), Outbox()) is not None
+
+
+def test_who_wants_no_answer_gets_none_when_it_is_durable() -> None:
+    """It is told of all the same."""
+    world, outbox = World(commits=True), Box()
+    world.processor().receive(channel(), command(flag=CommandFlag.ONE_WAY.value), outbox)
+    world.submitted[0][1](True, outbox)
+    assert (outbox.replies, world.notes[-1][0]) == ([], "acknowledged")
+
+
+# -- refused ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [ONE, ONE_V2])
+def test_a_send_without_a_topic_is_told_so(code: int) -> None:
+    """Without one, and with an empty one beside another mistake; before the request counts."""
+    for asked in (command(code, without="topic"), command(code, topic=""), command(code, topic="", queueId="x")):
+        world = World()
+        assert told(world, asked) == (1, REGION)
+        assert world.stored == []
+    world, sender = World(), channel()
+    world.processor().receive(sender, command(code, topic="", queueId="x"), Outbox())
+    assert (sender.request_count, world.notes) == (6, [])
+    with pytest.raises(HeaderError, match=r"queueId|\be\b"):
+        told(World(), command(code, queueId="x"))
+
+
+@pytest.mark.parametrize("code", [ONE, ONE_V2])
+def test_5_names_the_field_that_is_missing(code: int) -> None:
+    """A topic, or a body; the answer is that to any broken header."""
+    name = "topic" if code == ONE else "b"
+    with pytest.raises(HeaderError, match=f"{name}.*is missing"):
+        told(World(), command(code, without="topic"), traits=TRAITS_5)
+    with pytest.raises(HeaderError, match="is empty"):
+        told(World(), command(code, b""), traits=TRAITS_5)
+    lenient = attrs.evolve(TRAITS_5, refuses_empty_body=False)
+    assert told(World(), command(code, b""), traits=lenient)[0] == 0
+    assert told(World(), command(code, b""))[0] == 0
+    assert told(World(), command(code), traits=TRAITS_5)[0] == 0
+
+
+def test_a_request_without_any_field_is_broken() -> None:
+    """It is not taken for one with other fields."""
+    with pytest.raises(HeaderError):
+        told(World(), Command(ONE_V2, 11), traits=TRAITS_5)
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue", "code"),
+    [("T", 3, 0), ("T", 4, 1), ("R", 3, 0), ("R", 2, 0), ("R", 4, 1), ("R", 5, 1), ("T", 0, 0), ("T", 1, 0)],
+)
+def test_a_queue_must_be_there_to_be_written_or_read(topic: str, queue: int, code: int) -> None:
+    """T has 4 to read and 3 to write, R the other way round; the message is stored in it."""
+    world = World()
+    assert told(world, command(topic=topic, queueId=queue))[0] == code
+    assert [each.queue_id for each in world.stored] == ([queue] if code == 0 else [])
+
+
+def test_the_broker_picks_a_queue_to_write() -> None:
+    """One after the other, of those that are written; the first where there is none. Who names a queue gets that."""
+    for topic, picked in (("R", [0, 1, 2, 3, 0]), ("N", [0, 0])):
+        world = World()
+        world.topics.put(TopicConfig("N", 4, 0))
+        processor = world.processor()
+        for _ in picked:
+            processor.receive(channel(), command(topic=topic, queueId=-1), Outbox())
+        processor.receive(channel(), command(topic=topic, queueId=0), Outbox())
+        assert [each.queue_id for each in world.stored] == [*picked, 0]
+
+
+@pytest.mark.parametrize(
+    ("topic", "default_topic", "code"),
+    [
+        ("N", "TBW102", 0),
+        ("N", "none", 17),
+        ("a b", "TBW102", 1),
+        ("SCHEDULE_TOPIC_XXXX", "TBW102", 16),
+        ("%RETRY%G", "", 0),
+    ],
+)
+def test_a_first_send_makes_its_topic(topic: str, default_topic: str, code: int) -> None:
+    """From the one that it names, unless its name must not be, or is one of the broker's own."""
+    world = World()
+    for name in ("TBW102", "SCHEDULE_TOPIC_XXXX"):
+        if world.topics.get(name) is None:
+            world.topics.put(TopicConfig(name, 8, 8, perm=7))
+    assert told(world, command(topic=topic, defaultTopic=default_topic, queueId=0))[0] == code
+    assert (world.topics.get(topic) is not None) is (code in {0, 16})
+
+
+@pytest.mark.parametrize(("asked", "count"), [(3, 3), (None, 4), (0, 0)])
+def test_a_made_topic_has_as_many_queues_as_its_first_send_asks_for(asked: int | None, count: int) -> None:
+    """Four if it names no count."""
+    world = World()
+    world.topics.put(TopicConfig("TBW102", 8, 8, perm=7))
+    fields: dict[str, Any] = {} if asked is None else {"defaultTopicQueueNums": asked}
+    told(world, command(topic="N", queueId=-1, **fields))
+    assert world.topics.by_name["N"].write_queue_nums == count
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batchs_messages_are_stored_as_neighbours_and_answered_with_all_their_ids() -> None:
+    """And the offset of the first; each is told of with its own tag, or the request's."""
+    world = World(offset=5)
+    body = batch((b"1", pairs(TAGS="a")), (b"2", ""))
+    code, fields = told(world, command(BATCH, body, batch="true", properties=pairs(TAGS="z")))
+    ids = [f"7F00000100000009{position:016X}" for position in (0, RECORD_SIZE)]
+    assert (code, fields) == (0, REGION | {"queueId": "2", "msgId": ",".join(ids), "queueOffset": "5"})
+    assert world.notes[-1] == ("acknowledged", 7, ["a", "z"])
+    assert [(bytes(each.body), each.queue_id) for each in world.stored] == [(b"1", 2), (b"2", 2)]
+
+
+@pytest.mark.parametrize(
+    ("own", "stored"),
+    [
+        ("K\x01v\x02", b"K\x01v\x02Z\x01z\x02CLUSTER\x01c"),
+        ("K\x01v", b"K\x01v\x02Z\x01z\x02CLUSTER\x01c"),
+        ("", b"Z\x01z\x02CLUSTER\x01c"),
+    ],
+)
+def test_a_batchs_properties_follow_those_of_each_message(own: str, stored: bytes) -> None:
+    """With a mark between them, and without the wait; under 5.x each message's own stay as they came."""
+    asked = command(BATCH, batch((b"1", own)), batch="true", properties=pairs(Z="z", WAIT="false"))
+    world = World()
+    told(world, asked)
+    assert world.stored[0].properties == stored
+    world = World()
+    told(world, asked, traits=TRAITS_5)
+    assert world.stored[0].properties == own.encode()
+
+
+def test_a_message_of_a_batch_does_not_say_its_offsets_in_further_queues() -> None:
+    """Where there are such queues the store alone gives them; else it is a property like any other."""
+    own = pairs(INNER_MULTI_QUEUE_OFFSET="7", K="v")
+    asked = command(BATCH, batch((b"1", own), (b"2", "K\x01v")), batch="true")
+    for inner, kept in ((SimpleNamespace(), False), (None, True)):
+        world = World()
+        told(world, asked, inner=inner, traits=TRAITS_5)
+        assert ("INNER_MULTI_QUEUE_OFFSET" in read_properties(world.stored[0].properties.decode())) is kept
+        assert world.stored[1].properties == b"K\x01v"
+
+
+def test_a_batch_to_a_retry_topic_is_refused_by_5_alone() -> None:
+    """A batch to any other is taken."""
+    for topic, traits, code in (
+        ("%RETRY%G", STRICT_TRAITS, 0),
+        ("%RETRY%G", TRAITS_5, 13),
+        ("T", TRAITS_5, 0),
+    ):
+        world = World()
+        world.topics.put(TopicConfig("%RETRY%G", 4, 4))
+        assert told(world, command(BATCH, batch((b"1", "")), batch="true", topic=topic), traits=traits)[0] == code
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({}, 0),
+        ({"sysFlag": 4}, 13),
+        ({"sysFlag": 8}, 13),
+        ({"properties": pairs(DELAY="1")}, 13),
+        ({"properties": pairs(DELAY="0")}, 0),
+        ({"properties": pairs(DELAY="-1")}, 0),
+    ],
+)
+def test_a_batch_is_no_part_of_a_transaction_and_is_not_delayed(fields: dict[str, Any], code: int) -> None:
+    """As a whole."""
+    assert told(World(), command(BATCH, batch((b"1", "")), batch="true", **fields))[0] == code
+
+
+def test_a_batch_without_a_message_is_broken() -> None:
+    """Before anything else is said of it."""
+    with pytest.raises(HeaderError, match="has no message"):
+        told(World(), command(BATCH, b"", batch="true", sysFlag=4))
+
+
+def test_a_batch_may_be_as_large_as_a_message() -> None:
+    """The store's limit is asked, and the size of the ids, which begin with the broker's address."""
+    processor = World().processor()
+    assert (processor.host_digits, processor._batches.size_max) == (b"7F00000100000009", 1000)
+    assert told(World(), command(BATCH, batch((b"x" * 1000, "")), batch="true")) == (13, REGION)
