@@ -14,8 +14,8 @@ LATER = Difference("after[0].code", "0", "1")
 
 
 def vector(*setup: str) -> Vector:
-    """One with these steps before its request."""
-    steps = [{"code": 0, "name": name} for name in setup]
+    """One with these steps before its request; one is a heartbeat."""
+    steps = [{"code": 34 if name == "heartbeat" else 0, "name": name} for name in setup]
     return Vector("pull-062", "", "default", "5.5.0", {"setup": steps, "request": {"code": 11}, "response": None})
 
 
@@ -44,6 +44,25 @@ def test_a_step_without_which_something_else_differs_is_needed() -> None:
     less, left_out = smallest(vector("make", "send"), [EMPTY], play)
 
     assert (names(less), left_out) == (["make"], 1)
+
+
+def test_a_step_without_which_the_code_is_another_is_needed() -> None:
+    """Both are wrong, and of different things."""
+    other = Difference("response.code", "0", "24")
+
+    def play(less: Vector) -> Sequence[Difference]:
+        return [EMPTY, other if "make" in names(less) else CODE]
+
+    less, left_out = smallest(vector("make", "send"), [EMPTY, other], play)
+
+    assert (names(less), left_out) == (["make"], 1)
+
+
+def test_a_heartbeat_is_needed_though_who_does_not_heed_it_answers_alike() -> None:
+    """Without it 24 would be right."""
+    less, left_out = smallest(vector("heartbeat", "look"), [CODE], lambda _less: [CODE])
+
+    assert (names(less), left_out) == (["heartbeat"], 1)
 
 
 def test_what_differs_of_a_step_alone_is_left_as_it_is() -> None:

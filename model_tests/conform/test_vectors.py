@@ -90,6 +90,15 @@ def test_names_are_of_the_run() -> None:
             assert not re.search(r"(?<![A-Za-z0-9])tc\d{3}", json.dumps(one.case, ensure_ascii=False))
 
 
+@pytest.mark.parametrize("run", ["one", "f00d", "1a2b3c4d"])
+def test_no_two_lives_of_a_run_have_a_name_in_common(run: str) -> None:
+    """Not even of thousands: by names that are drawn, a thousand of 1.7 million are alike in one run of four."""
+    vector = next(each for each in VECTORS if each.id == "pull-010")
+    topics = {vector.named_for(run, life).case["request"]["extFields"]["topic"] for life in range(3_000)}
+
+    assert len(topics) == 3_000
+
+
 def test_a_vector_is_equal_to_itself_and_each_change_is_a_difference() -> None:
     """Of code, fields, messages and times."""
     vector = next(each for each in VECTORS if each.id == "pull-010")

@@ -174,7 +174,7 @@ class Suite:
 
     def _try(self, vector: Vector) -> Result:
         begun_s = time.monotonic()
-        named = vector.named_for(f"{self.run_name}-{next(self._lives)}")
+        named = vector.named_for(self.run_name, next(self._lives))
         clause = BY_VECTOR[vector.id]
         try:
             played = play(named, self.place)
