@@ -457,6 +457,12 @@ HOSTILE = {
         f"observe --broker {NOBODY} --record {{file}}", f"observe --broker {NOBODY} --record {{dangling}}",
         "observe --broker {long} --record {here}/new",
         f"observe --broker {NOBODY} --listen {{long}} --record {{here}}/new",
+        f"observe --broker {NOBODY} --capture {{file}} --record {{here}}/new",
+        f"observe --broker {NOBODY} --capture {{here}} --record {{here}}/new",
+        f"observe --broker {NOBODY} --capture {{dangling}} --record {{here}}/new",
+        "observe --broker {long}:1 --capture {file} --record {here}/new",
+        "observe --capture {file} --record {here}/new",
+        f"observe --broker {NOBODY} --capture {{file}} --record {{here}}",
     ],
     "judge": [
         "judge {file} --engine local",

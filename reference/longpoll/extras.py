@@ -17,6 +17,7 @@ PACKAGES: Final = {
     "pytest": "testing",
     "_pytest": "testing",
     "greenlet": "simulation",
+    "dpkt": "import",
 }
 """A package that may be missing -> the extra that brings it."""
 COMMANDS: Final = {

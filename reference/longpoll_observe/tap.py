@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from attrs import define
@@ -37,7 +37,15 @@ from longpoll_observe.events import (
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import ProtocolError, RemoteProtocolError
 from longpoll_protocol.frames.command import Command, decode_frame
-from longpoll_protocol.frames.frame import FrameReader
+from longpoll_protocol.frames.frame import (
+    FRAME_SIZE_MAX,
+    HEAD,
+    HEAD_SIZE,
+    FrameReader,
+    Serialisation,
+    check_length,
+    check_mark,
+)
 from longpoll_recorder.offsets import OFFSET_CODES, RESETTING_CODES, offset_fields, resetting_fields, told_offset
 from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime.faults import FAULTS
@@ -51,6 +59,20 @@ ANSWERED_MAX: Final = 256
 """How many answered requests a connection remembers, so that a second answer is known for one."""
 OPEN_MAX: Final = 100_000
 """Most requests of one connection that may be open; more are not observed."""
+Sender = Literal["client", "broker"]
+
+
+def begins_frame(content: bytes) -> bool:
+    """Whether a command may begin with these bytes: its lengths fit each other, and its header begins as one does."""
+    if len(content) <= HEAD_SIZE:
+        return False
+    length, mark = HEAD.unpack_from(content)
+    try:
+        check_length(length, FRAME_SIZE_MAX)
+        serialisation, _size = check_mark(mark, length)
+    except RemoteProtocolError:
+        return False
+    return serialisation is not Serialisation.JSON or content[HEAD_SIZE : HEAD_SIZE + 1] == b"{"
 
 
 class CommandStream:
@@ -123,6 +145,8 @@ class ConnectionTap:
         self._ended = False
         self._unread_ns: int | None = None
         """Since when nothing of the connection can be read."""
+        self._partly_ns: int | None = None
+        """Since when requests may be missing, of which answers may come; None where none are."""
 
     # -- what the loop tells -----------------------------------------------------------------------------------------
 
@@ -151,6 +175,27 @@ class ConnectionTap:
                     self._answer(command, begun_ns, before_ns)
         except RemoteProtocolError as error:
             self._give_up("broker", error, after_ns, before_ns)
+
+    def joined(self, now_ns: int) -> None:
+        """The connection was there already: there may be answers to what was asked before."""
+        self._partly_ns = now_ns
+
+    def missed(self, sender: Sender, after_ns: int, before_ns: int) -> None:
+        """Bytes that one side sent between the moments are not there; what comes next of it begins a command."""
+        if self._ended:
+            return
+        self._recorder.lose(1, after_ns, before_ns)
+        if sender == "client":
+            self._requests = CommandStream()
+            self._partly_ns = after_ns if self._partly_ns is None else self._partly_ns
+        else:
+            self._answers = CommandStream()
+
+    def cut(self, now_ns: int) -> None:
+        """Nothing more is seen of the connection, which goes on."""
+        if self._unread_ns is not None:
+            self._recorder.lose(1, self._unread_ns, now_ns)
+        self._ended = True
 
     def blocked(self, direction: str, after_ns: int, before_ns: int) -> None:
         """Bytes wait that their receiver does not take."""
@@ -262,6 +307,9 @@ class ConnectionTap:
                 if self._unseen:
                     self._unseen -= 1
                     self._recorder.lose(1, after_ns, before_ns)
+                elif self._partly_ns is not None:
+                    # What was asked, and when, nobody saw.
+                    self._recorder.lose(1, self._partly_ns, before_ns)
                 return
         self._answered[command.opaque] = asked
         if len(self._answered) > ANSWERED_MAX:

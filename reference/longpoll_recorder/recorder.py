@@ -16,6 +16,7 @@ Leaves out the schema (`longpoll_spec.history`) and what happens when. Times are
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -150,17 +151,20 @@ class HistoryRecorder:
         uncertainty_ns: int = 0,
         hold_limit: int = -1,
         wait_s: float = WAIT_S,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         """`uncertainty_ns` is what this observer cannot know of its moments; `wait_s` is how long it may be delayed.
 
-        `hold_limit` is how many pulls the broker promises to hold at most; -1 for no promise.
+        `hold_limit` is how many pulls the broker promises to hold at most; -1 for no promise. `clock` tells what is now
+        where that is not this process's now: Unix time in ns, of a clock that may have been set.
         """
         self._runtime = runtime
-        self._monotonic_ns = runtime.monotonic_ns
+        self._monotonic_ns = clock or runtime.monotonic_ns
         self._directory = directory
         self._broker = broker
         self._wait_s = wait_s
-        started_ms = runtime.unix_ms()
+        now_ns = self._monotonic_ns()
+        started_ms = runtime.unix_ms() if clock is None else now_ns // 1_000_000
         self.source = f"{broker.replace(':', '-')}-{started_ms}"
         self._changed = runtime.condition()
         self._waiting = bytearray()
@@ -178,13 +182,12 @@ class HistoryRecorder:
         """What the disk said last, until it takes something."""
         self._end_error: OSError | None = None
         """Why the history has no end."""
-        now_ns = runtime.monotonic_ns()
         try:
             runtime.files.make_directory(directory)
             source = Source(
                 name=self.source,
-                clock="monotonic",
-                offset_ns=started_ms * 1_000_000 - now_ns,
+                clock="monotonic" if clock is None else "unix",
+                offset_ns=started_ms * 1_000_000 - now_ns if clock is None else 0,
                 uncertainty_ns=uncertainty_ns,
                 hold_limit=hold_limit,
             )
@@ -194,7 +197,7 @@ class HistoryRecorder:
             raise RecordError(
                 f"cannot record into {directory}: {error}; name a directory that can be written"
             ) from None
-        self.put("source_started", now_ns)
+        self.put("source_started", now_ns, before_ns=0 if clock is None else now_ns)
         self._thread = runtime.spawn("history-writer", self._run)
 
     @property
@@ -249,14 +252,19 @@ class HistoryRecorder:
         with self._changed:
             self._loss.add(count, after_ns, before_ns)
 
-    def measured(self, uncertainty_ns: int) -> None:
-        """What the observer cannot know of its moments turned out to be this: write it into the meta file."""
+    def measured(self, uncertainty_ns: int, clock_name: str = "") -> None:
+        """What the observer cannot know of its moments turned out to be this: write it into the meta file.
+
+        So is the name of its clock, where one is given.
+        """
         path = f"{self._directory}/{META_FILE}"
         files = self._runtime.files
         try:
             meta = msgspec.json.decode(files.read(path), type=Meta)
             sources = [
-                msgspec.structs.replace(source, uncertainty_ns=uncertainty_ns) if source.name == self.source else source
+                msgspec.structs.replace(source, uncertainty_ns=uncertainty_ns, clock=clock_name or source.clock)
+                if source.name == self.source
+                else source
                 for source in meta.sources
             ]
             files.write_atomic(path, msgspec.json.encode(msgspec.structs.replace(meta, sources=sources)))

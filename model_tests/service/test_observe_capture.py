@@ -1,0 +1,417 @@
+"""A capture of a broker's port becomes the history that the proxy's tap writes; what it lacks is never `valid`."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import pytest
+from click.testing import CliRunner
+from model_tests.service.captures import (
+    ACK,
+    BROKER_NAME,
+    LINKS,
+    MS,
+    RST,
+    SYN,
+    Sent,
+    Wire,
+    later,
+    pcap,
+    pcapng,
+    written,
+)
+from model_tests.service.observed import events_of
+
+from longpoll.cli import main
+from longpoll_broker.testing.raw_client import pull_fields, send_fields
+from longpoll_judge.contract.result import Result
+from longpoll_judge.run.job import judge
+from longpoll_observe.capture import CaptureReport, read_captures
+from longpoll_observe.capture.half import PENDING_MAX, Half
+from longpoll_observe.events import Subscriptions
+from longpoll_observe.tap import ConnectionTap, TapTotals
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_recorder.recorder import HistoryRecorder
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.history import Event
+
+PULL, SEND = RequestCode.PULL_MESSAGE.value, RequestCode.SEND_MESSAGE_V2.value
+BROKER: Final = ("127.0.0.1", 10_911)
+HELD_MS: Final = 500
+MOMENTS: Final = ("after_ns", "before_ns", "source", "sequence", "broker")
+
+
+def request(code: int, opaque: int, fields: dict[str, str], body: bytes = b"") -> bytes:
+    """What a client sends."""
+    return b"".join(encode(Command(code, opaque, ext_fields=fields, body=body)))
+
+
+def answer(code: int, opaque: int, fields: dict[str, str], body: bytes = b"") -> bytes:
+    """What a broker sends."""
+    return b"".join(encode(Command(code, opaque, CommandFlag.RESPONSE, ext_fields=fields, body=body)))
+
+
+def told(end: int, *offsets: int) -> tuple[dict[str, str], bytes]:
+    """Fields and body of a pull's answer: these messages, of a queue that ends there."""
+    body = b"".join(struct.pack(">i16xq", 2_000, offset).ljust(2_000, b"x") for offset in offsets)
+    fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(end), "minOffset": "0", "maxOffset": str(end)}
+    return fields, body
+
+
+def spoken(*, late_ms: int = 0, body_end: int = 1) -> list[tuple[bool, bytes, int]]:
+    """Who says what after how many ms: two sends, a pull that finds them, one that is held to its deadline."""
+    stored = [{"msgId": "x", "queueId": "0", "queueOffset": str(offset)} for offset in range(2)]
+    found, held = told(2, *range(body_end + 1)), told(2)
+    return [
+        (True, request(SEND, 1, send_fields("T"), b"m"), 0),
+        (False, answer(0, 1, stored[0]), 2),
+        (True, request(SEND, 2, send_fields("T"), b"m"), 0),
+        (False, answer(0, 2, stored[1]), 2),
+        (True, request(PULL, 3, pull_fields("T", 0, timeout_ms=HELD_MS)), 5),
+        (False, answer(0, 3, found[0], found[1]), 2),
+        (True, request(PULL, 4, pull_fields("T", 2, timeout_ms=HELD_MS)), 5),
+        (False, answer(19, 4, held[0]), HELD_MS + late_ms),
+    ]
+
+
+def captured(script: list[tuple[bool, bytes, int]], *, opens: bool = True, **of_wire: Any) -> list[Sent]:
+    """The segments of a connection on which that is said."""
+    wire = Wire(**of_wire)
+    if opens:
+        wire.opens()
+    for is_of_client, content, after_ms in script:
+        wire.waits(after_ms)
+        wire.says(content, is_of_client=is_of_client)
+    wire.closes()
+    return wire.sent
+
+
+def read(directory: Path, content: bytes, broker: tuple[str, int] = BROKER) -> CaptureReport:
+    """Read a capture into `directory / "history"`."""
+    return read_captures(
+        RealRuntime(), [written(directory, content)], brokers=[broker], record_directory=str(directory / "history")
+    )
+
+
+def judged(directory: Path) -> Result:
+    """What the judge says of it."""
+    return judge([directory / "history"], engine="local")
+
+
+def bare(event: Event) -> dict[str, Any]:
+    """An event without its moments."""
+    return {name: getattr(event, name) for name in event.__struct_fields__ if name not in MOMENTS}
+
+
+def by_tap(directory: Path, script: list[tuple[bool, bytes, int]]) -> list[dict[str, Any]]:
+    """What the proxy's tap tells of the same bytes."""
+    recorder = HistoryRecorder(RealRuntime(), str(directory), broker=BROKER_NAME, policy="")
+    tap = ConnectionTap(recorder, Subscriptions.none(), "1", TapTotals())
+    tap.opened(1, 2)
+    for number, (is_of_client, content, _after_ms) in enumerate(script):
+        (tap.forwarded if is_of_client else tap.answered)(content, 10 * number + 3, 10 * number + 4)
+    tap.closed(1_000, 1_001)
+    recorder.stop()
+    return [bare(event) for event in events_of(directory)]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The events of the script, as the proxy's tap writes them."""
+    return by_tap(tmp_path_factory.mktemp("tap"), spoken())
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_every_kind_of_link_gives_the_proxys_history(link: str, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
+    """Event by event, and what is judged of it."""
+    broker = ("::ffff:127.0.0.1", 10_911) if "IPv6" in link else BROKER
+    report = read(tmp_path, pcap(captured(spoken()), link), broker)
+    assert [bare(event) for event in events_of(tmp_path / "history")] == expected
+    assert (report.requests, report.answers, report.gaps, report.clock) == (4, 4, 0, "monotonic")
+    result = judged(tmp_path)
+    assert (result.verdict, result.requests, result.gaps) == ("valid", 2, [])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pcap(captured(spoken()), order=">"),
+        pcap(captured(spoken()), nanoseconds=False),
+        pcapng(captured(spoken())),
+        pcapng(captured(spoken()), order=">"),
+    ],
+    ids=["big endian", "microseconds", "pcapng", "pcapng, big endian"],
+)
+def test_every_kind_of_file_gives_the_same(content: bytes, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
+    """Moments too, to a microsecond."""
+    read(tmp_path, content)
+    events = events_of(tmp_path / "history")
+    assert [bare(event) for event in events] == expected
+    other = tmp_path / "other"
+    other.mkdir()
+    read(other, pcap(captured(spoken())))
+    for event, same in zip(events, events_of(other / "history"), strict=True):
+        assert abs(event.before_ns - same.before_ns) < 1_000
+
+
+def test_moments_hold_what_happened(tmp_path: Path) -> None:
+    """A request from its last byte to its acknowledgement, an answer since shortly before it was seen."""
+    sent = captured(spoken())
+    read(tmp_path, pcap(sent))
+    events = events_of(tmp_path / "history")
+    pulls = [each for each in sent if each.is_of_client and each.content]
+    held = [event for event in events if event.event == "request_received"][-1]
+    assert (held.after_ns, held.before_ns) == (pulls[-1].time_ns, pulls[-1].time_ns + MS)
+    last = [event for event in events if event.event == "answer_sent"][-1]
+    seen_ns = [each for each in sent if not each.is_of_client and each.content][-1].time_ns
+    assert seen_ns - MS <= last.after_ns <= last.before_ns == seen_ns
+    assert (events[0].before_ns, events[-1].after_ns) == (sent[0].time_ns, sent[-1].time_ns)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_order_copies_and_overlaps_change_nothing(seed: int, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
+    """Segments that come late by up to 20 ms, twice, and joined with what was sent before them."""
+    rng = random.Random(seed)
+    sent = captured(spoken())
+    more: list[Sent] = []
+    for each in sent:
+        if not each.content:
+            continue
+        if rng.random() < 0.3:
+            more.append(later(each, rng.randrange(40) * MS))
+        if rng.random() < 0.3 and len(each.content) > 20:
+            cut = rng.randrange(1, len(each.content))
+            more.append(attrs.evolve(later(each, -1), content=each.content[:cut]))
+    content = [each for each in sent if each.content]
+    for each in rng.sample(content, 2):
+        sent[sent.index(each)] = later(each, rng.randrange(1, 20) * MS)
+    mixed = sorted([*sent, *more], key=lambda each: each.time_ns)
+    report = read(tmp_path, pcap(mixed))
+    assert report.gaps == 0
+    # What is very late comes behind the next request, and the end may not have been seen empty.
+    found = [bare(event) for event in events_of(tmp_path / "history") if event.event != "blocked"]
+    assert sorted(map(str, found)) == sorted(map(str, expected))
+
+
+CONTENTS: Final = [number for number, each in enumerate(captured(spoken())) if each.content]
+
+
+@pytest.mark.parametrize("number", CONTENTS)
+def test_a_lost_packet_is_never_valid_and_convicts_nobody(number: int, tmp_path: Path) -> None:
+    """Each packet with bytes in turn."""
+    sent = captured(spoken())
+    del sent[number]
+    report = read(tmp_path, pcap(sent))
+    assert report.gaps == 1
+    assert [event.event for event in events_of(tmp_path / "history")].count("lost") >= 1
+    assert judged(tmp_path).verdict == "unknown"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_many_lost_packets_convict_nobody(seed: int, tmp_path: Path) -> None:
+    """Any of them, acknowledgements and ends too."""
+    rng = random.Random(seed)
+    sent = [each for each in captured(spoken()) if rng.random() < 0.7]
+    read(tmp_path, pcap(sent))
+    assert judged(tmp_path).verdict != "invalid"
+    assert any(each.content for each in captured(spoken()) if each not in sent)
+    assert judged(tmp_path).verdict == "unknown"
+
+
+def test_packets_that_the_file_says_were_dropped_are_lost(tmp_path: Path) -> None:
+    """Although no byte is missing of the connections that are seen."""
+    assert read(tmp_path, pcapng(captured(spoken()), dropped=3)).dropped == 3
+    assert [event.lost_count for event in events_of(tmp_path / "history") if event.event == "lost"] == [3]
+    assert judged(tmp_path).verdict == "unknown"
+
+
+def test_a_snap_length_that_cuts_packets_is_a_gap(tmp_path: Path) -> None:
+    """What a short snap length left out is missing."""
+    assert read(tmp_path, pcap(captured(spoken()), snap=200)).gaps > 0
+    assert judged(tmp_path).verdict == "unknown"
+
+
+@pytest.mark.parametrize("first", range(1, 9))
+def test_a_connection_that_was_there_is_followed_from_its_next_frame(first: int, tmp_path: Path) -> None:
+    """The later pulls are judged; an answer to what was asked before is lost."""
+    sent = captured(spoken())[3:]
+    report = read(tmp_path, pcap(sent[first:]))
+    assert report.partly_seen == 1
+    events = events_of(tmp_path / "history")
+    assert "connection_opened" not in [event.event for event in events]
+    assert [event.offset for event in events if event.event == "request_received" and event.code == PULL][-1:] == [2]
+    result = judged(tmp_path)
+    assert result.requests >= 1
+    begins_between = first in {3, 4, 7, 8}
+    assert result.verdict == ("valid" if begins_between else "unknown")
+
+
+def test_a_late_answer_is_found(tmp_path: Path) -> None:
+    """A planted fault: the hold ends 400 ms late."""
+    read(tmp_path, pcap(captured(spoken(late_ms=400))))
+    result = judged(tmp_path)
+    assert (result.verdict, [finding.property for finding in result.findings]) == ("invalid", ["answered_by_deadline"])
+
+
+def test_a_wrong_answer_is_found(tmp_path: Path) -> None:
+    """A planted fault: an answer without a message that it passes over."""
+    read(tmp_path, pcap(captured(spoken(body_end=0))))
+    assert judged(tmp_path).verdict == "invalid"
+
+
+def test_a_clock_that_was_set_accuses_nobody(tmp_path: Path) -> None:
+    """The capture's clock leaps 400 ms while a pull is held, and the senders' counters do not: nothing is certain."""
+    sent = captured(spoken())
+    at = max(number for number, each in enumerate(sent) if each.content)
+    leapt = [*sent[:at], *(later(each, 400 * MS) for each in sent[at:])]
+    assert read(tmp_path, pcap(leapt)).clock == "unix"
+    assert judged(tmp_path).verdict == "unknown"
+
+
+def test_without_the_senders_counters_the_clock_is_one_that_may_be_set(tmp_path: Path) -> None:
+    """What was measured is unknown then, and what was not is judged."""
+    assert read(tmp_path, pcap(captured(spoken(late_ms=400), stamped=False))).clock == "unix"
+    assert judged(tmp_path).verdict == "unknown"
+    (tmp_path / "wrong").mkdir()
+    read(tmp_path / "wrong", pcap(captured(spoken(body_end=0), stamped=False)))
+    assert judged(tmp_path / "wrong").verdict == "invalid"
+
+
+def test_a_client_that_does_not_read_is_told(tmp_path: Path) -> None:
+    """Its window closes, and opens again."""
+    wire = Wire()
+    wire.opens()
+    wire.says(request(PULL, 1, pull_fields("T", 0, timeout_ms=HELD_MS)), is_of_client=True)
+    for window, after_ms in ((0, 1), (502, 300)):
+        wire.waits(after_ms)
+        wire.says(b"", is_of_client=True)
+        wire._put(True, ACK)
+        wire.sent[-1] = attrs.evolve(wire.sent[-1], window=window)
+    wire.waits(300)
+    wire.says(answer(19, 1, told(0)[0]), is_of_client=False)
+    wire.closes()
+    read(tmp_path, pcap(wire.sent))
+    events = [event for event in events_of(tmp_path / "history") if "blocked" in event.event]
+    assert [event.event for event in events] == ["blocked", "unblocked"]
+    assert events[1].before_ns - events[0].before_ns >= 300 * MS
+
+
+def test_a_connection_that_breaks_and_one_that_never_ends(tmp_path: Path) -> None:
+    """A reset closes it; at the end of the capture it is only not seen any more."""
+    sent = captured(spoken())[:-3]
+    read(tmp_path, pcap(sent))
+    assert "connection_closed" not in [event.event for event in events_of(tmp_path / "history")]
+    assert judged(tmp_path).verdict == "valid"
+    (tmp_path / "reset").mkdir()
+    read(tmp_path / "reset", pcap([*sent, attrs.evolve(sent[-1], flags=RST, content=b"", stamp=None)]))
+    assert "connection_closed" in [event.event for event in events_of(tmp_path / "reset" / "history")]
+    assert judged(tmp_path / "reset").verdict == "valid"
+
+
+def test_the_same_ports_again_are_another_connection(tmp_path: Path) -> None:
+    """After an end, and after one that was not seen."""
+    sent = captured(spoken())
+    again = captured(spoken(), now_ns=sent[-1].time_ns, positions={True: 9, False: 8})
+    assert read(tmp_path, pcap([*sent, *again])).connections == 2
+    (tmp_path / "unseen").mkdir()
+    assert read(tmp_path / "unseen", pcap([*sent[:-3], *again])).connections == 2
+
+
+def test_files_are_read_in_the_order_of_their_packets(tmp_path: Path, expected: list[dict[str, Any]]) -> None:
+    """A capture in three files, named in any order."""
+    sent = captured(spoken())
+    files = [
+        written(tmp_path / str(number), pcap(sent[start:stop]))
+        for number, (start, stop) in enumerate(((20, None), (0, 9), (9, 20)))
+    ]
+    read_captures(RealRuntime(), files, brokers=[BROKER], record_directory=str(tmp_path / "history"))
+    assert [bare(event) for event in events_of(tmp_path / "history")] == expected
+
+
+def command(*words: str | Path) -> tuple[int, str, str]:
+    """Exit code, output and errors of `longpoll observe`."""
+    done = CliRunner().invoke(main, ["observe", *map(str, words)])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_the_command_says_what_it_read(tmp_path: Path) -> None:
+    """In a line, and as JSON."""
+    file = written(tmp_path, pcap(captured(spoken())))
+    asked = ("--capture", file, "--broker", BROKER_NAME)
+    code, out, _err = command(*asked, "--record", tmp_path / "one")
+    assert (code, "4 requests, 4 answers" in out.replace("\n", " ")) == (0, True)
+    code, out, _err = command(*asked, "--record", tmp_path / "two", "--json")
+    assert (code, json.loads(out)["connections"]) == (0, 1)
+    code, _out, err = command(*asked, "--record", tmp_path / "two")
+    assert (code, "is not empty" in err) == (2, True)
+
+
+def test_a_torn_file_is_read_to_its_tear(tmp_path: Path) -> None:
+    """With exit code 3, and a verdict that is not `valid`."""
+    content = pcap(captured(spoken()))
+    file = written(tmp_path, content[:-30])
+    code, _out, err = command("--capture", file, "--broker", BROKER_NAME, "--record", tmp_path / "history")
+    assert (code, "ends in the middle of a packet" in err) == (3, True)
+    assert judged(tmp_path).verdict == "unknown"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xd4", b"garbage " * 100, b"{}", pcap([])[:20], pcap([]), pcapng([])])
+def test_what_is_no_capture_is_one_sentence(content: bytes, tmp_path: Path) -> None:
+    """And nothing is written."""
+    file = written(tmp_path, content)
+    code, out, err = command("--capture", file, "--broker", BROKER_NAME, "--record", tmp_path / "history")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert not (tmp_path / "history").exists()
+
+
+def test_another_brokers_capture_names_who_speaks_in_it(tmp_path: Path) -> None:
+    """So that the address can be mended."""
+    file = written(tmp_path, pcap(captured(spoken())))
+    code, _out, err = command("--capture", file, "--broker", "10.0.0.1:10911", "--record", tmp_path / "history")
+    assert (code, BROKER_NAME in err) == (2, True)
+
+
+@pytest.mark.parametrize("make", [pcap, pcapng])
+def test_damaged_files_end_in_no_traceback(make: Any, tmp_path: Path) -> None:
+    """Bytes changed, cut out and put in at random: a history that is not `invalid`, or a sentence."""
+    content = make(captured(spoken()), "Ethernet")
+    for seed in range(40):
+        rng = random.Random(seed)
+        damaged = bytearray(content)
+        for _ in range(rng.randrange(1, 6)):
+            at = rng.randrange(len(damaged))
+            if rng.random() < 0.7:
+                damaged[at] = rng.randrange(256)
+            else:
+                del damaged[at : at + rng.randrange(1, 40)]
+        where = tmp_path / str(seed)
+        file = written(where, bytes(damaged))
+        code, _out, err = command("--capture", file, "--broker", BROKER_NAME, "--record", where / "history")
+        assert code in {0, 2, 3}, (seed, err)
+        assert err.count("\n") <= 1, (seed, err)
+
+
+def test_what_waits_is_bounded() -> None:
+    """A direction keeps 4 MiB that wait for what is before them, and says when that is passed."""
+    half = Half()
+    half.begin(0)
+    half.put(10, 1, b"x" * PENDING_MAX, PENDING_MAX)
+    assert not half.is_full
+    half.put(10 + PENDING_MAX, 1, b"y", 1)
+    assert half.is_full
+    half.skip(0)
+    assert (sum(len(content) for _, content in half.take()), half.is_full) == (PENDING_MAX + 1, False)
+
+
+def test_a_syn_alone_is_a_connection_that_was_never_made(tmp_path: Path) -> None:
+    """Nobody answered."""
+    sent = [each for each in captured(spoken()) if each.flags & SYN][:1]
+    report = read(tmp_path, pcap(sent))
+    assert (report.connections, report.requests) == (1, 0)
+    assert [event.event for event in events_of(tmp_path / "history")] == ["source_started", "source_stopped"]

@@ -1,0 +1,200 @@
+"""Packets of a capture file, one after the other: pcap in both byte orders and precisions, and pcapng.
+
+A file is read from its beginning to its end, a packet at a time. Leaves out what is in a packet (`packets`).
+
+Source: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, Literal
+
+from attrs import define, frozen
+
+from longpoll_spec.errors import UserError
+
+# pcap, in the byte order of its magic number:
+#
+# | offset | size | field of the file      | then, of each packet: offset | size | field           |
+# |--------|------|------------------------|------------------------------|------|-----------------|
+# | 0      | 4    | magic number           | 0                            | 4    | seconds         |
+# | 4      | 12   | version, time zone     | 4                            | 4    | micro- or nanoseconds |
+# | 16     | 4    | most bytes of a packet | 8                            | 4    | bytes captured  |
+# | 20     | 4    | kind of link           | 12                           | 4    | bytes on the wire |
+PCAP_HEAD_SIZE: Final = 24
+PCAP_RECORD_SIZE: Final = 16
+PCAP_MAGICS: Final = {0xA1B2C3D4: 1_000, 0xA1B23C4D: 1}
+"""Magic number -> nanoseconds of a unit."""
+# pcapng, a block: type, length of the whole block, body, the length again; all multiples of 4.
+BLOCK_HEAD_SIZE: Final = 8
+BLOCK_ENDS_SIZE: Final = 12
+SECTION: Final = 0x0A0D0D0A
+BYTE_ORDER: Final = 0x1A2B3C4D
+INTERFACE, SIMPLE_PACKET, STATISTICS, PACKET = 1, 3, 5, 6
+OPTION_RESOLUTION, OPTION_OFFSET = 9, 14
+OPTION_DROPPED: Final = (5, 7)
+"""isb_ifdrop and isb_osdrop: packets that the interface, or the system, had no room for."""
+PACKET_SIZE_MAX: Final = 16 * 1024 * 1024
+INTERFACES_MAX: Final = 10_000
+LINK_MASK: Final = 0x0FFF_FFFF
+"""The upper bits of pcap's kind of link tell of check sums."""
+
+
+class CaptureError(UserError):
+    """A file is no capture, or holds nothing of the broker."""
+
+
+@frozen
+class Packet:
+    """One packet as it was captured."""
+
+    time_ns: int
+    """Unix time."""
+    link: int
+    """The kind of link (LINKTYPE_...)."""
+    content: bytes
+    """As much of it as was kept."""
+
+
+@define
+class CaptureFile:
+    """One file, and what became known of it while it was read."""
+
+    path: Path
+    dropped: int = 0
+    """Packets that the file itself says were dropped."""
+    damage: str = ""
+    """Why nothing after some byte could be read; empty where all was."""
+    position: int = 0
+    """Bytes read."""
+
+    def packets(self) -> Iterator[Packet]:
+        """Every packet; raises CaptureError where the file is no capture or cannot be opened."""
+        try:
+            with self.path.open("rb") as file:
+                yield from self._read(file)
+        except OSError as error:
+            raise CaptureError(f"cannot read {self.path}: {error.strerror}; name a file of tcpdump -w") from None
+
+    def _read(self, file: BinaryIO) -> Iterator[Packet]:
+        head = file.read(4)
+        magic = head.ljust(4, b"\0")
+        if int.from_bytes(magic, "big") == SECTION:
+            file.seek(0)
+            yield from self._pcapng(file)
+            return
+        for order in "<>":
+            (number,) = struct.unpack(f"{order}I", magic)
+            if number in PCAP_MAGICS:
+                yield from self._pcap(file, order, PCAP_MAGICS[number])
+                return
+        raise CaptureError(f"{self.path} is no capture: it begins as neither pcap nor pcapng; record one by tcpdump -w")
+
+    def _take(self, file: BinaryIO, size: int) -> bytes:
+        """The next bytes; fewer, and `damage`, where the file ends in them."""
+        content = file.read(size)
+        self.position += len(content)
+        if 0 < len(content) < size:
+            self.damage = f"it ends in the middle of a packet, at byte {self.position}"
+        return content
+
+    def _pcap(self, file: BinaryIO, order: str, unit_ns: int) -> Iterator[Packet]:
+        head = file.read(PCAP_HEAD_SIZE - 4)
+        self.position = PCAP_HEAD_SIZE
+        if len(head) < PCAP_HEAD_SIZE - 4:
+            raise CaptureError(f"{self.path} is no capture: it ends in its head; record one by tcpdump -w")
+        link = struct.unpack_from(f"{order}I", head, 16)[0] & LINK_MASK
+        record = struct.Struct(f"{order}4I")
+        while len(header := self._take(file, PCAP_RECORD_SIZE)) == PCAP_RECORD_SIZE:
+            seconds, fraction, size, _wire_size = record.unpack(header)
+            if size > PACKET_SIZE_MAX:
+                self.damage = f"a packet before byte {self.position} claims {size} bytes"
+                return
+            content = self._take(file, size)
+            if len(content) < size:
+                self.damage = self.damage or f"it ends in the middle of a packet, at byte {self.position}"
+                return
+            yield Packet(seconds * 1_000_000_000 + fraction * unit_ns, link, content)
+
+    def _pcapng(self, file: BinaryIO) -> Iterator[Packet]:
+        order = "<"
+        interfaces: list[Interface] = []
+        while len(head := self._take(file, BLOCK_HEAD_SIZE)) == BLOCK_HEAD_SIZE:
+            if head[:4] == SECTION.to_bytes(4, "big"):
+                (mark,) = struct.unpack("<I", file.read(4).ljust(4, b"\0"))
+                file.seek(-4, 1)
+                order = "<" if mark == BYTE_ORDER else ">"
+                interfaces = []
+            kind, size = struct.unpack(f"{order}2I", head)
+            if not BLOCK_ENDS_SIZE <= size <= PACKET_SIZE_MAX or size % 4:
+                self.damage = f"a block before byte {self.position} claims {size} bytes"
+                return
+            body = self._take(file, size - BLOCK_HEAD_SIZE)
+            if len(body) < size - BLOCK_HEAD_SIZE:
+                self.damage = self.damage or f"it ends in the middle of a block, at byte {self.position}"
+                return
+            try:
+                packet = self._block(kind, body[:-4], order, interfaces)
+            except (struct.error, IndexError):
+                self.damage = f"a block before byte {self.position} cannot be read"
+                return
+            if packet is not None:
+                yield packet
+
+    def _block(self, kind: int, body: bytes, order: str, interfaces: list[Interface]) -> Packet | None:
+        """The packet of a block, where it has one; raises struct.error and IndexError where it is damaged."""
+        if kind == INTERFACE and len(interfaces) < INTERFACES_MAX:
+            interfaces.append(Interface.read(body, order))
+        elif kind == STATISTICS:
+            options = options_of(body, 12, order)
+            self.dropped += sum(int.from_bytes(options.get(code, b""), _name(order)) for code in OPTION_DROPPED)
+        elif kind == SIMPLE_PACKET:
+            # It has no time, so nothing can be said of it but that it was there.
+            self.dropped += 1
+        elif kind == PACKET:
+            number, high, low, size, _wire_size = struct.unpack_from(f"{order}5I", body)
+            interface = interfaces[number]
+            return Packet(interface.time_ns(high << 32 | low), interface.link, body[20 : 20 + size])
+        return None
+
+
+@frozen
+class Interface:
+    """What a pcapng file says of an interface."""
+
+    link: int
+    units_a_second: int
+    offset_s: int
+
+    @classmethod
+    def read(cls, body: bytes, order: str) -> Interface:
+        """From the body of its block; raises struct.error."""
+        (link,) = struct.unpack_from(f"{order}H", body)
+        options = options_of(body, 8, order)
+        (resolution,) = options.get(OPTION_RESOLUTION, b"\6")[:1]
+        power = resolution & 0x7F
+        units = 2 ** min(power, 64) if resolution & 0x80 else 10 ** min(power, 18)
+        return cls(link, units, int.from_bytes(options.get(OPTION_OFFSET, b""), _name(order), signed=True))
+
+    def time_ns(self, units: int) -> int:
+        """Unix time of a moment in the interface's units."""
+        return self.offset_s * 1_000_000_000 + units * 1_000_000_000 // self.units_a_second
+
+
+def options_of(body: bytes, start: int, order: str) -> dict[int, bytes]:
+    """The options of a block, the last of each code; raises struct.error."""
+    options: dict[int, bytes] = {}
+    while start + 4 <= len(body):
+        code, size = struct.unpack_from(f"{order}2H", body, start)
+        if code == 0:
+            break
+        options[code] = body[start + 4 : start + 4 + size]
+        start += 4 + (size + 3) // 4 * 4
+    return options
+
+
+def _name(order: str) -> Literal["little", "big"]:
+    return "little" if order == "<" else "big"

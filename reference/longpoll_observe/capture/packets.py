@@ -1,0 +1,100 @@
+"""The TCP segments in captured packets: Ethernet (VLANs too), Linux cooked v1 and v2, loopback, raw IP; IPv4 and IPv6.
+
+The one module that needs dpkt. Leaves out files (`container`) and the order of segments (`half`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import dpkt
+from attrs import frozen
+
+from longpoll_observe.capture.container import Packet
+
+FIN, SYN, RST, ACK = 1, 2, 4, 16
+LINKS: Final[dict[int, Callable[[bytes], object]]] = {
+    1: dpkt.ethernet.Ethernet,
+    113: dpkt.sll.SLL,
+    276: dpkt.sll2.SLL2,
+}
+LOOPBACKS: Final = frozenset({0, 108})
+"""Kinds of links with four bytes before IP, whose meaning is the machine's that wrote them."""
+LOOPBACK_SIZE: Final = 4
+RAW_LINKS: Final = frozenset({12, 14, 101, 228, 229})
+"""Kinds of links whose packets begin with IP."""
+IP_VERSION_6: Final = 6
+FRAGMENT: Final = 44
+SCALE_MAX: Final = 14
+STAMPS_SIZE: Final = 8
+UNREADABLE: Final = (dpkt.Error, struct.error, ValueError, IndexError, KeyError, AttributeError, TypeError)
+"""What dpkt raises at a packet that is cut or damaged, depending on where."""
+
+
+@frozen
+class Segment:
+    """One TCP segment; addresses are 4 or 16 bytes."""
+
+    time_ns: int
+    source: tuple[bytes, int]
+    target: tuple[bytes, int]
+    sequence: int
+    """Of its first byte; 32 bits, as are all of TCP's."""
+    acknowledged: int
+    flags: int
+    window: int
+    """As it is written: still to be scaled."""
+    size: int
+    """Bytes on the wire."""
+    content: bytes
+    """As many of them as were captured."""
+    scale: int | None
+    """Of a SYN: by how many bits later windows are shifted; None where it does not say."""
+    stamp: int | None
+    """The sender's clock, 32 bits; most senders count ms."""
+
+
+def segment_of(packet: Packet) -> Segment | None:
+    """The packet's segment; None where it has none, or cannot be read as far as that."""
+    try:
+        ip = _ip(packet)
+        if isinstance(ip, dpkt.ip.IP) and not (ip.offset or ip.mf):
+            size = ip.len - ip.hl * 4 if ip.len else None
+        elif isinstance(ip, dpkt.ip6.IP6) and FRAGMENT not in ip.extension_hdrs:
+            size = ip.plen - sum(each.length for each in ip.all_extension_headers) if ip.plen else None
+        else:
+            return None
+        return _segment(packet.time_ns, ip.src, ip.dst, ip.data, size) if isinstance(ip.data, dpkt.tcp.TCP) else None
+    except UNREADABLE:
+        return None
+
+
+def _ip(packet: Packet) -> object:
+    content = packet.content[LOOPBACK_SIZE:] if packet.link in LOOPBACKS else packet.content
+    if packet.link in RAW_LINKS or packet.link in LOOPBACKS:
+        return (dpkt.ip6.IP6 if content[0] >> 4 == IP_VERSION_6 else dpkt.ip.IP)(content)
+    if packet.link not in LINKS:
+        return None
+    return getattr(LINKS[packet.link](content), "data", None)
+
+
+def _segment(time_ns: int, source: bytes, target: bytes, tcp: dpkt.tcp.TCP, ip_size: int | None) -> Segment:
+    """`ip_size` is the length of the IP packet's content; None where a card was to cut it up, and it does not say."""
+    size = max(len(tcp.data) if ip_size is None else ip_size - tcp.off * 4, 0)
+    options = dict(dpkt.tcp.parse_opts(tcp.opts))
+    scale, stamps = options.get(dpkt.tcp.TCP_OPT_WSCALE), options.get(dpkt.tcp.TCP_OPT_TIMESTAMP, b"")
+    return Segment(
+        time_ns=time_ns,
+        source=(source, tcp.sport),
+        target=(target, tcp.dport),
+        sequence=tcp.seq,
+        acknowledged=tcp.ack,
+        flags=tcp.flags,
+        window=tcp.win,
+        size=size,
+        content=bytes(tcp.data)[:size],
+        scale=min(scale[0], SCALE_MAX) if scale else None,
+        stamp=int.from_bytes(stamps[:4], "big") if len(stamps) == STAMPS_SIZE else None,
+    )
