@@ -181,6 +181,9 @@ KNOWN: Final = (
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),
     Known(f"{BROKER}/", ("service/test_pull_service.py",)),
     Known(f"{RULES}/latency.py", (), ("judge/test_columns.py",)),
+    Known(f"{RULES}/answers.py", (), ("judge/test_answer_columns.py",)),
+    Known(f"{RULES}/holds.py", (), ("judge/test_holds_counted.py", "judge/test_holds.py")),
+    Known(f"{RULES}/logs.py", (), ("judge/test_logs.py",)),
     Known(f"{RULES}/pulls/promptness.py", (), ("judge/test_promptness.py",)),
     Known(
         f"{RULES}/",

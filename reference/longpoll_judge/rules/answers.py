@@ -67,7 +67,7 @@ class Answers:
 def pull_results(case: Case) -> Answers:
     """The answers of the queue that carry a pull result; error codes are left out."""
     pulls, events = case.pulls, case.events
-    code = np.where(pulls.is_answered, events.integers("code", pulls.answer_row), -1)
+    code = events.integers("code", pulls.answer_row)
     # Without refusals, which tell of no read, and without pulls or answers that lack a field.
     pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered & case.is_sound)
     row = pulls.answer_row[pull]
@@ -84,7 +84,7 @@ def pull_results(case: Case) -> Answers:
         max=events.integers("offset_max", row),
         body_first=body_first,
         body_count=count,
-        body=body[places] if len(places) else np.empty(0, dtype=np.int64),
+        body=body[places],
         owner=owner,
     )
 

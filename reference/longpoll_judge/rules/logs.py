@@ -131,7 +131,7 @@ def _given_twice(events: Events, kind: str, rows: Integers, context: Context) ->
     before = np.full(len(rows), -1, dtype=np.int64)
     before[order[1:]] = order[:-1]
     # Sorted by offset, so equal ones stand side by side.
-    again = (before >= 0) & (offsets == offsets[before]) & (offsets >= 0)
+    again = (before >= 0) & (offsets == offsets[before])
 
     def explain(member: int) -> Explanation:
         why = f"two messages were {WORDS[kind]} with queue offset {offsets[member]}"
@@ -147,10 +147,10 @@ def _fallen(events: Events, rows: Integers, column: str, clause: str, words: str
     values = events.integers(column, rows)
     after_ns, before_ns = events.integers("after_ns", rows), events.integers("before_ns", rows)
     ended = np.argsort(before_ns, kind="stable")
-    highest = np.maximum.accumulate(values[ended])
+    highest = np.append(0, np.maximum.accumulate(values[ended]))
     known = np.searchsorted(before_ns[ended], after_ns, side="left")
     # `known` rows had certainly ended before this one began: the highest of these is what it must not lie below.
-    fell = (known > 0) & (values < np.append(highest, -1)[known - 1])
+    fell = values < highest[known]
 
     def explain(member: int) -> Explanation:
         earlier = ended[: known[member]]
