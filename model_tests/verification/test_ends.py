@@ -466,6 +466,10 @@ HOSTILE = {
     ],
     "judge": [
         "judge {file} --engine local",
+        "judge {here} --engine local --property {long}",
+        "judge {here} --engine local --property {file}:f",
+        "judge {here} --engine local --property {here}/none.py:f",
+        "judge {here} --engine local --follow --property {here}/none.py:f",
         "judge {dangling} --engine local",
         "judge {here}/nothing",
         "judge {nested} --engine local",

@@ -5,10 +5,10 @@ Each gives back what the command of its name shows. What is heavy (z3, Arrow, Sp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from longpoll.extras import missing
 from longpoll_spec.errors import UserError
@@ -105,6 +105,7 @@ def judge(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     session: SparkSession | None = None,
+    properties: Sequence[Callable[[Any], Iterable[tuple[int, str]]]] = (),
 ) -> Result:
     """Whether recorded histories, taken as one, are those of a broker that keeps its promises, and why not.
 
@@ -116,6 +117,8 @@ def judge(
         master: Where Spark runs, such as `spark://host:7077` or `sc://host:15002`.
         conf: Further settings of Spark, by its names.
         session: A Spark session that you have, which stays open; with it the engine is `spark`.
+        properties: Functions of your own: each gets an Arrow table with a row a pull, and returns pairs of a row's
+            number and what is wrong with it (docs/judge.md).
 
     Raises:
         UserError: there is no history, or Spark cannot start.
@@ -131,6 +134,7 @@ def judge(
             session=session,
             wake_ms=job.WAKE_MS if wake_ms is None else wake_ms,
             late_ms=job.LATE_MS if late_ms is None else late_ms,
+            properties=properties,
         )
 
 

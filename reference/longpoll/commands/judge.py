@@ -6,6 +6,7 @@ Leaves out the judging (`longpoll_judge.run.job`).
 from __future__ import annotations
 
 import os
+import runpy
 import select
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,9 +39,11 @@ from longpoll_judge.read.files import absolute
 from longpoll_judge.run.follow import follow
 from longpoll_judge.run.job import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.run.job import judge as judge_paths
+from longpoll_judge.run.own import USERS_FAULTS, OwnProperty
 from longpoll_judge.show.report import render_html
 from longpoll_judge.show.report_text import render_junit, render_markdown, told_of
 from longpoll_judge.show.window import write_evidence, write_windows
+from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import META_FILE, PART_FILES
 
 EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
@@ -99,6 +102,13 @@ _STAGES: Final = 3
     is_flag=True,
     help="Judge a history while it is written, until Ctrl-C, and say at once what is found.",
 )
+@click.option(
+    "--property",
+    "own",
+    multiple=True,
+    metavar="FILE.py:FUNCTION",
+    help="Ask a property of your own besides, a function over the columns of all pulls. May be repeated.",
+)
 @json_option
 @user_mistakes
 def judge(  # noqa: PLR0917 - one argument an option
@@ -112,6 +122,7 @@ def judge(  # noqa: PLR0917 - one argument an option
     wake_ms: float,
     late_ms: float,
     follows: bool,
+    own: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Judge recorded histories (directories of part files and a meta.json), all of them together.
@@ -126,12 +137,16 @@ def judge(  # noqa: PLR0917 - one argument an option
       longpoll judge a b --report verdict.html       two histories together, and a page
       longpoll judge a --report verdict.xml --windows findings    JUnit, and each finding for ShiViz and ITF
       longpoll judge a --evidence found              and judge found/finding-0001-... to see it convict alone
+      longpoll judge a --property mine.py:fair       and a property of your own
       longpoll judge a --follow                      while it is written: each finding within seconds
       longpoll judge s3a://bucket/a --master spark://host:7077 --conf spark.executor.memory=4g
 
     Exit codes: 0 valid, 1 invalid, 2 a mistake in the call, 3 unknown (evidence is missing).
     """
     how = _how(engine, master, conf, wake_ms=wake_ms, late_ms=late_ms)
+    if own and follows:
+        raise click.UsageError("a property of your own is asked of a whole history; leave out --follow")
+    properties = [own_property(each) for each in own]
     for report in reports:
         _renderer(report)
         check_file(report, "the report")
@@ -141,7 +156,7 @@ def judge(  # noqa: PLR0917 - one argument an option
         check_directory(windows, "the windows into")
     if evidence is not None:
         check_directory(evidence, "the evidence into")
-    result = _followed(paths, how) if follows else _judged(paths, how)
+    result = _followed(paths, how) if follows else _judged(paths, {**how, "properties": properties})
     for report in reports:
         _write_report(report, result)
     if windows is not None:
@@ -160,6 +175,21 @@ def _how(engine: EngineName, master: str | None, conf: Mapping[str, str], **limi
     if engine == "local" and (master is not None or conf):
         raise click.UsageError("the local engine has no master and no settings of Spark; use --engine spark")
     return {"engine": engine, "master": master, "conf": conf, **limits}
+
+
+def own_property(named: str) -> OwnProperty:
+    """The function that FILE.py:FUNCTION names; raises ConfigError."""
+    file, colon, name = named.rpartition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        raise ConfigError(f"{named!r:.200} is no property: write FILE.py:FUNCTION")
+    try:
+        function = runpy.run_path(file).get(name)
+    except USERS_FAULTS as error:
+        raise ConfigError(f"{file} cannot be run: {type(error).__name__}: {error}") from None
+    if not callable(function):
+        raise ConfigError(f"{file} has no function {name}")
+    found: OwnProperty = function
+    return found
 
 
 def _judged(paths: Sequence[Path | str], how: Mapping[str, Any]) -> Result:

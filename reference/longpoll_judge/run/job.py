@@ -35,6 +35,7 @@ from longpoll_judge.contract.result import (
     Gap,
     Result,
     Share,
+    Verdict,
     overall,
 )
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
@@ -50,6 +51,7 @@ from longpoll_judge.rules.sends import judge_sends
 from longpoll_judge.run import verdict
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.own import OwnProperty, judge_own
 from longpoll_judge.run.verdict import FINDING, LOOKED_AT_MAX, Found
 
 EngineName = Literal["spark", "local"]
@@ -93,6 +95,7 @@ def judge(
     session: SparkSession | None = None,
     wake_ms: float = WAKE_MS,
     late_ms: float = LATE_MS,
+    properties: Sequence[OwnProperty] = (),
     say: Callable[[str], None] = lambda _text: None,
 ) -> Result:
     """Judge the histories under the paths as one.
@@ -105,6 +108,7 @@ def judge(
         session: The caller's own Spark session, which stays open.
         wake_ms: How long after a message became visible a held pull may be answered.
         late_ms: How long after its deadline a pull may be answered.
+        properties: The caller's own (`longpoll_judge.run.own`), which are asked besides.
         say: Hears of each stage.
 
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
@@ -114,7 +118,7 @@ def judge(
     begun = time.monotonic()
     with open_engine(engine, master, conf, session) as running:
         start_seconds = time.monotonic() - begun
-        result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say)
+        result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, properties=properties)
     return msgspec.structs.replace(result, engine=engine, start_seconds=round(start_seconds, 3))
 
 
@@ -135,7 +139,15 @@ def open_engine(
         yield running
 
 
-def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float, say: Callable[[str], None]) -> Result:
+def judge_on(
+    engine: Engine,
+    history: History,
+    *,
+    wake_ms: float,
+    late_ms: float,
+    say: Callable[[str], None],
+    properties: Sequence[OwnProperty] = (),
+) -> Result:
     """Judge on an engine that is already running."""
     begun = time.monotonic()
     say(f"surveying {len(history.slices)} slices")
@@ -149,12 +161,33 @@ def judge_on(engine: Engine, history: History, *, wake_ms: float, late_ms: float
         gaps += others.gaps + _judge_beside(history, survey, context, others, say)
         others.findings = [finding for finding in others.findings if context.asks(finding.clause)]
         result = with_excerpts(_add_up(rows, others, gaps), reading.tables, survey, history)
+        if properties:
+            result = _with_own(result, properties, reading.tables, context)
     return msgspec.structs.replace(
         result,
         events=survey.event_count,
         seconds=round(time.monotonic() - begun, 3),
         thresholds={"wake_ms": wake_ms, "late_ms": late_ms},
     )
+
+
+def _with_own(result: Result, properties: Sequence[OwnProperty], tables: Tables, context: Context) -> Result:
+    """The result with what the caller's own properties say besides."""
+    found, left_out, lacking, judged = judge_own(properties, tables, context)
+    findings = [*result.findings, *found]
+    gaps = [*result.gaps, *({"clause": gap.clause, **attrs.asdict(gap)} for gap in lacking)]
+    return msgspec.structs.replace(
+        result,
+        verdict="invalid" if result.verdict == "invalid" else _overall_of(findings, gaps),
+        findings=findings,
+        findings_left_out=result.findings_left_out + left_out,
+        gaps=gaps,
+        judged=result.judged | judged,
+    )
+
+
+def _overall_of(findings: Sequence[Finding], gaps: Sequence[object]) -> Verdict:
+    return overall(findings, [Gap("", "", 0, "")] if gaps else [])
 
 
 @define

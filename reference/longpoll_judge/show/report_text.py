@@ -87,8 +87,9 @@ def _plain(text: str) -> str:
 
 def render_junit(result: Result) -> str:
     """One test case a property, and one for the evidence; unknown counts as skipped, and so does what had no case."""
-    by_property = {name: [one for one in result.findings if one.property == name] for name in PROPERTIES}
-    suite = ET.Element("testsuite", name="longpoll judge", tests=str(len(PROPERTIES) + 1))
+    names = [*PROPERTIES, *(name for name in result.judged if name not in PROPERTIES)]
+    by_property = {name: [one for one in result.findings if one.property == name] for name in names}
+    suite = ET.Element("testsuite", name="longpoll judge", tests=str(len(names) + 1))
     for name, findings in by_property.items():
         case = ET.SubElement(suite, "testcase", classname="longpoll.judge", name=name)
         violated = [finding for finding in findings if finding.verdict == "violated"]
