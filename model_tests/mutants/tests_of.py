@@ -100,7 +100,7 @@ KNOWN: Final = (
     Known(f"{CORE}/tables/addresses.py", (), ("core/test_addresses.py",)),
     Known(f"{CORE}/tables/queue_locks.py", (), ("core/test_queue_locks.py",)),
     Known(f"{CORE}/tables/subscription.py", (), ("core/test_subscription.py",)),
-    Known(f"{CORE}/tables/topics.py", (), ("core/test_topics.py", "service/test_config_files.py")),
+    Known(f"{CORE}/tables/topics.py", (), ("core/test_topic_tables.py", "core/test_topics.py")),
     Known(
         f"{SERVICE}/io/channel.py",
         ("service/test_channel.py", "service/test_transport.py"),
@@ -176,6 +176,7 @@ KNOWN: Final = (
         (),
         ("store/test_commit_log.py", "store/test_message_store.py", "store/test_recovery.py", "store/test_unsynced.py"),
     ),
+    Known(f"{STORE}/checkpoint.py", (), ("store/test_recovery.py", "store/test_recovery_walks.py")),
     Known(f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py"), DISPATCHED),
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),

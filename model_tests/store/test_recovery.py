@@ -176,6 +176,7 @@ def test_checkpoint_survives(fields: list[int]) -> None:
     checkpoint = Checkpoint(*fields)
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
     assert len(encode_checkpoint(checkpoint)) == 4096
+    assert decode_checkpoint(encode_checkpoint(checkpoint)[:40]) == checkpoint
     assert decode_checkpoint(encode_checkpoint(checkpoint)[:39]) == Checkpoint()
 
 
