@@ -23,6 +23,8 @@ from longpoll_spec.terms import Bool
 
 POSSIBLE_MAX: Final = 100_000
 """Most possibilities that are followed at once."""
+REMEMBERED_MAX: Final = 50_000
+"""Most states of which is remembered where hidden actions lead."""
 
 
 @frozen
@@ -89,6 +91,8 @@ class Checker:
     """Labels of what may happen unseen."""
     _places: dict[str, int] = field(init=False)
     _functions: dict[str, StepFunction] = field(factory=dict)
+    _unseen_after: dict[Packed, tuple[Packed, ...]] = field(factory=dict)
+    """State -> where its hidden actions lead, of the states that came last."""
 
     def __attrs_post_init__(self) -> None:
         """Look the actions and variables up."""
@@ -133,6 +137,28 @@ class Checker:
                     if moved not in reached:
                         reached[moved] = None
                         pending.append(moved)
+        return reached
+
+    def states_with_unseen(self, states: Iterable[Packed]) -> dict[Packed, None]:
+        """The same of states alone, in the same order: where steps come one by one nothing else is told apart.
+
+        What a hidden action leads to is remembered by state: it is asked for again at every step.
+        """
+        functions = [self.step_function(label) for label in self.unseen]
+        reached = dict.fromkeys(states)
+        pending = list(reached)
+        while pending and len(reached) <= self.possible_max:
+            state = pending.pop()
+            following = self._unseen_after.get(state)
+            if following is None:
+                if len(self._unseen_after) >= REMEMBERED_MAX:
+                    self._unseen_after.clear()
+                following = tuple(after for function in functions if (after := function(state)) is not None)
+                self._unseen_after[state] = following
+            for after in following:
+                if after not in reached:
+                    reached[after] = None
+                    pending.append(after)
         return reached
 
     def _successors(self, order: Order, here: Possibility) -> Iterator[Possibility]:
@@ -228,9 +254,9 @@ class Follower:
         """
         if not self.checker.unseen:
             return self.possible
-        level = self.checker.with_unseen({Possibility(0, 0, state): None for state in self.possible})
-        self._look_at_number(len(level))
-        return dict.fromkeys(here.state for here in level)
+        reached = self.checker.states_with_unseen(self.possible)
+        self._look_at_number(len(reached))
+        return reached
 
     def _look_at_number(self, count: int) -> None:
         if count > self.checker.possible_max:

@@ -22,7 +22,7 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Law, Meta, S
 from longpoll_spec.law import properties_of
 from longpoll_spec.model import ACTION_NAMES, Model, Property, SeenStep
 from longpoll_spec.policy import Policy
-from longpoll_spec.terms import all_of
+from longpoll_spec.terms import Bool, all_of, any_of
 
 REASONS_MAX: Final = 5
 """Most states of which a refusal is told; of hidden steps there may be thousands."""
@@ -30,6 +30,7 @@ STATES_SHOWN_MAX: Final = 20
 """Most states that are shown at once."""
 KNOWN_MAX: Final = 50_000
 """Most states of which is remembered what they break."""
+NOTHING: Final = frozenset[str]()
 BATCH_BYTES: Final = 1 << 18
 """Of events, before they are written to a history."""
 
@@ -60,6 +61,8 @@ class LawBeside:
     _is_well: Question = field(init=False)
     _questions: list[tuple[str, Question]] = field(init=False)
     _broken: dict[Packed, frozenset[str]] = field(factory=dict)
+    _may_break: dict[str, Question] = field(factory=dict)
+    """Label -> whether one of `closing` is true: most steps break nothing, and are asked one question."""
 
     def __attrs_post_init__(self) -> None:
         """Put the law together; raises `SpecUserError` where there is none such."""
@@ -72,22 +75,30 @@ class LawBeside:
         self.always = tuple(item for item in properties_of(self.model) if item.kind == "always")
         self._is_well = question(self.model, all_of(item.here for item in self.always))
         self._questions = [(item.name, question(self.model, item.here)) for item in self.always]
+        conditions: dict[str, list[Bool]] = {}
         for item in self.always:
             for label, condition in item.closing:
+                conditions.setdefault(label, []).append(condition)
                 self.closing.setdefault(label, []).append((item.name, question(self.model, condition)))
+        self._may_break = {label: question(self.model, any_of(found)) for label, found in conditions.items()}
 
     def broken_in(self, state: Packed) -> frozenset[str]:
         """The properties that a state breaks, remembered for the states that came last."""
-        if state not in self._broken:
+        found = self._broken.get(state)
+        if found is None:
             if len(self._broken) >= KNOWN_MAX:
                 self._broken.clear()
             well = self._is_well(state)
-            self._broken[state] = frozenset(() if well else (name for name, ask in self._questions if not ask(state)))
-        return self._broken[state]
+            found = NOTHING if well else frozenset(name for name, ask in self._questions if not ask(state))
+            self._broken[state] = found
+        return found
 
     def broken_by(self, label: str, state: Packed) -> frozenset[str]:
         """The properties that a step from a state breaks."""
-        return frozenset(name for name, ask in self.closing.get(label, ()) if ask(state))
+        may_break = self._may_break.get(label)
+        if may_break is None or not may_break(state):
+            return NOTHING
+        return frozenset(name for name, ask in self.closing[label] if ask(state))
 
 
 @define
@@ -167,7 +178,8 @@ class Session:
         found = frozenset.intersection(*after) | frozenset.intersection(*by)
         self.broken_ever |= found
         if self.beside.checker.unseen or len(after) > 1 or len(by) > 1:
-            self.doubtful.update(*after, *by, *map(self.beside.broken_in, follower.between))
+            between = map(self.beside.broken_in, follower.between)
+            self.doubtful.update(*filter(None, (*after, *by, *between)))
         return found
 
     def verdicts(self) -> dict[str, str]:

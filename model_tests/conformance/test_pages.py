@@ -1,0 +1,118 @@
+"""The published pages of brokers: they say of every clause what `longpoll conform` says of that broker today."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.testing import CliRunner
+from model_tests.conformance.java_broker import JavaUnavailableError, resolve, running
+
+from longpoll.cli import main
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig
+from longpoll_conform.clauses import BY_ID, BY_VECTOR
+from longpoll_conform.known import chosen
+from longpoll_conform.line import Address
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import preset
+
+PAGES: Final = Path(__file__).parents[2] / "docs" / "conformance"
+POLICIES: Final[Mapping[str, str]] = {
+    "rocketmq-4.9.7": "rocketmq-4.9",
+    "rocketmq-5.5.0": "rocketmq-5",
+    "longpoll-strict": "strict",
+    "longpoll-rocketmq-4.9": "rocketmq-4.9",
+}
+"""Each page that is what the command prints, with the policy that it is of."""
+ROW: Final = re.compile(r"^│ ([A-Z]+(?:-[A-Z]+)?-\d+) +│ ([A-Z-]+) +│", re.MULTILINE)
+COUNT: Final = re.compile(r"^([A-Z-]+) (\d+) of (\d+) clauses$", re.MULTILINE)
+BY_CHANCE: Final = {"RUN-1", "RUN-2", "RUN-6", "RUN-11"}
+"""What a policy other than strict declares, and a run may meet or not."""
+
+TOO_BUSY: Final = "the slowest echo took so long"
+"""Why nobody is seen to be prompt on a machine that has no time."""
+
+
+def outcomes_of(name: str) -> Mapping[str, str]:
+    """Every clause of a page with its outcome; what is not in the table has passed."""
+    text = (PAGES / f"{name}.txt").read_text(encoding="utf-8")
+    vectors, seen = chosen(POLICIES[name], (), (), None)
+    ids = {BY_VECTOR[each.id].id for each in vectors} | {BY_VECTOR[each].id for each in seen}
+    return dict.fromkeys(ids, "PASS") | dict(ROW.findall(text))
+
+
+def told(address: Address, name_server: Address, policy: str) -> Mapping[str, str]:
+    """What the command says of every clause, but of those that a busy machine keeps it from seeing."""
+    places = [f"--broker={address[0]}:{address[1]}", f"--name-server={name_server[0]}:{name_server[1]}"]
+    done = CliRunner().invoke(main, ["conform", *places, f"--policy={policy}", "--json"])
+    assert done.stdout, done.output
+    answer = json.loads(done.stdout)
+    unseen = {each["clause"] for each in answer["results"] if each["why"].startswith(TOO_BUSY)}
+    assert unseen <= {"RUN-1", "RUN-2"}
+    return {clause: outcome for clause, outcome in answer["clauses"].items() if clause not in unseen}
+
+
+def without_chance(outcomes: Mapping[str, str], name: str) -> Mapping[str, str]:
+    """Outcomes in which it is the same whether a race that is declared was met."""
+    is_declared = POLICIES[name] != "strict"
+    return {
+        clause: "PASS" if is_declared and clause in BY_CHANCE and outcome == "NON-STRICT" else outcome
+        for clause, outcome in outcomes.items()
+    }
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_page_counts_what_it_lists(name: str) -> None:
+    """Its numbers are of the clauses that there are today, nothing fails, and the index names it."""
+    text = (PAGES / f"{name}.txt").read_text(encoding="utf-8")
+    outcomes = outcomes_of(name)
+
+    assert outcomes.keys() <= BY_ID.keys()
+    assert {kind: int(count) for kind, count, _all in COUNT.findall(text)} == Counter(outcomes.values())
+    assert {int(all_) for _kind, _count, all_ in COUNT.findall(text)} == {len(outcomes)}
+    assert "FAIL" not in outcomes.values()
+    assert f"({name}.txt)" in (PAGES / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_page_is_known_here() -> None:
+    """The Rust one is a list, and held by `test_rust_conform`."""
+    assert {path.stem for path in PAGES.glob("*.txt")} == {*POLICIES, "rocketmq-rust-1.0.0"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["longpoll-strict", "longpoll-rocketmq-4.9"])
+def test_ours_is_as_its_page_says(name: str, tmp_path: Path) -> None:
+    """Clause by clause."""
+    policy = preset(POLICIES[name])
+    config = BrokerConfig(property_filter=True)
+    with Broker.start(RealRuntime(), str(tmp_path / "store"), policy=policy, config=config) as broker:
+        found = told(broker.address, broker.name_server_address, POLICIES[name])
+
+    expected = {clause: outcome for clause, outcome in outcomes_of(name).items() if clause in found}
+    assert len(expected) >= len(outcomes_of(name)) - 2
+    assert without_chance(found, name) == without_chance(expected, name)
+
+
+@pytest.mark.peers
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["rocketmq-4.9.7", "rocketmq-5.5.0"])
+def test_java_is_as_its_page_says(name: str, tmp_path: Path) -> None:
+    """Clause by clause."""
+    try:
+        class_path = resolve(tmp_path, name.removeprefix("rocketmq-"))
+    except JavaUnavailableError as error:
+        pytest.skip(str(error))
+    with running(class_path, tmp_path / "home", settings="enablePropertyFilter=true") as broker:
+        found = told(broker.address, broker.name_server, POLICIES[name])
+
+    expected = {clause: outcome for clause, outcome in outcomes_of(name).items() if clause in found}
+    assert len(expected) >= len(outcomes_of(name)) - 2
+    assert without_chance(found, name) == without_chance(expected, name)
