@@ -123,6 +123,7 @@ KNOWN: Final = (
             "service/test_poison.py",
         ),
     ),
+    Known(f"{SERVICE}/pull/pull_answers.py", (), ("service/test_pull_answers.py", "service/test_pull_runner.py")),
     Known(f"{SERVICE}/pull/pull_processor.py", (), ("service/test_pull_processor.py",)),
     Known(f"{SERVICE}/pull/pull_runner.py", (), ("service/test_pull_runner.py",)),
     Known(f"{SERVICE}/pull/scan_service.py", (), ("service/test_notifying_rounds.py",)),
