@@ -131,7 +131,7 @@ def _say_end(asked: Oracle, *, as_json: bool, is_standard: bool) -> None:
     if not as_json:
         err.tell(total.told())
     elif is_standard:
-        # Standard output has the answers alone. Past the console, which would wrap it where the columns are known.
-        sys.stderr.write(json_text(total.fields()) + "\n")
+        # Standard output has the answers alone. A line of JSON stays one where the columns are known, too.
+        err.print(json_text(total.fields()), soft_wrap=True, markup=False)
     else:
         emit_json(total.fields())
