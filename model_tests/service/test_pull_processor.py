@@ -201,8 +201,8 @@ def test_an_offset_is_committed_when_the_policy_says_so(policy: Any, forward_onl
     for decision, then in ((MISS, ("hold", "*")), (Found(READ), None)):
         world = World(decision)
         processor = world.processor(attrs.evolve(STRICT, commit=policy))
-        fields = MAY_WAIT | {"sysFlag": COMMIT | SUSPEND | SUBSCRIPTION, "commitOffset": 4}
-        received(processor, **fields)
+        fields: dict[str, Any] = MAY_WAIT | {"sysFlag": COMMIT | SUSPEND | SUBSCRIPTION, "commitOffset": 4}
+        received(processor, kind=Serialisation.JSON, **fields)
         assert world.notes[0] == ("received", RECEIVED_NS, "TagFilter", 4)
         done = [each for each in world.notes if each[0] in {"commit", "hold"}]
         assert done == ([commit] if then is None else [commit, then] if is_before else [then, commit])

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -183,13 +183,12 @@ def own_property(named: str) -> OwnProperty:
     if not colon or not file.endswith(".py") or not name.isidentifier():
         raise ConfigError(f"{named!r:.200} is no property: write FILE.py:FUNCTION")
     try:
-        function = runpy.run_path(file).get(name)
+        function: Any = runpy.run_path(file).get(name)
     except USERS_FAULTS as error:
         raise ConfigError(f"{file} cannot be run: {type(error).__name__}: {error}") from None
     if not callable(function):
         raise ConfigError(f"{file} has no function {name}")
-    found: OwnProperty = function
-    return found
+    return cast("OwnProperty", function)
 
 
 def _judged(paths: Sequence[Path | str], how: Mapping[str, Any]) -> Result:

@@ -5,14 +5,17 @@ The one module that needs dpkt. Leaves out files (`container`) and the order of 
 
 from __future__ import annotations
 
+import importlib
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-import dpkt
 from attrs import frozen
 
 from longpoll_observe.capture.container import Packet
+
+dpkt: Final[Any] = importlib.import_module("dpkt")
+"""It makes the fields of its packets by a metaclass, into which type checkers cannot see."""
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 LINKS: Final[dict[int, Callable[[bytes], object]]] = {
@@ -71,7 +74,7 @@ def segment_of(packet: Packet) -> Segment | None:
         return None
 
 
-def _ip(packet: Packet) -> object:
+def _ip(packet: Packet) -> Any:
     content = packet.content[LOOPBACK_SIZE:] if packet.link in LOOPBACKS else packet.content
     if packet.link in RAW_LINKS or packet.link in LOOPBACKS:
         return (dpkt.ip6.IP6 if content[0] >> 4 == IP_VERSION_6 else dpkt.ip.IP)(content)
@@ -80,7 +83,7 @@ def _ip(packet: Packet) -> object:
     return getattr(LINKS[packet.link](content), "data", None)
 
 
-def _segment(time_ns: int, source: bytes, target: bytes, tcp: dpkt.tcp.TCP, ip_size: int | None) -> Segment:
+def _segment(time_ns: int, source: bytes, target: bytes, tcp: Any, ip_size: int | None) -> Segment:
     """`ip_size` is the length of the IP packet's content; None where a card was to cut it up, and it does not say."""
     size = max(len(tcp.data) if ip_size is None else ip_size - tcp.off * 4, 0)
     options = dict(dpkt.tcp.parse_opts(tcp.opts))
