@@ -34,7 +34,7 @@ class Place(click.Path):
         return super().convert(value, param, ctx)
 
 
-def settings(_context: click.Context, _parameter: click.Parameter, given: Sequence[str]) -> Mapping[str, str]:
+def _settings(_context: click.Context, _parameter: click.Parameter, given: Sequence[str]) -> Mapping[str, str]:
     """Names and values; a later one of a name counts."""
     if len(given) > SETTINGS_MAX:
         raise click.BadParameter(f"{len(given)} settings are more than {SETTINGS_MAX}")
@@ -49,6 +49,14 @@ def settings(_context: click.Context, _parameter: click.Parameter, given: Sequen
     return found
 
 
+conf_option: Final = click.option(
+    "--conf",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_settings,
+    help="spark: a setting, such as spark.executor.memory=4g. May be repeated.",
+)
+"""Settings of Spark, as a mapping."""
 _OPTIONS: Final = (
     click.option(
         "--master",
@@ -56,13 +64,7 @@ _OPTIONS: Final = (
         help="spark: where to run, such as local[4], spark://host:7077 or sc://host:15002; unless given, SPARK_REMOTE, "
         "what spark-submit started, or all cores.",
     ),
-    click.option(
-        "--conf",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=settings,
-        help="spark: a setting, such as spark.executor.memory=4g. May be repeated.",
-    ),
+    conf_option,
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from longpoll.options import completion
-from longpoll.options.cluster import settings
+from longpoll.options.cluster import conf_option
 from longpoll_spec.engines import ENGINES
 from longpoll_spec.errors import EngineLimitError
 
@@ -40,13 +40,7 @@ _OPTIONS: Final = (
         help="packed: use about this much memory, MiB, and disks (TMPDIR) for the rest.",
     ),
     click.option("--master", metavar="URL", help="spark: the cluster, such as local[4] or spark://host:7077."),
-    click.option(
-        "--conf",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=settings,
-        help="spark: a setting, such as spark.executor.memory=4g. May be repeated.",
-    ),
+    conf_option,
     click.option(
         "--checkpoint",
         type=click.Path(file_okay=False, path_type=Path),
