@@ -154,6 +154,7 @@ FAULTS: Final[Mapping[str, Planted]] = {
     "a one-way answer": Planted(READ, "pull-010", answers(11, lambda command: {**command, "flag": 3})),
     "no remark": Planted(READ, "pull-010", answers(11, lambda command: {**command, "remark": None})),
     "an answer twice": Planted(READ, "pull-010", whole(11, lambda frame: [(0, frame + frame)])),
+    "an answer again after a while": Planted(READ, "pull-010", whole(11, lambda frame: [(0, frame), (0.1, frame)])),
     "closed instead": Planted(READ, "pull-010", whole(11, lambda _frame: [(0, b"")])),
     "a frame that ends early": Planted(READ, "pull-010", whole(11, lambda frame: [(0, frame[:-3]), (0, b"")])),
     "a frame that says fewer": Planted(READ, "pull-010", whole(11, lambda frame: [(0, recut(frame)), (0, b"")])),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from longpoll_spec.engines import explore
@@ -96,6 +96,7 @@ def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tight: N
 
 
 @given(st.integers(1, 10**6), st.integers(1, 64), st.integers(1, 12), st.integers(1, 500))
+@example(101, 2, 1, 1)  # the least chunk is more than a third of what a worker has
 def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int, actions: int) -> None:
     """Whatever is asked: either it is refused, or chunks, stretches and sorting together fit what there is."""
     try:
@@ -107,6 +108,7 @@ def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int,
     chunk = plan.chunk_states * (state * actions + packed_spill.COLUMNS_BYTES)
     sorting = packed_spill.COPIES * state * (plan.stretch_states + plan.sorted_states)
     assert workers * (chunk + sorting) <= (memory_mb - 100) * MEGABYTE
+    assert min(plan.chunk_states, plan.stretch_states, plan.sorted_states) >= packed_spill.CHUNK_STATES_MIN
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

@@ -23,6 +23,8 @@ Address = tuple[str, int]
 CONNECT_S: Final = 5.0
 SEND_S: Final = 10.0
 JOIN_S: Final = 2.0
+AFTER_S: Final = 0.25
+"""How long a broker that leaves a connection open may still answer on it after the last step."""
 SPOKEN_MAX: Final = 400
 """Frames of one connection that are kept, the first ones; a vector has tens."""
 
@@ -134,6 +136,13 @@ class Line:
                     return Answer(None, time.monotonic())
                 self._came.wait(left_s)
             return self._answers.pop(opaque)
+
+    def hear_out(self) -> None:
+        """Send nothing more, and read what still comes until the broker closes, `AFTER_S` at most."""
+        self._is_hung_up = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        self._reader.join(AFTER_S)
 
     def close(self) -> None:
         """Close it, and wait for its thread."""

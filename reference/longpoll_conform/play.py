@@ -99,6 +99,8 @@ class _Player:
                 for name in sorted(self.lines)
                 for push in self.lines[name].pushes
             ]
+        for line in self.lines.values():
+            line.hear_out()
         self.errors += [
             f"connection {name}: request {opaque} to be answered once, and it was answered again"
             for name, line in self.lines.items()

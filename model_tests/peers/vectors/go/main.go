@@ -16,6 +16,7 @@ import (
 	"hash/crc32"
 	"io"
 	"maps"
+	"math"
 	"math/rand"
 	"net"
 	"os"
@@ -27,7 +28,7 @@ import (
 	"time"
 )
 
-const beside = 16
+const beside, afterMs = 16, 250
 
 type texts = map[string]string
 
@@ -378,7 +379,10 @@ func play(text, broker, nameServer, name, cluster string) string {
 			check(json.Unmarshal([]byte(variable.ReplaceAllStringFunc(string(raw), p.valueOf)), &s))
 			p.do(s)
 		}
-		p.pushesWithin(0)
+		for _, name := range slices.Sorted(maps.Keys(p.lines)) {
+			p.lines[name].socket.(*net.TCPConn).CloseWrite()
+			p.lines[name].wait(math.MinInt, millis(afterMs))
+		}
 	})
 	for _, l := range p.lines {
 		l.socket.Close()

@@ -19,7 +19,7 @@ import java.util.zip.CRC32;
 import static java.nio.charset.StandardCharsets.UTF_8;
 
 public class Play {
-    static final int BESIDE = 16;
+    static final int BESIDE = 16, AFTER_MS = 250;
     static final String[] LANGUAGES = "JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST".split(" ");
     static final Pattern VARIABLE = Pattern.compile("\\$\\{(\\w+)([+-]\\d+)?}");
     static final HexFormat HEX = HexFormat.of();
@@ -264,6 +264,16 @@ public class Play {
             return answers.get(opaque);
         }
 
+        /** Say that nothing more is sent, and look at what still comes until the broker closes. */
+        void awaitEnd() throws InterruptedException {
+            try {
+                socket.shutdownOutput();
+            } catch (IOException closed) {
+                inbox.add(Optional.empty());
+            }
+            await(Integer.MIN_VALUE, AFTER_MS);
+        }
+
         private void keep(Command command) {
             if ((command.flag & 1) == 0) pushes.add(command);
             else if (!waited.remove(command.opaque) && (!isAny || answers.containsKey(command.opaque))) {
@@ -387,7 +397,7 @@ public class Play {
         try {
             String named = line.replace("247b72756e7d", HEX.formatHex(play.names.get("run").getBytes(UTF_8)));
             for (Object step : (List<?>) map(Json.read(named)).get("steps")) play.play(map(play.filled(step)));
-            play.pushes(0);
+            for (Line each : play.lines.values()) each.awaitEnd();
             return "";
         } catch (IOException | InterruptedException | RuntimeException fault) {
             return String.valueOf(fault.getMessage());

@@ -10,7 +10,7 @@ const fs = require('node:fs');
 const net = require('node:net');
 const {setTimeout: sleep} = require('node:timers/promises');
 
-const BESIDE = 16;
+const BESIDE = 16, AFTER_MS = 250;
 const LANGUAGES = 'JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST'.split(' ');
 const [FILE, BROKER, NAME_SERVER, BROKER_NAME, CLUSTER, HAS, ONLY] = process.argv.slice(2);
 
@@ -246,6 +246,10 @@ class Playing {
       for (const step of vector.steps) {
         const text = JSON.stringify(step).replaceAll('${run}', run).replaceAll('247b72756e7d', Buffer.from(run).toString('hex'));
         await this.do(JSON.parse(this.fill(text)));
+      }
+      for (const line of this.lines.values()) {
+        line.socket.end();
+        await line.wait(undefined, AFTER_MS);
       }
       return [...this.lines.values()].map(line => line.fault).find(Boolean);
     } catch (error) {

@@ -62,9 +62,11 @@ def plan_of(memory_mb: int, program_mb: int, workers: int, words: int, actions: 
             f"{memory_mb} MB are too little memory: this search needs {needed_mb} MB; "
             "give more with --memory-mb, fewer --workers or smaller bounds"
         )
-    share = (memory_mb - program_mb) * MEGABYTE // (workers * 3)
-    chunk = min(CHUNK_STATES_MAX, max(CHUNK_STATES_MIN, share // chunk_bytes))
-    sorted_ = max(CHUNK_STATES_MIN, share // (state_bytes * COPIES))
+    share = (memory_mb - program_mb) * MEGABYTE // workers
+    chunk = min(CHUNK_STATES_MAX, max(CHUNK_STATES_MIN, share // 3 // chunk_bytes))
+    # The least chunk may be more than a third: the other two parts share what it leaves.
+    left = min(share // 3, (share - chunk * chunk_bytes) // 2)
+    sorted_ = left // (state_bytes * COPIES)
     return Plan(chunk, min(STRETCH_STATES_MAX, sorted_), sorted_)
 
 

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpStream};
-use std::sync::mpsc::{channel, Receiver, TryRecvError};
+use std::sync::mpsc::{channel, Receiver};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value};
 
 const BESIDE: usize = 16;
+const AFTER: Duration = Duration::from_millis(250);
 const LANGUAGES: &str = "JAVA CPP DOTNET PYTHON DELPHI ERLANG RUBY OTHER HTTP GO PHP OMS RUST";
 type Texts = BTreeMap<String, String>;
 type Said<T> = Result<T, String>;
@@ -397,11 +398,8 @@ impl Playing<'_> {
     fn pushes(&mut self) -> Said<Texts> {
         let (mut found, mut count) = (Texts::new(), 0);
         for (name, line) in &mut self.lines {
-            loop {
-                match line.inbox.try_recv() {
-                    Ok(command) => line.keep(command)?,
-                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-                }
+            while let Ok(command) = line.inbox.try_recv() {
+                line.keep(command)?;
             }
             for push in &line.pushes {
                 put_fields(&mut found, &format!("{count}.extFields"), &push.fields);
@@ -442,7 +440,11 @@ impl Playing<'_> {
             let filled: Value = serde_json::from_str(&self.filled(&text)).map_err(|error| error.to_string())?;
             self.step(&filled)?;
         }
-        self.pushes().map(drop)
+        for line in self.lines.values_mut() {
+            let _closed = line.socket.shutdown(Shutdown::Write);
+            line.wait(i64::MIN, AFTER)?;
+        }
+        Ok(())
     }
 }
 
