@@ -82,7 +82,7 @@ def capturing(port: int, file: Path) -> Iterator[None]:
 
 
 def wait_until_written(port: int, file: Path, process: subprocess.Popen[str]) -> None:
-    """Return when a connection made now is in the file: what a stopped tcpdump has not yet read is lost, and not counted."""
+    """Return when a connection made now is in the file: what a stopped tcpdump has not read is lost, untold."""
     here = socket.inet_aton("127.0.0.1")
     with socket.create_connection(("127.0.0.1", port)) as last:
         packet = here + here + struct.pack(">HH", last.getsockname()[1], port)
