@@ -20,7 +20,7 @@ from model_tests.judge.second.parts import Plan
 from longpoll.cli import main
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.run.job import judge
-from longpoll_judge.show.report import render_html
+from longpoll_judge.show.page.render import render_html
 from longpoll_judge.show.report_text import render_markdown
 from longpoll_judge.show.window import write_evidence
 from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write

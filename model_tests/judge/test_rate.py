@@ -13,7 +13,7 @@ from longpoll_judge.contract.rate import MILLION, rate
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP
 from longpoll_judge.run import verdict
 from longpoll_judge.run.job import judge
-from longpoll_judge.show.report import render_html
+from longpoll_judge.show.page.render import render_html
 
 RECORDINGS = Path(__file__).with_name("recordings")
 

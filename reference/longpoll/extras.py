@@ -11,6 +11,7 @@ PACKAGES: Final = {
     "numpy": "law",
     "z3": "law",
     "pyarrow": "judge",
+    "jinja2": "judge",
     "pandas": "spark",
     "pyspark": "spark",
     "hypothesis": "testing",

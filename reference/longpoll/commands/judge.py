@@ -40,15 +40,17 @@ from longpoll_judge.run.follow import follow
 from longpoll_judge.run.job import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.run.job import judge as judge_paths
 from longpoll_judge.run.own import USERS_FAULTS, OwnProperty
-from longpoll_judge.show.report import render_html
+from longpoll_judge.show.page.gather import Drawn, gather
+from longpoll_judge.show.page.render import render_html
 from longpoll_judge.show.report_text import render_junit, render_markdown, told_of
 from longpoll_judge.show.window import write_evidence, write_windows
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import META_FILE, PART_FILES
 
 EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
+PAGE: Final = ".html"
 RENDERERS: Final[dict[str, Callable[[Result], str]]] = {
-    ".html": render_html,
+    PAGE: render_html,
     ".md": render_markdown,
     ".xml": render_junit,
     ".json": json_text,
@@ -147,18 +149,13 @@ def judge(  # noqa: PLR0917 - one argument an option
     if own and follows:
         raise click.UsageError("a property of your own is asked of a whole history; leave out --follow")
     properties = [own_property(each) for each in own]
-    for report in reports:
-        _renderer(report)
-        check_file(report, "the report")
-    for written in (*reports, windows, evidence):
-        _check_is_no_evidence(written, paths)
-    if windows is not None:
-        check_directory(windows, "the windows into")
-    if evidence is not None:
-        check_directory(evidence, "the evidence into")
+    _check_places(reports, windows, evidence, paths)
+    drawn: list[Drawn] = []
+    if any(report.suffix == PAGE for report in reports):
+        how = {**how, "look": lambda result, tables: drawn.append(gather(result, tables))}
     result = _followed(paths, how) if follows else _judged(paths, {**how, "properties": properties})
     for report in reports:
-        _write_report(report, result)
+        _write_report(report, result, *drawn)
     if windows is not None:
         _write_into(windows, "windows", write_windows, result)
     if evidence is not None:
@@ -168,6 +165,21 @@ def judge(  # noqa: PLR0917 - one argument an option
     else:
         show(result)
     raise SystemExit(EXIT_CODES[result.verdict])
+
+
+def _check_places(
+    reports: Sequence[Path], windows: Path | None, evidence: Path | None, paths: Sequence[Path | str]
+) -> None:
+    """Look before the work whether everything that is asked for can be written."""
+    for report in reports:
+        _renderer(report)
+        check_file(report, "the report")
+    for written in (*reports, windows, evidence):
+        _check_is_no_evidence(written, paths)
+    if windows is not None:
+        check_directory(windows, "the windows into")
+    if evidence is not None:
+        check_directory(evidence, "the evidence into")
 
 
 def _how(engine: EngineName, master: str | None, conf: Mapping[str, str], **limits: float) -> Mapping[str, Any]:
@@ -256,10 +268,12 @@ def _check_is_no_evidence(written: Path | None, histories: Sequence[Path | str])
         raise ReportNotWrittenError(f"{written} is evidence that is judged, or named like it; name another place")
 
 
-def _write_report(file: Path, result: Result) -> None:
+def _write_report(file: Path, result: Result, *drawn: Drawn) -> None:
+    """Write one report; a page gets what is `drawn` as well, where anything is."""
     render = _renderer(file)
+    text = render_html(result, *drawn) if render is render_html else render(result)
     try:
-        file.write_text(render(result), encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise _not_written(error, file, f"the report {file}") from error
 

@@ -20,7 +20,7 @@ from attrs import evolve
 from longpoll_judge.contract.result import Result
 from longpoll_judge.read.files import absolute
 from longpoll_judge.read.growth import Growth
-from longpoll_judge.run.job import Engine, EngineName, judge_on, open_engine
+from longpoll_judge.run.job import Engine, EngineName, Look, judge_on, open_engine
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.spill import open_spill
 
@@ -38,8 +38,9 @@ def follow(
     late_ms: float,
     tell: Callable[[Result], None],
     stops: Callable[[float], bool],
+    look: Look | None = None,
 ) -> Result:
-    """Judge until it `stops`, and `tell` of each judgement; the last one is returned.
+    """Judge until it `stops`, and `tell` of each judgement; the last one is returned, for which there is a `look`.
 
     `stops(seconds)` waits for that long, or until it is time to stop, and says whether it is.
 
@@ -47,8 +48,8 @@ def follow(
     """
     growth = Growth(sorted({absolute(place) for place in paths}))
 
-    def judged(running: Engine) -> Result:
-        result = judge_on(running, growth.look(), wake_ms=wake_ms, late_ms=late_ms, say=lambda _stage: None)
+    def judged(running: Engine, look: Look | None = None) -> Result:
+        result = judge_on(running, growth.look(), wake_ms=wake_ms, late_ms=late_ms, say=lambda _stage: None, look=look)
         return msgspec.structs.replace(result, engine=engine)
 
     growth.look()
@@ -59,7 +60,7 @@ def follow(
             if is_new():
                 result = judged(running)
                 tell(result)
-        return judged(running) if growth.has_grown() else result
+        return judged(running, look) if look is not None or growth.has_grown() else result
 
 
 @contextmanager

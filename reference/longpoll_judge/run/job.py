@@ -86,6 +86,10 @@ class Engine(Protocol):
         ...
 
 
+Look = Callable[[Result, Tables], None]
+"""Gets the result and every slice's events, while they are at hand."""
+
+
 def judge(
     paths: Iterable[Path | str],
     *,
@@ -97,6 +101,7 @@ def judge(
     late_ms: float = LATE_MS,
     properties: Sequence[OwnProperty] = (),
     say: Callable[[str], None] = lambda _text: None,
+    look: Look | None = None,
 ) -> Result:
     """Judge the histories under the paths as one.
 
@@ -110,6 +115,7 @@ def judge(
         late_ms: How long after its deadline a pull may be answered.
         properties: The caller's own (`longpoll_judge.run.own`), which are asked besides.
         say: Hears of each stage.
+        look: Is shown the events beside the result, for a page that draws them.
 
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
     """
@@ -118,7 +124,7 @@ def judge(
     begun = time.monotonic()
     with open_engine(engine, master, conf, session) as running:
         start_seconds = time.monotonic() - begun
-        result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, properties=properties)
+        result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, properties=properties, look=look)
     return msgspec.structs.replace(result, engine=engine, start_seconds=round(start_seconds, 3))
 
 
@@ -147,6 +153,7 @@ def judge_on(
     late_ms: float,
     say: Callable[[str], None],
     properties: Sequence[OwnProperty] = (),
+    look: Look | None = None,
 ) -> Result:
     """Judge on an engine that is already running."""
     begun = time.monotonic()
@@ -163,12 +170,15 @@ def judge_on(
         result = with_excerpts(_add_up(rows, others, gaps), reading.tables, survey, history)
         if properties:
             result = _with_own(result, properties, reading.tables, context)
-    return msgspec.structs.replace(
-        result,
-        events=survey.event_count,
-        seconds=round(time.monotonic() - begun, 3),
-        thresholds={"wake_ms": wake_ms, "late_ms": late_ms},
-    )
+        result = msgspec.structs.replace(
+            result,
+            events=survey.event_count,
+            seconds=round(time.monotonic() - begun, 3),
+            thresholds={"wake_ms": wake_ms, "late_ms": late_ms},
+        )
+        if look is not None:
+            look(result, reading.tables)
+    return result
 
 
 def _with_own(result: Result, properties: Sequence[OwnProperty], tables: Tables, context: Context) -> Result:

@@ -1,6 +1,6 @@
-"""One self-contained HTML page about one judgement: no network, no script, everything escaped.
+"""A section about one judgement for other pages to embed: no network, no script, everything escaped.
 
-`render_section` is the page's body, for other pages to embed. Leaves out how charts are drawn (`charts`).
+Leaves out how charts are drawn (`charts`) and the judge's own page (`page`).
 """
 
 from __future__ import annotations
@@ -36,18 +36,8 @@ STYLE: Final = """
 """
 
 
-def render_html(result: Result) -> str:
-    """The whole page."""
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>longpoll judge: {escape(result.verdict)}</title><style>{STYLE}</style></head>"
-        f"<body>{render_section(result)}</body></html>\n"
-    )
-
-
 def render_section(result: Result) -> str:
-    """The page's body, to be embedded together with `STYLE`."""
+    """The section, to be embedded together with `STYLE`."""
     facts = [
         ("events", f"{result.events:,}"),
         ("queues", f"{result.queues:,}"),

@@ -1,0 +1,145 @@
+"""A headless Chromium that a test drives: it asks over two pipes (the DevTools protocol), so no port is opened.
+
+Leaves out what is looked at.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+import pytest
+from attrs import define, field
+
+NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
+FLAGS: Final = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
+IN_TESTS: Final = 'exec "$@" 3<&"$ASKED" 4>&"$TOLD"'
+"""Chromium reads what it is asked from file 3 and writes what it tells to file 4."""
+
+
+@define
+class Browser:
+    """One browser with one page."""
+
+    _asked: BinaryIO
+    _told: BinaryIO
+    _session: str = ""
+    _number: int = 0
+    addresses: list[str] = field(factory=list)
+    """Everything that the page asked for."""
+    complaints: list[str] = field(factory=list)
+    """What the browser said of the page's script and of its policy."""
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Ask the browser for something; its answer."""
+        self._number += 1
+        question = {"id": self._number, "method": method, "params": parameters}
+        question |= {"sessionId": self._session} if self._session else {}
+        self._asked.write(msgspec.json.encode(question) + b"\0")
+        self._asked.flush()
+        while True:
+            told = msgspec.json.decode(self._read())
+            if told.get("id") == self._number:
+                assert "error" not in told, f"{method}: {told['error']}"
+                result: dict[str, Any] = told["result"]
+                return result
+            self._note(told)
+
+    def _read(self) -> bytes:
+        text = bytearray()
+        while (letter := self._told.read(1)) != b"\0":
+            assert letter, "the browser has ended"
+            text += letter
+        return bytes(text)
+
+    def _note(self, told: dict[str, Any]) -> None:
+        match told["method"]:
+            case "Network.requestWillBeSent":
+                self.addresses.append(told["params"]["request"]["url"])
+            case "Runtime.exceptionThrown":
+                self.complaints.append(str(told["params"]["exceptionDetails"]))
+            case "Log.entryAdded":
+                self.complaints.append(str(told["params"]["entry"]["text"]))
+
+    def begin(self) -> None:
+        """Open the page that everything else is about."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for name in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{name}.enable")
+
+    def show(self, page: Path, *, width: int, dark: bool) -> None:
+        """Load a page at this width, and wait until it is drawn."""
+        height = 844 if width < 500 else 900
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
+        )
+        scheme = "dark" if dark else "light"
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.addresses.clear()
+        self.complaints.clear()
+        self.call("Page.navigate", url=page.as_uri())
+        self.run(
+            "new Promise(done => { const drawn = () => requestAnimationFrame(() => requestAnimationFrame(done));"
+            " if (document.readyState === 'complete') drawn(); else addEventListener('load', drawn) })"
+        )
+
+    def run(self, script: str) -> Any:
+        """The value of an expression in the page, once it has one."""
+        told = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in told, told["exceptionDetails"]
+        return told["result"].get("value")
+
+    def picture(self) -> bytes:
+        """What is seen of the page without scrolling, as PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
+
+    def click(self, x: float, y: float) -> None:
+        """Press and release the mouse there."""
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+
+@contextmanager
+def open_browser(directory: Path) -> Iterator[Browser]:
+    """A browser with a profile of its own in the directory; skips the test where there is none."""
+    program = next((found for name in NAMES if (found := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("NO BROWSER: install Debian's chromium to have the page looked at")
+    asked_here, asked = os.pipe()
+    told, told_here = os.pipe()
+    running = subprocess.Popen(
+        ["bash", "-c", IN_TESTS, "bash", program, *FLAGS, f"--user-data-dir={directory / 'profile'}"],
+        pass_fds=(asked_here, told_here),
+        env={**os.environ, "ASKED": str(asked_here), "TOLD": str(told_here)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(asked_here)
+    os.close(told_here)
+    try:
+        with os.fdopen(asked, "wb") as questions, os.fdopen(told, "rb") as answers:
+            browser = Browser(questions, answers)
+            browser.begin()
+            yield browser
+    finally:
+        running.terminate()
+        running.wait(timeout=30)
