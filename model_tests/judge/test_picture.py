@@ -124,6 +124,7 @@ def test_a_late_answer_overruns_its_deadline() -> None:
 
     assert bar.verdict == "violated"
     assert bar.deadline is not None
+    assert bar.overrun is not None
     assert bar.overrun == pytest.approx(bar.deadline + result.thresholds["late_ms"], abs=0.002)
     assert bar.deadline < bar.overrun < bar.end
 

@@ -15,8 +15,8 @@ from attrs import define, field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.contract.result import Finding, Result
-from longpoll_judge.read.schema import coded, event_dict, order_of
-from longpoll_judge.rules.across import Tables
+from longpoll_judge.read.schema import coded, order_of
+from longpoll_judge.rules.across import Tables, events_at
 from longpoll_judge.rules.steps import MS, PULL_CODES
 
 PULLS_MAX: Final = 10_000
@@ -63,7 +63,7 @@ def gather(result: Result, tables: Tables, pulls_max: int = PULLS_MAX) -> Drawn:
         rows = _pulls(table)
         pulls_in_all += len(rows)
         receipts.add(number, rows, _distances(table, rows, focus_ns, named))
-    asked = receipts.events(tables)
+    asked = list(events_at(tables, receipts.named()).values())
     # An answer stands after its request, or a little before it, and in any slice.
     requests = {event["request"] for event in asked}
     kept = _Nearest(pulls_max * len(OF_REQUEST))
@@ -72,11 +72,17 @@ def gather(result: Result, tables: Tables, pulls_max: int = PULLS_MAX) -> Drawn:
         mine = _where(table, "event", OF_REQUEST)
         mine = mine[_where_mask(table, "request", requests)[mine]]
         kept.add(number, mine, _distances(table, mine, focus_ns, set()))
-        logged = _of_log(table, asked)
-        log.add(number, logged, _distances(table, logged, focus_ns, set()))
-    pairs = {(event["source"], event["request"]) for event in asked}
-    answers = [one for one in kept.events(tables) if (one["source"], one["request"]) in pairs]
-    return Drawn(sorted((*asked, *answers, *log.events(tables)), key=order_of), pulls_in_all)
+        of_log = _of_log(table, asked)
+        log.add(number, of_log, _distances(table, of_log, focus_ns, set()))
+    pairs = {_pair(event) for event in asked}
+    found = events_at(tables, kept.named() | log.named())
+    answers = [found[place] for place in kept.named() if _pair(found[place]) in pairs]
+    logged = [found[place] for place in log.named() - kept.named()]
+    return Drawn(sorted((*asked, *answers, *logged), key=order_of), pulls_in_all)
+
+
+def _pair(event: Event) -> tuple[str, str]:
+    return event["source"], event["request"]
 
 
 @define
@@ -96,13 +102,9 @@ class _Nearest:
         self.places = np.concatenate((self.places, new))[order]
         self.distances = together[order]
 
-    def events(self, tables: Tables) -> list[Event]:
-        """The events at these places."""
-        found: list[Event] = []
-        for number, table in tables() if len(self.places) else ():
-            rows = self.places[self.places[:, 0] == number, 1]
-            found += (event_dict(row) for row in table.take(pa.array(rows, pa.int64())).to_pylist())
-        return found
+    def named(self) -> set[tuple[int, int]]:
+        """The same places as pairs."""
+        return {(slice_number, row) for slice_number, row in self.places.tolist()}
 
 
 def _requests(finding: Finding) -> Iterable[str]:
