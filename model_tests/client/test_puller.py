@@ -61,6 +61,7 @@ def puller_of(calls: Calls) -> Puller:
         subscription=SubscriptionData(topic="T", sub_string="*"),
         offset=5,
         deliver=lambda _batch: None,
+        pass_over=lambda _message: None,
     )
 
 

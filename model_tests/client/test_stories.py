@@ -81,7 +81,7 @@ def test_a_group_goes_on_from_its_stored_offsets(name_server: str) -> None:
 
 def test_planted_a_puller_that_skips_a_message_is_noticed(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One message less of each pull is a lost message of the story."""
-    monkeypatch.setattr(puller, "decode_messages", lambda body: decode_messages(body)[1:])
+    monkeypatch.setattr(puller, "decode_readable", lambda body: (decode_messages(body)[1:], None))
     monkeypatch.setattr(stories, "PATIENCE_S", 3.0)
     with pytest.raises(AssertionError, match="500 messages"):
         stories.rebalance(name_server, 500)

@@ -209,8 +209,8 @@ def test_one_way_sends_arrive(name_server: str) -> None:
 
 
 def test_an_unknown_topic_has_no_route(name_server: str) -> None:
-    """A consumer says so at once, in one line."""
-    with pytest.raises(NoRouteError, match="'T' is not known"), consuming(name_server, "G"):
+    """A consumer that is not to wait for it says so at once, in one line."""
+    with pytest.raises(NoRouteError, match="'T' is not known"), consuming(name_server, "G", waits_for_topics=False):
         pytest.fail("a consumer of an unknown topic started")
 
 

@@ -86,7 +86,7 @@ class ClientsOfTest:
         """
         from longpoll_client import ConsumerConfig, PullConsumer, StartAt  # noqa: PLC0415 - not every test needs one
 
-        config = config or ConsumerConfig(f"group-{uuid.uuid4().hex}", start_at=StartAt.FIRST)
+        config = config or ConsumerConfig(f"group-{uuid.uuid4().hex}", start_at=StartAt.FIRST, waits_for_topics=False)
         made = PullConsumer(self.broker.runtime, self.broker.name_server, config)
         consumer = self.broker.ends.enter_context(made)
         consumer.subscribe(topic)

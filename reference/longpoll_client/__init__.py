@@ -14,14 +14,15 @@ from longpoll_client.consume.push import PushConsumer
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_client.consume.workers import ConsumeStatus, Later, Listener
 from longpoll_client.credentials import Credentials
+from longpoll_client.errors import LifecycleError
 from longpoll_client.instance import ClientInstance
-from longpoll_client.messages import ReceivedMessage
+from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.produce.outgoing import OutgoingMessage
 from longpoll_client.produce.producer import Producer, SendResult
 from longpoll_client.produce.transactions import TransactionProducer, TransactionResult, TransactionState
 from longpoll_client.rebalance import allocate_averagely, allocate_by_circle
 from longpoll_client.remoting import RemotingClient
-from longpoll_client.settings import ConsumerConfig, StartAt
+from longpoll_client.settings import ConsumerConfig, StartAt, Unreadable
 from longpoll_protocol.bodies import MessageModel, MessageQueue
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ConsumerConfig",
     "Credentials",
     "Later",
+    "LifecycleError",
     "Listener",
     "MessageModel",
     "MessageQueue",
@@ -49,6 +51,8 @@ __all__ = [
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
+    "Unreadable",
+    "UnreadableMessage",
     "allocate_averagely",
     "allocate_by_circle",
 ]

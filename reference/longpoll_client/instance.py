@@ -15,6 +15,7 @@ from attrs import evolve, frozen
 
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
+from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.bodies import MessageQueue, TopicRouteData
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
@@ -89,6 +90,7 @@ class ClientInstance(Closeable):
             raise ConfigError("no name server is named: write HOST:PORT, such as 127.0.0.1:9876")
         self._on_request = on_request
         self._credentials = credentials
+        self._lifecycle = Lifecycle(runtime, "the client")
         self._lock = runtime.lock()
         self._connecting: dict[tuple[str, int], Lock] = {}
         self._clients: dict[tuple[str, int], RemotingClient] = {}
@@ -96,7 +98,8 @@ class ClientInstance(Closeable):
         self._addresses: dict[str, str] = {}
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; what is asked afterwards is a LifecycleError."""
+        self._lifecycle.end()
         with self._lock:
             clients = list(self._clients.values())
             self._clients.clear()
@@ -159,6 +162,7 @@ class ClientInstance(Closeable):
                 self._routes[topic] = evolve(known, learned_ns=_aged(now_ns))
 
     def _route(self, topic: str, asked_topic: str, queue_count_max: int | None) -> Route:
+        self._lifecycle.check_open()
         now_ns = self.runtime.monotonic_ns()
         with self._lock:
             known = self._routes.get(topic)
@@ -199,6 +203,7 @@ class ClientInstance(Closeable):
         raise UnreachableError(f"no name server answers: {failure}") from failure
 
     def _client(self, address: tuple[str, int]) -> RemotingClient:
+        self._lifecycle.check_open()
         with self._lock:
             client = self._clients.get(address)
             if client is not None and client.is_open:
@@ -214,9 +219,17 @@ class ClientInstance(Closeable):
                     on_request=lambda command: self._requested(command, "{}:{}".format(*address)),
                     credentials=self._credentials,
                 )
-                with self._lock:
-                    self._clients[address] = client
+                self._keep_client(address, client)
             return client
+
+    def _keep_client(self, address: tuple[str, int], client: RemotingClient) -> None:
+        """Have it used from now on, unless everything was closed while it connected."""
+        with self._lock:
+            if not self._lifecycle.is_closed:
+                self._clients[address] = client
+                return
+        client.close()
+        self._lifecycle.check_open()
 
     def _requested(self, command: Command, address: str) -> bool:
         return self._on_request is not None and self._on_request(command, address)

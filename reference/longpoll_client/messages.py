@@ -58,22 +58,55 @@ class ReceivedMessage:
         return self.properties.get(KEYS)
 
 
+@frozen
+class UnreadableMessage:
+    """One message that cannot be read, twice in a row: its record is damaged, or its body not what it says."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    why: str
+    record: bytes
+    """As it came."""
+
+    @property
+    def physical_offset(self) -> int | None:
+        """Where it stands in its broker's log, if the record's head is there."""
+        return HEAD.unpack_from(self.record)[6] if len(self.record) >= HEAD_SIZE else None
+
+
 def decode_messages(body: Buffer) -> list[ReceivedMessage]:
-    """Decode the records of a pull's answer; raises RemoteProtocolError when one is damaged."""
-    view = memoryview(body)
-    messages = []
-    at = 0
-    while at < len(view):
-        physical_offset = HEAD.unpack_from(view, at)[6] if len(view) - at >= HEAD_SIZE else 0
-        record = decode(view, at, len(view), physical_offset)
-        if isinstance(record, Damage):
-            raise RemoteProtocolError(
-                f"record at byte {at} of a pulled body is damaged at {record.offset}: "
-                f"found {record.found}, expected {record.expected}"
-            )
-        messages.append(_message(record))
-        at += record.size
+    """Decode the records of a pull's answer; raises RemoteProtocolError when one cannot be read."""
+    messages, error = decode_readable(body)
+    if error is not None:
+        raise error
     return messages
+
+
+def decode_readable(body: Buffer) -> tuple[list[ReceivedMessage], RemoteProtocolError | None]:
+    """The records of a pull's answer before the first that cannot be read, and what is wrong with that one."""
+    view = memoryview(body)
+    messages: list[ReceivedMessage] = []
+    at = 0
+    try:
+        while at < len(view):
+            record = _record(view, at)
+            messages.append(_message(record))
+            at += record.size
+    except RemoteProtocolError as error:
+        return messages, error
+    return messages, None
+
+
+def _record(view: memoryview, at: int) -> Record:
+    physical_offset = HEAD.unpack_from(view, at)[6] if len(view) - at >= HEAD_SIZE else 0
+    record = decode(view, at, len(view), physical_offset)
+    if isinstance(record, Damage):
+        raise RemoteProtocolError(
+            f"record at byte {at} of a pulled body is damaged at {record.offset}: "
+            f"found {record.found}, expected {record.expected}"
+        )
+    return record
 
 
 def as_first_sent(message: ReceivedMessage, retry_topic: str) -> ReceivedMessage:

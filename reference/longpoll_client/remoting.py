@@ -154,12 +154,16 @@ class RemotingClient:
             self._write(self._request(code, opaque, CommandFlag.ONE_WAY, header, body))
 
     def close(self) -> None:
-        """Close the connection and end its thread; waiting calls get a ConnectionLostError. Not for callbacks."""
+        """Close the connection and end its thread; waiting calls get a ConnectionLostError.
+
+        From a callback it ends once the callback is done.
+        """
         with self._lock:
             if self._failure is None:
                 self._failure = ConnectionLostError(f"the connection to {self.address} was closed by this client")
                 self._poller.wake()
-        self._thread.join()
+        if not self._thread.is_current():
+            self._thread.join()
 
     # ------------------------------------------------------------ on the caller's thread, with the lock
 

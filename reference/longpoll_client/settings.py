@@ -8,10 +8,12 @@ Source: `DefaultMQPushConsumer.java`, `DefaultMQPushConsumerImpl.java`.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Final
 
 from attrs import field, frozen
 
+from longpoll_client.messages import UnreadableMessage
 from longpoll_client.rebalance import Allocate, allocate_averagely
 from longpoll_protocol.bodies import MessageModel
 from longpoll_protocol.sizes import MIB
@@ -20,6 +22,10 @@ from longpoll_spec.errors import ConfigError
 GROUP_SIZE_MAX: Final = 255
 RECONSUME_COUNT_MAX: Final = 16
 """How often a message is given again before it is a dead letter, if the config does not say (`maxReconsumeTimes`)."""
+
+
+DEAD_LEVEL: Final = -1
+"""The delay level that sends a message to the dead letters at once."""
 
 
 class StartAt(enum.Enum):
@@ -32,6 +38,18 @@ class StartAt(enum.Enum):
     broker of 4.x says 0 of both."""
     LAST = "last"
     TIMESTAMP = "timestamp"
+
+
+class Unreadable(enum.Enum):
+    """What becomes of a message that cannot be read; the log, the statistics and `on_unreadable` tell of each."""
+
+    DEAD_LETTER = "dead letter"
+    """Its broker puts it in `%DLQ%group`, where it can be had, and its queue goes on; what it does not take is passed
+    over. When broadcasting it is passed over."""
+    SKIP = "skip"
+    """It is passed over."""
+    STOP = "stop"
+    """Its queue waits, and the message is asked for again every few seconds."""
 
 
 @frozen
@@ -76,6 +94,12 @@ class ConsumerConfig:
     """`suspendCurrentQueueTimeMillis`: when orderly, how long a queue waits after LATER."""
     close_timeout_s: float = field(default=10.0)
     """How long `close` waits for listeners that still run (`awaitTerminationMillisWhenShutdown`)."""
+    waits_for_topics: bool = field(default=True)
+    """Whether a start goes on without a topic that nobody knows yet, and looks for it; else it raises NoRouteError."""
+    unreadable: Unreadable = field(default=Unreadable.DEAD_LETTER)
+    """What becomes of a message that cannot be read, twice in a row. Java's client passes it over untold."""
+    on_unreadable: Callable[[UnreadableMessage], object] | None = field(default=None)
+    """Told of each such message, on the timer's thread: it must not wait."""
 
     def __attrs_post_init__(self) -> None:
         """Refuse what no broker takes and what could never deliver anything."""

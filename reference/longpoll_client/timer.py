@@ -39,11 +39,12 @@ class Timer:
             self._changed.notify()
 
     def close(self) -> None:
-        """End the thread; the running action is finished, the others are dropped. Not for actions."""
+        """End the thread once the running action, which may be the caller, is finished; the others are dropped."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
-        self._thread.join()
+        if not self._thread.is_current():
+            self._thread.join()
 
     def _run(self) -> None:
         while (action := self._take()) is not None:

@@ -97,6 +97,10 @@ class Thread(Protocol):
         """Whether it still runs."""
         ...
 
+    def is_current(self) -> bool:
+        """Whether it is the one that asks; then it cannot be joined."""
+        ...
+
 
 class MappedFile(Protocol):
     """One file of fixed length, mapped into memory."""

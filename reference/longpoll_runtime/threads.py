@@ -92,7 +92,15 @@ class _Supervised:
         return True
 
 
-def spawn(name: str, target: Callable[[], None], died: Died | None = None) -> threading.Thread:
+class RealThread(threading.Thread):
+    """A thread of the interpreter that can be asked whether it is the one that asks."""
+
+    def is_current(self) -> bool:
+        """Whether the caller runs on it."""
+        return threading.current_thread() is self
+
+
+def spawn(name: str, target: Callable[[], None], died: Died | None = None) -> RealThread:
     """Start a thread that does not keep the process alive by itself: the caller joins it.
 
     `died` is called with what `target` raises, whatever it is; without `died` the process ends.
@@ -102,7 +110,7 @@ def spawn(name: str, target: Callable[[], None], died: Died | None = None) -> th
         with _Supervised(name, died or end_process):
             target()
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread = RealThread(target=run, name=name, daemon=True)
     thread.start()
     return thread
 

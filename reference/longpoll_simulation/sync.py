@@ -225,5 +225,9 @@ class SimulatedThread:
         """Whether it still runs."""
         return not self._actor.done
 
+    def is_current(self) -> bool:
+        """Whether the caller runs on it."""
+        return self._world.current is self._actor
+
     def __str__(self) -> str:
         return f"the end of {self._actor}"

@@ -322,7 +322,7 @@ def consume(
     if tag is not None and sql is not None:
         raise ConfigError("--tag and --sql cannot be used together")
     start_at, timestamp_ms = read_start(start)
-    config = ConsumerConfig(group, start_at=start_at, start_timestamp_ms=timestamp_ms)
+    config = ConsumerConfig(group, start_at=start_at, start_timestamp_ms=timestamp_ms, waits_for_topics=False)
     seen = 0
     with (
         stoppable() as stopped,

@@ -8,6 +8,7 @@ Source: `ConsumeMessageConcurrentlyService.java`, `ProcessQueue.cleanExpiredMsg`
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from attrs import define, evolve
@@ -43,8 +44,8 @@ class Listening(Protocol):
         """Start the threads."""
         ...
 
-    def stop(self) -> None:
-        """End them; a listener that does not end is left behind."""
+    def stop(self, then: Callable[[], None], /) -> None:
+        """End them, and call `then`; a listener that does not end is left behind, one that calls this goes on first."""
         ...
 
 
@@ -73,14 +74,16 @@ class ConcurrentListening:
         self._member: GroupMember | None = None
 
     def start(self, member: GroupMember) -> None:
-        """Start the threads; before the member."""
+        """Start the threads, before the member; nothing more when a start that failed is tried again."""
+        if self._member is not None:
+            return
         self._member = member
         self._workers.start()
         member.after(self._config.consume_timeout_s / HANG_CHECKS, self._look_for_hanging)
 
-    def stop(self) -> None:
-        """End them; a listener that does not end in time is left behind."""
-        self._workers.stop(self._config.close_timeout_s)
+    def stop(self, then: Callable[[], None]) -> None:
+        """End them; a listener that does not end in time is left behind. Then call `then`."""
+        self._workers.stop(self._config.close_timeout_s, then)
 
     def is_busy(self, _puller: Puller) -> bool:
         """Never: the order of messages is nobody's here."""

@@ -19,18 +19,21 @@ from longpoll_client.consume.process_queue import FlowLimits
 from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.credentials import Credentials
-from longpoll_client.errors import NoRouteError
+from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance, Route
-from longpoll_client.messages import ReceivedMessage
+from longpoll_client.lifecycle import Lifecycle
+from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.offsets import LocalOffsets, OffsetStore, RemoteOffsets, ask
-from longpoll_client.settings import RECONSUME_COUNT_MAX, ConsumerConfig
+from longpoll_client.settings import DEAD_LEVEL, RECONSUME_COUNT_MAX, ConsumerConfig, Unreadable
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import ConsumeType, MessageQueue
 from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Runtime
+from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
@@ -74,6 +77,7 @@ class GroupMember:
         self.config = config
         self.statistics = Statistics(runtime)
         self.retry_topic = RETRY_PREFIX + config.group
+        self.lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
         self._delivery = delivery
         self._is_push = is_push
         self._is_orderly = is_orderly and not config.is_broadcasting
@@ -117,21 +121,31 @@ class GroupMember:
             return tuple(sorted(self._pullers))
 
     def subscribe(self, topic: str, expression: str, expression_type: str = "TAG") -> None:
-        """Want messages of a topic; before `start`. Raises ConfigError."""
+        """Want messages of a topic; before `start`. Raises ConfigError, or LifecycleError when it is started."""
+        self.lifecycle.check_created("subscribe")
         self._membership.subscribe(topic, expression, expression_type)
 
     def start(self) -> None:
-        """Join the group and begin to pull.
+        """Join the group and begin to pull; a topic that is not there yet is looked for every `RETRY_S`.
 
-        Raises a ClientError when name server, route or broker are not there, and when a broker will not filter so.
+        Raises a ClientError when name server or broker are not there, and when a broker will not filter so: then it may
+        be tried again. Raises LifecycleError when it is started or closed.
         """
+        self.lifecycle.begin()
+        try:
+            self._join()
+        except BaseException:
+            self.lifecycle.begin_failed()
+            raise
+
+    def _join(self) -> None:
         if not self._membership.subscriptions:
             raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start")
-        routes = {topic: self._instance.route(topic) for topic in self._membership.subscriptions}
+        routes = self._routes() if self.config.waits_for_topics else self._all_routes()
         self._membership.check_filters(routes)
         if self._is_push and not self.config.is_broadcasting:
             # The heartbeat makes this topic on every broker; its route is there once a name server has heard of it.
-            self.subscribe(self.retry_topic, "*")
+            self._membership.subscribe(self.retry_topic, "*", "TAG")
         self._membership.heartbeat(list(routes.values()))
         self._rebalance()
         self._every(self.config.heartbeat_s, self._heartbeat_all)
@@ -141,7 +155,10 @@ class GroupMember:
             self._every(LOCK_RENEWAL_S, self._renew_locks)
 
     def close(self) -> None:
-        """Stop pulling, store the offsets, leave the group. Errors are logged: the broker notices a lost connection."""
+        """Stop pulling, store the offsets, leave the group, once; after `lifecycle.end`.
+
+        Errors are logged: the broker notices a lost connection.
+        """
         self._timer.close()
         with self._lock:
             pullers = list(self._pullers.values())
@@ -165,12 +182,15 @@ class GroupMember:
 
         Raises a ClientError. Source: `DefaultMQPushConsumerImpl.sendMessageBack`.
         """
+        self._send_back(message.physical_offset, message.msg_id, queue, delay_level)
+
+    def _send_back(self, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int) -> None:
         most = self.config.reconsume_count_max
         header = ConsumerSendMsgBackRequestHeader(
-            offset=message.physical_offset,
+            offset=physical_offset,
             group=self.config.group,
             delay_level=delay_level,
-            origin_msg_id=message.msg_id,
+            origin_msg_id=msg_id,
             origin_topic=queue.topic,
             max_reconsume_times=RECONSUME_COUNT_MAX if most is None else most,
         )
@@ -180,6 +200,31 @@ class GroupMember:
             header,
         )
         self.statistics.add(queue.topic, sent_back_count=1)
+
+    def _pass_over(self, message: UnreadableMessage, queue: MessageQueue) -> None:
+        """Do with a message that cannot be read what the config says, and tell of it; on the timer's thread.
+
+        Raises a LongpollError when it is to be asked for again.
+        """
+        place = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
+        if self.config.unreadable is Unreadable.STOP:
+            raise RemoteProtocolError(f"{place} cannot be read, and its queue waits: {message.why}")
+        became = self._buried(message, queue) if self.config.unreadable is Unreadable.DEAD_LETTER else "passed over"
+        log.warning("%s cannot be read and is %s: %s", place, became, message.why)
+        self.statistics.add(message.topic, unreadable_count=1)
+        if self.config.on_unreadable is not None:
+            with KeepGoing(log, f"on_unreadable of group {self.config.group} failed"):
+                self.config.on_unreadable(message)
+
+    def _buried(self, message: UnreadableMessage, queue: MessageQueue) -> str:
+        """Have the broker make it a dead letter; what became of it. Raises a ClientError when no answer comes."""
+        if self.config.is_broadcasting or message.physical_offset is None:
+            return "passed over"
+        try:
+            self._send_back(message.physical_offset, "", queue, DEAD_LEVEL)
+        except RefusedError as error:
+            return f"passed over, for as a dead letter it is refused ({error})"
+        return "a dead letter"
 
     def is_locked(self, puller: Puller) -> bool:
         """Whether the queue's messages may be consumed in order now: the broker keeps it for this client."""
@@ -208,13 +253,27 @@ class GroupMember:
 
     def _heartbeat_all(self) -> None:
         try:
-            self._membership.heartbeat([self._instance.route(topic) for topic in self._own_topics()])
+            self._membership.heartbeat(list(self._routes().values()))
         except LongpollError as error:
             log.warning("heartbeat of group %s: %s", self.config.group, error)
 
     def _own_topics(self) -> list[str]:
         """The topics that the user asked for."""
         return [topic for topic in self._membership.subscriptions if topic != self.retry_topic]
+
+    def _all_routes(self) -> dict[str, Route]:
+        """The routes of the topics that the user asked for; raises NoRouteError or another ClientError."""
+        return {topic: self._instance.route(topic) for topic in self._own_topics()}
+
+    def _routes(self) -> dict[str, Route]:
+        """The routes of the topics that the user asked for, as far as these are there; raises a ClientError."""
+        found = {}
+        for topic in self._own_topics():
+            try:
+                found[topic] = self._instance.route(topic)
+            except NoRouteError as error:
+                log.warning("group %s waits for its topic: %s", self.config.group, error)
+        return found
 
     def _rebalance(self) -> None:
         """Take and give up queues so that this client has its share; what fails is tried again soon."""
@@ -284,9 +343,13 @@ class GroupMember:
             subscription=self._membership.subscriptions[queue.topic],
             offset=offset,
             deliver=self._delivery.deliver,
+            pass_over=lambda message: self._pass_over(message, queue),
         )
         puller.locked_until_ns = self._lock_end_ns()
         with self._lock:
+            if self.lifecycle.is_closed:
+                # By the user's own `on_share`, called for the queue before.
+                return
             self._pullers[queue] = puller
         self._shared(queue, True)
         puller.pull()

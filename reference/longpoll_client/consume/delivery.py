@@ -48,11 +48,14 @@ class PullConsumer(MemberConsumer):
         self._returned: list[ReceivedMessage] = []
 
     def start(self) -> None:
-        """Join the group and begin to pull; raises a ClientError when name server, route or broker are not there."""
+        """Join the group and begin to pull; raises as `GroupMember.start`."""
         self._member.start()
 
     def poll(self, timeout_s: float, count_max: int | None = None) -> list[ReceivedMessage]:
-        """The next messages of one queue, in its order; empty when none came in time."""
+        """The next messages of one queue, in its order; empty when none came in time.
+
+        Raises LifecycleError before the start and after the close.
+        """
         self.commit()
         if not self._open:
             batch = self._queue.take(timeout_s)
@@ -67,7 +70,11 @@ class PullConsumer(MemberConsumer):
         return list(self._returned)
 
     def commit(self) -> None:
-        """Count every message that `poll` returned as consumed; stored within seconds, or by `close`."""
+        """Count every message that `poll` returned as consumed; stored within seconds, or by `close`.
+
+        Raises LifecycleError before the start and after the close.
+        """
+        self._member.lifecycle.check_running("poll and commit")
         if not self._returned:
             return
         assert self._batch is not None
@@ -76,8 +83,9 @@ class PullConsumer(MemberConsumer):
         self._member.statistics.add(self._batch.puller.queue.topic, consumed_count=len(returned))
 
     def close(self) -> None:
-        """Leave the group; messages returned and not committed will come again."""
-        self._member.close()
+        """Leave the group, the first time; messages returned and not committed will come again."""
+        if self._member.lifecycle.end():
+            self._member.close()
 
     # ------------------------------------------------------------ for the member
 

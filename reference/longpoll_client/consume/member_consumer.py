@@ -30,7 +30,10 @@ class MemberConsumer(Closeable):
         return self._member.statistics.snapshot()
 
     def subscribe(self, topic: str, expression: str = "*", expression_type: str = "TAG") -> None:
-        """Want messages of a topic with these tags ("a || b", "*" for all); before `start`. Raises ConfigError."""
+        """Want messages of a topic with these tags ("a || b", "*" for all), before `start`.
+
+        Raises ConfigError, or LifecycleError once it is started or closed.
+        """
         self._member.subscribe(topic, expression, expression_type)
 
     @abstractmethod

@@ -64,7 +64,7 @@ class Membership:
                 ask(self._instance.client(address), RequestCode.CHECK_CLIENT_CONFIG, None, wanted.encode())
 
     def heartbeat(self, routes: list[Route]) -> None:
-        """Tell every broker of the routes who we are; raises ClientError when one refuses or none is there."""
+        """Tell every broker of the routes who we are; raises ClientError when one refuses or none of them answers."""
         group = ConsumerData(
             group_name=self.config.group,
             consume_type=self._consume_type,
@@ -82,7 +82,7 @@ class Membership:
                 raise
             except ClientError as error:
                 failures.append(error)
-        if len(failures) == len(addresses):
+        if failures and len(failures) == len(addresses):
             raise failures[0]
         for failure in failures:
             log.warning("heartbeat of group %s: %s; the other brokers have it", self.config.group, failure)

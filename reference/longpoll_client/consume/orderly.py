@@ -10,6 +10,7 @@ Source: `ConsumeMessageOrderlyService.java`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from attrs import define, evolve, field
@@ -18,7 +19,7 @@ from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import ConsumeStatus, Listener, Workers, ask_listener
 from longpoll_client.messages import ReceivedMessage, as_first_sent
-from longpoll_client.settings import ConsumerConfig
+from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
@@ -26,8 +27,6 @@ log = logging.getLogger(__name__)
 
 LOCK_WAIT_S: Final = 0.1
 """How long until a queue whose lock ran out is looked at again."""
-DEAD_LEVEL: Final = -1
-"""The delay level that sends a message to the dead letters at once."""
 
 
 @define(slots=True, eq=False)
@@ -58,14 +57,16 @@ class OrderlyListening:
         self._member: GroupMember | None = None
 
     def start(self, member: GroupMember) -> None:
-        """Start the threads; before the member."""
+        """Start the threads, before the member; nothing more when a start that failed is tried again."""
+        if self._member is not None:
+            return
         self._member = member
         self._workers.start()
         member.after(self._config.consume_timeout_s, self._look_for_hanging)
 
-    def stop(self) -> None:
-        """End them; a listener that does not end in time is left behind, and its queue with it."""
-        self._workers.stop(self._config.close_timeout_s)
+    def stop(self, then: Callable[[], None]) -> None:
+        """End them; a listener that does not end in time is left behind, and its queue with it. Then call `then`."""
+        self._workers.stop(self._config.close_timeout_s, then)
 
     def is_busy(self, puller: Puller) -> bool:
         """Whether the listener has messages of the queue right now."""

@@ -19,7 +19,7 @@ from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue, Stop
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import RefusedError
 from longpoll_client.instance import ClientInstance
-from longpoll_client.messages import ReceivedMessage, decode_messages, wanted_tags
+from longpoll_client.messages import ReceivedMessage, UnreadableMessage, decode_readable, wanted_tags
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
@@ -83,7 +83,12 @@ class Puller:
         subscription: SubscriptionData,
         offset: int,
         deliver: Callable[[Batch], None],
+        pass_over: Callable[[UnreadableMessage], None],
     ) -> None:
+        """`pass_over`, on the timer's thread, does with a message that cannot be read what is to be done.
+
+        When it raises a LongpollError the message is asked for again.
+        """
         self.queue = queue
         self.locked_until_ns = 0
         """When orderly: until when the broker keeps the queue for this client, by the monotonic clock."""
@@ -94,9 +99,12 @@ class Puller:
         self._subscription = subscription
         self._tags = wanted_tags(subscription.sub_string) if subscription.expression_type == "TAG" else None
         self._deliver = deliver
+        self._pass_over = pass_over
         self._lock = instance.runtime.lock()
         self._cached = ProcessQueue(offset)
         self._is_pulling = False
+        self._is_alone = False
+        """Whether one message is asked for, because the last answer began with one that could not be read."""
         self._is_dropped = False
         self._stopped_by: Stop | None = None
         self._asked_ns = 0
@@ -177,7 +185,7 @@ class Puller:
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
             queue_offset=self._cached.offset_next,
-            max_msg_nums=self._settings.batch_count_max,
+            max_msg_nums=1 if self._is_alone else self._settings.batch_count_max,
             sys_flag=int(flag),
             commit_offset=offset_done if self._settings.commits else 0,
             suspend_timeout_millis=self._settings.hold_ms,
@@ -196,14 +204,44 @@ class Puller:
                     f"pull of {self.queue.topic} queue {self.queue.queue_id}", answer.code, answer.remark
                 )
             header = PullMessageResponseHeader.decode(answer.ext_fields)
-            found = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
+            found, broken = decode_readable(answer.body) if answer.code == ResponseCode.SUCCESS else ([], None)
             self._check_order(found)
         except LongpollError as error:
             is_busy = isinstance(error, RefusedError) and error.code == ResponseCode.FLOW_CONTROL
             self._failed(error, FLOW_CONTROL_RETRY_S if is_busy else RETRY_S)
             return
         wanted = tuple(message for message in found if self._tags is None or message.tags in self._tags)
-        self._take(wanted, header.next_begin_offset, is_moved=answer.code == ResponseCode.PULL_OFFSET_MOVED)
+        if broken is not None and not found:
+            self._unreadable(str(broken), answer, header.next_begin_offset)
+            return
+        offset_next = header.next_begin_offset if broken is None else found[-1].queue_offset + 1
+        self._take(wanted, offset_next, is_moved=answer.code == ResponseCode.PULL_OFFSET_MOVED)
+        self.pull()
+
+    def _unreadable(self, why: str, answer: Command, offset_next: int) -> None:
+        """The first message of an answer cannot be read: ask for it alone, and pass it over if it is no better then.
+
+        Only of a message that came alone is the offset certain: the next one's less one.
+        """
+        with self._lock:
+            was_alone, self._is_alone = self._is_alone, True
+            if not was_alone:
+                self._is_pulling = False
+        if not was_alone:
+            log.warning("%s queue %d: %s; asking for it alone", self.queue.topic, self.queue.queue_id, why)
+            self.pull()
+            return
+        message = UnreadableMessage(self.queue.topic, self.queue.queue_id, offset_next - 1, why, bytes(answer.body))
+        # What is done with it may wait for the broker, which a reader thread must not.
+        self._timer.after(0.0, lambda: self._go_past(message))
+
+    def _go_past(self, message: UnreadableMessage) -> None:
+        try:
+            self._pass_over(message)
+        except LongpollError as error:
+            self._failed(error, RETRY_S)
+            return
+        self._take((), message.queue_offset + 1, is_moved=False)
         self.pull()
 
     def _check_order(self, messages: list[ReceivedMessage]) -> None:
@@ -221,7 +259,7 @@ class Puller:
     def _take(self, messages: tuple[ReceivedMessage, ...], offset_next: int, *, is_moved: bool) -> None:
         """Deliver the messages and stand at the next offset."""
         with self._lock:
-            self._is_pulling = False
+            self._is_pulling = self._is_alone = False
             if self._is_dropped:
                 return
             if is_moved:

@@ -54,11 +54,15 @@ class PushConsumer(MemberConsumer):
         )
 
     def start(self) -> None:
-        """Join the group and begin to listen; raises a ClientError when name server, route or broker are not there."""
+        """Join the group and begin to listen; raises as `GroupMember.start`."""
+        self._member.lifecycle.check_created("start")
         self._listening.start(self._member)
         self._member.start()
 
     def close(self) -> None:
-        """Let running listeners end, store the offsets, and leave the group."""
-        self._listening.stop()
-        self._member.close()
+        """Let running listeners end, store the offsets, and leave the group; a second time nothing is done.
+
+        In a listener this returns at once, and the consumer is closed as soon as the listener has answered.
+        """
+        if self._member.lifecycle.end():
+            self._listening.stop(self._member.close)

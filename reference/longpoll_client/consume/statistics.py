@@ -34,6 +34,8 @@ class TopicStatistics:
     consume_ms: float = 0.0
     """Time within listeners."""
     sent_back_count: int = 0
+    unreadable_count: int = 0
+    """Messages that could not be read; `ConsumerConfig.unreadable` says what became of them."""
     stopped_by_count: int = 0
     """How often flow control stopped a queue for its number of waiting messages."""
     stopped_by_size: int = 0

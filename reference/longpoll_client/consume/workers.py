@@ -93,9 +93,13 @@ class Workers:
         self._tasks: Queue[Callable[[], None]] = runtime.queue(DELIVERY_CAPACITY)
         self._stopping = runtime.event()
         self._threads: list[Thread] = []
+        self._stopper: Thread | None = None
+        """The thread whose task has called `stop`."""
+        self._then: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Start the threads."""
+        assert not self._threads, "they are started already"
         self._threads = [
             self._runtime.spawn(f"listener-{self._group}-{number}", self._run) for number in range(self._count)
         ]
@@ -105,13 +109,23 @@ class Workers:
         is_taken = self._tasks.offer(task)
         assert is_taken, "flow control let more than the capacity through"
 
-    def stop(self, timeout_s: float) -> bool:
-        """Let running tasks end and drop those that wait; false when one still runs after `timeout_s`."""
+    def stop(self, timeout_s: float, then: Callable[[], None]) -> None:
+        """Let running tasks end, for `timeout_s` at most, drop those that wait, and call `then`.
+
+        Called by a task, this returns at once, and the rest is done on its thread when the task has ended.
+        """
         self._stopping.set()
+        self._stopper = next((thread for thread in self._threads if thread.is_current()), None)
+        self._then = lambda: self._end(timeout_s, then)
+        if self._stopper is None:
+            self._then()
+
+    def _end(self, timeout_s: float, then: Callable[[], None]) -> None:
         deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
-        for thread in self._threads:
+        others = [thread for thread in self._threads if thread is not self._stopper]
+        for thread in others:
             thread.join(max(0.0, (deadline_ns - self._runtime.monotonic_ns()) / 1e9))
-        left = sum(thread.is_alive() for thread in self._threads)
+        left = sum(thread.is_alive() for thread in others)
         if left:
             log.warning(
                 "%d listeners of group %s still run after %g s and are left behind; their messages come again",
@@ -119,7 +133,7 @@ class Workers:
                 self._group,
                 timeout_s,
             )
-        return not left
+        then()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -127,3 +141,6 @@ class Workers:
             if task is not None and not self._stopping.is_set():
                 with KeepGoing(log, f"a listener's thread of group {self._group} failed at its task"):
                     task()
+        if self._stopper is not None and self._stopper.is_current():
+            with KeepGoing(log, f"closing the consumer of group {self._group} failed"):
+                self._then()

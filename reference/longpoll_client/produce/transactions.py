@@ -23,6 +23,7 @@ from longpoll_client.consume.workers import Keeping
 from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
+from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_client.offsets import ask
 from longpoll_client.produce.outgoing import OutgoingMessage
@@ -86,6 +87,7 @@ class TransactionProducer(Closeable):
     _instance: ClientInstance = field(init=False)
     _producer: Producer = field(init=False)
     _timer: Timer = field(init=False)
+    _lifecycle: Lifecycle = field(init=False)
     _greeted: set[str] = field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -93,11 +95,17 @@ class TransactionProducer(Closeable):
             self.runtime, self.name_server, on_request=self._requested, credentials=self.credentials
         )
         self._producer = Producer(self.runtime, self.name_server, self.group, instance=self._instance)
+        self._lifecycle = Lifecycle(self.runtime, f"the producer of group {self.group}")
         self._timer = Timer(self.runtime, f"transactions-{self.group}")
         self._timer.after(HEARTBEAT_S, self._greet_again)
 
     def close(self) -> None:
-        """Leave the group once a running check is done, and close; others are asked about what is left open."""
+        """Leave the group once a running check is done, and close; others are asked about what is left open.
+
+        A second time nothing is done. A check may call this, and is not waited for.
+        """
+        if not self._lifecycle.end():
+            return
         self._timer.close()
         header = UnregisterClientRequestHeader(client_id=self._instance.client_id, producer_group=self.group)
         for address in sorted(self._greeted):
