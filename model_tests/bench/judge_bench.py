@@ -4,13 +4,14 @@
 
 Prints one line a figure: events per second (of processor time without Spark, of wall time after the start on Spark),
 the cost of an event against the smallest size, and the most memory that the local engine took; then the same with all
-events on one queue, and of the smallest size as NDJSON. A history of 10^8 events takes 1.5 GB of disk and minutes to
-write. Leaves out how the histories are written, which is not timed.
+events on one queue, with 16 groups that lag (`--lagging`), and of the smallest size as NDJSON. A history of 10^8 events
+takes 1.5 GB of disk and minutes to write. Leaves out how the histories are written, which is not timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import sys
 import tempfile
@@ -27,12 +28,14 @@ from longpoll_judge.run.job import Engine, judge_on
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.spark.engine import open_engine
 from longpoll_judge.testing.generate import Load
+from longpoll_judge.testing.laggards import write_lagging
 from longpoll_judge.testing.tiles import write_large
 
 WARM_EVENTS = 600_000
 """Enough for a task on each core: a worker of Spark takes a second to start with its first one."""
 MASTER = "local[2]"
 KIB = 1024
+LAGGING_GROUPS = 16
 REPEATS = 3
 """The least processor time counts: a machine with other work on it makes the same work dearer, never cheaper."""
 ONCE_EVENTS = 50_000_000
@@ -113,6 +116,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description="How fast the judge is.")
     parser.add_argument("--events", type=int, nargs="+", default=[1_000_000, 10_000_000, 100_000_000])
     parser.add_argument("--queues", type=int, default=16)
+    parser.add_argument("--lagging", type=int, nargs="*", default=[5_000_000], help="sizes with 16 groups that lag")
     parser.add_argument("--engines", nargs="+", choices=("local", "spark"), default=["local", "spark"])
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="longpoll-bench-") as directory:
@@ -123,6 +127,10 @@ def main(arguments: Sequence[str]) -> None:
             path = Path(directory) / str(number)
             count = write_large(path, Load(events=events, queues=queues))
             histories.append(Measured(name, count, path))
+        for events, queues in itertools.product(options.lagging, (options.queues, 1)):
+            path = Path(directory) / f"lagging-{events}-{queues}"
+            count = write_lagging(path, Load(events=events, queues=queues, consumers=("*",)), LAGGING_GROUPS)
+            histories.append(Measured(f"{events:,}, {LAGGING_GROUPS} lag, {queues} queues", count, path))
         smallest = histories[0]
         text = Path(directory) / "text"
         convert(smallest.directory, text, into="ndjson", say=lambda _done, _whole: None)

@@ -11,6 +11,20 @@ from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 
 
 @frozen
+class Gap:
+    """What a queue's log has between two pieces of it that are at hand."""
+
+    reach: int
+    """It shows no offset below this."""
+    begins_ns: int
+    """Nothing that it shows happened before this moment."""
+    ended_ns: int
+    """All that it, or what lies before both pieces, shows happened at this moment or before."""
+    floor: int
+    """Neither it nor what lies before both pieces shows an offset at or above this, or a higher visible end."""
+
+
+@frozen
 class Outlook:
     """What lies outside of a stretch's neighbourhood of one queue's log."""
 
@@ -28,3 +42,6 @@ class Outlook:
     """Later stretches show no offset below this."""
     begins_after_ns: int = NEVER
     """Nothing that they show of the log happened before this moment."""
+    gap: Gap | None = None
+    """What lies between the piece around an offset and the piece around a moment, where these are apart; `end_before`
+    and `ended_before_ns` are then of the gap as well."""

@@ -54,7 +54,9 @@ def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None, lif
         end, after_ns, before_ns = end[is_possible], after_ns[is_possible], before_ns[is_possible]
     if outlook is not None and outlook.end_before > 0 and (life is None or life.number == 0):
         end = np.append(outlook.end_before, end)
-        after_ns, before_ns = np.append(BEGINNING, after_ns), np.append(BEGINNING, before_ns)
+        gap = outlook.gap
+        reached = (BEGINNING, BEGINNING) if gap is None else (gap.begins_ns, gap.ended_ns)
+        after_ns, before_ns = np.append(reached[0], after_ns), np.append(reached[1], before_ns)
     return QueueLog(
         offsets=offsets[known],
         tag_codes=tag_codes[known],

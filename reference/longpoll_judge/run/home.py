@@ -28,11 +28,12 @@ from numpy.typing import NDArray
 from longpoll_judge.columns.batch import Batch, Events, Integers, QueueName, make_batch, queue_numbers
 from longpoll_judge.columns.exchange import taken
 from longpoll_judge.columns.keys import NO_KEYS, Keys, request_keys
-from longpoll_judge.columns.outlook import Outlook
-from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.columns.outlook import Gap, Outlook
+from longpoll_judge.columns.queue_log import NEVER, Matching
 from longpoll_judge.evidence.lives import NEITHER
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import are_named, coded, coded_texts
+from longpoll_judge.rules.answers import NO_NEW_MSG
 from longpoll_judge.rules.case import Booleans, Case, Log, make_cases, make_log
 from longpoll_judge.rules.logs import judge_log
 from longpoll_judge.run.verdict import REQUEST_EVENTS, RESULT_SCHEMA, judge_case
@@ -196,4 +197,30 @@ def is_away(case: Case, outlook: Outlook) -> Booleans:
     away |= (told >= 0) & (told < outlook.end_before)
     if outlook.begins_after_ns < NEVER:
         away |= log.growth.end_at_most(last) > outlook.reach
+    if outlook.gap is not None:
+        away |= _hangs_on_gap(case, highest, told, outlook.gap)
+    return away
+
+
+def _hangs_on_gap(case: Case, highest: Integers, told: Integers, gap: Gap) -> Booleans:
+    """Which pulls hang, or might hang, on what lies between the messages that they ask for and their own moment.
+
+    Those do not whose messages were all visible before it begins and have lower offsets than it shows; nor does any end
+    that they tell, or that can be shown against them, lie in it. A pull that a message might have woken, or that was
+    told that there is none, hangs on the first that it takes as well.
+    """
+    pulls, log = case.pulls, case.log
+
+    def first_taken(matching: Matching, mine: Integers) -> tuple[Integers, Integers]:
+        found = matching.first(pulls.offset[mine])
+        return found, found
+
+    if case.life is not None:
+        return np.ones(len(pulls), dtype=np.bool_)
+    code = np.where(pulls.is_answered, case.events.integers("code", pulls.answer_row), -1)
+    waits = pulls.was_held | ~pulls.is_answered | (code == NO_NEW_MSG)
+    first, _same = case.by_expression(first_taken)
+    highest = np.where(waits, np.maximum(highest, np.minimum(first, NEVER - 1) + 1), highest)
+    _after, visible_ns = log.growth.visible_between(highest - 1)
+    away: Booleans = (highest > gap.reach) | (visible_ns >= gap.begins_ns) | ((told >= 0) & (told < gap.floor))
     return away

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
-from attrs import define
+from attrs import define, evolve
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import Integers, QueueName
-from longpoll_judge.columns.outlook import Outlook
+from longpoll_judge.columns.outlook import Gap, Outlook
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 from longpoll_judge.run.overview import LogSpan, Overview
 
@@ -111,6 +111,43 @@ class Plan:
     def home(self, first: int, last: int, name: QueueName) -> Outlook:
         """What a queue's log has outside of the stretches from first to last and their neighbours."""
         return self._outlook(name, slice(0, max(first - REACH, 0)), slice(last + REACH + 1, None))
+
+    def apart(self, read: tuple[int, int], home: tuple[int, int], name: QueueName) -> Outlook:
+        """What a queue's log has outside of two runs of stretches (first, last), each with its neighbours.
+
+        Args:
+            read: The earlier run, whose messages are read.
+            home: The later one, in which they are asked for and told.
+            name: The queue.
+        """
+        outlook = self.home(*home, name)
+        seen = self._queues.get(name)
+        between = slice(read[1] + REACH + 1, max(home[0] - REACH, read[1] + REACH + 1))
+        older = slice(0, max(read[0] - REACH, 0))
+        if seen is None:
+            return outlook
+        before = self._outlook(name, older, slice(0, 0))
+        if not seen.counts[between].any():
+            # `home` is told of the earlier run as if it were not at hand.
+            return evolve(
+                outlook, floor=before.floor, end_before=before.end_before, ended_before_ns=before.ended_before_ns
+            )
+        gap = Gap(
+            reach=int(seen.known_min[between].min()),
+            begins_ns=int(seen.after_min_ns[between].min()),
+            ended_ns=max(int(seen.before_max_ns[between].max()), before.ended_before_ns),
+            floor=max(before.floor, int(seen.known_max[between].max()) + 1, int(seen.ends[between].max())),
+        )
+        end_before = max(before.end_before, int(seen.ends[between].max()))
+        return evolve(outlook, floor=before.floor, end_before=end_before, ended_before_ns=gap.ended_ns, gap=gap)
+
+    def stretch_of(self, name: QueueName, offsets: Integers) -> Integers:
+        """The first stretch that shows each offset of a queue, or a higher one; the last one where none does."""
+        seen = self._queues.get(name)
+        if seen is None:
+            return np.zeros_like(offsets)
+        found = np.searchsorted(np.maximum.accumulate(seen.known_max), offsets)
+        return np.minimum(found, len(self.stretches) - 1)
 
     def beside(self, loaded: NDArray[np.bool_], name: QueueName) -> Outlook:
         """What a queue's log has outside of some stretches, of which none that is left out can matter later."""

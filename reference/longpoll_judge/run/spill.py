@@ -1,4 +1,4 @@
-"""Slices that cost much to read, kept on disk between being looked over and being judged, or longer.
+"""Events that cost much to read, kept on disk: slices between being looked over and being judged, or longer, and logs.
 
 One temporary file takes them one behind the other. Leaves out how events become bytes (`exchange`), and how long a
 slice stays as it is (`local`).
@@ -51,6 +51,39 @@ class Spill:
         start, length, _overview = kept
         self._file.seek(start)
         return fill(decode(self._file.read(length)))
+
+
+@define
+class LogFile:
+    """The logs of some stretches on disk."""
+
+    _file: BinaryIO
+    _kept: dict[int, tuple[int, int]] = field(factory=dict)
+    """By stretch where each begins, and its length."""
+    _end: int = 0
+
+    def put(self, stretch: int, log: pa.Table) -> None:
+        """Keep a log."""
+        content = encode(log)
+        self._file.seek(self._end)
+        self._file.write(content)
+        self._kept[stretch] = self._end, len(content)
+        self._end += len(content)
+
+    def get(self, stretch: int) -> pa.Table | None:
+        """A log with the columns that it uses; None if it is not kept."""
+        if stretch not in self._kept:
+            return None
+        start, length = self._kept[stretch]
+        self._file.seek(start)
+        return decode(self._file.read(length))
+
+
+@contextmanager
+def open_logs() -> Iterator[LogFile]:
+    """A file of logs that goes with the block."""
+    with TemporaryFile(prefix="longpoll-judge-") as file:
+        yield LogFile(file)
 
 
 def key_of(part: Slice) -> bytes:

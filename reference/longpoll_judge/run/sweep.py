@@ -1,30 +1,36 @@
 """Goes through stretches in order of time, and judges what can be judged in each.
 
-Two stretches are held at a time, the one that is judged and the one after it, and what is still open from before. Runs
-of stretches can be swept apart from each other; what they leave is put together (`rest`). Leaves out what is judged in
-a stretch (`home`).
+Two stretches are held at a time, the one that is judged and the one after it, and what is still open from before. What
+asks for messages from long ago is judged beside two pieces of the log: the stretch's own, and that of the stretches in
+which these messages came. Runs of stretches can be swept apart from each other; what they leave is put together
+(`rest`). Leaves out what is judged in a stretch (`home`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from attrs import define, frozen
 
-from longpoll_judge.columns.batch import QueueName
+from longpoll_judge.columns.batch import Integers, QueueName, make_batch
 from longpoll_judge.columns.exchange import joined, taken
-from longpoll_judge.columns.keys import Keys
+from longpoll_judge.columns.keys import NO_KEYS, Keys
 from longpoll_judge.columns.placing import place_answers
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import coded, fill
-from longpoll_judge.run.home import Home
+from longpoll_judge.run.home import Home, Settled
 from longpoll_judge.run.plan import REACH, Plan
+from longpoll_judge.run.spill import LogFile, open_logs
 from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.verdict import LOG_EVENTS
+from longpoll_judge.run.verdict import LOG_EVENTS, RESULT_SCHEMA
+
+READ: Final = 2
+"""Most stretches whose messages are asked for that are at hand together, with their neighbours."""
 
 assert REACH == 1, "a sweep holds the stretch that comes next, and no more"
 
@@ -69,6 +75,33 @@ class Stretches:
         return Home(joined(logs), partial(self.plan.home, first, last), context)
 
 
+@frozen(eq=False)
+class Neighbourhood:
+    """A stretch and its neighbours, and the logs of earlier stretches as they are asked for."""
+
+    stretches: Stretches
+    stretch: int
+    logs: Sequence[pa.Table]
+    """Of the stretch and its neighbours."""
+    kept: LogFile
+    """Takes the logs of earlier stretches, which are read once."""
+    context: Context
+
+    def apart(self, first: int, last: int) -> Home:
+        """Where requests of the stretch are judged that ask for messages of earlier ones, from first to last."""
+        earlier = range(max(first - REACH, 0), min(last + REACH + 1, self.stretch - REACH))
+        own = self.stretch, self.stretch
+        outlook = partial(self.stretches.plan.apart, (first, last), own)
+        return Home(joined([*map(self._log, earlier), *self.logs]), outlook, self.context)
+
+    def _log(self, stretch: int) -> pa.Table:
+        if self.kept.get(stretch) is None:
+            self.kept.put(stretch, self.stretches.log(stretch))
+        log = self.kept.get(stretch)
+        assert log is not None, "it was put there"
+        return log
+
+
 def log_of(table: pa.Table) -> pa.Table:
     """The log events among some events."""
     codes, names = coded(table, "event")
@@ -83,7 +116,7 @@ def sweep(
     first, end = run
     tally, rest = Tally(), []
     faulty: set[QueueName] = set()
-    with ThreadPoolExecutor(1) as ahead:
+    with ThreadPoolExecutor(1) as ahead, open_logs() as kept:
         logs = [stretches.log(first - 1)]
         table = stretches.events(first)
         logs.append(log_of(table))
@@ -93,9 +126,43 @@ def sweep(
             home = stretches.home(stretch, stretch, logs, context)
             faulty |= home.faulty_logs(stretches.plan.doubtful)
             settled = home.settle(table, held)
+            # What comes next is all that is held while that is judged which looks far back.
+            del home, table
             tally.add(settled.rows)
             tell(settled.keys)
-            rest.append(settled.far)
+            for again in judge_far(Neighbourhood(stretches, stretch, logs, kept, context), settled.far):
+                tally.add(again.rows)
+                tell(again.keys)
+                # An empty piece of a table would keep all of it.
+                rest += [left for left in (again.open, again.far) if len(left)]
             table = stretches.together([settled.open, *([coming.result()] if coming else [])])
             del logs[0]
     return Swept(tally.rows(), stretches.together([*rest, table]), frozenset(faulty))
+
+
+def judge_far(here: Neighbourhood, far: pa.Table) -> Iterator[Settled]:
+    """Judge requests that ask for messages of earlier stretches, together as long as these lie side by side."""
+    if not len(far):
+        return
+    asked = _asked_stretches(here.stretches.plan, far)
+    # What is not judged although its messages are at hand hangs on something else.
+    is_near = asked >= here.stretch - REACH
+    near = taken(far, np.flatnonzero(is_near))
+    yield Settled(RESULT_SCHEMA.empty_table(), near.slice(0, 0), near, NO_KEYS)
+    left = np.unique(asked[~is_near])
+    while len(left):
+        together = left[left < left[0] + READ]
+        first, last = int(together[0]), int(together[-1])
+        mine = taken(far, np.flatnonzero((asked >= first) & (asked <= last)))
+        yield here.apart(first, last).settle(mine)
+        left = left[len(together) :]
+
+
+def _asked_stretches(plan: Plan, far: pa.Table) -> Integers:
+    """Of each row the stretch in which the message came that its request asks for."""
+    found = np.zeros(len(far), dtype=np.int64)
+    for name, events in make_batch(far).queues():
+        rows = np.arange(len(events))
+        asked = events.answer_to(events.request_key, "request_received")
+        found[events.table_rows(rows)] = plan.stretch_of(name, events.integers("offset", asked))
+    return found

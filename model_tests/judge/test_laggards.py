@@ -1,0 +1,298 @@
+"""Groups that lag are judged beside two pieces of the log, as beside the whole of it, and nothing of them is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_tests.judge.test_stretches import Rows, cut, stretches_of, table_of, told
+
+from longpoll_judge.columns.batch import Integers, QueueName
+from longpoll_judge.columns.keys import NO_KEYS
+from longpoll_judge.contract.result import Result
+from longpoll_judge.evidence.holes import holes_of
+from longpoll_judge.evidence.survey import Context, SourceFacts
+from longpoll_judge.read.parquet import write_part
+from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
+from longpoll_judge.read.source import find
+from longpoll_judge.run import home
+from longpoll_judge.run.job import judge_on
+from longpoll_judge.run.local import LocalEngine, judge_stretches
+from longpoll_judge.run.plan import Plan
+from longpoll_judge.run.sweep import sweep
+from longpoll_judge.run.verdict import judge_table
+from longpoll_judge.testing.generate import Load
+from longpoll_judge.testing.laggards import write_lagging
+
+HOLES = holes_of([(20, 22), (70, 71)])
+CONTEXT = Context(
+    wake_ns=1,
+    late_ns=0,
+    answers_on_stop=True,
+    sources={"one": SourceFacts(last_ns=999, stopped_ns=999, holes=HOLES)},
+    closes={},
+    broker_holes={"b": HOLES},
+)
+"""Without changes of life: what looks back over one is judged with the rest."""
+LOG_LENGTH = 30
+PLACE = {"source": "one", "broker": "b", "topic": "T", "queue": 0}
+
+
+# -- histories that no broker would write, but nearly ----------------------------------------------------------------
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Rows:
+    """The log of a queue, seen from inside or outside, mostly in order."""
+    inside = draw(st.booleans())
+    rows: Rows = []
+    moment = 0
+    for number in range(LOG_LENGTH):
+        moment += draw(st.integers(0, 4))
+        offset = number if draw(st.integers(0, 30)) else draw(st.integers(0, LOG_LENGTH))
+        common = PLACE | {"width": draw(st.integers(0, 1))}
+        tag = draw(st.sampled_from(["a", "a", "b", ""]))
+        name = "append" if inside else "message_acknowledged"
+        rows.append(common | {"event": name, "after_ns": moment, "queue_offset": offset, "tag": tag})
+        if inside and draw(st.integers(0, 20)):
+            moved = {"event": "make_visible", "visible_end": offset + 1, "after_ns": moment + draw(st.integers(0, 3))}
+            rows.append(common | moved)
+    return rows
+
+
+@st.composite
+def pulls(draw: st.DrawFn, number: int) -> Rows:
+    """A pull at any offset and moment, with an answer that is right of a log in order, or nearly so."""
+    offset, moment = draw(st.integers(0, LOG_LENGTH)), draw(st.integers(0, 4 * LOG_LENGTH))
+    count = draw(st.integers(0, 4))
+    expression = draw(st.sampled_from(["*", "*", "a", "b", "none"]))
+    taken = [] if expression != "*" and draw(st.booleans()) else list(range(offset, offset + count))
+    common = PLACE | {"request": str(number), "connection": "c", "width": draw(st.integers(0, 1))}
+    asked = {
+        "code": 11,
+        "offset": offset,
+        "count_max": draw(st.sampled_from([1, 4, 32])),
+        "may_hold": draw(st.booleans()),
+        "timeout_ms": 1,
+        "expression_type": "TAG",
+        "expression": expression,
+    }
+    answer = {
+        "code": 0 if taken else draw(st.sampled_from([19, 20, 20, 21])),
+        "offsets": taken,
+        "offset_next": offset + draw(st.sampled_from([count, count, count, 0, 7])),
+        "offset_min": 0,
+        "offset_max": draw(st.sampled_from([LOG_LENGTH, min(moment // 2 + draw(st.integers(0, 4)), LOG_LENGTH)])),
+    }
+    found = [common | asked | {"event": "request_received", "after_ns": moment}]
+    if draw(st.integers(0, 5)) == 0:
+        held = {"event": "hold", "after_ns": moment + 1, "visible_end": draw(st.integers(0, LOG_LENGTH))}
+        found.append(common | held)
+    if draw(st.integers(0, 9)):
+        found.append(common | answer | {"event": "answer_sent", "after_ns": moment + draw(st.integers(0, 4))})
+    return found
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> pa.Table:
+    """A log and pulls anywhere in it, in order of time."""
+    rows = draw(logs())
+    for number in range(draw(st.integers(1, 10))):
+        rows += draw(pulls(number))
+    return table_of(sorted(rows, key=lambda row: row["after_ns"]))
+
+
+def judged_alike(table: pa.Table, size: int) -> None:
+    """Stretches of this many events come to what the whole comes to."""
+    stretches = stretches_of(cut(table, list(range(0, len(table), size))))
+    assert told(judge_stretches(stretches, CONTEXT)) == told(judge_table(table, CONTEXT))
+
+
+@settings(deadline=None, max_examples=12)
+@given(table=histories(), size=st.integers(5, 12))
+def test_pulls_at_any_offset_are_judged_as_beside_the_whole_log(table: pa.Table, size: int) -> None:
+    """Right or wrong, held or not, by tags or without, from inside or outside: the same rows to the last byte."""
+    judged_alike(table, size)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@settings(deadline=None, max_examples=600)
+@given(table=histories(), size=st.integers(2, 12))
+def test_more_pulls_at_any_offset_are_judged_as_beside_the_whole_log(table: pa.Table, size: int) -> None:
+    """The same of many more histories, also of stretches of two events."""
+    judged_alike(table, size)
+
+
+# -- what is known of the gap: each is seen to be needed --------------------------------------------------------------
+
+
+def message(offset: int, tag: str, *, visible_ns: int | None = None) -> Rows:
+    """A message that is appended at ten times its offset, and visible at once or at a moment."""
+    moment = 10 * offset
+    appended = {"event": "append", "queue_offset": offset, "tag": tag, "after_ns": moment}
+    moved = {"event": "make_visible", "visible_end": offset + 1, "after_ns": visible_ns or moment + 1}
+    return [PLACE | {"width": 0} | appended, PLACE | {"width": 0} | moved]
+
+
+def pull(offset: int, expression: str, *, held: bool = False, **answer: Any) -> Rows:
+    """A pull at 283 ns; it asks for messages of long ago."""
+    common = PLACE | {"request": "r", "connection": "c", "width": 0}
+    asked: dict[str, Any] = {"code": 11, "offset": offset, "count_max": 32, "may_hold": True, "timeout_ms": 1}
+    asked |= {"expression_type": "TAG", "expression": expression}
+    told_of: dict[str, Any] = {"code": 20, "offset_next": offset + 1, "offset_min": 0, "offset_max": 29} | answer
+    rows = [
+        common | asked | {"event": "request_received", "after_ns": 283},
+        common | told_of | {"event": "answer_sent", "after_ns": 287},
+    ]
+    return [*rows, common | {"event": "hold", "after_ns": 284, "visible_end": 29}] if held else rows
+
+
+SPARSE = [row for number in range(30) for row in message(number, "b" if number == 15 else "a")]
+LATE = [row for number in range(30) for row in message(number, "a", visible_ns=153 if number == 3 else None)]
+LATE = [row for row in LATE if row.get("visible_end", 30) not in {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}]
+GAPS = {
+    "a message in the gap that would have woken it": (SPARSE, pull(3, "b", held=True), "pull.wake.prompt"),
+    "what it passes over lies in the gap": (SPARSE, pull(3, "b", offset_next=20), "pull.passed.none_match"),
+    "it tells of an end that the gap has passed": (SPARSE, pull(3, "b", offset_max=14), "pull.max.least"),
+    "a message that the gap makes visible": (LATE, pull(3, "*", code=0, offsets=[3], offset_next=4), ""),
+}
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_what_hangs_on_the_gap_is_left_to_the_rest(name: str) -> None:
+    """What lies between a laggard's messages and its own moment is known in numbers, which say when it matters."""
+    log, pulled, clause = GAPS[name]
+    table = table_of(sorted([*log, *pulled], key=lambda row: row["after_ns"]))
+    stretches = stretches_of(cut(table, list(range(0, len(table), 4))))
+    whole = told(judge_table(table, CONTEXT))
+    left = sweep(stretches, (0, len(stretches.plan.stretches)), CONTEXT, NO_KEYS, lambda _keys: None).rest
+
+    assert len(left) == len(pulled)
+    assert any(clause in row[3] for row in whole if row[0] == "finding") or not clause
+    assert told(judge_stretches(stretches, CONTEXT)) == whole
+
+
+@pytest.mark.parametrize("name", list(GAPS)[:2])
+def test_a_judge_that_overlooks_the_gap_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without these numbers the same history is judged otherwise in stretches than as a whole.
+
+    The others are caught by the numbers of the end as well (`is_away`).
+    """
+    log, pulled, _clause = GAPS[name]
+    table = table_of(sorted([*log, *pulled], key=lambda row: row["after_ns"]))
+    monkeypatch.setattr(home, "_hangs_on_gap", lambda case, *_numbers: np.zeros(len(case.pulls), dtype=np.bool_))
+    stretches = stretches_of(cut(table, list(range(0, len(table), 4))))
+
+    assert told(judge_stretches(stretches, CONTEXT)) != told(judge_table(table, CONTEXT))
+
+
+def test_what_was_visible_long_before_needs_no_more_than_two_pieces() -> None:
+    """A laggard that is told what it asked for leaves nothing to the rest, right or wrong."""
+    right = pull(3, "*", code=0, offsets=[3, 4], offset_next=5)
+    wrong = [row | {"request": "w"} for row in pull(3, "a", code=0, offsets=[4], offset_next=5)]
+    table = table_of(sorted([*SPARSE, *right, *wrong], key=lambda row: row["after_ns"]))
+    stretches = stretches_of(cut(table, list(range(0, len(table), 4))))
+    swept = sweep(stretches, (0, len(stretches.plan.stretches)), CONTEXT, NO_KEYS, lambda _keys: None)
+    found = [row["text"] for row in swept.rows.to_pylist() if row["kind"] == "finding"]
+
+    assert len(swept.rest) == 0
+    assert [("pull.found.complete" in text, '"request":"w"' in text) for text in found] == [(True, True)]
+
+
+# -- as they are generated --------------------------------------------------------------------------------------------
+
+
+def judged(directory: Path, stretch_events: int) -> Result:
+    """Judge in stretches of about this many events."""
+    engine = LocalEngine(threads=1, stretch_events=stretch_events)
+    return judge_on(engine, find([directory]), wake_ms=100, late_ms=50, say=lambda _text: None)
+
+
+@pytest.fixture(scope="module")
+def lagging(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A history with four groups that lag, in a dozen parts."""
+    directory = tmp_path_factory.mktemp("lagging")
+    write_lagging(directory, Load(events=24_000, queues=2, consumers=("*",)), 4, tile_events=1_500)
+    return directory
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each call of `judge_rest` is given."""
+    counts: list[int] = []
+    original = judge_stretches.__globals__["judge_rest"]
+
+    def noted(stretches: Any, rest: pa.Table, *others: Any) -> pa.Table:
+        counts.append(len(rest))
+        return original(stretches, rest, *others)
+
+    monkeypatch.setattr("longpoll_judge.run.local.judge_rest", noted)
+    return counts
+
+
+def same(one: Result, other: Result) -> bool:
+    """Whether two results tell the same, but for how long it took."""
+    return [getattr(one, name) for name in one.__struct_fields__ if name != "seconds"] == [
+        getattr(other, name) for name in other.__struct_fields__ if name != "seconds"
+    ]
+
+
+def test_generated_laggards_are_right_and_leave_nothing(lagging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict is that of the history in one piece, and no event of a laggard waits until the end."""
+    rest = counted(monkeypatch)
+    in_stretches, whole = judged(lagging, 1_000), judged(lagging, 1 << 40)
+
+    assert whole.verdict == "valid"
+    assert same(in_stretches, whole)
+    assert rest == [0]
+
+
+def changed(directory: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Copy a history with the last part's middle answer to a laggard changed."""
+    target.mkdir()
+    parts = sorted(path for path in directory.iterdir() if path.suffix == ".parquet")
+    for path in directory.iterdir():
+        (target / path.name).write_bytes(path.read_bytes())
+    rows = pq.read_table(parts[-2]).to_pylist()
+    answers = [row for row in rows if row["connection"] == "lags1" and row["event"] == "answer_sent"]
+    change(answers[len(answers) // 2])
+    (target / parts[-2].name).unlink()
+    write_part(target / parts[-2].name, [fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA))])
+
+
+FAULTS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "pull.found.complete": lambda row: row["offsets"].pop(2),
+    "pull.found.next": lambda row: row.update(offset_next=row["offset_next"] + 1),
+    "pull.found.from_asked": lambda row: row["offsets"].insert(0, row["offsets"][0] - 1),
+    "pull.max.least": lambda row: row.update(offset_max=row["offset_next"]),
+}
+
+
+@pytest.mark.parametrize("clause", FAULTS)
+def test_a_laggard_that_is_told_something_wrong_is_found(lagging: Path, tmp_path: Path, clause: str) -> None:
+    """A wrong answer about messages of long ago is told with the same evidence in stretches and in one piece."""
+    changed(lagging, tmp_path / "wrong", FAULTS[clause])
+    in_stretches, whole = judged(tmp_path / "wrong", 1_000), judged(tmp_path / "wrong", 1 << 40)
+
+    assert [finding.clause for finding in whole.findings] == [clause]
+    assert same(in_stretches, whole)
+
+
+def test_reading_the_wrong_messages_changes_no_verdict(lagging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which piece of the log is fetched is a guess that is checked: a wrong one leaves more to the rest."""
+    rest = counted(monkeypatch)
+
+    def first(_plan: Plan, _name: QueueName, offsets: Integers) -> Integers:
+        return np.zeros_like(offsets)
+
+    monkeypatch.setattr(Plan, "stretch_of", first)
+
+    assert same(judged(lagging, 1_000), judged(lagging, 1 << 40))
+    assert rest[0] > 100
