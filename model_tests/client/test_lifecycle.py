@@ -297,8 +297,7 @@ class ConsumerLife(RuleBasedStateMachine):
     def close(self, *, by_another: bool) -> None:
         """At any time, as often as one likes, from any thread."""
         if by_another:
-            thread = threading.Thread(target=self.consumer.close)
-            thread.start()
+            thread = RUNTIME.spawn("closer", self.consumer.close)
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
         else:

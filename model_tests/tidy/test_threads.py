@@ -29,6 +29,7 @@ PLANTS = (
     "import threading\nthreading.Thread(target=print).start()",
     "from threading import Timer\nTimer(1, print)",
     "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor(1)",
+    "import threading\nclass Own(threading.Thread):\n    pass",
 )
 
 
@@ -41,7 +42,14 @@ def started_in(text: str) -> list[int]:
         if isinstance(node, ast.ImportFrom) and node.module in HOMES
         for name in node.names
     }
-    return [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Call) and _starts(node.func, imported)]
+    return [node.lineno for node in ast.walk(tree) if any(_starts(called, imported) for called in _made_of(node))]
+
+
+def _made_of(node: ast.AST) -> list[ast.expr]:
+    """What a call calls, or a class is made of."""
+    if isinstance(node, ast.ClassDef):
+        return node.bases
+    return [node.func] if isinstance(node, ast.Call) else []
 
 
 def _starts(called: ast.expr, imported: set[str]) -> bool:

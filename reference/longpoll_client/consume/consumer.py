@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Protocol
 
 from longpoll_client.consume.locks import LOCK_LIVE_S, LOCK_RENEWAL_S, BrokerLocks
@@ -132,11 +133,10 @@ class GroupMember:
         be tried again. Raises LifecycleError when it is started or closed.
         """
         self.lifecycle.begin()
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.lifecycle.begin_failed)
             self._join()
-        except BaseException:
-            self.lifecycle.begin_failed()
-            raise
+            undo.pop_all()
 
     def _join(self) -> None:
         if not self._membership.subscriptions:
