@@ -42,7 +42,8 @@ def started_in(text: str) -> list[int]:
         if isinstance(node, ast.ImportFrom) and node.module in HOMES
         for name in node.names
     }
-    return [node.lineno for node in ast.walk(tree) if any(_starts(called, imported) for called in _made_of(node))]
+    made = (called for node in ast.walk(tree) for called in _made_of(node))
+    return [called.lineno for called in made if _starts(called, imported)]
 
 
 def _made_of(node: ast.AST) -> list[ast.expr]:
