@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from longpoll_spec.engines.evaluate import evaluate
 from longpoll_spec.terms import (
@@ -118,3 +119,13 @@ def test_a_term_reads_only_its_variables(term: Bool) -> None:
     high = {name: value if name in names else 1 for name, value in low.items()}
 
     assert evaluate(term, low) == evaluate(term, high)
+
+
+@given(st.one_of(ints(), bools()))
+def test_a_node_knows_what_it_reads(term: Term) -> None:
+    """The names of the variables below it and no others, however it was put together; and it shares what it can."""
+    for node in nodes(term):
+        assert node.reads == {each.args[0] for each in nodes(node) if each.op == "var"}
+        args = [arg for arg in node.args if isinstance(arg, Int | Bool)]
+        assert len(args) != 1 or node.reads is args[0].reads
+    assert variables_of(term) == term.reads

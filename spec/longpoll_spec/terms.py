@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Container, Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Final, NoReturn, TypeAlias, overload
 
 from attrs import frozen
 
+NOTHING: Final = frozenset[str]()
 
-class _NoTruth:
+
+class _Node:
     """Make `if`, `and`, `or`, `not`, `==` and chained comparison fail while the law is built."""
 
     __slots__ = ()
+    reads: frozenset[str]
 
     def __bool__(self) -> NoReturn:
         raise TypeError("a term has no truth value; write &, |, ~ or ite()")
@@ -40,11 +42,13 @@ class _NoTruth:
 
 
 @frozen(eq=False)
-class Int(_NoTruth):
+class Int(_Node):
     """An integer-valued term."""
 
     op: str
     args: tuple[Any, ...] = ()
+    reads: frozenset[str] = NOTHING
+    """The names of the variables in it."""
 
     def __add__(self, other: Int | int) -> Int:
         return _arithmetic("add", self, lift(other))
@@ -74,11 +78,13 @@ class Int(_NoTruth):
 
 
 @frozen(eq=False)
-class Bool(_NoTruth):
+class Bool(_Node):
     """A truth-valued term."""
 
     op: str
     args: tuple[Any, ...] = ()
+    reads: frozenset[str] = NOTHING
+    """The names of the variables in it."""
 
     def __and__(self, other: Bool) -> Bool:
         return all_of((self, other))
@@ -113,15 +119,18 @@ _interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValue
 
 
 def _key(arg: Any) -> Any:
-    """A node counts by identity, which the node that refers to it keeps alive; anything else by its value."""
-    return ("node", id(arg)) if isinstance(arg, _NoTruth) else arg
+    """A node counts by identity, which the node that refers to it keeps alive; anything else by its value.
+
+    No operator has a node in one place where it has a value in another.
+    """
+    return id(arg) if isinstance(arg, _Node) else arg
 
 
 def _int(op: str, *args: Any) -> Int:
     key = (Int, op, *map(_key, args))
     found: Int | None = _interned.get(key)
     if found is None:
-        found = _interned[key] = Int(op, args)
+        found = _interned[key] = Int(op, args, _reads(op, args))
     return found
 
 
@@ -130,8 +139,17 @@ def _bool(op: str, *args: Any) -> Bool:
     key = (Bool, op, frozenset(map(_key, args))) if op in _JUNCTIONS else (Bool, op, *map(_key, args))
     found: Bool | None = _interned.get(key)
     if found is None:
-        found = _interned[key] = Bool(op, args)
+        found = _interned[key] = Bool(op, args, _reads(op, args))
     return found
+
+
+def _reads(op: str, args: tuple[Any, ...]) -> frozenset[str]:
+    """What a node reads: a set that one of its arguments has already, where that is all."""
+    if op == "var":
+        return frozenset({args[0]})
+    parts = [arg.reads for arg in args if isinstance(arg, _Node)]
+    largest = max(parts, key=len, default=NOTHING)
+    return largest if all(part <= largest for part in parts) else NOTHING.union(*parts)
 
 
 TRUE: Final = _bool("true")
@@ -272,6 +290,8 @@ def after(term: Bool, effect: Effect) -> Bool:
 
 
 def _substitute(term: Term, effect: Effect, memo: dict[int, Term]) -> Term:
+    if term.reads.isdisjoint(effect):
+        return term
     if id(term) not in memo:
         memo[id(term)] = _substituted(term, effect, memo)
     return memo[id(term)]
@@ -281,8 +301,6 @@ def _substituted(term: Term, effect: Effect, memo: dict[int, Term]) -> Term:
     if term.op == "var":
         name: str = term.args[0]
         return effect.get(name, term)
-    if not any(isinstance(arg, _NoTruth) for arg in term.args):
-        return term
     args = [_substitute(arg, effect, memo) for arg in term.args]
     if all(new is old for new, old in zip(args, term.args, strict=True)):
         return term
@@ -325,16 +343,9 @@ def nodes(*terms: Term, done: Container[int] = frozenset()) -> Iterator[Term]:
             yield term
             continue
         pending.append((term, True))
-        pending.extend((arg, False) for arg in reversed(term.args) if isinstance(arg, _NoTruth))  # type: ignore[misc]
+        pending.extend((arg, False) for arg in reversed(term.args) if isinstance(arg, _Node))  # type: ignore[misc]
 
 
 def variables_of(*terms: Term) -> frozenset[str]:
     """The names of the variables that the terms read."""
-    nothing: frozenset[str] = frozenset()
-    return nothing.union(*map(_variables_of, terms))
-
-
-@lru_cache(maxsize=1 << 14)
-def _variables_of(term: Term) -> frozenset[str]:
-    """Remembered, since provers ask it of the same statements again and again. What is remembered stays alive."""
-    return frozenset(node.args[0] for node in nodes(term) if node.op == "var")
+    return NOTHING.union(*(term.reads for term in terms))

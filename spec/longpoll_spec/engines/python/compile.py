@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any, Final, TypeAlias
 
 from longpoll_spec.model import Action, Model, Property
@@ -131,5 +133,11 @@ def _unpack(variables: Sequence[Variable]) -> str:
 
 def _define(name: str, lines: Sequence[str]) -> Any:
     space: dict[str, Any] = {}
-    exec(compile("\n".join(lines), f"<law: {name}>", "exec"), space)  # noqa: S102 - the text is made from terms above
+    exec(_compiled(name, "\n".join(lines)), space)  # noqa: S102 - the text is made from terms above
     return space[name]
+
+
+@lru_cache(maxsize=1 << 11)
+def _compiled(name: str, text: str) -> CodeType:
+    """Remembered by its text: of one law the same questions are compiled for each search."""
+    return compile(text, f"<law: {name}>", "exec")
