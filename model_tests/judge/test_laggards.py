@@ -194,6 +194,19 @@ def test_a_judge_that_overlooks_the_gap_is_caught(name: str, monkeypatch: pytest
     assert told(judge_stretches(stretches, CONTEXT)) != told(judge_table(table, CONTEXT))
 
 
+def test_what_makes_a_message_visible_later_than_it_was_told_is_evidence() -> None:
+    """It may lie behind the neighbourhood of the answer, and the finding shows it all the same."""
+    log = [row for number in range(30) for row in message(number, "a")]
+    log = [row for row in log if not 5 < row.get("visible_end", 0) < 30]
+    told_early = [row | {"after_ns": row["after_ns"] - 230} for row in pull(5, "*", code=0, offsets=[5], offset_next=6)]
+    table = table_of(sorted([*log, *told_early], key=lambda row: row["after_ns"]))
+    stretches = stretches_of(cut(table, list(range(0, len(table), 4))))
+    whole = told(judge_table(table, CONTEXT))
+
+    assert ['"clause":"pull.found.visible"' in row[3] for row in whole if row[0] == "finding"] == [True]
+    assert told(judge_stretches(stretches, CONTEXT)) == whole
+
+
 def test_what_was_visible_long_before_needs_no_more_than_two_pieces() -> None:
     """A laggard that is told what it asked for leaves nothing to the rest, right or wrong."""
     right = pull(3, "*", code=0, offsets=[3, 4], offset_next=5)

@@ -6,7 +6,8 @@ A request is judged here only if all its events are here and nothing outside cou
 - its answer looks no further than offsets of which later stretches show nothing, and came before all of that;
 - the end that it tells of is none that earlier stretches show to be passed;
 - it lies in no life of the queue that began empty, with lower offsets than earlier stretches show;
-- no message that it might have been woken by has an offset that only later stretches show.
+- no message that it might have been woken by has an offset that only later stretches show;
+- what made the messages of its answer visible happened before anything that later stretches show.
 
 Of a request that has no answer anywhere the same must hold up to the moment at which there was a message for it.
 
@@ -184,18 +185,23 @@ def is_away(case: Case, outlook: Outlook) -> Booleans:
     lowest, highest = pulls.offset, np.maximum(pulls.offset + 1, next_offset)
     body_first, body_count, body = case.events.bodies(pulls.answer_row)
     has_body = np.flatnonzero(np.where(pulls.is_answered, body_count, 0))
+    early = np.zeros(len(pulls), dtype=np.bool_)
     if len(has_body):
         owner = np.repeat(np.arange(len(has_body)), body_count[has_body])
         starts = np.cumsum(body_count[has_body]) - body_count[has_body]
         values = body[body_first[has_body][owner] + np.arange(len(owner)) - starts[owner]]
         lowest, highest = lowest.copy(), highest.copy()
         lowest[has_body] = np.minimum(lowest[has_body], np.minimum.reduceat(values, starts))
-        highest[has_body] = np.maximum(highest[has_body], np.maximum.reduceat(values, starts) + 1)
+        last_told = np.maximum.reduceat(values, starts)
+        highest[has_body] = np.maximum(highest[has_body], last_told + 1)
+        # One that was told before it was visible: what made it visible, later, is evidence.
+        early[has_body] = log.growth.visible_between(last_told)[1] >= outlook.begins_after_ns
     away: Booleans = (lowest < outlook.floor) | (first <= outlook.ended_before_ns)
     away |= (last >= outlook.begins_after_ns) | (highest > outlook.reach)
     told = np.where(pulls.is_answered, case.events.integers("offset_max", pulls.answer_row), -1)
     away |= (told >= 0) & (told < outlook.end_before)
     if outlook.begins_after_ns < NEVER:
+        away |= early
         away |= log.growth.end_at_most(last) > outlook.reach
     if outlook.gap is not None:
         away |= _hangs_on_gap(case, highest, told, outlook.gap)
