@@ -6,6 +6,8 @@
   const bars = data.bars;
   const AXIS = 20, STRIP = 62, TOP = AXIS + STRIP, ROW = 16, HEAD = 17, PAD = 10;
   const WIDTH_MAX = 8e6; // browsers lay out about 3.3e7 px at most
+  const RUNS_MANY = 200, STRIP_WIDTH_MAX = 4096; // 10,000 pulls have 50 such strips at most, of 200 kB each
+  const dots = () => window.devicePixelRatio || 1;
   const LIST_ROW = 44, LETTER = 7.3;
 
   const lanes = document.getElementById("lanes"), list = document.getElementById("pulls");
@@ -15,6 +17,7 @@
   const tops = [];          // row -> its distance from the lanes' top, in px
   const laneTops = [];
   let lanesHeight = 0, scale = 1, chosen = -1, chosenLine = -1, queue = 0, finding = -1, colours = {}, asked = false;
+  let laid = { scale: 0, rows: [] };
 
   data.lanes.forEach((lane, at) => {
     laneTops[at] = lanesHeight;
@@ -24,8 +27,10 @@
   bars.forEach((bar, number) => (rows[bar.row] ??= []).push(number));
 
   const span = Math.max(data.span_ms, 0.001);
-  const xOf = (ms) => PAD + ms * scale - lanes.scrollLeft;
-  const msOf = (x) => (x + lanes.scrollLeft - PAD) / scale;
+  let scrolled = 0;         // as `lanes` was at the last `sync`: asking it for every bar takes too long
+  const sync = () => { scrolled = lanes.scrollLeft; };
+  const xOf = (ms) => PAD + ms * scale - scrolled;
+  const msOf = (x) => (x + scrolled - PAD) / scale;
   const least = () => Math.max((lanes.clientWidth - 2 * PAD) / span, 1e-9);
   const most = () => Math.max(least(), Math.min(WIDTH_MAX / span, 2000));
 
@@ -36,15 +41,14 @@
   }
 
   function context(area, width, height) {
-    const dots = window.devicePixelRatio || 1;
-    const pixels = [Math.round(width * dots), Math.round(height * dots)];
+    const pixels = [Math.round(width * dots()), Math.round(height * dots())];
     if (area.width !== pixels[0] || area.height !== pixels[1]) {
       [area.width, area.height] = pixels;
       area.style.width = width + "px";
       area.style.height = height + "px";
     }
     const pen = area.getContext("2d");
-    pen.setTransform(dots, 0, 0, dots, 0, 0);
+    pen.setTransform(dots(), 0, 0, dots(), 0, 0);
     pen.font = "11px system-ui, sans-serif";
     pen.fillStyle = colours.back;
     pen.fillRect(0, 0, width, height);
@@ -86,6 +90,7 @@
 
   function draw() {
     asked = false;
+    sync();
     const width = lanes.clientWidth, height = lanes.clientHeight;
     const pen = context(canvas, width, height);
     const from = msOf(0), until = msOf(width);
@@ -110,17 +115,62 @@
   function drawRow(pen, row, from, until, height) {
     const y = TOP + tops[row] - lanes.scrollTop;
     if (y > height || y + ROW < TOP) return;
-    const numbers = rows[row] || [];
-    let drawn = -Infinity;
-    for (let at = firstOf(numbers, from); at < numbers.length; at++) {
-      const bar = bars[numbers[at]];
-      if (bar.asked[0] > until) break;
-      const right = xOf(bar.end);
-      // What lies within a pixel that is drawn already would not be seen.
-      if (right - drawn < 0.7 && bar.finding < 0 && numbers[at] !== chosen) continue;
-      drawn = right;
-      drawBar(pen, bar, y + 2, numbers[at] === chosen);
+    const { runs, wide, strip } = laidOut(row);
+    if (strip) pen.drawImage(strip, -scrolled, y + 2, strip.width / dots(), ROW - 4);
+    for (let at = firstRun(runs); at < runs.length && !strip; at++) {
+      const run = runs[at], left = run.left - scrolled;
+      if (left > lanes.clientWidth) break;
+      pen.fillStyle = colours[run.colour];
+      pen.fillRect(left, y + 2, run.right - run.left, ROW - 4);
     }
+    for (let at = firstOf(wide, from); at < wide.length && bars[wide[at]].asked[0] <= until; at++) {
+      drawBar(pen, bars[wide[at]], y + 2, wide[at] === chosen);
+    }
+    if (chosen >= 0 && bars[chosen].row === row) drawBar(pen, bars[chosen], y + 2, true);
+  }
+
+  // What a row looks like at this scale: bars of a few pixels as runs, and those that are drawn one by one.
+  function laidOut(row) {
+    if (laid.scale !== scale) laid = { scale, rows: [] };
+    if (laid.rows[row]) return laid.rows[row];
+    const runs = [], wide = [];
+    for (const number of rows[row] || []) {
+      const bar = bars[number];
+      if (bar.finding >= 0 || (bar.end - bar.asked[0]) * scale > 4) wide.push(number); else grow(runs, bar);
+    }
+    return (laid.rows[row] = { runs, wide, strip: painted(runs) });
+  }
+
+  // The runs as a picture where they are many and lie close together, so that a frame need not draw each of them.
+  function painted(runs) {
+    const width = 2 * PAD + span * scale;
+    if (runs.length < RUNS_MANY || width > STRIP_WIDTH_MAX) return null;
+    const strip = new OffscreenCanvas(Math.ceil(width * dots()), Math.ceil((ROW - 4) * dots()));
+    const pen = strip.getContext("2d");
+    for (const run of runs) {
+      pen.fillStyle = colours[run.colour];
+      pen.fillRect(run.left * dots(), 0, (run.right - run.left) * dots(), strip.height);
+    }
+    return strip;
+  }
+
+  // Bars are drawn as one where nothing could be seen between them.
+  function grow(runs, bar) {
+    const left = Math.round(PAD + bar.asked[0] * scale), last = runs[runs.length - 1];
+    const right = Math.max(Math.round(PAD + bar.end * scale), left + 1);
+    const colour = bar.held !== null ? "held" : bar.may_be_held ? "may" : "pull";
+    if (!last || left > last.right + 1 || (colour !== last.colour && left >= last.right)) runs.push({ left, right, colour });
+    else last.right = Math.max(last.right, right);
+  }
+
+  // The first run that is in view.
+  function firstRun(runs) {
+    let low = 0, high = runs.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (runs[middle].right < scrolled) low = middle + 1; else high = middle;
+    }
+    return low;
   }
 
   function fill(pen, from, until, y, height, colour, narrowest) {
@@ -199,6 +249,12 @@
     return all.slice(Math.max(low - 1, 0), last);
   }
 
+  // The last point of each pixel column.
+  function thinned(all) {
+    const column = (point) => Math.floor(xOf(point[0]));
+    return all.filter((point, at) => at + 1 === all.length || column(all[at + 1]) > column(point));
+  }
+
   function stripScale(shown) {
     const ends = shown.map((point) => point[1]);
     let low = Infinity, high = -Infinity;
@@ -210,7 +266,7 @@
   function drawStrip(pen, width, from, until) {
     pen.fillStyle = colours.panel;
     pen.fillRect(0, AXIS, width, STRIP);
-    const shown = points(from, until);
+    const shown = thinned(points(from, until));
     if (data.queues[queue]) {
       pen.fillStyle = colours.soft;
       const text = "visible end, " + data.queues[queue].name + (shown.length ? "" : ": not told here");
@@ -231,8 +287,10 @@
     let free = PAD;
     pen.fillStyle = colours.text;
     for (const point of shown) {
-      const text = String(point[1]), x = Math.max(xOf(point[0]) + 3, PAD), room = pen.measureText(text).width;
-      if (x < free || x + room > width) continue;
+      const text = String(point[1]), x = Math.max(xOf(point[0]) + 3, PAD);
+      if (x < free) continue;
+      const room = pen.measureText(text).width;
+      if (x + room > width) continue;
       pen.fillText(text, x, Math.max(yOf(point[1]) - 3, AXIS + 23));
       free = x + room + 6;
     }
@@ -268,6 +326,7 @@
   }
 
   function zoom(times, x) {
+    sync();
     const at = x ?? lanes.clientWidth / 2, ms = msOf(at);
     scale *= times;
     layOut();
@@ -476,8 +535,9 @@
     const row = event.target.closest("[role=row]");
     if (row && event.key === "Enter") choose(Number(row.dataset.number), undefined, true);
   });
-  canvas.addEventListener("click", (event) => {
+  lanes.addEventListener("click", (event) => {
     const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    sync();
     if (y >= AXIS && y < TOP) hitStrip(x); else hit(x, y);
   });
   plot.addEventListener("click", (event) => {
@@ -496,6 +556,7 @@
 
   function drawAll() {
     readColours();
+    laid.scale = 0;
     layOut();
     draw();
     drawLatency();
