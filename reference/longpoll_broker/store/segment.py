@@ -47,7 +47,8 @@ class Segment:
 
 
 def _parent(directory: str) -> str:
-    return directory.rpartition("/")[0] or "/"
+    """The directory that has this one's name; a path that is not absolute begins where the process stands."""
+    return directory.rpartition("/")[0] or ("/" if directory.startswith("/") else ".")
 
 
 def segment_name(start: int) -> str:

@@ -1,0 +1,348 @@
+"""One string of bytes over several files: where each byte lies, what goes, what is made durable, what is refused."""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+
+import pytest
+from attrs import define, field
+
+from longpoll_broker.errors import StoreUserError
+from longpoll_broker.store.segment import RESERVE_SIZE, Segment, SegmentList, segment_name
+from longpoll_runtime.files import RealFiles, RealMappedFile
+
+SIZE = 10
+"""Bytes of a file, but where blocks are reserved: that goes by the mebibyte."""
+LARGE_SIZE = 4 * RESERVE_SIZE
+
+
+@define
+class Disk:
+    """What the files were asked for, in order, by their names; a disk with as much room as a test gives it."""
+
+    room: int = LARGE_SIZE
+    """Blocks up to this position of a file are to be had, bytes."""
+    refusal: int = errno.ENOSPC
+    """Why the others are not."""
+    reserved: list[tuple[int, int]] = field(factory=list)
+    synced: list[tuple[str, int, int]] = field(factory=list)
+    directories: list[str] = field(factory=list)
+    """Those whose names were made durable."""
+    removed: list[str] = field(factory=list)
+    closed: list[str] = field(factory=list)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """The real files, watched; reserving and making durable are only noted down."""
+    seen = Disk()
+    remove, close = RealFiles.remove, RealMappedFile.close
+
+    def name_of(mapped: RealMappedFile) -> str:
+        return pathlib.Path(mapped._path).name
+
+    def reserve(_mapped: RealMappedFile, start: int, stop: int) -> None:
+        seen.reserved.append((start, stop))
+        if stop > seen.room:
+            raise OSError(seen.refusal, "no")
+
+    def removing(files: RealFiles, path: str) -> None:
+        remove(files, path)
+        seen.removed.append(pathlib.Path(path).name)
+
+    def closing(mapped: RealMappedFile) -> None:
+        seen.closed.append(name_of(mapped))
+        close(mapped)
+
+    def sync(mapped: RealMappedFile, start: int, stop: int) -> None:
+        seen.synced.append((name_of(mapped), start, stop))
+
+    def sync_directory(_files: RealFiles, path: str) -> None:
+        seen.directories.append(path)
+
+    monkeypatch.setattr(RealMappedFile, "reserve", reserve)
+    monkeypatch.setattr(RealMappedFile, "sync", sync)
+    monkeypatch.setattr(RealMappedFile, "close", closing)
+    monkeypatch.setattr(RealFiles, "remove", removing)
+    monkeypatch.setattr(RealFiles, "sync_directory", sync_directory)
+    return seen
+
+
+def names(*starts: int) -> list[str]:
+    """The names of the files that begin there."""
+    return [segment_name(start) for start in starts]
+
+
+def filled(directory: pathlib.Path, *starts: int) -> SegmentList:
+    """Files full of `x`, their directory and names made durable."""
+    segments = SegmentList(RealFiles(), str(directory), SIZE)
+    for start in starts:
+        segments.append(start).view[:] = b"x" * SIZE
+    segments.flush(0, 0)
+    return segments
+
+
+def left(store: pathlib.Path) -> list[str]:
+    """The files that are there, oldest first."""
+    return sorted(each.name for each in (store / "log").iterdir())
+
+
+def write(directory: pathlib.Path, sizes: dict[int, int]) -> None:
+    """Files as a process left them: their sizes, by where they begin."""
+    directory.mkdir(exist_ok=True)
+    for start, size in sizes.items():
+        (directory / segment_name(start)).write_bytes(b"x" * size)
+
+
+# -- one file ----------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_are_taken_a_mebibyte_ahead(tmp_path: pathlib.Path, disk: Disk) -> None:
+    """From where the writing stands, never beyond the file's end, and never fewer than are about to be written."""
+    segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
+    assert segment.reserved_end == 0
+    segment.reserve(100, 200)
+    assert segment.reserved_end == 100 + RESERVE_SIZE
+    segment.reserve(0, 2 * RESERVE_SIZE)
+    assert segment.reserved_end == 2 * RESERVE_SIZE
+    segment.reserve(LARGE_SIZE - 10, LARGE_SIZE - 5)
+    assert segment.reserved_end == LARGE_SIZE
+    assert disk.reserved == [(100, 100 + RESERVE_SIZE), (0, 2 * RESERVE_SIZE), (LARGE_SIZE - 10, LARGE_SIZE)]
+    segment.mapped.close()
+
+
+@pytest.mark.parametrize("refusal", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_is_nearly_full_takes_what_still_fits(tmp_path: pathlib.Path, disk: Disk, refusal: int) -> None:
+    """Without room to spare the bytes alone are asked for; when those do not fit either, the caller is told."""
+    disk.room, disk.refusal = 500, refusal
+    segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
+    segment.reserve(0, 500)
+    assert segment.reserved_end == 500
+    assert disk.reserved == [(0, RESERVE_SIZE), (0, 500)]
+    with pytest.raises(OSError, match="no"):
+        segment.reserve(500, 501)
+    assert segment.reserved_end == 500
+    segment.mapped.close()
+
+
+def test_what_cannot_be_had_is_asked_for_once(tmp_path: pathlib.Path, disk: Disk) -> None:
+    """A disk that fails is not asked again for less, nor a full one for the same bytes."""
+    disk.room = 0
+    segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
+    with pytest.raises(OSError, match="no"):
+        segment.reserve(LARGE_SIZE - 10, LARGE_SIZE)
+    disk.refusal = errno.EIO
+    with pytest.raises(OSError, match="no"):
+        segment.reserve(0, 10)
+    assert disk.reserved == [(LARGE_SIZE - 10, LARGE_SIZE), (0, RESERVE_SIZE)]
+    assert segment.reserved_end == 0
+    segment.mapped.close()
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_byte_is_in_one_file(tmp_path: pathlib.Path, disk: Disk) -> None:
+    """A file has its first byte and not the first one after it; before the oldest and after the newest is none."""
+    segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
+    assert (segments.start, segments.find(0), segments.segments) == (0, None, ())
+    made = [segments.append(start) for start in (20, 30)]
+    assert [(each.path, each.start, each.stop, each.size) for each in made] == [
+        (f"{tmp_path}/log/{'20':>020}", 20, 30, SIZE),
+        (f"{tmp_path}/log/{'30':>020}", 30, 40, SIZE),
+    ]
+    assert segments.start == 20
+    found = {offset: segments.find(offset) for offset in (0, 19, 20, 29, 30, 39, 40, 1000)}
+    assert found == {0: None, 19: None, 20: made[0], 29: made[0], 30: made[1], 39: made[1], 40: None, 1000: None}
+    segments.close()
+    assert segments.segments == ()
+    segments.close()
+    assert disk.closed == names(20, 30)
+
+
+def test_what_was_written_is_there_when_opened_again(tmp_path: pathlib.Path, disk: Disk) -> None:
+    """Every file of twenty digits, in order; other names that stand beside them are nobody's."""
+    filled(tmp_path / "log", 20, 30, 40).close()
+    for stranger in ("x" * 20, "1" * 19, "1" * 21, "\N{ARABIC-INDIC DIGIT THREE}" * 20):
+        (tmp_path / "log" / stranger).touch()
+    disk.directories.clear()
+    segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
+    assert [(each.start, bytes(each.view)) for each in segments.segments] == [(n, b"x" * SIZE) for n in (20, 30, 40)]
+    segments.flush(0, 100)
+    assert disk.directories == [], "after a clean stop every name is durable"
+    segments.close()
+
+
+@pytest.mark.parametrize(("size", "after_a_crash"), [(0, False), (0, True), (1, True), (SIZE - 1, True)], ids=str)
+def test_a_newest_file_that_a_crash_left_short_is_filled_up(
+    tmp_path: pathlib.Path, disk: Disk, size: int, after_a_crash: bool
+) -> None:
+    """With zeros; a file that has its name and no length yet is taken for that even if nobody knows of a crash."""
+    write(tmp_path / "log", {0: SIZE, 10: SIZE, 20: size})
+    segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE, lengthen=after_a_crash)
+    assert [each.start for each in segments.segments] == [0, 10, 20]
+    assert bytes(segments.segments[-1].view) == b"x" * size + bytes(SIZE - size)
+    segments.flush(0, 30)
+    # The names may be of a process that was killed before it had made them durable.
+    assert disk.directories == ([f"{tmp_path}/log", str(tmp_path), str(tmp_path.parent)] if after_a_crash else [])
+    segments.close()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "after_a_crash", "found"),
+    [
+        ({0: SIZE, 10: 3}, False, "has 3 bytes, the settings say 10"),
+        ({0: SIZE, 10: 1}, False, "has 1 bytes, the settings say 10"),
+        ({0: SIZE, 10: 3, 20: SIZE}, True, "has 3 bytes, the settings say 10"),
+        ({0: SIZE, 10: 0, 20: SIZE}, True, "has 0 bytes, the settings say 10"),
+        ({0: SIZE, 10: 0, 20: 0}, False, "has 0 bytes, the settings say 10"),
+        ({0: SIZE, 10: SIZE + 1}, False, "has 11 bytes, the settings say 10"),
+        ({0: SIZE, 10: SIZE + 1}, True, "has 11 bytes, the settings say 10"),
+        ({0: SIZE, 20: SIZE}, False, "has no file 00000000000000000010 before 00000000000000000020"),
+        ({0: SIZE, 10: SIZE, 30: SIZE}, True, "has no file 00000000000000000020 before 00000000000000000030"),
+    ],
+)
+def test_files_that_are_not_one_string_are_refused(
+    tmp_path: pathlib.Path, disk: Disk, sizes: dict[int, int], after_a_crash: bool, found: str
+) -> None:
+    """Other sizes than the settings say, or a file missing; what was mapped till then is let go, nothing changed."""
+    write(tmp_path / "log", sizes)
+    with pytest.raises(StoreUserError, match=found):
+        SegmentList(RealFiles(), str(tmp_path / "log"), SIZE, lengthen=after_a_crash)
+    good = [start for start in sizes if f"before {segment_name(start)}" not in found and sizes[start] == SIZE]
+    assert disk.closed == names(*good[: len(disk.closed)]) != []
+    assert {int(each.name): each.stat().st_size for each in (tmp_path / "log").iterdir()} == sizes
+
+
+# -- growing and shrinking ---------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a clean stop a name without length would be damage; the first error is told if it cannot go either."""
+
+    def no_length(files: RealFiles, path: str, _size: int, **_how: bool) -> RealMappedFile:
+        pathlib.Path(path).touch()
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    def stays(_files: RealFiles, _path: str) -> None:
+        raise OSError(errno.EIO, "it stays")
+
+    segments = filled(tmp_path / "log", 0)
+    monkeypatch.setattr(RealFiles, "map", no_length)
+    with pytest.raises(OSError, match="the disk is full"):
+        segments.append(10)
+    assert left(tmp_path) == names(0)
+    assert [each.start for each in segments.segments] == [0]
+    monkeypatch.setattr(RealFiles, "remove", stays)
+    with pytest.raises(OSError, match="the disk is full"):
+        segments.append(10)
+    segments.close()
+
+
+def test_a_first_file_may_come_with_its_directories(tmp_path: pathlib.Path, disk: Disk) -> None:
+    """A queue's first file makes its directory and its topic's, and all three names are made durable.
+
+    A later file's name stands in the queue's directory alone.
+    """
+    segments = SegmentList(RealFiles(), f"{tmp_path}/T/0", SIZE)
+    segments.append(0)
+    segments.append(10)
+    segments.flush(0, 20)
+    assert disk.directories == [f"{tmp_path}/T/0", f"{tmp_path}/T", str(tmp_path)]
+    disk.directories.clear()
+    segments.flush(0, 20)
+    assert disk.directories == []
+    segments.append(20)
+    segments.flush(20, 30)
+    assert disk.directories == [f"{tmp_path}/T/0"]
+    segments.close()
+
+
+@pytest.mark.parametrize(
+    ("directory", "expected"),
+    [
+        ("log", ["log", ".", "."]),
+        ("store/log", ["store/log", "store", "."]),
+        ("/log", ["/log", "/", "/"]),
+        ("/store/log", ["/store/log", "/store", "/"]),
+    ],
+)
+def test_a_path_that_is_not_absolute_begins_where_the_process_stands(
+    tmp_path: pathlib.Path, disk: Disk, directory: str, expected: list[str]
+) -> None:
+    """Not at the root: the name of a store's directory stands in the directory that the process was started in."""
+
+    class Within(RealFiles):
+        """Files whose root, and where the process stands, are the test's own directory."""
+
+        def make_directory(self, path: str) -> None:
+            """Make it within."""
+            super().make_directory(f"{tmp_path}/{path}")
+
+        def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> RealMappedFile:
+            """Map a file within."""
+            return super().map(f"{tmp_path}/{path}", size, writable=writable, create=create)
+
+    segments = SegmentList(Within(), directory, SIZE)
+    segments.append(0)
+    segments.flush(0, SIZE)
+    assert disk.directories == expected
+    segments.close()
+
+
+def test_only_the_bytes_asked_for_are_made_durable(tmp_path: pathlib.Path, disk: Disk) -> None:
+    """Of each file that has some of them, and of no other: a sync of a file costs a wait for the disk."""
+    segments = filled(tmp_path / "log", 20, 30, 40, 50)
+    asked = {(35, 50): [(30, 5, 10), (40, 0, 10)], (40, 45): [(40, 0, 5)], (20, 21): [(20, 0, 1)], (60, 70): []}
+    for (start, stop), expected in asked.items():
+        disk.synced.clear()
+        segments.flush(start, stop)
+        assert disk.synced == [(segment_name(first), *part) for first, *part in expected]
+    segments.close()
+
+
+def test_what_is_cut_off_does_not_come_back(tmp_path: pathlib.Path, disk: Disk) -> None:
+    """Later files go, the newest first so that no kill leaves a gap, and durably; of its own file the rest is zeros.
+
+    Blocks of the zeros were given back, so they have to be had anew before anything is written there.
+    """
+    segments = filled(tmp_path / "log", 20, 30, 40, 50, 60)
+    for each in segments.segments:
+        each.reserve(0, SIZE)
+    disk.directories.clear()
+    segments.truncate(45)
+    assert disk.removed == names(60, 50)
+    assert disk.closed == names(60, 50)
+    assert disk.directories == [f"{tmp_path}/log"]
+    assert [bytes(each.view) for each in segments.segments] == [b"x" * SIZE, b"x" * SIZE, b"xxxxx" + bytes(5)]
+    assert [each.reserved_end for each in segments.segments] == [SIZE, SIZE, 0]
+    segments.truncate(45)
+    assert disk.directories == [f"{tmp_path}/log"], "nothing went, so no name has to be made durable"
+    segments.truncate(40)
+    assert left(tmp_path) == names(20, 30)
+    assert [(bytes(each.view), each.reserved_end) for each in segments.segments] == [(b"x" * SIZE, SIZE)] * 2
+    segments.truncate(20)
+    assert (left(tmp_path), segments.segments) == ([], ())
+    segments.close()
+
+
+def test_the_oldest_files_go_first(tmp_path: pathlib.Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as are told, or all; one that cannot go keeps those after it, and slices of what went stay readable."""
+    segments = filled(tmp_path / "log", 0, 10, 20, 30)
+    oldest = segments.segments[0].view[2:4]
+    segments.remove(2)
+    assert disk.removed == names(0, 10)
+    assert (segments.start, left(tmp_path)) == (20, names(20, 30))
+    assert bytes(oldest) == b"xx"
+    with monkeypatch.context() as patch:
+
+        def stays(_files: RealFiles, _path: str) -> None:
+            raise OSError(errno.EIO, "it stays")
+
+        patch.setattr(RealFiles, "remove", stays)
+        with pytest.raises(OSError, match="it stays"):
+            segments.remove()
+    assert [each.start for each in segments.segments] == [20, 30]
+    segments.remove()
+    assert (left(tmp_path), segments.segments) == ([], ())
