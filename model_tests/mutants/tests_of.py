@@ -178,6 +178,7 @@ KNOWN: Final = (
         ("store/test_commit_log.py", "store/test_message_store.py", "store/test_recovery.py", "store/test_unsynced.py"),
     ),
     Known(f"{STORE}/segment.py", (), ("store/test_segment_list.py", "store/test_segment.py")),
+    Known(f"{STORE}/queues/queue_table.py", (), ("store/test_queue_table.py", "store/test_delete_topic.py")),
     Known(f"{STORE}/checkpoint.py", (), ("store/test_recovery.py", "store/test_recovery_walks.py")),
     Known(f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py"), DISPATCHED),
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),

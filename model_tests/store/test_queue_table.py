@@ -1,0 +1,153 @@
+"""The table of queues: what a directory has, what is made and when, and how a topic goes."""
+
+from __future__ import annotations
+
+import errno
+import pathlib
+
+import pytest
+from attrs import evolve
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.errors import StoreUserError
+from longpoll_broker.store.queues.queue_table import QueueTable, Topic
+from longpoll_broker.store.segment import SegmentList
+from longpoll_broker.testing.stores import SMALL
+from longpoll_runtime.files import RealFiles
+
+EXTENDED = evolve(SMALL, extended_queues=True)
+
+
+def table_of(store: pathlib.Path, config: StoreConfig = SMALL, *, lengthen: bool = False) -> QueueTable:
+    """The table of a store's directory, before it has looked there."""
+    return QueueTable(RealFiles(), str(store), config, lengthen=lengthen)
+
+
+def write(store: pathlib.Path, topic: str, queue: str, size: int = SMALL.consume_queue_file_size) -> pathlib.Path:
+    """A queue's directory with its first file, as a process left it."""
+    directory = store / "consumequeue" / topic / queue
+    directory.mkdir(parents=True)
+    (directory / ("0" * 20)).write_bytes(bytes(size))
+    return directory
+
+
+def places(table: QueueTable) -> list[tuple[str, int]]:
+    """What stands in it."""
+    return [(queue.topic, queue.queue_id) for queue in table.all()]
+
+
+def close(table: QueueTable) -> None:
+    """Unmap every file."""
+    for queue in table.all():
+        for segments in queue.segment_lists():
+            segments.close()
+
+
+def test_a_topic_has_its_name_as_a_record_carries_it() -> None:
+    """A byte says how many bytes follow, which are more than letters where these are not ASCII."""
+    assert Topic("TopicA").part == b"\x06TopicA"
+    assert Topic("Größe").part == b"\x07" + "Größe".encode()
+
+
+def test_a_directory_is_a_queue_when_it_has_a_number_and_files(tmp_path: pathlib.Path) -> None:
+    """Other names, and directories in which nothing is, make no queue; nor does looking for one."""
+    for topic, queue in (("A", "0"), ("A", "12"), ("B", "3"), ("B", "lost"), ("B", "\N{ARABIC-INDIC DIGIT THREE}")):
+        write(tmp_path, topic, queue)
+    (tmp_path / "consumequeue" / "A" / "7").mkdir()
+    table = table_of(tmp_path)
+    assert (places(table), table.find("A", 0)) == ([], None)
+    table.load()
+    assert places(table) == [("A", 0), ("A", 12), ("B", 3)]
+    found = table.find("A", 12)
+    assert found is not None
+    assert (found.topic, found.queue_id) == ("A", 12)
+    assert [table.find(*place) for place in (("A", 7), ("B", 0), ("C", 0))] == [None, None, None]
+    assert places(table) == [("A", 0), ("A", 12), ("B", 3)]
+    close(table)
+
+
+def test_a_queue_stands_once_and_makes_no_file(tmp_path: pathlib.Path) -> None:
+    """Who makes it again gets the one that is there; its files come with its first unit, in its own directory."""
+    table = table_of(tmp_path)
+    first = table.make("T", 2)
+    topic = table.topics["T"]
+    assert table.make("T", 2) is first is table.find("T", 2)
+    second = table.make("T", 3)
+    assert (second is first, table.topics["T"] is topic) == (False, True)
+    assert topic.queues == {2: first, 3: second}
+    assert first.segments.directory == f"{tmp_path}/consumequeue/T/2"
+    assert first.segments.size == SMALL.consume_queue_file_size
+    assert first.extended is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_extended_units_have_files_of_their_own(tmp_path: pathlib.Path) -> None:
+    """With `enableConsumeQueueExt` a queue has two lists of files, each with its own directory and size of file."""
+    queue = table_of(tmp_path, EXTENDED).make("T", 2)
+    assert [(each.directory, each.size) for each in queue.segment_lists()] == [
+        (f"{tmp_path}/consumequeue/T/2", EXTENDED.consume_queue_file_size),
+        (f"{tmp_path}/consumequeue_ext/T/2", EXTENDED.extended_file_size),
+    ]
+
+
+def test_only_a_crash_explains_a_short_file(tmp_path: pathlib.Path) -> None:
+    """After one it is filled up; after a clean stop it is damage, and the user is told."""
+    write(tmp_path, "T", "0", size=40)
+    with pytest.raises(StoreUserError, match="has 40 bytes"):
+        table_of(tmp_path).load()
+    table = table_of(tmp_path, lengthen=True)
+    table.load()
+    assert places(table) == [("T", 0)]
+    close(table)
+
+
+def test_a_forgotten_topic_goes_alone_and_its_files_later(tmp_path: pathlib.Path) -> None:
+    """Forgetting gives its queues, whose files stay till they are removed; an unknown topic has none."""
+    for topic, queue in (("A", "0"), ("A", "1"), ("B", "0")):
+        write(tmp_path, topic, queue)
+    table = table_of(tmp_path)
+    table.load()
+    assert table.forget("C") == []
+    queues = table.forget("A")
+    assert [(queue.topic, queue.queue_id) for queue in queues] == [("A", 0), ("A", 1)]
+    assert (places(table), table.forget("A")) == ([("B", 0)], [])
+    files = [path for path in sorted((tmp_path / "consumequeue").rglob("*")) if path.is_file()]
+    assert len(files) == 3
+    table.remove_files(queues)
+    assert [path.exists() for path in files] == [False, False, True]
+    close(table)
+
+
+def test_names_that_went_are_gone_for_good(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each directory that lost files is made durable, or a power cut could bring a deleted topic's messages back."""
+    for queue_name in ("0", "1"):
+        write(tmp_path, "T", queue_name)
+    table = table_of(tmp_path)
+    table.load()
+    table.make("T", 2)
+    synced: list[str] = []
+    monkeypatch.setattr(RealFiles, "sync_directory", lambda _files, path: synced.append(path))
+    table.remove_files(table.forget("T"))
+    # The third queue never had a file, and so no directory.
+    assert synced == [f"{tmp_path}/consumequeue/T/0", f"{tmp_path}/consumequeue/T/1"]
+
+
+def test_one_queue_that_cannot_go_keeps_no_other(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are removed all the same, and the first failure is told when all were tried."""
+    directories = [write(tmp_path, "T", queue_name) for queue_name in ("0", "1", "2")]
+    table = table_of(tmp_path)
+    table.load()
+    remove = SegmentList.remove
+
+    def failing(segments: SegmentList, count: int | None = None) -> None:
+        if segments.directory.endswith(("/0", "/1")):
+            raise OSError(errno.EIO, f"queue {segments.directory[-1]} stays")
+        remove(segments, count)
+
+    monkeypatch.setattr(SegmentList, "remove", failing)
+    queues = table.forget("T")
+    with pytest.raises(OSError, match="queue 0 stays"):
+        table.remove_files(queues)
+    assert [len(list(directory.iterdir())) for directory in directories] == [1, 1, 0]
+    for queue in queues:
+        queue.segments.close()
