@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.judge.test_stretches import Rows, cut, stretches_of, table_of, told
@@ -40,7 +41,9 @@ CONTEXT = Context(
     closes={},
     broker_holes={"b": HOLES},
 )
-"""Without changes of life: what looks back over one is judged with the rest."""
+"""One life of the queue."""
+KILLED = evolve(CONTEXT, life_holes={"b": holes_of([(25, 27), (60, 64)])})
+DELETED = evolve(CONTEXT, deleted={("b", "T"): holes_of([(40, 44)])})
 LOG_LENGTH = 30
 PLACE = {"source": "one", "broker": "b", "topic": "T", "queue": 0}
 
@@ -109,26 +112,28 @@ def histories(draw: st.DrawFn) -> pa.Table:
     return table_of(sorted(rows, key=lambda row: row["after_ns"]))
 
 
-def judged_alike(table: pa.Table, size: int) -> None:
+def judged_alike(table: pa.Table, size: int, context: Context) -> None:
     """Stretches of this many events come to what the whole comes to."""
     stretches = stretches_of(cut(table, list(range(0, len(table), size))))
-    assert told(judge_stretches(stretches, CONTEXT)) == told(judge_table(table, CONTEXT))
+    assert told(judge_stretches(stretches, context)) == told(judge_table(table, context))
 
 
 @settings(deadline=None, max_examples=12)
-@given(table=histories(), size=st.integers(5, 12))
-def test_pulls_at_any_offset_are_judged_as_beside_the_whole_log(table: pa.Table, size: int) -> None:
+@given(table=histories(), size=st.integers(5, 12), context=st.sampled_from([CONTEXT, KILLED, DELETED]))
+def test_pulls_at_any_offset_are_judged_as_beside_the_whole_log(table: pa.Table, size: int, context: Context) -> None:
     """Right or wrong, held or not, by tags or without, from inside or outside: the same rows to the last byte."""
-    judged_alike(table, size)
+    judged_alike(table, size, context)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @settings(deadline=None, max_examples=600)
-@given(table=histories(), size=st.integers(2, 12))
-def test_more_pulls_at_any_offset_are_judged_as_beside_the_whole_log(table: pa.Table, size: int) -> None:
+@given(table=histories(), size=st.integers(2, 12), context=st.sampled_from([CONTEXT, KILLED, DELETED]))
+def test_more_pulls_at_any_offset_are_judged_as_beside_the_whole_log(
+    table: pa.Table, size: int, context: Context
+) -> None:
     """The same of many more histories, also of stretches of two events."""
-    judged_alike(table, size)
+    judged_alike(table, size, context)
 
 
 # -- what is known of the gap: each is seen to be needed --------------------------------------------------------------
@@ -220,6 +225,18 @@ def test_what_was_visible_long_before_needs_no_more_than_two_pieces() -> None:
     assert [("pull.found.complete" in text, '"request":"w"' in text) for text in found] == [(True, True)]
 
 
+def test_what_was_told_before_a_kill_is_asked_for_after_it() -> None:
+    """A broker that was killed may have kept what was seen before; who reads it later leaves nothing to the rest."""
+    table = table_of(
+        sorted([*SPARSE, *pull(3, "*", code=0, offsets=[3], offset_next=4)], key=lambda row: row["after_ns"])
+    )
+    stretches = stretches_of(cut(table, list(range(0, len(table), 4))))
+    swept = sweep(stretches, (0, len(stretches.plan.stretches)), KILLED, NO_KEYS, lambda _keys: None)
+
+    assert len(swept.rest) == 0
+    assert told(judge_stretches(stretches, KILLED)) == told(judge_table(table, KILLED))
+
+
 # -- as they are generated --------------------------------------------------------------------------------------------
 
 
@@ -265,6 +282,19 @@ def test_generated_laggards_are_right_and_leave_nothing(lagging: Path, monkeypat
     assert whole.verdict == "valid"
     assert same(in_stretches, whole)
     assert rest == [0]
+
+
+def test_generated_laggards_of_a_broker_that_is_killed_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts three times; what is open when it is killed waits for the end, and no laggard does."""
+    write_lagging(tmp_path, Load(events=16_000, queues=2, consumers=("*",)), 4, tile_events=1_500, lives=3)
+    rest = counted(monkeypatch)
+    in_stretches, whole = judged(tmp_path, 1_000), judged(tmp_path, 1 << 40)
+
+    assert [finding for finding in whole.findings if finding.verdict == "violated"] == []
+    assert same(in_stretches, whole)
+    assert rest[0] < 50
 
 
 def changed(directory: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -221,12 +221,16 @@ def _hangs_on_gap(case: Case, highest: Integers, told: Integers, gap: Gap) -> Bo
         found = matching.first(pulls.offset[mine])
         return found, found
 
-    if case.life is not None:
+    is_first_life = case.life is not None and case.life.number == 0
+    if is_first_life and (not len(log.offsets) or log.offsets[0] > gap.reach):
+        # Where the record of this life begins is not known here.
         return np.ones(len(pulls), dtype=np.bool_)
     code = np.where(pulls.is_answered, case.events.integers("code", pulls.answer_row), -1)
     waits = pulls.was_held | ~pulls.is_answered | (code == NO_NEW_MSG)
     first, _same = case.by_expression(first_taken)
     highest = np.where(waits, np.maximum(highest, np.minimum(first, NEVER - 1) + 1), highest)
-    _after, visible_ns = log.growth.visible_between(highest - 1)
+    after_ns, before_ns = log.growth.visible_between(highest - 1)
+    # What an earlier life showed may be there, and is never there for certain; only who waits hangs on that.
+    visible_ns = before_ns if case.life is None else np.where(waits, before_ns, after_ns)
     away: Booleans = (highest > gap.reach) | (visible_ns >= gap.begins_ns) | ((told >= 0) & (told < gap.floor))
     return away

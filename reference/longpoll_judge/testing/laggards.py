@@ -11,15 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from attrs import evolve
 
 from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import PLAIN_SCHEMA, coded, fill
-from longpoll_judge.testing.generate import BROKER, PULL_MESSAGE, SOURCE, TOPIC, US, Load
-from longpoll_judge.testing.tiles import Placed, Tile, moved, plan, simulated_tile, write_meta
-from longpoll_spec.history import PARQUET_SUFFIX
+from longpoll_judge.testing.generate import BROKER, PULL_MESSAGE, SOURCE, TOPIC, US, Load, simulated_meta
+from longpoll_judge.testing.tiles import Placed, Tile, moved, plan, simulated_tile
+from longpoll_spec.history import META_FILE, PARQUET_SUFFIX
 
 LAGGING_TILE_EVENTS: Final = 180_000
 """What 16 groups that lag add to such a tile makes it about a row group."""
@@ -31,7 +32,9 @@ _ANSWERED_NS: Final = 40 * US
 """From the receipt of a pull to its answer."""
 
 
-def write_lagging(directory: Path, load: Load, groups: int, *, tile_events: int = LAGGING_TILE_EVENTS) -> int:
+def write_lagging(
+    directory: Path, load: Load, groups: int, *, tile_events: int = LAGGING_TILE_EVENTS, lives: int = 1
+) -> int:
     """Write a history of about `load.events` events with groups that lag; returns how many it has.
 
     Args:
@@ -39,17 +42,35 @@ def write_lagging(directory: Path, load: Load, groups: int, *, tile_events: int 
         load: The broker, its producers and the groups at the end of the log.
         groups: How many lag; group g reads g / (groups + 1) of what is sent, from offset 0 on.
         tile_events: Events of one part without the groups that lag.
+        lives: How often the broker starts; each time but the last it is killed, and loses nothing.
     """
     tile = simulated_tile(evolve(load, events=min(tile_events, load.events)))
     read = sum(tile.messages.values()) * groups / COUNT_MAX
     places = plan([tile], max(1, round(load.events / (len(tile.table) + read))))
-    write_meta(directory)
-    sequence = 0
+    _write_meta(directory, lives)
+    written = sequence = 0
+    last = ""
     for place in places:
-        table = _numbered(pa.concat_tables([moved(tile, place), *_pulls(tile, place, groups)]), sequence)
+        source = _source(place.number * lives // len(places))
+        sequence = sequence if source == last else 0
+        begun = evolve(place, is_first=source != last)
+        table = _numbered(pa.concat_tables([moved(tile, begun), *_pulls(tile, place, groups)]), sequence)
+        names = pa.array([source] * len(table)).dictionary_encode()
+        table = table.set_column(table.schema.get_field_index("source"), "source", names)
         write_part(directory / f"part-{place.number:06}{PARQUET_SUFFIX}", [table])
-        sequence += len(table)
-    return sequence
+        written, sequence, last = written + len(table), sequence + len(table), source
+    return written
+
+
+def _source(life: int) -> str:
+    return f"{BROKER}#{life + 1}"
+
+
+def _write_meta(directory: Path, lives: int) -> None:
+    meta = simulated_meta()
+    sources = [msgspec.structs.replace(meta.sources[0], name=_source(life)) for life in range(lives)]
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / META_FILE).write_bytes(msgspec.json.encode(msgspec.structs.replace(meta, sources=sources)) + b"\n")
 
 
 def _numbered(table: pa.Table, first: int) -> pa.Table:
