@@ -18,7 +18,7 @@ from model_tests.judge.test_picture import EVIL, LOST, RECORDINGS, hostile, look
 
 from longpoll_judge.show.page.render import render_html
 from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.testing.plant import plant
+from longpoll_judge.testing.plant import FAULTS, plant
 
 pytestmark = pytest.mark.long
 
@@ -219,6 +219,20 @@ def test_what_does_not_fit_is_noticed(browser: Browser, lost: Path, fault: str, 
     assert any(told in one for one in browser.run(MEASURE))
 
 
+def test_the_page_of_every_fault_fits(browser: Browser, clean: Path, tmp_path: Path) -> None:
+    """And of a record with nothing in it; no script ends with an error."""
+    planted = {name: tmp_path / name for name in FAULTS}
+    for name, directory in planted.items():
+        plant(clean, name, directory)
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "nothing" / "meta.json").write_text('{"format_version":1,"sources":[]}')
+    for directory in (*planted.values(), tmp_path / "nothing"):
+        page = directory.with_suffix(".html")
+        page.write_text(render_html(*looked(directory)))
+        browser.show(page, width=390, dark=False)
+        assert (directory.name, browser.run(MEASURE), browser.complaints) == (directory.name, [], [])
+
+
 def test_a_clean_history_has_no_red(browser: Browser, clean: Path, tmp_path: Path) -> None:
     """Else the line of the lost wakeup would say nothing."""
     (tmp_path / "page.html").write_text(render_html(*looked(clean)))
@@ -253,7 +267,8 @@ def test_a_click_shows_the_line_of_the_record(browser: Browser, lost: Path) -> N
 
 def test_texts_of_strangers_stay_texts(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are seen as written and nothing of them runs; put in as they are, the page's policy refuses them."""
-    evil = hostile(*looked(RECORDINGS / LOST)[::-1])
+    result, drawn = looked(RECORDINGS / LOST)
+    evil = hostile(drawn, result)
     page = tmp_path / "page.html"
     page.write_text(render_html(*evil))
     browser.show(page, width=390, dark=False)

@@ -227,6 +227,17 @@ def test_a_valid_history_has_nothing_red(clean: Path) -> None:
     assert {bar.finding for bar in shown.bars} == {-1}
 
 
+def test_a_record_without_pulls_has_nothing_to_draw(tmp_path: Path, lost: tuple[Result, Drawn, Picture]) -> None:
+    """The page says so, and shows no empty picture."""
+    (tmp_path / "meta.json").write_text('{"format_version":1,"sources":[]}')
+    nothing = render_html(*looked(tmp_path))
+    result, drawn, _shown = lost
+
+    assert "shows no pull" in nothing
+    assert nothing.count("<section") - nothing.count(" hidden>") == 2
+    assert "shows no pull" not in render_html(result, drawn)
+
+
 def test_the_page_says_first_what_is_wrong(lost: tuple[Result, Drawn, Picture]) -> None:
     """And groups what was found by the line of the contract."""
     result, drawn, _shown = lost

@@ -574,7 +574,6 @@
       drawAll();
     });
   }
-  if (!bars.length) lanes.hidden = plot.hidden = list.hidden = true;
   scale = 0;
   drawAll();
   if (data.marks.length) showFinding(firstMark()); else if (bars.length) look(0, Math.min(span, 2000), 0);

@@ -173,7 +173,7 @@ def _environment() -> Environment:
 
 
 def _part(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return (resources.files("longpoll_judge.show") / "page" / name).read_text(encoding="utf-8")
 
 
 def _hash(script: str) -> str:
