@@ -146,7 +146,11 @@ KNOWN: Final = (
     Known(
         f"{SERVICE}/send/group_commit.py",
         ("simulate/test_group_commit_stress.py", "service/test_group_commit.py"),
-        ("service/test_visible_when_durable.py", "simulate/test_whole_broker.py"),
+        (
+            "simulate/test_group_commit_moments.py",
+            "service/test_visible_when_durable.py",
+            "simulate/test_whole_broker.py",
+        ),
     ),
     Known(f"{SERVICE}/send/append.py", (), ("service/test_append.py",)),
     Known(f"{SERVICE}/send/message_maker.py", (), ("service/test_message_maker.py",)),
