@@ -168,6 +168,7 @@ KNOWN: Final = (
             "store/test_message_store.py",
             "store/test_recovery.py",
             "store/test_store_times.py",
+            "store/test_store_reads.py",
             "store/test_unsynced.py",
             "store/test_retention.py",
             "store/test_delete_topic.py",
