@@ -39,6 +39,8 @@ from longpoll_client.consume import consumer as consumers
 from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.errors import NoRouteError
 from longpoll_client.lifecycle import Lifecycle, State
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 
@@ -121,6 +123,15 @@ def test_a_listener_may_close_its_consumer(name_server: str, topic: str, is_orde
     wait_until(lambda: client_threads() <= before)
 
 
+def let_the_timer_share(consumer: PushConsumer) -> None:
+    """The group has changed meanwhile: the timer's thread comes to share queues too, and must not wait for us."""
+    passed = threading.Event()
+    member = consumer._member
+    assert member._requested(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, 0), "")
+    member._timer.after(0.0, passed.set)
+    assert passed.wait(PATIENCE_S), "the timer's thread waits for who closes the member"
+
+
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str, ours: bool) -> None:
     """At its first queue, on the caller's thread; and later, on the timer's own thread. No queue is begun after it."""
@@ -130,6 +141,8 @@ def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str,
 
     def share(_queue: MessageQueue, is_ours: bool) -> None:
         if is_ours is ours and made:
+            if not made[0]._member._timer._thread.is_current():
+                let_the_timer_share(made[0])
             made[0].close()
             closed.set()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Protocol
+from typing import Final, Protocol
 
 from longpoll_client.consume.locks import LOCK_LIVE_S, LOCK_RENEWAL_S, BrokerLocks
 from longpoll_client.consume.membership import Membership
@@ -38,6 +38,9 @@ from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
+
+SHARING_S: Final = 0.02
+"""How long until the timer's thread looks again whether somebody else still shares queues."""
 
 OnShare = Callable[[MessageQueue, bool], None]
 """Told that this client got a queue (true) or gave it up (false); on the timer's thread, so never wait or raise."""
@@ -149,7 +152,7 @@ class GroupMember:
         self._membership.heartbeat(list(routes.values()))
         self._rebalance()
         self._every(self.config.heartbeat_s, self._heartbeat_all)
-        self._every(self.config.rebalance_s, self._rebalance)
+        self._every(self.config.rebalance_s, self._rebalance_later)
         self._every(self.config.persist_s, self._persist)
         if self._is_orderly:
             self._every(LOCK_RENEWAL_S, self._renew_locks)
@@ -248,7 +251,7 @@ class GroupMember:
         """What a broker asks of us, on a reader thread."""
         if command.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             return False
-        self._timer.after(0.0, self._rebalance)
+        self._timer.after(0.0, self._rebalance_later)
         return True
 
     def _heartbeat_all(self) -> None:
@@ -278,14 +281,33 @@ class GroupMember:
     def _rebalance(self) -> None:
         """Take and give up queues so that this client has its share; what fails is tried again soon."""
         with self._rebalancing:
-            for topic in list(self._membership.subscriptions):
-                try:
-                    self._rebalance_topic(topic)
-                except NoRouteError as error:
-                    if topic != self.retry_topic:
-                        self._rebalance_failed(topic, error)
-                except LongpollError as error:
+            self._rebalance_topics()
+
+    def _rebalance_later(self) -> None:
+        """The same on the timer's thread."""
+        self._when_shared(self._rebalance_topics)
+
+    def _when_shared(self, action: Callable[[], None]) -> None:
+        """Do something within `_rebalancing`, on the timer's thread, which never waits for it.
+
+        Who shares queues now may be in `on_share`, close this member there, and so wait for the timer's thread.
+        """
+        if not self._rebalancing.acquire(blocking=False):
+            self._timer.after(SHARING_S, lambda: self._when_shared(action))
+            return
+        with ExitStack() as stack:
+            stack.callback(self._rebalancing.release)
+            action()
+
+    def _rebalance_topics(self) -> None:
+        for topic in list(self._membership.subscriptions):
+            try:
+                self._rebalance_topic(topic)
+            except NoRouteError as error:
+                if topic != self.retry_topic:
                     self._rebalance_failed(topic, error)
+            except LongpollError as error:
+                self._rebalance_failed(topic, error)
 
     def _rebalance_failed(self, topic: str, error: LongpollError) -> None:
         log.warning("rebalance of %s for group %s: %s", topic, self.config.group, error)
@@ -300,7 +322,7 @@ class GroupMember:
     def _try_again(self) -> None:
         self._tries_soon = False
         self._heartbeat_all()
-        self._rebalance()
+        self._rebalance_later()
 
     def _rebalance_topic(self, topic: str) -> None:
         route = self._instance.route(topic)
@@ -398,14 +420,16 @@ class GroupMember:
 
     def _renew_locks(self) -> None:
         """Keep the queues; one that another member has got meanwhile is given up, and not its offset overwritten."""
-        with self._rebalancing:
-            with self._lock:
-                pullers = dict(self._pullers)
-            end_ns = self._lock_end_ns()
-            got, refused = self._locks.lock(pullers, self._lock_failed)
-            for queue in got:
-                pullers[queue].locked_until_ns = end_ns
-            self._lose(refused)
+        self._when_shared(self._renew)
+
+    def _renew(self) -> None:
+        with self._lock:
+            pullers = dict(self._pullers)
+        end_ns = self._lock_end_ns()
+        got, refused = self._locks.lock(pullers, self._lock_failed)
+        for queue in got:
+            pullers[queue].locked_until_ns = end_ns
+        self._lose(refused)
 
     def _lose(self, queues: Iterable[MessageQueue]) -> None:
         for queue in sorted(queues):
