@@ -27,6 +27,10 @@ PLANTS = {
         "spec/longpoll_spec/terms.py",
         "import longpoll_spec.state",
     ),
+    "java: places below, moves of a run above them, a broker that is made to follow at the top": (
+        "reference/longpoll_java/places.py",
+        "import longpoll_java.rules",
+    ),
     "engines: one folder a meaning, and none knows those who ask several": (
         "spec/longpoll_spec/engines/analysis/decide.py",
         "import longpoll_spec.engines.packed.words",

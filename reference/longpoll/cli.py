@@ -38,7 +38,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "judge": ("longpoll.commands.judge", "Judge a recorded history on Spark."),
     "history": ("longpoll.commands.history", "Convert a recorded history between formats."),
     "simulate-broker": ("longpoll.commands.simulate", "Run the whole broker in a simulated world, seed after seed."),
-    "replay": ("longpoll.commands.simulate", "Run a simulated run again, from its token."),
+    "replay": ("longpoll.commands.replay", "Run a token again: a simulated run, or one of the law, also on Java."),
     "soak": ("longpoll.commands.soak", "Ask, kill and stop a served broker, on a real disk, round after round."),
     "zoo": ("longpoll.commands.zoo", "List bugs of hold tables, and which method finds each in our own code."),
     "conform": ("longpoll.commands.conform", "Hold any broker against the clauses of the pull path."),

@@ -1,6 +1,7 @@
-"""`longpoll export`: the law as text for another checker, so that nobody has to trust our engines.
+"""`longpoll export`: the law as text for another checker, or a run of it as files for Java alone.
 
-Leaves out the text (`longpoll_spec.render.export.promela`, `tla` and `jani`) and running the checkers.
+So nobody has to trust our engines. Leaves out the text (`longpoll_spec.render.export`, `longpoll_java.exported`), and
+running the checkers.
 """
 
 from __future__ import annotations
@@ -13,8 +14,14 @@ import click
 
 from longpoll.options.law import aspect_option, bounds_option, knob_option, policy_option, size_options
 from longpoll.output import emit_json, json_option, out, user_mistakes
+from longpoll_java.exported import files_of
+from longpoll_java.jars import VERSIONS
+from longpoll_java.places import gates_of, presets_of
+from longpoll_java.promises import shown_by
+from longpoll_java.schedule import schedule_of, with_after
 from longpoll_spec.bounds import named
-from longpoll_spec.errors import OutputError
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.errors import OutputError, UserError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import preset, with_knobs
@@ -22,6 +29,7 @@ from longpoll_spec.render.export.jani import jani_of
 from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
 from longpoll_spec.render.notation import name_of
+from longpoll_spec.render.story.story import story_of
 from longpoll_spec.testing.zoo import slips_by_label
 
 Render: TypeAlias = Callable[[Model, Sequence[Property]], str]
@@ -32,10 +40,18 @@ FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
 }
 """Format -> the ending of each of its files, with what writes it."""
 
+BYTEMAN: Final = "byteman"
+JAVA: Final = "java-"
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--to", "target", type=click.Choice(list(FORMATS)), required=True, help="What to write.")
+@click.argument("words", metavar="[TOKEN] DIR", nargs=-1, required=True)
+@click.option("--to", "target", type=click.Choice([*FORMATS, BYTEMAN]), required=True, help="What to write.")
+@click.option(
+    "--on",
+    type=click.Choice([f"{JAVA}{version}" for version in VERSIONS]),
+    help="Of byteman: the broker that is to follow. [default: the newest that the token's policy is about]",
+)
 @policy_option()
 @bounds_option("tiny")
 @size_options(
@@ -49,8 +65,9 @@ FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
 @user_mistakes
 def export(
     *,
-    directory: Path,
+    words: Sequence[str],
     target: str,
+    on: str | None,
     policy_name: str,
     bounds_name: str,
     sizes: Mapping[str, int | None],
@@ -64,6 +81,9 @@ def export(
     All three checkers find the states, transitions and verdicts that `longpoll check` finds. A file of promela or tla
     begins with the command that runs it; JANI is JSON, which a small interpreter in any language runs (docs/jani.md).
 
+    To byteman a TOKEN of `longpoll check` is written: files that make an unchanged Java broker follow the run with Java
+    and Maven alone, with a README that says what is to be seen (docs/java.md).
+
     \b
     Examples:
       longpoll export --to promela --policy rocketmq-4.9 out
@@ -72,18 +92,58 @@ def export(
       longpoll export --to jani --policy strict out
       longpoll export --to promela --policy strict --queues 2 --tags 2 out
       longpoll export --to tla --policy strict --knob recheck_after_hold=none --requests 3 out --json
+      longpoll export --to byteman lp1.lqxyb2NrZXRt... out
+      longpoll export --to byteman lp1.lqxyb2NrZXRt... out --on java-5.5.0
     """
+    if target == BYTEMAN:
+        if len(words) != 2:
+            raise UserError("--to byteman needs a token of `longpoll check` and a directory")
+        made, told = _to_byteman(words[0], Path(words[1]), on)
+        _write(Path(words[1]), made, force=force)
+        _say(made, told, as_json=as_json)
+        return
+    if len(words) != 1 or on is not None:
+        raise UserError(f"--to {target} needs one directory; a token and --on go with --to {BYTEMAN}")
+    directory = Path(words[0])
     policy = with_knobs(preset(policy_name), knobs)
     model = law_of(policy, named(bounds_name, policy, **sizes, aspects=aspects))
     properties = properties_of(model)
     name = name_of(model)
     made = {directory / f"{name}.{end}": render(model, properties) for end, render in FORMATS[target].items()}
     _write(directory, made, force=force)
+    _say(made, {"policy": policy.name, "bounds": model.bounds.name, "to": target}, as_json=as_json)
+
+
+def _say(made: Mapping[Path, str], told: Mapping[str, str], *, as_json: bool) -> None:
     if as_json:
-        emit_json({"policy": policy.name, "bounds": model.bounds.name, "to": target, "files": list(map(str, made))})
+        emit_json({**told, "files": list(map(str, made))})
         return
     for path in made:
         out.print(str(path), soft_wrap=True)
+
+
+def _to_byteman(token: str, directory: Path, on: str | None) -> tuple[dict[Path, str], dict[str, str]]:
+    trace = replay(token)
+    policy = trace.model.policy.name
+    version = on.removeprefix(JAVA) if on else next((each for each in VERSIONS[::-1] if policy in presets_of(each)), "")
+    if policy not in presets_of(version):
+        whose = f"the policy of {version} is {presets_of(version)[0]}" if version else "no shipped broker is like that"
+        raise UserError(
+            f"the token is a run of {policy}, and {whose}: take one of `longpoll check --policy rocketmq-4.9`"
+        )
+    gates = gates_of(version, lmq=policy == "rocketmq-lmq")
+    schedule = with_after(schedule_of(trace, gates), shown_by(trace))
+    story = story_of(trace)
+    texts = files_of(
+        schedule,
+        gates,
+        version,
+        title=story.title,
+        sentences=[each.sentence for each in story.scenes],
+        wrong=story.wrong,
+    )
+    told = {"policy": policy, "on": f"{JAVA}{version}", "to": BYTEMAN}
+    return {directory / name: text for name, text in texts.items()}, told
 
 
 def _write(directory: Path, made: Mapping[Path, str], *, force: bool) -> None:

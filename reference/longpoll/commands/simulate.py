@@ -1,6 +1,6 @@
-"""`longpoll simulate-broker` and `longpoll replay`: the whole broker under every kind of schedule and misfortune.
+"""`longpoll simulate-broker`: the whole broker under every kind of schedule and misfortune.
 
-Leaves out the runs themselves (`longpoll.simulated`).
+Leaves out the runs themselves (`longpoll.simulated`), and running one again (`replay`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,14 @@ import click
 from attrs import define, field
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.options import completion
 from longpoll.options.amounts import Amount
 from longpoll.options.law import knob_option, policy_option
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
 from longpoll.simulated.account import PROMISES
-from longpoll.simulated.beside_law.guided import OffTheLawError, follow, named, under
 from longpoll.simulated.plan import GRAINS
 from longpoll.simulated.run import Outcome
-from longpoll.simulated.search import STRATEGIES, Failure, Settings, explain, run_again, search
-from longpoll_simulation.tokens import decode_token
-from longpoll_spec.engines.tokens import PREFIX as LAW_PREFIX
-from longpoll_spec.engines.tokens import replay as replay_law
-from longpoll_spec.errors import TokenError, UserError, not_known
-from longpoll_spec.policy import preset
+from longpoll.simulated.search import STRATEGIES, Failure, Settings, explain, search
+from longpoll_spec.errors import UserError, not_known
 
 RUNS: Final = 300
 """Runs where neither their number nor a time is given."""
@@ -193,95 +187,5 @@ def _show(done: Done, failure: Failure | None, *, as_json: bool) -> None:
         say(f"\n{failure.plan}\n\n{failure.story}\n")
         say(f"{done} kept every promise before it; its {failure.found_turns} turns are {len(failure.turns)} now.")
         say(f"Again: longpoll replay {failure.token}")
-    if code:
-        raise SystemExit(code)
-
-
-@click.command()
-@click.argument("token")
-@click.option(
-    "--policy",
-    "policy_name",
-    help="Of a token of the law: follow its actions under this policy instead.",
-    shell_complete=completion.policies,
-)
-@json_option
-@user_mistakes
-def replay(*, token: str, policy_name: str | None, as_json: bool) -> None:
-    """Run a token again on the reference's own code, and tell it step by step.
-
-    A token of `longpoll simulate-broker` (sim1.) runs the whole broker, its clients and what went wrong again. One of
-    the law (lp1.; `longpoll check`) becomes a schedule of the real hold service: each of its segments is a step of the
-    law, checked as it runs. Under another --policy it goes as far as that policy's law and code let it.
-
-    \b
-    Examples:
-      longpoll replay sim1.eNqb...
-      longpoll check --policy rocketmq-4.9
-      longpoll replay lp1.lqxyb2NrZXRt...
-      longpoll replay lp1.lqxyb2NrZXRt... --policy strict
-
-    Exit codes: 0 every promise was kept, or the run of the law was followed to its end; 1 one was broken, or the code
-    did what its law has no step for; 2 a mistake in the call; 3 the run of the law could not be followed to its end.
-    """
-    if token.startswith(LAW_PREFIX):
-        _replay_law(token, policy_name, as_json=as_json)
-        return
-    if policy_name is not None:
-        raise TokenError("--policy goes with a token of the law (lp1.): one of a simulated run has its own")
-    settings, outcome, story = run_again(decode_token(token))
-    code = Exit.OK if outcome.failure is None else Exit.VIOLATED
-    if as_json:
-        emit_json(
-            {
-                "exit_code": int(code),
-                "policy": settings.policy_name,
-                "knobs": list(settings.knobs),
-                "grain": settings.grain,
-                "failure": outcome.failure,
-                "points": outcome.step_count,
-                "story": story.splitlines(),
-            }
-        )
-    else:
-        said = styled("[green]every promise was kept[/green]") if outcome.failure is None else None
-        out.print(said or styled("[red]broken[/red]: {}", outcome.failure))
-        say(f"\n{story}")
-    if code:
-        raise SystemExit(code)
-
-
-def _replay_law(token: str, policy_name: str | None, *, as_json: bool) -> None:
-    trace, cannot = replay_law(token), None
-    wanted = trace.depth
-    if policy_name is not None:
-        trace, cannot = under(preset(policy_name), trace)
-    policy = trace.model.policy.name
-    try:
-        followed = follow(trace)
-    except OffTheLawError as error:
-        if as_json:
-            emit_json({"exit_code": int(Exit.VIOLATED), "policy": policy, "said": str(error)})
-        else:
-            out.print(styled("[red]broken[/red]: {}", error))
-        raise SystemExit(Exit.VIOLATED) from None
-    is_whole = followed.steps == wanted
-    code = Exit.OK if is_whole else Exit.UNKNOWN
-    if is_whole:
-        said = (
-            f"the code of {policy} follows the run to its end: {wanted} steps of the law in {len(followed.moves)} moves"
-        )
-    elif cannot is not None and followed.is_whole:
-        said = f"{policy} does {followed.steps} of {wanted} steps, and its law has no {named(cannot)} then"
-    else:
-        said = (
-            f"the code of {policy} makes {followed.steps} of {wanted} steps: what follows is one critical section there"
-        )
-    if as_json:
-        told = {"exit_code": int(code), "policy": policy, "said": said}
-        emit_json(told | {"steps": followed.steps, "of": wanted, "moves": list(followed.told)})
-    else:
-        out.print(styled("[green]{}[/green]" if is_whole else "[yellow]{}[/yellow]", said))
-        say("\n" + "\n".join(f"{number:3}  {each}" for number, each in enumerate(followed.told, 1)))
     if code:
         raise SystemExit(code)

@@ -1,0 +1,269 @@
+"""`longpoll replay`: a run from its token, on the reference's own code or on a shipped Java broker.
+
+Leaves out simulated worlds (`longpoll.simulated`) and how Java is made to follow (`longpoll_java`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from longpoll.options import completion
+from longpoll.output import Exit, emit_json, err, json_option, out, say, styled, table, user_mistakes
+from longpoll.simulated.beside_law.guided import OffTheLawError, follow, named, under
+from longpoll.simulated.search import run_again
+from longpoll_java.broker import JavaBroker
+from longpoll_java.jars import VERSIONS, Jars, in_folder, resolved
+from longpoll_java.places import gates_of, presets_of
+from longpoll_java.play import Played, play
+from longpoll_java.promises import sentence_of, shown_by
+from longpoll_java.schedule import Schedule, schedule_of, with_after
+from longpoll_java.stage import Stage
+from longpoll_simulation.tokens import decode_token
+from longpoll_spec.engines.tokens import PREFIX as LAW_PREFIX
+from longpoll_spec.engines.tokens import replay as replay_law
+from longpoll_spec.errors import TokenError, UserError
+from longpoll_spec.model import Action, Trace
+from longpoll_spec.policy import preset
+from longpoll_spec.render.story.story import story_of
+
+REFERENCE: Final = "reference"
+JAVA: Final = "java-"
+TRIES_MAX: Final = 1_000
+
+
+@click.command()
+@click.argument("token")
+@click.option(
+    "--policy",
+    "policy_name",
+    help="Of a token of the law: follow its actions under this policy instead.",
+    shell_complete=completion.policies,
+)
+@click.option(
+    "--on",
+    type=click.Choice([REFERENCE, *(f"{JAVA}{version}" for version in VERSIONS)]),
+    help=f"Of a token of the law: whose code follows it. [default: {REFERENCE}]",
+)
+@click.option(
+    "--jars",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A folder of jars, such as `lib` of a RocketMQ distribution: the Java broker to use, with no Maven.",
+)
+@click.option(
+    "--tries", type=click.IntRange(1, TRIES_MAX), default=1, show_default=True, help="Times that Java follows it."
+)
+@json_option
+@user_mistakes
+def replay(
+    *, token: str, policy_name: str | None, on: str | None, jars: Path | None, tries: int, as_json: bool
+) -> None:
+    """Run a token again on the reference's own code or on a Java broker, and tell it step by step.
+
+    A token of `longpoll simulate-broker` (sim1.) runs the whole broker, its clients and what went wrong again. One of
+    the law (lp1.; `longpoll check`) becomes a schedule of the real hold service: each of its segments is a step of the
+    law, checked as it runs. Under another --policy it goes as far as that policy's law and code let it.
+
+    With --on java-4.9.7 the law's token becomes a schedule of that unchanged broker: its threads are stopped at the
+    places where the law's steps lie, and go on in the law's order; what the law promises and what is seen stand side by
+    side (docs/java.md). It takes a Java runtime, and Maven or --jars.
+
+    \b
+    Examples:
+      longpoll replay sim1.eNqb...
+      longpoll check --policy rocketmq-4.9
+      longpoll replay lp1.lqxyb2NrZXRt...
+      longpoll replay lp1.lqxyb2NrZXRt... --policy strict
+      longpoll replay lp1.lqxyb2NrZXRt... --on java-4.9.7
+      longpoll replay lp1.lqxyb2NrZXRt... --on java-5.5.0 --tries 20
+      longpoll replay lp1.lqxyb2NrZXRt... --jars rocketmq-all-5.5.0-bin-release/lib --json
+
+    Exit codes: 0 every promise was kept, or the run of the law was followed to its end (on Java: and broke what the law
+    says that it breaks); 1 a promise was broken, or the code did what the law does not say; 2 a mistake in the call; 3
+    the run of the law could not be followed to its end.
+    """
+    on_java = jars is not None or (on is not None and on != REFERENCE)
+    if not token.startswith(LAW_PREFIX):
+        if policy_name is not None or on_java:
+            given = "--policy goes" if policy_name is not None else "--on and --jars go"
+            raise TokenError(f"{given} with a token of the law (lp1.): one of a simulated run has its own")
+        _replay_simulated(token, as_json=as_json)
+    elif on_java:
+        if policy_name is not None:
+            raise UserError("--policy goes with the reference: a Java broker's policy is its version's")
+        _replay_on_java(token, _jars(on, jars), tries, as_json=as_json)
+    else:
+        _replay_law(token, policy_name, as_json=as_json)
+
+
+def _replay_simulated(token: str, *, as_json: bool) -> None:
+    settings, outcome, story = run_again(decode_token(token))
+    code = Exit.OK if outcome.failure is None else Exit.VIOLATED
+    if as_json:
+        emit_json(
+            {
+                "exit_code": int(code),
+                "policy": settings.policy_name,
+                "knobs": list(settings.knobs),
+                "grain": settings.grain,
+                "failure": outcome.failure,
+                "points": outcome.step_count,
+                "story": story.splitlines(),
+            }
+        )
+    else:
+        said = styled("[green]every promise was kept[/green]") if outcome.failure is None else None
+        out.print(said or styled("[red]broken[/red]: {}", outcome.failure))
+        say(f"\n{story}")
+    if code:
+        raise SystemExit(code)
+
+
+def _replay_law(token: str, policy_name: str | None, *, as_json: bool) -> None:
+    trace, cannot = replay_law(token), None
+    wanted = trace.depth
+    if policy_name is not None:
+        trace, cannot = under(preset(policy_name), trace)
+    policy = trace.model.policy.name
+    try:
+        followed = follow(trace)
+    except OffTheLawError as error:
+        if as_json:
+            emit_json({"exit_code": int(Exit.VIOLATED), "policy": policy, "said": str(error)})
+        else:
+            out.print(styled("[red]broken[/red]: {}", error))
+        raise SystemExit(Exit.VIOLATED) from None
+    is_whole = followed.steps == wanted
+    code = Exit.OK if is_whole else Exit.UNKNOWN
+    if is_whole:
+        said = (
+            f"the code of {policy} follows the run to its end: {wanted} steps of the law in {len(followed.moves)} moves"
+        )
+    elif cannot is not None and followed.is_whole:
+        said = f"{policy} does {followed.steps} of {wanted} steps, and its law has no {named(cannot)} then"
+    else:
+        said = (
+            f"the code of {policy} makes {followed.steps} of {wanted} steps: what follows is one critical section there"
+        )
+    if as_json:
+        told = {"exit_code": int(code), "policy": policy, "said": said}
+        emit_json(told | {"steps": followed.steps, "of": wanted, "moves": list(followed.told)})
+    else:
+        out.print(styled("[green]{}[/green]" if is_whole else "[yellow]{}[/yellow]", said))
+        say("\n" + "\n".join(f"{number:3}  {each}" for number, each in enumerate(followed.told, 1)))
+    if code:
+        raise SystemExit(code)
+
+
+# -- on Java ---------------------------------------------------------------------------------------------------------
+
+
+def _jars(on: str | None, folder: Path | None) -> Jars:
+    wanted = (on or "").removeprefix(JAVA)
+    if folder is None:
+        return resolved(wanted)
+    found = in_folder(folder)
+    if on not in {None, f"{JAVA}{found.version}"}:
+        raise UserError(f"{folder} has the jars of {found.version}; leave --on {on} out, or name another folder")
+    return found
+
+
+def _replay_on_java(token: str, jars: Jars, tries: int, *, as_json: bool) -> None:
+    trace, cannot = _for_version(replay_law(token), jars.version)
+    if cannot is not None:
+        said = f"{trace.model.policy.name} does {trace.depth} steps, and its law has no {named(cannot)} then"
+        _end_early(said, jars.version, trace, as_json=as_json)
+    gates = gates_of(jars.version, lmq=trace.model.policy.name == "rocketmq-lmq")
+    schedule = with_after(schedule_of(trace, gates), shown_by(trace))
+    played = []
+    for one in _played(jars, schedule, tries):
+        played.append(one)
+        if not as_json:
+            _tell(one, trace, jars.version, len(played), tries)
+    code = max(map(_code, played))
+    if as_json:
+        told = [_told(one, trace) for one in played]
+        head = {"exit_code": int(code), "on": f"{JAVA}{jars.version}", "policy": trace.model.policy.name}
+        emit_json(head | {"property": trace.property_name, "of": trace.depth, "tries": told})
+    if code:
+        raise SystemExit(code)
+
+
+def _for_version(trace: Trace, version: str) -> tuple[Trace, Action | None]:
+    """The run under the policy that claims to describe a version, and the first action that it does not have."""
+    if trace.model.policy.name in presets_of(version):
+        return trace, None
+    changed, cannot = under(preset(presets_of(version)[0]), trace)
+    return Trace(changed.model, changed.steps, trace.property_name), cannot
+
+
+def _end_early(said: str, version: str, trace: Trace, *, as_json: bool) -> None:
+    if as_json:
+        emit_json({
+            "exit_code": int(Exit.UNKNOWN), "on": f"{JAVA}{version}", "policy": trace.model.policy.name, "said": said
+        })  # fmt: skip
+    else:
+        out.print(styled("[yellow]{}[/yellow]", said))
+    raise SystemExit(Exit.UNKNOWN)
+
+
+def _played(jars: Jars, schedule: Schedule, tries: int) -> Iterator[Played]:
+    """Each try, on one broker that is kept; a broker that the run stops is started anew."""
+    left = tries
+    while left:
+        with Stage() as stage:
+            err.print(f"starting the Java broker {jars.version}")
+            with JavaBroker(jars, stage, lmq=schedule.lmq) as broker:
+                while left and broker.is_running:
+                    left -= 1
+                    yield play(broker, schedule)
+                    if any(move.kind == "stop" for step in schedule.steps for move in step.moves):
+                        break
+
+
+def _code(played: Played) -> Exit:
+    if played.otherwise:
+        return Exit.VIOLATED
+    return Exit.OK if played.is_whole and not played.cannot else Exit.UNKNOWN
+
+
+def _tell(played: Played, trace: Trace, version: str, number: int, tries: int) -> None:
+    """What came of a try: its verdict, and of the first one each step beside what the law says."""
+    which = f"try {number} of {tries}: " if tries > 1 else ""
+    if played.otherwise:
+        out.tell(styled("{}[red]Java {} does what the law does not say[/red]: {}", which, version, played.otherwise))
+    elif played.cannot:
+        made = f"{len(played.steps)} of {played.of} steps"
+        out.tell(styled("{}[yellow]Java {} was followed for {}[/yellow]: {}", which, version, made, played.cannot))
+    else:
+        broke = f", and breaks {trace.property_name}: {sentence_of(trace.property_name)}" if played.broken else ""
+        out.tell(
+            styled("{}[green]Java {} goes the run to its end[/green], {} steps{}", which, version, played.of, broke)
+        )
+    if number == 1:
+        scenes = story_of(trace).scenes
+        rows = [
+            (place, f"{scene.action}: {scene.sentence}", "\n".join(seen.said), f"{seen.at_ms:,.0f}")
+            for place, (scene, seen) in enumerate(zip(scenes, played.steps, strict=False), 1)
+        ]
+        table("Step by step", ("step", "the law", "the broker", "ms"), rows, right=("step", "ms"))
+    for each in played.shown:
+        say(f"  {each}")
+
+
+def _told(played: Played, trace: Trace) -> dict[str, Any]:
+    scenes = story_of(trace).scenes
+    return {
+        "followed": len(played.steps),
+        "broken": played.broken,
+        "cannot": played.cannot,
+        "otherwise": played.otherwise,
+        "steps": [
+            {"action": scene.action, "law": scene.sentence, "seen": list(seen.said), "at_ms": round(seen.at_ms, 1)}
+            for scene, seen in zip(scenes, played.steps, strict=False)
+        ],
+        "shown": list(played.shown),
+    }

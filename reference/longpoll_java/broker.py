@@ -1,0 +1,190 @@
+"""A Java broker under rules: started on free ports of this machine, in a folder of its own, and ended by its id.
+
+It is a master without a name server. 4.9 knows no address to listen on but all of them; nothing but loopback is used.
+
+Source of the settings: `BrokerStartup.java`, `BrokerController.java` of 4.9 and 5.5.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from longpoll_java.errors import JavaUnavailableError
+from longpoll_java.jars import Jars
+from longpoll_java.places import gates_of
+from longpoll_java.rules import PORT_PROPERTY, rules_of
+from longpoll_java.stage import Stage
+
+PORTS: Final = range(12_000, 32_000)
+"""Below those that the system gives to connections, above those of brokers by default."""
+START_S: Final = 90.0
+END_S: Final = 20.0
+LOOK_S: Final = 0.05
+TRIES: Final = 200
+JVM: Final = (
+    "-Xms256m",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+LOGBACK: Final = """<configuration>
+  <appender name="file" class="ch.qos.logback.core.FileAppender">
+    <file>{file}</file>
+    <encoder><pattern>%d %p %c - %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="file"/></root>
+</configuration>
+"""
+_SETTINGS: Final = """brokerClusterName=DefaultCluster
+brokerName=java-broker
+brokerId=0
+brokerIP1=127.0.0.1
+listenPort={port}
+storePathRootDir={home}/store
+storePathCommitLog={home}/store/commitlog
+autoCreateTopicEnable=true
+autoCreateSubscriptionGroup=true
+diskMaxUsedSpaceRatio=95
+mappedFileSizeCommitLog=16777216
+maxIndexNum=1000
+maxHashSlotNum=4000
+enableLmq={lmq}
+enableMultiDispatch={lmq}
+"""
+REFUSED: Final = ("error typechecking", "error parsing", "Error parsing", "unable to find", "parse error")
+"""What Byteman says of a rule that it cannot use."""
+
+
+class JavaBroker:
+    """A running broker whose threads stop at the gates of a stage. Leaving the `with` block ends it.
+
+    Raises JavaUnavailableError from its start; then nothing of it is left.
+    """
+
+    def __init__(self, jars: Jars, stage: Stage, *, lmq: bool = False) -> None:
+        self.jars = jars
+        self.stage = stage
+        self._folder = tempfile.TemporaryDirectory(prefix="longpoll-java-")
+        self.home = Path(self._folder.name)
+        self.address = ("127.0.0.1", _free_port())
+        try:
+            self._process = self._start(lmq=lmq)
+        except BaseException:
+            self._folder.cleanup()
+            raise
+        try:
+            self._await_start()
+        except BaseException:
+            self.end()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        return self._process.poll() is None
+
+    @property
+    def process_id(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """Ask it to stop, as an operator does; it stops while the stage is served."""
+        self._process.terminate()
+
+    def end(self) -> None:
+        """End it: asked first, then killed."""
+        # A thread that stands at a gate would keep it.
+        self.stage.stops = lambda _arrival: False
+        self.stage.let_go(lambda _arrival: True)
+        self._process.terminate()
+        end_s = time.monotonic() + END_S
+        while self.is_running and time.monotonic() < end_s:
+            self.stage.until(lambda: False, LOOK_S)
+        self._process.kill()
+        self._process.wait()
+        self._folder.cleanup()
+
+    def said(self) -> str:
+        """The end of what it wrote to its output."""
+        return (self.home / "broker.out").read_text(errors="replace")[-2_000:]
+
+    def _start(self, *, lmq: bool) -> subprocess.Popen[bytes]:
+        home = self.home
+        (home / "conf").mkdir()
+        for part in ("broker", "namesrv", "tools"):
+            (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
+        (home / "broker.conf").write_text(settings_of(str(home), str(self.address[1]), lmq=lmq), encoding="utf-8")
+        (home / "gates.btm").write_text(rules_of(gates_of(self.jars.version, lmq=lmq)), encoding="utf-8")
+        agent = f"-javaagent:{self.jars.byteman}=script:{home / 'gates.btm'}"
+        command = [
+            "java", *JVM, agent, f"-D{PORT_PROPERTY}={self.stage.port}", f"-Drocketmq.home.dir={home}",
+            f"-Duser.home={home}", "-cp", self.jars.class_path, "org.apache.rocketmq.broker.BrokerStartup",
+            "-c", str(home / "broker.conf"),
+        ]  # fmt: skip
+        with (home / "broker.out").open("wb") as output:
+            try:
+                return subprocess.Popen(  # noqa: S603 - Java, with our own files
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=home,
+                    start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                raise JavaUnavailableError(f"java cannot be run: {error.strerror}") from error
+
+    def _await_start(self) -> None:
+        end_s = time.monotonic() + START_S
+        while not _listens(self.address):
+            self.stage.until(lambda: False, LOOK_S)
+            if not self.is_running:
+                raise JavaUnavailableError(
+                    f"the Java broker ended with {self._process.returncode}: {self.said()[-600:]}"
+                )
+            if time.monotonic() > end_s:
+                raise JavaUnavailableError(f"the Java broker did not listen within {START_S:g} s: {self.said()[-600:]}")
+        refused = [line for line in self.said().splitlines() if any(each in line for each in REFUSED)]
+        if refused:
+            raise JavaUnavailableError(f"Byteman refuses a rule: {refused[0]}")
+
+
+def settings_of(home: str, port: str, *, lmq: bool) -> str:
+    """The text of a `broker.conf` for a broker in a folder, on a port; `lmq` switches light message queues on."""
+    return _SETTINGS.format(port=port, home=home, lmq=str(lmq).lower())
+
+
+def _listens(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, 0.2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _free_port() -> int:
+    """A port that is free together with the two that a broker takes beside it."""
+    for _ in range(TRIES):
+        port = random.choice(PORTS)
+        try:
+            for distance in (-2, 0, 1):
+                socket.create_server(("127.0.0.1", port + distance)).close()
+        except OSError:
+            continue
+        return port
+    raise JavaUnavailableError("no three free ports beside one another were found for a Java broker")

@@ -1,0 +1,83 @@
+"""A schedule as files that run with Java and Maven alone: for the people who can mend what it shows.
+
+Leaves out playing it from here (`play`). The rules, the moves and the broker's settings are those that `play` uses;
+`Replay.java` plays the moves as `play` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Final
+
+from longpoll_java.broker import settings_of
+from longpoll_java.jars import pom_of
+from longpoll_java.places import Gate
+from longpoll_java.promises import sentence_of
+from longpoll_java.rules import rules_of
+from longpoll_java.schedule import Schedule
+
+_README: Final = """# {title}
+
+On an unchanged Apache RocketMQ broker {version}: {shown}.
+
+The threads of the broker are stopped at the places in `gates.btm` by Byteman, a Java agent, and go on in the order of
+`schedule.txt`. Nothing else of the broker is changed.
+
+## Run it
+
+It takes a JDK (11 or later) and Maven, and ends by itself within a minute.
+
+```console
+mvn -q -B dependency:build-classpath -Dmdep.outputFile=class-path.txt
+java Replay.java
+```
+
+Exit code 0: the run was followed to its end and shows what stands above. 1: the broker did otherwise. 3: a thread did
+not come to its gate; `broker.out` is what the broker said.
+
+## What happens
+
+{steps}
+## What is wrong
+
+{wrong}
+"""
+
+
+def files_of(
+    schedule: Schedule,
+    gates: Sequence[Gate],
+    version: str,
+    *,
+    title: str,
+    sentences: Sequence[str],
+    wrong: Sequence[str],
+) -> dict[str, str]:
+    """Name -> text of each file. `sentences` are the steps of the law, `wrong` says what they break."""
+    steps = "".join(f"{number}. {sentence}\n" for number, sentence in enumerate(sentences, 1))
+    shown = sentence_of(schedule.property_name) or "the run below is followed, step by step"
+    return {
+        "README.md": _README.format(
+            title=title, version=version, shown=shown, steps=steps, wrong="\n".join(wrong) or "Nothing: it is a run."
+        ),
+        "pom.xml": pom_of(version),
+        "broker.conf": settings_of("{home}", "{port}", lmq=schedule.lmq),
+        "gates.btm": rules_of(gates),
+        "schedule.txt": _schedule_text(schedule, title, sentences),
+        "Replay.java": files(__package__).joinpath("Replay.java").read_text(encoding="utf-8"),
+    }
+
+
+def _schedule_text(schedule: Schedule, title: str, sentences: Sequence[str]) -> str:
+    settings = {
+        "queues": schedule.queues, "tick_ms": schedule.tick_ms, "hold_ms": schedule.hold_ms,
+        "lmq": str(schedule.lmq).lower(),
+    }  # fmt: skip
+    lines = [f"# {title}", *(f"SET {name} {value}" for name, value in settings.items())]
+    lines += ["BEFORE", *map(str, schedule.before), "STEPS"]
+    for number, (step, sentence) in enumerate(zip(schedule.steps, sentences, strict=True), 1):
+        lines += [f"step {number} {step.label}: {sentence}", *map(str, step.moves)]
+        lines += [f"silent slot={slot}" for slot, is_open in enumerate(step.open) if is_open]
+    lines += ["AFTER", *map(str, schedule.after)]
+    return "\n".join(lines) + "\n"

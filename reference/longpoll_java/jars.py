@@ -1,0 +1,136 @@
+"""The jars of a Java broker and of Byteman: found in a folder, or resolved by Maven and remembered.
+
+Leaves out starting anything (`broker`). A version that the table of places was not tried against is refused: rules
+that do not fit would be passed over by the agent, and a schedule would say nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_java.errors import JavaUnavailableError
+
+VERSIONS: Final = ("4.9.7", "5.4.0", "5.5.0")
+"""What the places were tried against."""
+BYTEMAN: Final = "4.0.24"
+RESOLVE_S: Final = 600.0
+_POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
+<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>longpoll</groupId>
+  <artifactId>java-broker</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+{dependencies}  </dependencies>
+</project>
+"""
+_DEPENDENCY: Final = """    <dependency>
+      <groupId>{group}</groupId>
+      <artifactId>{artifact}</artifactId>
+      <version>{version}</version>
+      <exclusions><exclusion><groupId>com.sun</groupId><artifactId>tools</artifactId></exclusion></exclusions>
+    </dependency>
+"""
+_PROPERTIES: Final = "META-INF/maven/org.apache.rocketmq/rocketmq-broker/pom.properties"
+
+
+@frozen
+class Jars:
+    """What a Java broker is started from."""
+
+    version: str
+    class_path: str
+    byteman: str
+
+
+def pom_of(version: str, artifacts: tuple[str, ...] = ("broker",)) -> str:
+    """A Maven project that depends on the broker and on Byteman."""
+    wanted = [("org.apache.rocketmq", f"rocketmq-{artifact}", version) for artifact in artifacts]
+    wanted.append(("org.jboss.byteman", "byteman", BYTEMAN))
+    return _POM.format(
+        dependencies="".join(_DEPENDENCY.format(group=group, artifact=name, version=of) for group, name, of in wanted)
+    )
+
+
+def resolved(version: str) -> Jars:
+    """The jars of a version from Maven, which are looked for once. Raises JavaUnavailableError."""
+    _refuse_unknown(version)
+    _need("java", "install a Java runtime (11 or later)")
+    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "longpoll" / f"java-{version}"
+    found = home / "class-path.txt"
+    paths = found.read_text().strip().split(os.pathsep) if found.exists() else []
+    if not paths or not all(Path(path).exists() for path in paths):
+        _need("mvn", "install Maven, or name a folder of jars with --jars")
+        paths = _resolve(home, found, version)
+    byteman = next((path for path in paths if Path(path).name.startswith("byteman-")), "")
+    return Jars(version, os.pathsep.join(path for path in paths if path != byteman), byteman)
+
+
+def _resolve(home: Path, found: Path, version: str) -> list[str]:
+    fresh = home / f"class-path.{os.getpid()}.txt"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "pom.xml").write_text(pom_of(version))
+        command = ["mvn", "-q", "-B", "-f", str(home / "pom.xml"), "dependency:build-classpath"]
+        done = subprocess.run(  # noqa: S603 - Maven, with a file that we have written
+            [*command, f"-Dmdep.outputFile={fresh}"], capture_output=True, text=True, timeout=RESOLVE_S, check=False
+        )
+        if done.returncode or not fresh.exists():
+            said = " ".join(done.stdout.split())[-300:]
+            raise JavaUnavailableError(f"Maven cannot resolve the jars of {version}; see to its network: {said}")
+        fresh.replace(found)
+        return found.read_text().strip().split(os.pathsep)
+    except subprocess.TimeoutExpired:
+        raise JavaUnavailableError(f"Maven did not resolve the jars of {version} in {RESOLVE_S:g} s") from None
+    except OSError as error:
+        raise JavaUnavailableError(f"cannot keep the jars' paths in {home}: {error.strerror}") from error
+
+
+def in_folder(folder: Path) -> Jars:
+    """The jars in a folder, such as `lib` of RocketMQ's distribution, and Byteman's beside them or from Maven.
+
+    Raises JavaUnavailableError.
+    """
+    _need("java", "install a Java runtime (11 or later)")
+    jars = sorted(folder.glob("*.jar"))
+    brokers = [jar for jar in jars if jar.name.startswith("rocketmq-broker-")]
+    if len(brokers) != 1:
+        said = "no" if not brokers else f"{len(brokers)} of"
+        raise JavaUnavailableError(
+            f"{folder} has {said} rocketmq-broker-*.jar; name the folder `lib` of a RocketMQ distribution"
+        )
+    version = _version_of(brokers[0])
+    _refuse_unknown(version)
+    byteman = next((jar for jar in jars if jar.name.startswith("byteman-")), None)
+    path = str(byteman) if byteman is not None else resolved(version).byteman
+    return Jars(version, os.pathsep.join(str(jar) for jar in jars if jar != byteman), path)
+
+
+def _version_of(jar: Path) -> str:
+    """The version that a jar says it is of; an empty one where it says none."""
+    try:
+        with zipfile.ZipFile(jar) as content:
+            lines = content.read(_PROPERTIES).decode("utf-8", "replace").splitlines()
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise JavaUnavailableError(f"{jar} says no version: it is no jar of RocketMQ's as published") from error
+    return next((line.partition("=")[2].strip() for line in lines if line.startswith("version=")), "")
+
+
+def _refuse_unknown(version: str) -> None:
+    if version not in VERSIONS:
+        raise JavaUnavailableError(
+            f"the law's places in {version or 'this version'} are not known; take one of {', '.join(VERSIONS)}"
+        )
+
+
+def _need(program: str, otherwise: str) -> None:
+    if shutil.which(program) is None:
+        raise JavaUnavailableError(f"there is no {program} on PATH: {otherwise}")

@@ -1,0 +1,179 @@
+"""Where the law's steps lie in the Java broker: the places at which its threads are stopped, version by version.
+
+A gate is a place in a method. A step of the law is what a thread does from one gate to the next (`STEPS`), so this
+table is the refinement mapping from Java's source to the law. Leaves out how a place is made a gate (`rules`).
+
+Source: `PullMessageProcessor`, `PullRequestHoldService`, `LmqPullRequestHoldService`, `DefaultMessageStore` of 4.9.7,
+5.4.0 and 5.5.0; every place is tried against the jars (`test_places`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+from attrs import frozen
+
+_LONG_POLLING: Final = "org.apache.rocketmq.broker.longpolling"
+_HOLD: Final = f"{_LONG_POLLING}.PullRequestHoldService"
+_LMQ_HOLD: Final = f"{_LONG_POLLING}.LmqPullRequestHoldService"
+_BUCKET: Final = f"{_LONG_POLLING}.ManyPullRequest"
+_REQUEST: Final = f"{_LONG_POLLING}.PullRequest"
+_PULL: Final = "org.apache.rocketmq.broker.processor.PullMessageProcessor"
+_STORE: Final = "org.apache.rocketmq.store.MessageStore"
+_NOTIFY: Final = "notifyMessageArriving(String,int,long,Long,long,byte[],java.util.Map)"
+_QUEUE: Final = {"topic": "$1", "queue": "$2"}
+"""What the methods of the hold service have as their first two parameters."""
+
+
+@frozen
+class Gate:
+    """A place at which a thread can be stopped."""
+
+    name: str
+    class_name: str
+    method: str
+    """Name and, where it is overloaded, the types of its parameters, as Byteman writes them."""
+    place: str
+    """Where in the method, as Byteman writes it."""
+    told: Mapping[str, str] = attrs.Factory(dict[str, str])
+    """What is known there, as Java expressions: `topic`, `queue`, `request` (its opaque), `suspends`."""
+    request: str = ""
+    """The PullRequest at hand, as a Java expression; `told` may use it by the name `held`."""
+    throws: str = ""
+    """The exception that can be thrown there."""
+
+    @property
+    def words(self) -> str:
+        """The place for a reader: `PullRequestHoldService.suspendPullRequest, at entry`."""
+        method = self.method.partition("(")[0]
+        *where, called = self.place.split(maxsplit=2)
+        if len(where) < 2:
+            return f"{self.class_name.rpartition('.')[2]}.{method}, {self.place.lower()}"
+        name, _, number = called.partition(" ")
+        which = f", call {number}" if number else ""
+        call = ".".join(name.split(".")[-2:])
+        return f"{self.class_name.rpartition('.')[2]}.{method}, {where[0].lower()} its call of {call}{which}"
+
+
+def _pull_gates(method: str, read: str) -> tuple[Gate, ...]:
+    """The gates of the thread that serves a pull, in `PullMessageProcessor`."""
+    known = {"request": "$2.getOpaque()", "suspends": "$3"}
+    return (
+        Gate("read", _PULL, method, f"AT INVOKE {_STORE}.{read}", known),
+        Gate("served", _PULL, method, "AT EXIT", known),
+    )
+
+
+def _notify_gates() -> tuple[Gate, ...]:
+    """The gates of whoever walks a bucket: the dispatcher, and the scanner for each queue of its round."""
+    one = {"request": "held.getRequestCommand().getOpaque()"}
+    return (
+        Gate("notify", _HOLD, _NOTIFY, "AT ENTRY", _QUEUE),
+        Gate("taken", _HOLD, _NOTIFY, f"AFTER INVOKE {_BUCKET}.cloneListAndClear", _QUEUE),
+        Gate(
+            "each", _HOLD, _NOTIFY, f"AT INVOKE {_REQUEST}.getPullFromThisOffset", {**_QUEUE, **one},
+            "$@[0]", "java.lang.RuntimeException",
+        ),
+        Gate("keep", _HOLD, _NOTIFY, f"AT INVOKE {_BUCKET}.addPullRequest", _QUEUE),
+        Gate("done", _HOLD, _NOTIFY, "AT EXIT", _QUEUE),
+    )  # fmt: skip
+
+
+def _hold_gates() -> tuple[Gate, ...]:
+    known = {**_QUEUE, "request": "$3.getRequestCommand().getOpaque()"}
+    return (
+        Gate("hold", _HOLD, "suspendPullRequest", "AT ENTRY", known),
+        Gate("put", _HOLD, "suspendPullRequest", f"AT INVOKE {_BUCKET}.addPullRequest", known),
+        Gate("held", _HOLD, "suspendPullRequest", "AT EXIT", known),
+    )
+
+
+def _scan_gates(class_name: str) -> tuple[Gate, ...]:
+    queue = {"topic": "$@[1]", "queue": "$@[2]"}
+    store = f"AT INVOKE {_STORE}.getMaxOffsetInQueue"
+    return (
+        Gate("round", class_name, "checkHoldRequest", "AT ENTRY"),
+        Gate("queue", class_name, "checkHoldRequest", store, queue, throws="java.lang.RuntimeException"),
+        Gate("rounded", class_name, "checkHoldRequest", "AT EXIT"),
+    )
+
+
+_SWEEP: Final = (
+    Gate("sweep", _LMQ_HOLD, "checkHoldRequest", f"AT INVOKE {_BUCKET}.getPullRequestList"),
+    Gate("remove", _LMQ_HOLD, "checkHoldRequest", "AT INVOKE java.util.concurrent.ConcurrentMap.remove 2"),
+)
+_COMMON: Final = (
+    *_hold_gates(),
+    *_notify_gates(),
+    Gate(
+        "submit",
+        _PULL,
+        "executeRequestWhenWakeup",
+        "AT INVOKE java.util.concurrent.ExecutorService.submit",
+        {"request": "$2.getOpaque()"},
+        throws="java.util.concurrent.RejectedExecutionException",
+    ),
+    Gate(
+        "dispatch",
+        "org.apache.rocketmq.store.DefaultMessageStore",
+        "doDispatch",
+        "AT ENTRY",
+        {"topic": "$1.getTopic()", "queue": "$1.getQueueId()"},
+    ),
+    Gate("closed", "org.apache.rocketmq.broker.client.ClientHousekeepingService", "onChannelClose", "AT ENTRY"),
+)
+_CHANNEL: Final = "io.netty.channel.Channel,org.apache.rocketmq.remoting.protocol.RemotingCommand,boolean"
+_PULL_4: Final = f"processRequest({_CHANNEL})"
+_PULL_5: Final = f"processRequest({_CHANNEL},boolean)"
+_GATES_4: Final = (
+    *_pull_gates(_PULL_4, "getMessage"),
+    Gate(
+        "commit",
+        _PULL,
+        _PULL_4,
+        "AT INVOKE org.apache.rocketmq.broker.offset.ConsumerOffsetManager.commitOffset",
+        {"request": "$2.getOpaque()", "suspends": "$3"},
+    ),
+    *_COMMON,
+)
+_GATES_5: Final = (*_pull_gates(_PULL_5, "getMessageAsync"), *_COMMON)
+
+
+def gates_of(version: str, *, lmq: bool = False) -> tuple[Gate, ...]:
+    """The gates of a version, such as 4.9.7; with `lmq` those of the hold service for light message queues."""
+    common = _GATES_4 if version.startswith("4.") else _GATES_5
+    scan = _scan_gates(_LMQ_HOLD if lmq else _HOLD)
+    return (*common, *scan, *(_SWEEP if lmq else ()))
+
+
+STEPS: Final[Mapping[str, tuple[str, str]]] = {
+    "make_visible": ("dispatch", "notify"),
+    "pull_read": ("read", "hold"),
+    "find_bucket": ("hold", "put"),
+    "hold": ("put", "held"),
+    "commit_pulled": ("commit", "served"),
+    "notify_start": ("notify", "taken"),
+    "notify_each": ("each", "keep"),
+    "notify_end": ("keep", "done"),
+    "scan_start": ("queue", "taken"),
+    "scan_each": ("each", "keep"),
+    "scan_end": ("keep", "done"),
+    "sweep": ("sweep", "remove"),
+    "remove_bucket": ("remove", "rounded"),
+    "run": ("read", "served"),
+    "executor_rejects": ("submit", "submit"),
+    "notifier_throws": ("each", "each"),
+    "scan_throws": ("queue", "queue"),
+}
+"""A law's action -> the gates that it lies between: the thread stands at the first, and goes on to the second at most.
+
+A walk's look goes on to the look at the next request where there is one. What is not here is done by the driver
+(`append`, `next_pull`, `offset_commit`, ...), by time (`tick`), or by nobody in Java.
+"""
+
+
+def presets_of(version: str) -> tuple[str, ...]:
+    """The policies that claim to describe a version, the plain one first."""
+    return ("rocketmq-4.9" if version.startswith("4.") else "rocketmq-5", "rocketmq-lmq")

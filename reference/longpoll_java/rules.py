@@ -1,0 +1,43 @@
+"""Byteman rules: each gate of the table as a rule that asks, over loopback, whether its thread may go on.
+
+A rule asks by a GET of one line to the port in the system property `longpoll.gate`, and the thread waits for the
+answer: `G` lets it go on, `T` has it throw the gate's exception. No class of ours goes into the broker. Leaves out who
+answers (`stage`).
+
+Source: the Byteman Programmer's Guide, version 4.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from longpoll_java.places import Gate
+
+PORT_PROPERTY: Final = "longpoll.gate"
+GO: Final = "G"
+THROW: Final = "T"
+_THREAD: Final = 'Thread.currentThread().getName().replace(" ", "_")'
+
+
+def rules_of(gates: Iterable[Gate]) -> str:
+    """The script for Byteman's agent."""
+    return "".join(f"{_rule(gate)}\n" for gate in gates)
+
+
+def _rule(gate: Gate) -> str:
+    asked = "".join(f' + "&{name}=" + {java}' for name, java in gate.told.items())
+    url = f'"http://127.0.0.1:" + System.getProperty("{PORT_PROPERTY}") + "/{gate.name}?thread=" + {_THREAD}{asked}'
+    held = f"held:org.apache.rocketmq.broker.longpolling.PullRequest = {gate.request};\n     " if gate.request else ""
+    lines = [
+        f"RULE {gate.name}",
+        f"CLASS {gate.class_name}",
+        f"METHOD {gate.method}",
+        gate.place,
+        f"BIND {held}gate:java.net.URL = new java.net.URL({url});",
+        "     answer:int = gate.openStream().read()",
+        f"IF answer == {ord(THROW)}" if gate.throws else "IF FALSE",
+        f'DO throw new {gate.throws}("thrown by a rule of longpoll")' if gate.throws else "DO NOTHING",
+        "ENDRULE",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,435 @@
+"""A run of the law as a schedule of the Java broker: what is sent, and which thread goes on from which gate.
+
+`schedule_of` is pure: a trace in, moves out. The same moves are played by `play`, and written out for who has Java
+alone (`export`). Leaves out the moves that show afterwards what the run broke (`promises`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+from attrs import define, evolve, field, frozen
+
+from longpoll_java.errors import NotOnJavaError
+from longpoll_java.places import Gate
+from longpoll_spec.model import Action, Model, Trace
+
+Kind: TypeAlias = Literal[
+    "create", "send", "pull", "close", "commit", "offset", "tick", "deadline", "align", "stop",
+    "until", "go", "throw", "free",
+    "answer", "silent", "gone", "untouched", "look", "visit", "unvisited",
+]  # fmt: skip
+"""What a move does; `docs/java.md` has a sentence for each."""
+
+SCAN_MS: Final = 5_000
+"""The period of `PullRequestHoldService.run`, which no setting changes."""
+HOLD_MS: Final = 15_000
+"""How long a pull asks to be held where its deadline plays no part: what Java's push consumer asks for."""
+DISPATCHER: Final = "dispatcher"
+SCANNER: Final = "scanner"
+FOUND, NOTHING = "found", "nothing"
+
+
+@frozen
+class Move:
+    """One thing that is done, or waited for, or looked at."""
+
+    kind: Kind
+    thread: str = ""
+    """`dispatcher`, `scanner`, `pull N` or `run N`: whose gates these are."""
+    gates: tuple[str, ...] = ()
+    slot: int = -1
+    """The consumer that it is about; -1 for none."""
+    queue: int = -1
+    """The queue that it is about, by its number in the law; -1 for none."""
+    number: int = -1
+    """An offset, or a number of ticks; -1 for none."""
+    commits: int = -1
+    """The offset that a pull carries to be committed; -1 for none."""
+    word: str = ""
+    """What an answer must be: `found` or `nothing`."""
+
+    def __str__(self) -> str:
+        words = {"thread": self.thread.replace(" ", ""), "gates": ",".join(self.gates), "word": self.word}
+        numbers = {"slot": self.slot, "queue": self.queue, "number": self.number, "commits": self.commits}
+        said = {**{name: word for name, word in words.items() if word}, **{n: v for n, v in numbers.items() if v >= 0}}
+        return " ".join([self.kind, *(f"{name}={value}" for name, value in said.items())])
+
+
+@frozen
+class Step:
+    """One step of the law, and the moves that make the broker do it."""
+
+    label: str
+    moves: tuple[Move, ...]
+    open: tuple[bool, ...]
+    """For each consumer whether the law has its pull unanswered after the step."""
+
+
+@frozen
+class Schedule:
+    """A run as moves."""
+
+    property_name: str
+    queues: int
+    slots: int
+    tick_ms: int
+    hold_ms: int
+    lmq: bool
+    """Whether the queues are those of a light message queue, and the broker has them enabled."""
+    before: tuple[Move, ...]
+    """What is done first, so that the broker is where the law begins."""
+    steps: tuple[Step, ...]
+    after: tuple[Move, ...] = ()
+    """What shows that the run broke its property."""
+
+
+IMPOSSIBLE: Final[Mapping[str, str]] = {
+    "recheck": "no shipped broker looks again: the recheck is upstream's pull request #7359, which was never merged",
+    "walk_start": "no shipped broker looks again: the walk is upstream's pull request #7359, which was never merged",
+    "expire": "no shipped broker has a clock of deadlines",
+    "trim": "a broker deletes whole files, once they are days old",
+    "truncate": "a broker shortens a queue only while it recovers, before it serves anybody",
+    "queue_deleted": "a deleted topic's pulls are refused, and replay does not make the topic anew",
+    "flush": "replay cannot cut the power: what a killed process has appended to a mapped file is not lost",
+    "crash_and_recover": "replay cannot cut the power: what a killed process has appended to a mapped file is not lost",
+    "role_change": "replay starts a single master, and this step needs a slave",
+    "master_returns": "replay starts a single master, and this step needs a slave",
+    "return_look": "replay starts a single master, and this step needs a slave",
+    "return_take": "replay starts a single master, and this step needs a slave",
+    "offset_reset": "replay does not reset offsets yet",
+}
+"""Action -> why no schedule of replay has it."""
+
+
+def schedule_of(trace: Trace, gates: Sequence[Gate]) -> Schedule:
+    """The moves that make a broker with these gates follow a run. Raises NotOnJavaError."""
+    _refuse(trace)
+    model = trace.model
+    labels = [step.action.name for step in trace.steps if step.action is not None]
+    by_time = "tick" in labels or trace.property_name in TIMED
+    bounds = model.bounds
+    tick_ms = SCAN_MS // bounds.scan_ticks
+    maker = _Maker(trace, frozenset(gate.name for gate in gates))
+    return Schedule(
+        trace.property_name,
+        len(model.state.queues),
+        len(model.state.requests),
+        tick_ms,
+        bounds.hold_ticks * tick_ms if by_time else HOLD_MS,
+        lmq=model.policy.name == "rocketmq-lmq",
+        before=_before(trace),
+        steps=tuple(maker.steps()),
+    )
+
+
+LATE: Final = frozenset({"queued_by_deadline", "answered_by_deadline"})
+"""Properties that are shown by how much later than a deadline the scan comes, which must be as late as by itself."""
+TIMED: Final = frozenset({"dropped_by_reject", "dropped_by_throw", "nothing_dropped", "no_orphan", "closed_is_let_go"})
+"""Properties that are shown by a deadline which passes."""
+
+
+def _refuse(trace: Trace) -> None:
+    for number, step in enumerate(trace.steps):
+        if step.action is not None and step.action.name in IMPOSSIBLE:
+            why = IMPOSSIBLE[step.action.name]
+            raise NotOnJavaError(f"step {number} of the run is {step.action.label}, and {why}")
+    if trace.model.bounds.filters:
+        raise NotOnJavaError("this run has tags or filters, which replay does not send yet; take one without")
+
+
+def _before(trace: Trace) -> tuple[Move, ...]:
+    """Make the topic; have a bucket made for each queue that is scanned before anything is held there; await a scan."""
+    held: set[int] = set()
+    primed: list[int] = []
+    queues = [queue.name for queue in trace.model.state.queues]
+    for before, step in zip(trace.steps, trace.steps[1:], strict=False):
+        action = step.action
+        assert action is not None
+        if action.name in {"find_bucket", "hold"}:
+            held.add(value_of(trace.model, before.state, f"queue_{action.actors[0]}", 0))
+        elif action.name in {"scan_start", "scan_throws"}:
+            queue = _queue(action, queues)
+            # A queue that a round must leave out has to be in the table as well.
+            wanted = range(len(queues)) if action.name == "scan_throws" else (queue,)
+            primed += [each for each in wanted if each not in held and each not in primed]
+    moves = [Move("create", number=len(queues))]
+    if primed:
+        moves += [Move("pull", slot=100 + each, queue=each, number=0, word="prime") for each in sorted(primed)]
+        moves += [Move("answer", slot=100 + each, word=NOTHING) for each in sorted(primed)]
+    if trace.property_name in LATE:
+        moves.append(Move("align"))
+    return tuple(moves)
+
+
+def value_of(model: Model, state: Sequence[int], name: str, otherwise: int) -> int:
+    """A variable's value in a state; `otherwise` where the law has no such variable."""
+    for variable, value in zip(model.variables, state, strict=True):
+        if variable.name == name:
+            return value
+    return otherwise
+
+
+def _queue(action: Action, queues: Sequence[str]) -> int:
+    """The number of the queue that an action is about; the only one where none is named."""
+    named = [queues.index(each) for each in action.actors if each in queues]
+    return named[0] if named else 0
+
+
+WALKED: Final = ("each", "submit", "keep", "done")
+"""Where a walk that has looked at a request comes to next."""
+
+
+@define
+class _Maker:
+    """Makes the moves of one trace, step by step."""
+
+    trace: Trace
+    gates: frozenset[str]
+    at: int = 0
+    """The number of the step that is made."""
+    submitting: dict[int, str] = field(factory=dict)
+    """Request -> the walking thread that stands before it hands the request to the executor."""
+
+    def steps(self) -> Iterator[Step]:
+        """Each step of the law with its moves."""
+        model = self.trace.model
+        for number in range(1, len(self.trace.steps)):
+            self.at = number
+            action = self.action
+            moves = tuple(_MAKERS[action.name](self, action))
+            still = tuple(bool(self.after(f"open_{each.index}")) for each in model.state.requests)
+            yield Step(action.label, moves, still)
+
+    @property
+    def action(self) -> Action:
+        """The step's action."""
+        action = self.trace.steps[self.at].action
+        assert action is not None
+        return action
+
+    def before(self, name: str, otherwise: int = 0) -> int:
+        """A variable before the step."""
+        return value_of(self.trace.model, self.trace.steps[self.at - 1].state, name, otherwise)
+
+    def after(self, name: str, otherwise: int = 0) -> int:
+        """A variable after the step."""
+        return value_of(self.trace.model, self.trace.steps[self.at].state, name, otherwise)
+
+    def phase(self, request: int) -> str:
+        """A request's phase after the step, in words."""
+        name = f"phase_{request}"
+        labels = next(each.labels for each in self.trace.model.variables if each.name == name)
+        return labels[self.after(name)]
+
+    def queue(self, action: Action) -> int:
+        """The number of the action's queue."""
+        return _queue(action, [queue.name for queue in self.trace.model.state.queues])
+
+    def is_refused_later(self, request: int) -> bool:
+        """Whether the executor refuses what is handed to it of this request now."""
+        for step in self.trace.steps[self.at + 1 :]:
+            action = step.action
+            if action is not None and action.actors == (request,) and action.name in {"run", "executor_rejects"}:
+                return action.name == "executor_rejects"
+        return False
+
+    def append(self, action: Action) -> Iterator[Move]:
+        yield Move("send", queue=self._shown_as(action))
+
+    def _shown_as(self, action: Action) -> int:
+        """The queue to send to: the dispatcher goes by the log's order, so the n-th message sent is the n-th shown."""
+        sent = [each.action for each in self.trace.steps[1:] if each.action and each.action.name == "append"]
+        shown = [each.action for each in self.trace.steps[1:] if each.action and each.action.name == "make_visible"]
+        number = sum(1 for each in self.trace.steps[1 : self.at] if each.action and each.action.name == "append")
+        left = [self.queue(each) for each in sent]
+        order = []
+        for each in shown:
+            order.append(self.queue(each))
+            left.remove(self.queue(each))
+        return (order + left)[number] if sent else self.queue(action)
+
+    def next_pull(self, action: Action) -> Iterator[Move]:
+        request = int(action.actors[0])
+        commits = self.after(f"carried_{request}", -1)
+        yield Move(
+            "pull",
+            slot=request,
+            queue=self.after(f"queue_{request}", 0) if len(self.trace.model.state.queues) > 1 else 0,
+            number=self.after(f"offset_{request}"),
+            commits=commits,
+        )
+        yield Move("until", f"pull {request}", ("read",))
+
+    def pull_read(self, action: Action) -> Iterator[Move]:
+        request = int(action.actors[0])
+        thread = f"pull {request}"
+        yield Move("go", thread, ("read",))
+        if self.phase(request) == "missed":
+            yield Move("until", thread, ("hold",))
+            return
+        if "commit" in self.gates and self.after(f"carried_{request}", -1) >= 0:
+            yield Move("until", thread, ("commit",))
+            yield Move("go", thread, ("commit",))
+        yield from self.answered(request)
+
+    def answered(self, request: int) -> Iterator[Move]:
+        """Wait for the answer, unless nobody is there to hear it."""
+        if self.before(f"closed_{request}"):
+            return
+        is_found = self.after(f"offset_{request}") > self.before(f"offset_{request}")
+        yield Move("answer", slot=request, word=FOUND if is_found else NOTHING)
+
+    def find_bucket(self, action: Action) -> Iterator[Move]:
+        thread = f"pull {action.actors[0]}"
+        yield Move("go", thread, ("hold",))
+        yield Move("until", thread, ("put",))
+
+    def hold(self, action: Action) -> Iterator[Move]:
+        thread = f"pull {action.actors[0]}"
+        yield Move("go", thread, ("hold",))
+        yield Move("until", thread, ("put",))
+        yield Move("go", thread, ("put",))
+        yield Move("until", thread, ("held",))
+        if "commit" in self.gates and self.after(f"carried_{action.actors[0]}", -1) >= 0:
+            yield Move("until", thread, ("commit",))
+
+    def commit_pulled(self, action: Action) -> Iterator[Move]:
+        thread = f"pull {action.actors[0]}"
+        yield Move("go", thread, ("commit",))
+        yield Move("until", thread, ("served",))
+
+    def make_visible(self, action: Action) -> Iterator[Move]:
+        queue = self.queue(action)
+        yield Move("go", DISPATCHER, ("done",))
+        yield Move("until", DISPATCHER, ("dispatch",), queue=queue)
+        yield Move("go", DISPATCHER, ("dispatch",))
+        yield Move("until", DISPATCHER, ("notify",), queue=queue)
+
+    def notify_start(self, _action: Action) -> Iterator[Move]:
+        yield Move("go", DISPATCHER, ("notify",))
+        # Where there is no bucket there is no list either.
+        yield Move("until", DISPATCHER, ("taken", "done"))
+
+    def scan_start(self, action: Action) -> Iterator[Move]:
+        yield from self._scanner_at(self.queue(action))
+        yield Move("go", SCANNER, ("queue",))
+        yield Move("until", SCANNER, ("taken", "done"))
+
+    def _scanner_at(self, queue: int) -> Iterator[Move]:
+        """Have the scanner come to a queue, at the beginning of a round or within one."""
+        yield Move("go", SCANNER, ("done",))
+        yield Move("until", SCANNER, ("round", "queue"))
+        yield Move("go", SCANNER, ("round",))
+        yield Move("until", SCANNER, ("queue",), queue=queue)
+
+    def look(self, action: Action) -> Iterator[Move]:
+        thread = DISPATCHER if action.name == "notify_each" else SCANNER
+        request = int(action.actors[0])
+        yield from self._looking(thread, request)
+        yield Move("go", thread, ("each",))
+        if self.phase(request) == "queued":
+            yield Move("until", thread, ("submit",), slot=request)
+            if self.is_refused_later(request):
+                self.submitting[request] = thread
+                return
+            yield Move("go", thread, ("submit",))
+        yield Move("until", thread, WALKED)
+
+    def _looking(self, thread: str, request: int) -> Iterator[Move]:
+        yield Move("go", thread, ("taken",))
+        yield Move("until", thread, ("each",), slot=request)
+
+    def end(self, action: Action) -> Iterator[Move]:
+        thread = DISPATCHER if action.name == "notify_end" else SCANNER
+        yield Move("go", thread, ("taken", "keep"))
+        yield Move("until", thread, ("done",))
+        yield Move("go", thread, ("done",))
+
+    def run(self, action: Action) -> Iterator[Move]:
+        request = int(action.actors[0])
+        thread = f"run {request}"
+        yield Move("until", thread, ("read",))
+        yield Move("go", thread, ("read",))
+        yield Move("until", thread, ("served",))
+        if self.before(f"open_{request}") and not self.after(f"open_{request}"):
+            yield from self.answered(request)
+
+    def executor_rejects(self, action: Action) -> Iterator[Move]:
+        thread = self.submitting.pop(int(action.actors[0]))
+        yield Move("throw", thread, ("submit",))
+        yield Move("until", thread, WALKED)
+
+    def notifier_throws(self, action: Action) -> Iterator[Move]:
+        thread = str(action.actors[0])
+        yield from self._looking(thread, int(action.actors[1]))
+        yield Move("throw", thread, ("each",))
+        if thread == DISPATCHER:
+            # It dispatches the same message again.
+            yield Move("until", DISPATCHER, ("dispatch",))
+            yield Move("go", DISPATCHER, ("dispatch",))
+            yield Move("until", DISPATCHER, ("notify",))
+
+    def scan_throws(self, action: Action) -> Iterator[Move]:
+        yield from self._scanner_at(self.queue(action))
+        yield Move("throw", SCANNER, ("queue",))
+
+    def sweep(self, _action: Action) -> Iterator[Move]:
+        yield Move("until", SCANNER, ("sweep",))
+        yield Move("go", SCANNER, ("sweep",))
+        yield Move("until", SCANNER, ("remove",))
+
+    def remove_bucket(self, _action: Action) -> Iterator[Move]:
+        yield Move("go", SCANNER, ("remove",))
+        yield Move("until", SCANNER, ("rounded",))
+
+    def offset_commit(self, action: Action) -> Iterator[Move]:
+        request = int(action.actors[0])
+        offset = self.after(f"committed_{request}")
+        yield Move("commit", slot=request, number=offset)
+        yield Move("offset", slot=request, number=offset)
+
+    def channel_closes(self, action: Action) -> Iterator[Move]:
+        yield Move("close", slot=int(action.actors[0]))
+
+    def tick(self, _action: Action) -> Iterator[Move]:
+        yield Move("tick", number=1)
+        if not self.after("next_scan") and not self.after("scanner") and self.after("running"):
+            yield Move("go", SCANNER, ("done",))
+            yield Move("until", SCANNER, ("round", "queue"))
+
+    def stop(self, _action: Action) -> Iterator[Move]:
+        yield Move("stop")
+
+
+_MAKERS: Final[Mapping[str, Callable[[_Maker, Action], Iterator[Move]]]] = {
+    "append": _Maker.append,
+    "make_visible": _Maker.make_visible,
+    "next_pull": _Maker.next_pull,
+    "pull_read": _Maker.pull_read,
+    "find_bucket": _Maker.find_bucket,
+    "hold": _Maker.hold,
+    "commit_pulled": _Maker.commit_pulled,
+    "notify_start": _Maker.notify_start,
+    "notify_each": _Maker.look,
+    "notify_end": _Maker.end,
+    "scan_start": _Maker.scan_start,
+    "scan_each": _Maker.look,
+    "scan_end": _Maker.end,
+    "scan_throws": _Maker.scan_throws,
+    "sweep": _Maker.sweep,
+    "remove_bucket": _Maker.remove_bucket,
+    "run": _Maker.run,
+    "executor_rejects": _Maker.executor_rejects,
+    "notifier_throws": _Maker.notifier_throws,
+    "offset_commit": _Maker.offset_commit,
+    "channel_closes": _Maker.channel_closes,
+    "tick": _Maker.tick,
+    "stop": _Maker.stop,
+}
+
+
+def with_after(schedule: Schedule, moves: Sequence[Move]) -> Schedule:
+    """The schedule, with the moves that show what its run broke."""
+    return evolve(schedule, after=tuple(moves))
