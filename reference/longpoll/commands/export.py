@@ -29,6 +29,7 @@ from longpoll_spec.render.export.jani import jani_of
 from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
 from longpoll_spec.render.notation import name_of
+from longpoll_spec.render.pictures.text import who
 from longpoll_spec.render.story.story import story_of
 from longpoll_spec.testing.zoo import slips_by_label
 
@@ -139,7 +140,7 @@ def _to_byteman(token: str, directory: Path, on: str | None) -> tuple[dict[Path,
         gates,
         version,
         title=story.title,
-        sentences=[each.sentence for each in story.scenes],
+        sentences=[f"{who(each)} {each.sentence}".strip() for each in story.scenes],
         wrong=story.wrong,
     )
     told = {"policy": policy, "on": f"{JAVA}{version}", "to": BYTEMAN}

@@ -5,7 +5,7 @@ Leaves out simulated worlds (`longpoll.simulated`) and how Java is made to follo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from longpoll.simulated.beside_law.guided import OffTheLawError, follow, named, 
 from longpoll.simulated.search import run_again
 from longpoll_java.broker import JavaBroker
 from longpoll_java.jars import VERSIONS, Jars, in_folder, resolved
-from longpoll_java.places import gates_of, presets_of
+from longpoll_java.places import Gate, gates_of, presets_of
 from longpoll_java.play import Played, play
 from longpoll_java.promises import sentence_of, shown_by
 from longpoll_java.schedule import Schedule, schedule_of, with_after
@@ -28,6 +28,7 @@ from longpoll_spec.engines.tokens import replay as replay_law
 from longpoll_spec.errors import TokenError, UserError
 from longpoll_spec.model import Action, Trace
 from longpoll_spec.policy import preset
+from longpoll_spec.render.pictures.text import who
 from longpoll_spec.render.story.story import story_of
 
 REFERENCE: Final = "reference"
@@ -182,7 +183,7 @@ def _replay_on_java(token: str, jars: Jars, tries: int, *, as_json: bool) -> Non
     for one in _played(jars, schedule, tries):
         played.append(one)
         if not as_json:
-            _tell(one, trace, jars.version, len(played), tries)
+            _tell(one, trace, gates, jars.version, f"try {len(played)} of {tries}: " if tries > 1 else "")
     code = max(map(_code, played))
     if as_json:
         told = [_told(one, trace) for one in played]
@@ -230,9 +231,8 @@ def _code(played: Played) -> Exit:
     return Exit.OK if played.is_whole and not played.cannot else Exit.UNKNOWN
 
 
-def _tell(played: Played, trace: Trace, version: str, number: int, tries: int) -> None:
+def _tell(played: Played, trace: Trace, gates: Sequence[Gate], version: str, which: str) -> None:
     """What came of a try: its verdict, and of the first one each step beside what the law says."""
-    which = f"try {number} of {tries}: " if tries > 1 else ""
     if played.otherwise:
         out.tell(styled("{}[red]Java {} does what the law does not say[/red]: {}", which, version, played.otherwise))
     elif played.cannot:
@@ -240,18 +240,29 @@ def _tell(played: Played, trace: Trace, version: str, number: int, tries: int) -
         out.tell(styled("{}[yellow]Java {} was followed for {}[/yellow]: {}", which, version, made, played.cannot))
     else:
         broke = f", and breaks {trace.property_name}: {sentence_of(trace.property_name)}" if played.broken else ""
-        out.tell(
-            styled("{}[green]Java {} goes the run to its end[/green], {} steps{}", which, version, played.of, broke)
-        )
-    if number == 1:
-        scenes = story_of(trace).scenes
-        rows = [
-            (place, f"{scene.action}: {scene.sentence}", "\n".join(seen.said), f"{seen.at_ms:,.0f}")
-            for place, (scene, seen) in enumerate(zip(scenes, played.steps, strict=False), 1)
-        ]
-        table("Step by step", ("step", "the law", "the broker", "ms"), rows, right=("step", "ms"))
+        ends = styled("{}[green]Java {} goes the run to its end[/green], {} steps{}", which, version, played.of, broke)
+        out.tell(ends)
+    if not which or which.startswith("try 1 "):
+        _tell_steps(played, trace)
+        _name_gates(played, gates)
     for each in played.shown:
         say(f"  {each}")
+
+
+def _tell_steps(played: Played, trace: Trace) -> None:
+    rows = [
+        (place, f"{who(scene)} {scene.sentence}".strip(), "; ".join(seen.said), f"{seen.at_ms:,.0f}")
+        for place, (scene, seen) in enumerate(zip(story_of(trace).scenes, played.steps, strict=False), 1)
+    ]
+    table("Step by step", ("step", "the law", "the broker", "ms"), rows, right=("step", "ms"))
+
+
+def _name_gates(played: Played, gates: Sequence[Gate]) -> None:
+    """Where in the source the gates lie that the steps speak of."""
+    said = " ".join(words for seen in played.steps for words in seen.said).split()
+    for gate in gates:
+        if gate.name in said:
+            say(f"  {gate.name}: {gate.words}")
 
 
 def _told(played: Played, trace: Trace) -> dict[str, Any]:

@@ -32,7 +32,7 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 public class Replay {
-    static final long WITHIN_MS = 20_000;
+    static final long WITHIN_MS = 20_000, JUST_MS = 500;
     static final Set<String> PASSED = Set.of("held", "served", "rounded", "closed");
     static final int SUCCESS = 0;
 
@@ -490,10 +490,16 @@ public class Replay {
     }
 
     String tick(Map<String, String> move) {
+        synchronized (lock) {
+            if (slots.values().stream().noneMatch(slot -> slot.peer.isOpen && !slot.peer.headers.containsKey(slot.opaque))) {
+                return "no pull waits, so no time has to pass";
+            }
+        }
+        if (ticks == 0) anchorMs = Math.max(anchorMs, now() - JUST_MS);
         ticks += number(move, "number");
         long atMs = anchorMs + ticks * Long.parseLong(settings.get("tick_ms"));
         until(() -> now() >= atMs, Math.max(0, atMs - now()));
-        return now() - anchorMs + " ms since the scan";
+        return move.get("number") + " tick of " + settings.get("tick_ms") + " ms has passed";
     }
 
     String deadline(int number) {

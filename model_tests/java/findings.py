@@ -1,0 +1,49 @@
+"""The tokens of docs/findings.md, and what replay says of each on each version."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.model import Trace
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "findings.md"
+
+
+@frozen
+class Finding:
+    """A run of the page."""
+
+    policy: str
+    property_name: str
+    token: str
+
+    @property
+    def trace(self) -> Trace:
+        """The run."""
+        return replay(self.token)
+
+
+def findings() -> list[Finding]:
+    """Every token of the page, in its order."""
+    tokens = re.findall(r"longpoll explain (lp1\.\S+)", PAGE.read_text(encoding="utf-8"))
+    traces = [(token, replay(token)) for token in dict.fromkeys(tokens)]
+    return [Finding(trace.model.policy.name, trace.property_name, token) for token, trace in traces]
+
+
+def token_of(policy: str, property_name: str) -> str:
+    """The token of one finding."""
+    return next(each.token for each in findings() if (each.policy, each.property_name) == (policy, property_name))
+
+
+SHOWN_4: Final = (
+    "lost_by_hold", "lost_by_keep", "queued_by_deadline", "dropped_by_reject", "dropped_by_throw", "closed_is_let_go",
+    "commit_never_regresses", "buckets_are_swept", "round_is_whole", "answered_on_stop",
+)  # fmt: skip
+"""What 4.9.7 is seen to break, each under its token of rocketmq-4.9."""
+SHOWN_5: Final = tuple(name for name in SHOWN_4 if name not in {"round_is_whole", "commit_never_regresses"})
+"""What 5.5.0 is seen to break by the same tokens; it has a token of its own for commits."""

@@ -1,0 +1,137 @@
+"""What keeps a replay from beginning is one sentence that says what to do next, and nothing is left running."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from model_tests.java.findings import token_of
+
+from longpoll.cli import main
+from longpoll_java import broker as java_broker
+from longpoll_java.broker import JavaBroker
+from longpoll_java.errors import JavaUnavailableError
+from longpoll_java.jars import Jars
+from longpoll_java.stage import Stage
+
+TOKEN = token_of("rocketmq-4.9", "lost_by_hold")
+
+
+def ran(*words: object) -> Result:
+    """The command with these words."""
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    """A program of that name on the PATH of the folder."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def jar_of(folder: Path, version: str, name: str = "rocketmq-broker-x.jar") -> None:
+    """A jar that says it is of a version."""
+    with zipfile.ZipFile(folder / name, "w") as jar:
+        jar.writestr("META-INF/maven/org.apache.rocketmq/rocketmq-broker/pom.properties", f"version={version}\n")
+
+
+def assert_mistake(done: Result, *said: str) -> None:
+    """It ended as a mistake in the call, with one line on stderr."""
+    assert done.exit_code == 2, done.output
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    for each in said:
+        assert each in lines[0]
+
+
+def test_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No Java on PATH: it says to install one."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert_mistake(ran("replay", TOKEN, "--on", "java-4.9.7"), "there is no java on PATH", "install")
+    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "there is no java on PATH", "install")
+
+
+def test_without_maven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Java and no Maven: it names the other way."""
+    program(tmp_path, "java", "exit 0")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert_mistake(ran("replay", TOKEN, "--on", "java-4.9.7"), "there is no mvn on PATH", "--jars")
+
+
+def test_maven_that_resolves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What Maven says is in the sentence."""
+    program(tmp_path, "java", "exit 0")
+    program(tmp_path, "mvn", "echo no network; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert_mistake(ran("replay", TOKEN, "--on", "java-5.5.0"), "Maven cannot resolve the jars of 5.5.0", "no network")
+
+
+def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty folder, a jar that is none, one of an unknown version, one that is not the version asked for."""
+    program(tmp_path, "java", "exit 0")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "no rocketmq-broker-*.jar", "lib")
+    (tmp_path / "rocketmq-broker-x.jar").write_bytes(b"no jar")
+    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "says no version")
+    jar_of(tmp_path, "4.2.0")
+    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "4.2.0", "4.9.7, 5.4.0, 5.5.0")
+    jar_of(tmp_path, "4.9.7")
+    (tmp_path / "byteman-4.0.24.jar").write_bytes(b"")
+    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path, "--on", "java-5.5.0"), "has the jars of 4.9.7", "--on")
+    jar_of(tmp_path, "5.5.0", "rocketmq-broker-y.jar")
+    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "2 of rocketmq-broker-*.jar")
+
+
+def test_a_broker_that_ends_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Java that says something and ends: what it said is in the sentence, and its folder is gone."""
+    program(tmp_path, "java", "echo Agent JAR not found; exit 3")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Stage() as stage, pytest.raises(JavaUnavailableError, match="ended with 3: Agent JAR not found"):
+        JavaBroker(Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
+    assert not list(tmp_path.glob("longpoll-java-*"))
+
+
+def test_a_broker_that_never_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is ended when its time is over."""
+    program(tmp_path, "java", f"echo $$ > {tmp_path}/pid; exec sleep 600")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setattr(java_broker, "START_S", 0.5)
+    with Stage() as stage, pytest.raises(JavaUnavailableError, match=r"did not listen within 0\.5 s"):
+        JavaBroker(Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_what_does_not_go_together() -> None:
+    """Options of a law's token with one of a simulated run, a policy with Java, a run that Java has no steps for."""
+    assert_mistake(ran("replay", "sim1.abc", "--on", "java-4.9.7"), "--on and --jars go with a token of the law")
+    assert_mistake(ran("replay", TOKEN, "--on", "java-4.9.7", "--policy", "strict"), "--policy goes with the reference")
+    assert_mistake(ran("replay", "lp1.nonsense", "--on", "java-4.9.7"), "token")
+    assert ran("replay", TOKEN, "--on", "java-3.2.6").exit_code == 2
+
+
+def test_exports_that_cannot_be(tmp_path: Path) -> None:
+    """No token, one of a policy that no broker has, a step that no schedule has."""
+    assert_mistake(ran("export", "--to", "byteman", tmp_path), "needs a token of `longpoll check` and a directory")
+    assert_mistake(ran("export", "--to", "promela", TOKEN, tmp_path), "needs one directory")
+    other = token_of("rocketmq-pr7359", "lost_by_keep")
+    assert_mistake(ran("export", "--to", "byteman", other, tmp_path), "rocketmq-pr7359", "no shipped broker")
+    cut = token_of("rocketmq-4.9", "moved_is_told")
+    assert_mistake(ran("export", "--to", "byteman", cut, tmp_path), "truncate", "recovers")
+    assert_mistake(ran("export", "--to", "byteman", TOKEN, tmp_path, "--on", "java-5.5.0"), "the policy of 5.5.0 is")
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    """A file that says something else is kept, unless --force."""
+    assert ran("export", "--to", "byteman", TOKEN, tmp_path).exit_code == 0
+    (tmp_path / "schedule.txt").write_text("mine")
+    assert_mistake(ran("export", "--to", "byteman", TOKEN, tmp_path), "schedule.txt", "--force")
+    assert (tmp_path / "schedule.txt").read_text() == "mine"
+    assert ran("export", "--to", "byteman", TOKEN, tmp_path, "--force").exit_code == 0
+    assert (tmp_path / "schedule.txt").read_text() != "mine"

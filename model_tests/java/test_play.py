@@ -1,0 +1,302 @@
+"""The player against a broker of the test's own: what it asks at gates, it does; what it does otherwise, is told."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from longpoll_java import play as player
+from longpoll_java.broker import JavaBroker
+from longpoll_java.play import Played, play
+from longpoll_java.rules import GO, THROW
+from longpoll_java.schedule import Move, Schedule, Step
+from longpoll_java.stage import Arrival, Stage
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command, encode, reply
+from longpoll_protocol.frames.connection import Connection, Signal
+
+WITHIN_S = 10.0
+
+
+def asked(port: int, gate: str, **told: object) -> str:
+    """Ask at a gate as a rule does, and wait for the answer."""
+    said = "".join(f"&{name}={value}" for name, value in told.items() if name != "thread")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{gate}?thread={told['thread']}{said}", timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+class Asker:
+    """A thread of a broker that asks at a gate."""
+
+    def __init__(self, port: int, gate: str, **told: object) -> None:
+        self.answer = ""
+        self._thread = threading.Thread(target=self._ask, args=(port, gate), kwargs=told)
+        self._thread.start()
+
+    def _ask(self, port: int, gate: str, **told: object) -> None:
+        self.answer = asked(port, gate, **told)
+
+    def join(self) -> str:
+        """The answer, once it has come."""
+        self._thread.join(WITHIN_S)
+        assert not self._thread.is_alive()
+        return self.answer
+
+
+def test_a_thread_stands_until_it_is_told_to_go_on() -> None:
+    """It is not answered before, and then by the word that it is told."""
+    with Stage() as stage:
+        stage.stops = lambda arrival: arrival.gate == "hold"
+        asker = Asker(stage.port, "hold", thread="T_1", topic="%LMQ%t", queue=3, request=7, suspends="true")
+        assert stage.until(lambda: "T_1" in stage.standing, WITHIN_S)
+        arrival = stage.standing["T_1"]
+        assert (arrival.gate, arrival.topic, arrival.queue, arrival.request, arrival.suspends) == (
+            "hold", "%LMQ%t", 3, 7, True,
+        )  # fmt: skip
+        assert not asker.answer
+        stage.answer("T_1", THROW)
+        assert asker.join() == THROW
+        passing = Asker(stage.port, "done", thread="T_1")
+        assert stage.until(lambda: len(stage.seen) == 2, WITHIN_S)
+        assert passing.join() == GO
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"POST /hold?thread=a HTTP/1.1\r\n\r\n", b"\xff" * 9000,
+     b"GET /hold?thread=a&queue=x HTTP/1.1\r\n\r\n", b"GET /../etc?a HTTP/1.1\r\n\r\n"],
+)  # fmt: skip
+def test_strangers_at_the_gates_are_hung_up_on(said: bytes) -> None:
+    """What no rule says is no arrival, and whoever says it hears nothing."""
+    with Stage() as stage:
+        stage.stops = lambda _arrival: True
+        with socket.create_connection(("127.0.0.1", stage.port), WITHIN_S) as stranger:
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
+            stranger.settimeout(0.01)
+            heard: list[bytes] = []
+
+            def ended() -> bool:
+                try:
+                    heard.append(stranger.recv(100))
+                except TimeoutError:
+                    return False
+                except ConnectionError:
+                    heard.append(b"")
+                return True
+
+            for _ in range(500):
+                stage.until(lambda: False, 0.001)
+                if ended():
+                    break
+        assert heard == [b""]
+        assert not stage.seen
+        assert not stage.standing
+
+
+def test_leaving_the_stage_lets_everybody_go_on() -> None:
+    """Whoever stands at a gate when the replay ends is not left standing."""
+    with Stage() as stage:
+        stage.stops = lambda _arrival: True
+        asker = Asker(stage.port, "round", thread="PullRequestHoldService")
+        assert stage.until(lambda: bool(stage.standing), WITHIN_S)
+    assert asker.join() == GO
+
+
+class Fake:
+    """A broker of one thread a pull: it asks at `read`, and answers as it is told to."""
+
+    def __init__(self, stage: Stage, answers: Callable[[str], int | None]) -> None:
+        self._stage, self._answers = stage, answers
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self._listener.getsockname()
+        self._sockets: list[socket.socket] = [self._listener]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                asking, _ = self._listener.accept()
+            except OSError:
+                return
+            self._sockets.append(asking)
+            self._threads.append(threading.Thread(target=self._serve, args=(asking,)))
+            self._threads[-1].start()
+
+    def _serve(self, asking: socket.socket) -> None:
+        received = Connection()
+        while True:
+            try:
+                data = asking.recv(65536)
+            except OSError:
+                return
+            if not data:
+                return
+            received.receive_data(data)
+            while not isinstance(command := received.next_event(), Signal):
+                self._do(asking, command)
+
+    def _do(self, asking: socket.socket, command: Command) -> None:
+        if command.code != RequestCode.PULL_MESSAGE:
+            asking.sendall(b"".join(map(bytes, encode(reply(command, 0, ext_fields={"offset": "0"})))))
+            return
+        topic = (command.ext_fields or {})["topic"]
+        self._threads.append(threading.Thread(target=self._pull, args=(asking, command, topic)))
+        self._threads[-1].start()
+
+    def _pull(self, asking: socket.socket, command: Command, topic: str) -> None:
+        # The replay may have ended, and hung up, while this thread was on its way.
+        with suppress(OSError):
+            self._go(asking, command, topic)
+
+    def _go(self, asking: socket.socket, command: Command, topic: str) -> None:
+        told = {"thread": "Pull_1", "request": command.opaque, "suspends": "true"}
+        for gate in ("read", "hold", "put"):
+            asked(self._stage.port, gate, **told, topic=topic, queue=0)
+            code = self._answers(gate)
+            if code is not None:
+                asking.sendall(b"".join(map(bytes, encode(reply(command, code)))))
+        asked(self._stage.port, "held", **told, topic=topic, queue=0)
+
+    def end(self) -> None:
+        """Close every connection, and wait for its threads."""
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join(WITHIN_S)
+
+
+@contextmanager
+def fake(answers: Callable[[str], int | None]) -> Iterator[JavaBroker]:
+    """A stage with a fake broker on it, as the player takes it."""
+    with Stage() as stage:
+        broker = Fake(stage, answers)
+        try:
+            yield cast(
+                "JavaBroker",
+                SimpleNamespace(stage=stage, address=broker.address, process_id=1, is_running=True),
+            )
+        finally:
+            stage.stops = lambda _arrival: False
+            stage.let_go(lambda _arrival: True)
+            ending = threading.Thread(target=broker.end)
+            ending.start()
+            while ending.is_alive():
+                stage.until(lambda: not ending.is_alive(), 0.01)
+
+
+def schedule(*steps: Step, after: tuple[Move, ...] = ()) -> Schedule:
+    """A schedule of one queue and one consumer."""
+    return Schedule(
+        "lost_by_hold", 1, 1, 2500, 15000, lmq=False, before=(Move("create", number=1),), steps=steps, after=after
+    )
+
+
+PULL = Step("next_pull(0)", (Move("pull", slot=0, queue=0, number=0), Move("until", "pull 0", ("read",))), (True,))
+READ = Step("pull_read(0)", (Move("go", "pull 0", ("read",)), Move("until", "pull 0", ("hold",))), (True,))
+HOLD = Step(
+    "hold(0)",
+    (
+        Move("go", "pull 0", ("hold",)), Move("until", "pull 0", ("put",)),
+        Move("go", "pull 0", ("put",)), Move("until", "pull 0", ("held",)),
+    ),
+    (True,),
+)  # fmt: skip
+
+
+def played(answers: Callable[[str], int | None], *steps: Step, after: tuple[Move, ...] = ()) -> Played:
+    """What the player says of a fake broker."""
+    with fake(answers) as broker:
+        return play(broker, schedule(*steps, after=after))
+
+
+def test_a_broker_that_follows_is_followed_to_the_end() -> None:
+    """Each step says which thread came where; what shows the property is told."""
+    done = played(lambda _gate: None, PULL, READ, HOLD, after=(Move("silent", slot=0),))
+    assert done.is_whole
+    assert done.broken
+    assert (done.cannot, done.otherwise) == ("", "")
+    assert [seen.said[-1] for seen in done.steps] == [
+        "Pull_1 stands at read",
+        "Pull_1 stands at hold",
+        "Pull_1 passes held",
+    ]
+    assert done.shown == ("pull 0 is unanswered",)
+
+
+def test_an_answer_that_the_law_does_not_have_is_told() -> None:
+    """The planted broker answers at the hold, where the law has the pull unanswered."""
+    done = played(lambda gate: 19 if gate == "put" else None, PULL, READ, HOLD, after=(Move("silent", slot=0),))
+    assert re.fullmatch(
+        r"(step 3 \(hold\(0\)\)|after the last step): pull 0 is answered \(code 19\), where the law has it unanswered",
+        done.otherwise,
+    )
+    assert not done.broken
+
+
+def test_the_wrong_answer_is_told() -> None:
+    """The law says that something is found, and the broker says that there is nothing."""
+    read = Step("pull_read(0)", (Move("go", "pull 0", ("read",)), Move("answer", slot=0, word="found")), (False,))
+    done = played(lambda _gate: 19, PULL, read)
+    assert done.otherwise == "step 2 (pull_read(0)): pull 0 is answered with code 19, where the law says found"
+
+
+def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No hang: the step is named, who was waited for, and who stands where."""
+    monkeypatch.setattr(player, "WITHIN_S", 0.2)
+    lost = Step("notify_start", (Move("until", "dispatcher", ("taken", "done")),), (True,))
+    done = played(lambda _gate: None, PULL, lost)
+    assert len(done.steps) == 1
+    assert done.cannot == (
+        "step 2 (notify_start): dispatcher did not come to taken or done within 0.2 s; standing: Pull_1 at read"
+    )
+
+
+def test_who_must_throw_and_stands_elsewhere_ends_the_replay() -> None:
+    """A throw that would meet nobody is not passed over."""
+    throws = Step("executor_rejects(0)", (Move("throw", "scanner", ("submit",)),), (True,))
+    assert "scanner does not stand at submit" in played(lambda _gate: None, PULL, throws).cannot
+
+
+@pytest.mark.parametrize(
+    ("move", "said"),
+    [
+        (Move("offset", slot=0, number=3), "the group's offset is 0, where the law has 3"),
+        (Move("untouched", slot=0), ""),
+        (Move("unvisited", queue=0), ""),
+    ],
+)
+def test_what_is_looked_at_afterwards_can_fail(move: Move, said: str) -> None:
+    """Each look finds what is there, and says so where it is otherwise."""
+    done = played(lambda _gate: None, PULL, READ, HOLD, after=(move,))
+    assert done.otherwise == (f"after the last step: {said}" if said else "")
+    assert done.broken is not bool(said)
+
+
+def test_a_touched_pull_and_a_visited_queue_are_seen() -> None:
+    """What `untouched` and `unvisited` deny is seen when it happens."""
+    arrivals = [
+        Arrival("each", "PullRequestHoldService", "t", 0, 5, None, 0.0),
+        Arrival("queue", "PullRequestHoldService", "t", 0, -1, None, 0.0),
+    ]
+    with fake(lambda _gate: None) as broker:
+        one = cast("Any", player)._Player(broker, schedule(PULL))
+        one.topic = "t"
+        one.slots[0] = SimpleNamespace(opaque=5)
+        broker.stage.seen.extend(arrivals)
+        for move in (Move("untouched", slot=0), Move("unvisited", queue=0)):
+            with pytest.raises(player.OtherwiseError):
+                getattr(one, move.kind)(move)
+        assert one.look(Move("look", slot=0))
+        assert one.visit(Move("visit", queue=0))

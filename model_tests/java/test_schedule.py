@@ -1,0 +1,137 @@
+"""A run of the law becomes moves: each step's threads and gates, and a sentence for what no broker can follow."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from typing import get_args
+
+import pytest
+from model_tests.java.findings import SHOWN_4, Finding, findings, token_of
+
+from longpoll_java.errors import NotOnJavaError
+from longpoll_java.exported import files_of
+from longpoll_java.places import STEPS, gates_of
+from longpoll_java.promises import breaks, sentence_of, shown_by
+from longpoll_java.rules import rules_of
+from longpoll_java.schedule import IMPOSSIBLE, Kind, Move, schedule_of, with_after
+from longpoll_spec.actions import FAMILIES
+from longpoll_spec.engines.python.compile import successors
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.model import Model, Trace, TraceStep
+
+GATES = gates_of("4.9.7")
+BY_DRIVER = {"append", "next_pull", "offset_commit", "channel_closes", "tick", "stop"}
+"""Actions that are sent, or waited for."""
+
+
+def test_every_action_of_the_law_has_a_place_a_driver_or_a_reason() -> None:
+    """The table, the driver and the reasons are the law's actions, and no action is in two of them."""
+    names = {family.name for family in FAMILIES}
+    walks = {"walk_each", "walk_end"}  # never without walk_start
+    assert set(STEPS) | BY_DRIVER | set(IMPOSSIBLE) | walks == names
+    assert not set(STEPS) & BY_DRIVER
+    assert not (set(STEPS) | BY_DRIVER) & set(IMPOSSIBLE)
+
+
+@pytest.mark.parametrize("lmq", [False, True])
+@pytest.mark.parametrize("version", ["4.9.7", "5.4.0", "5.5.0"])
+def test_every_gate_of_a_step_has_a_rule(version: str, lmq: bool) -> None:
+    """Each gate stands once, and each step's gates are there where the version has the step."""
+    gates = {gate.name: gate for gate in gates_of(version, lmq=lmq)}
+    assert len(gates) == len(gates_of(version, lmq=lmq))
+    wanted = {gate for name, pair in STEPS.items() for gate in pair if name not in {"sweep", "remove_bucket"} or lmq}
+    assert wanted - set(gates) == ({"commit"} if version.startswith("5") else set())
+    script = rules_of(gates.values())
+    for gate in gates.values():
+        assert f"RULE {gate.name}\nCLASS {gate.class_name}\nMETHOD {gate.method}\n{gate.place}\n" in script
+        assert gate.words.split(",")[0].endswith(gate.method.partition("(")[0])
+    assert script.count("throw new") == sum(1 for gate in gates.values() if gate.throws) == 3
+
+
+def test_a_lost_wakeup_as_moves() -> None:
+    """Finding (a): the pull's thread stands before the hold while the dispatcher goes by."""
+    trace = replay(token_of("rocketmq-4.9", "lost_by_hold"))
+    schedule = with_after(schedule_of(trace, GATES), shown_by(trace))
+    assert [step.label for step in schedule.steps] == [
+        "append", "next_pull(0)", "pull_read(0)", "make_visible", "notify_start", "hold(0)",
+    ]  # fmt: skip
+    assert [str(move) for move in schedule.steps[2].moves] == [
+        "go thread=pull0 gates=read", "until thread=pull0 gates=hold",
+    ]  # fmt: skip
+    assert [str(move) for move in schedule.steps[4].moves] == [
+        "go thread=dispatcher gates=notify", "until thread=dispatcher gates=taken,done",
+    ]  # fmt: skip
+    assert all(step.open == (number > 0, False) for number, step in enumerate(schedule.steps))
+    assert [str(move) for move in schedule.after] == [
+        "free gates=round", "until thread=scanner gates=round", "silent slot=0", "go thread=scanner gates=round",
+        "free", "answer slot=0",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("finding", findings(), ids=lambda each: f"{each.policy}-{each.property_name}")
+def test_every_finding_is_a_schedule_or_says_why_not(finding: Finding) -> None:
+    """What can be shown ends with moves that show it; what cannot names its step."""
+    trace = finding.trace
+    assert breaks(trace)
+    gates = gates_of("4.9.7", lmq=finding.policy == "rocketmq-lmq")
+    if any(step.action is not None and step.action.name in IMPOSSIBLE for step in trace.steps):
+        with pytest.raises(NotOnJavaError, match=r"step \d+ of the run is \w+"):
+            schedule_of(trace, gates)
+        assert finding.property_name not in SHOWN_4 or finding.policy != "rocketmq-4.9"
+        return
+    schedule = schedule_of(trace, gates)
+    assert len(schedule.steps) == trace.depth
+    assert shown_by(trace)
+    assert sentence_of(finding.property_name)
+
+
+def test_a_run_that_keeps_its_property_shows_nothing() -> None:
+    """Its last step left out, a counterexample breaks nothing, and nothing is claimed of it."""
+    whole = replay(token_of("rocketmq-4.9", "lost_by_hold"))
+    short = Trace(whole.model, whole.steps[:-2], whole.property_name)
+    assert not breaks(short)
+    assert shown_by(short) == ()
+
+
+def test_the_nth_message_sent_is_the_nth_shown() -> None:
+    """Where the law appends messages in one order and shows them in another, the first one shown is sent first."""
+    model = replay(token_of("rocketmq-4.9", "round_is_whole")).model
+    schedule = schedule_of(_walked(model, ["append(q0)", "append(q1)", "make_visible(q1)"]), GATES)
+    assert [move.queue for step in schedule.steps for move in step.moves if move.kind == "send"] == [1, 0]
+
+
+def _walked(model: Model, labels: list[str]) -> Trace:
+    law, steps = successors(model), [TraceStep(None, model.initial)]
+    for label in labels:
+        index, after = next(each for each in law(steps[-1].state) if model.actions[each[0]].label == label)
+        steps.append(TraceStep(model.actions[index], after))
+    return Trace(model, tuple(steps))
+
+
+def test_the_exported_driver_knows_every_move() -> None:
+    """`Replay.java` has a case for each kind of move, and none besides."""
+    text = files("longpoll_java.exported").joinpath("Replay.java").read_text(encoding="utf-8")
+    body = text[text.index("String act(String kind") : text.index("String come(")]
+    assert set(re.findall(r'case "(\w+)":', body)) == set(get_args(Kind))
+
+
+def test_exported_files_hold_the_schedule() -> None:
+    """Every move of the schedule stands in its file, and what an answer must not be after each step."""
+    trace = replay(token_of("rocketmq-4.9", "lost_by_keep"))
+    schedule = with_after(schedule_of(trace, GATES), shown_by(trace))
+    sentences = [f"sentence {number}" for number in range(trace.depth)]
+    made = files_of(schedule, GATES, "4.9.7", title="a title", sentences=sentences, wrong=("what is wrong",))
+    assert set(made) == {"README.md", "pom.xml", "broker.conf", "gates.btm", "schedule.txt", "Replay.java"}
+    lines = made["schedule.txt"].splitlines()
+    moves = [str(move) for step in schedule.steps for move in step.moves]
+    assert [line for line in lines if line in set(moves)][: len(moves)] == moves
+    assert lines.count("silent slot=0") == sum(step.open[0] for step in schedule.steps) + 1
+    assert all(sentence in made["README.md"] for sentence in [*sentences, "what is wrong", sentence_of("lost_by_keep")])
+    assert "{" not in re.sub(r"\{(home|port)\}", "", made["broker.conf"])
+
+
+def test_a_move_is_one_line() -> None:
+    """Names and numbers, and nothing of what is not said."""
+    move = Move("pull", slot=0, queue=1, number=2, commits=0, word="prime")
+    assert str(move) == "pull word=prime slot=0 queue=1 number=2 commits=0"
