@@ -135,9 +135,9 @@ def test_exported_files_run_by_themselves(tmp_path: Path) -> None:
     lines = (tmp_path / "out" / "README.md").read_text().splitlines()
     commands = [line.split() for line in lines if line.startswith(("mvn ", "java "))]
     assert [command[0] for command in commands] == ["mvn", "java"]
-    for command in commands:
-        ran = subprocess.run(command, cwd=tmp_path / "out", capture_output=True, text=True, timeout=300, check=False)
-        assert ran.returncode == 0, ran.stdout + ran.stderr
+    fetched, ran = [run(command, tmp_path / "out") for command in commands]
+    assert fetched.returncode == 0, fetched.stdout
+    assert ran.returncode == 0, ran.stdout
     assert "the group's offset is 0" in ran.stdout
     schedule = tmp_path / "out" / "schedule.txt"
     schedule.write_text(schedule.read_text().replace("offset slot=0 number=0", "offset slot=0 number=1"))
@@ -146,6 +146,13 @@ def test_exported_files_run_by_themselves(tmp_path: Path) -> None:
     )
     assert planted.returncode == 1
     assert "OTHERWISE" in planted.stdout
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command to its end, with both its outputs in one."""
+    return subprocess.run(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False
+    )
 
 
 @pytest.mark.long

@@ -417,7 +417,10 @@ HOSTILE = {
     ],
     "explain": ["explain {long}", "explain lp1.{deep}", "explain lp1.x --output {file}/below"],
     "coverage": ["coverage {long}", "coverage lp1.{deep}"],
-    "export": ["export --to tla {file}", "export --to tla {file}/below", "export --to tla {dangling}"],
+    "export": [
+        "export --to tla {file}", "export --to tla {file}/below", "export --to tla {dangling}",
+        "export --to byteman {long} {here}", "export --to byteman lp1.{deep} {file}", "export --to tla {here} {here}",
+    ],
     "oracle": [
         "oracle --policy {long}", "oracle --knob {deep}", "oracle --hidden {long}", "oracle --aspect {long}",
         "oracle --requests -1", "oracle --requests 1e9", "oracle --listen {long}", "oracle --listen 127.0.0.1:99999",
@@ -451,7 +454,10 @@ HOSTILE = {
         "soak --policy {long}", "soak --knob {deep}", "soak --minutes nan", "soak --minutes 0", "soak --seed -1",
         "soak --store {file}", "soak --store {dangling}/below",
     ],
-    "replay": ["replay {long}", "replay sim1.{long}", "replay sim1.{deep}", "replay lp1.{deep}"],
+    "replay": [
+        "replay {long}", "replay sim1.{long}", "replay sim1.{deep}", "replay lp1.{deep}",
+        "replay lp1.{deep} --on java-4.9.7", "replay sim1.{deep} --on java-5.5.0", "replay {long} --jars {file}",
+    ],
     "store": ["store show {file}", "store verify {dangling}", "store dump {here}", "store verify {file}/below"],
     "observe": [
         f"observe --broker {NOBODY} --record {{file}}", f"observe --broker {NOBODY} --record {{dangling}}",

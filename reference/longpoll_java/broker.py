@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -25,7 +26,6 @@ from longpoll_java.stage import Stage
 PORTS: Final = range(12_000, 32_000)
 """Below those that the system gives to connections, above those of brokers by default."""
 START_S: Final = 90.0
-END_S: Final = 20.0
 LOOK_S: Final = 0.05
 TRIES: Final = 200
 JVM: Final = (
@@ -74,19 +74,16 @@ class JavaBroker:
     def __init__(self, jars: Jars, stage: Stage, *, lmq: bool = False) -> None:
         self.jars = jars
         self.stage = stage
-        self._folder = tempfile.TemporaryDirectory(prefix="longpoll-java-")
-        self.home = Path(self._folder.name)
-        self.address = ("127.0.0.1", _free_port())
-        try:
+        with ExitStack() as undo:
+            # Also when Ctrl-C comes while it is waited for.
+            self._folder = tempfile.TemporaryDirectory(prefix="longpoll-java-")
+            undo.callback(self._folder.cleanup)
+            self.home = Path(self._folder.name)
+            self.address = ("127.0.0.1", _free_port())
             self._process = self._start(lmq=lmq)
-        except BaseException:
-            self._folder.cleanup()
-            raise
-        try:
+            undo.callback(self.end)
             self._await_start()
-        except BaseException:
-            self.end()
-            raise
+            undo.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -111,16 +108,11 @@ class JavaBroker:
         self._process.terminate()
 
     def end(self) -> None:
-        """End it: asked first, then killed."""
-        # A thread that stands at a gate would keep it.
-        self.stage.stops = lambda _arrival: False
-        self.stage.let_go(lambda _arrival: True)
-        self._process.terminate()
-        end_s = time.monotonic() + END_S
-        while self.is_running and time.monotonic() < end_s:
-            self.stage.until(lambda: False, LOOK_S)
+        """End it, at once: its folder goes with it, so there is nothing for it to save."""
         self._process.kill()
         self._process.wait()
+        self.stage.stops = lambda _arrival: False
+        self.stage.let_go(lambda _arrival: True)
         self._folder.cleanup()
 
     def said(self) -> str:

@@ -67,7 +67,7 @@ def _pull_gates(method: str, read: str) -> tuple[Gate, ...]:
 
 
 def _notify_gates() -> tuple[Gate, ...]:
-    """The gates of whoever walks a bucket: the dispatcher, and the scanner for each queue of its round."""
+    """The gates of the threads that walk a bucket: the dispatcher, and the scanner for each queue of its round."""
     one = {"request": "held.getRequestCommand().getOpaque()"}
     return (
         Gate("notify", _HOLD, _NOTIFY, "AT ENTRY", _QUEUE),

@@ -58,7 +58,7 @@ class Peer:
 class Stage:
     """Listens for threads at gates and for replies. Invariant: a thread of the broker stands at one gate at most.
 
-    Whoever asks at a gate of which `stops` says no goes on at once.
+    A thread that asks at a gate goes on at once where `stops` says no.
     """
 
     def __init__(self) -> None:
@@ -196,7 +196,10 @@ def _arrival(question: bytes) -> Arrival | None:
     match = ASKED.match(line)
     if match is None:
         return None
-    said = dict(part.partition("=")[::2] for part in match[2].split("&"))
+    said: dict[str, str] = {}
+    for part in match[2].split("&"):
+        name, _, value = part.partition("=")
+        said[name] = value
     try:
         queue, request = int(said.get("queue", "-1")), int(said.get("request", "-1"))
     except ValueError:

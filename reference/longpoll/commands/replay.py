@@ -51,7 +51,7 @@ TRIES_MAX: Final = 1_000
 )
 @click.option(
     "--jars",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=click.Path(path_type=Path, file_okay=False),
     help="A folder of jars, such as `lib` of a RocketMQ distribution: the Java broker to use, with no Maven.",
 )
 @click.option(

@@ -189,9 +189,9 @@ public class Replay {
     synchronized void end() {
         if (broker == null) return;
         free(Set.of());
-        broker.destroy();
         try {
-            if (!broker.waitFor(20, TimeUnit.SECONDS)) broker.destroyForcibly().waitFor();
+            // Its folder goes with it, so there is nothing for it to save.
+            broker.destroyForcibly().waitFor();
             try (var paths = Files.walk(home)) {
                 paths.sorted(Comparator.reverseOrder()).forEach(path -> path.toFile().delete());
             }

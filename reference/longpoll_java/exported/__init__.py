@@ -65,7 +65,7 @@ def files_of(
         "broker.conf": settings_of("{home}", "{port}", lmq=schedule.lmq),
         "gates.btm": rules_of(gates),
         "schedule.txt": _schedule_text(schedule, title, sentences),
-        "Replay.java": files(__package__).joinpath("Replay.java").read_text(encoding="utf-8"),
+        "Replay.java": files("longpoll_java.exported").joinpath("Replay.java").read_text(encoding="utf-8"),
     }
 
 
