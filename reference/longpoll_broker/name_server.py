@@ -1,7 +1,8 @@
 """A name server that knows its own broker, if it has one, and every other one that registers.
 
-Serves 103 to 106, 206 and 322; a code that it does not know is answered 3 as by 5.x, or, under a policy of 4.9, not at
-all. Leaves out settings by key (`KVConfigManager`) and other name servers, which know nothing of each other.
+Serves 103 to 106, 206 and 322, and what administrators ask (`service.admin.routes_processor`). A code that it does
+not know is answered 3 at once, as by 5.x, or, under a policy of 4.9, not at all: who asks waits for a time-out of its
+own. Leaves out other name servers, which know nothing of each other.
 
 Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`.
 """
@@ -20,6 +21,7 @@ from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, usable
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
+from longpoll_broker.service.admin.routes_processor import RoutesProcessor
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Processor, answer, serve
 from longpoll_protocol.bodies import (
@@ -64,6 +66,17 @@ class NameServer:
     now_ms: Callable[[], int] = field(kw_only=True)
     """The wall clock."""
     routes: Routes = field(factory=Routes, init=False)
+    _administering: RoutesProcessor = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        own = self.own
+        self._administering = RoutesProcessor(
+            self.routes,
+            None if own is None else own.topics,
+            None if own is None else own.config,
+            "" if own is None else own.address,
+            self.now_ms,
+        )
 
     def opened(self, channel: Channel) -> None:
         """Nothing to do."""
@@ -81,6 +94,7 @@ class NameServer:
             RequestCode.REGISTER_BROKER: self.register,
             RequestCode.UNREGISTER_BROKER: self.unregister,
             RequestCode.QUERY_DATA_VERSION: self.data_version,
+            **self._administering.processors,
         }
         if self.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
@@ -97,10 +111,10 @@ class NameServer:
         own_topic = None if own is None else own.topics.get(name)
         if own is not None and own_topic is not None:
             brokers.append(self._broker(own))
-            queues.append(_queue_data(own.config.broker_name, own_topic))
+            queues.append(self._queue_data(own.config.broker_name, own_topic))
         for broker, topic in self.routes.with_topic(name):
             brokers.append(self._registered(broker))
-            queues.append(_queue_data(broker.name, topic))
+            queues.append(self._queue_data(broker.name, topic))
         if not brokers:
             return answer(
                 command,
@@ -207,15 +221,14 @@ class NameServer:
             enable_acting_master=False if self.traits.acting_master_fields else UNSET,
         )
 
-
-def _queue_data(broker_name: str, topic: TopicConfig) -> QueueData:
-    return QueueData(
-        broker_name=broker_name,
-        read_queue_nums=topic.read_queue_nums,
-        write_queue_nums=topic.write_queue_nums,
-        perm=topic.perm,
-        topic_sys_flag=topic.topic_sys_flag,
-    )
+    def _queue_data(self, broker_name: str, topic: TopicConfig) -> QueueData:
+        return QueueData(
+            broker_name=broker_name,
+            read_queue_nums=topic.read_queue_nums,
+            write_queue_nums=topic.write_queue_nums,
+            perm=self._administering.permission(broker_name, topic),
+            topic_sys_flag=topic.topic_sys_flag,
+        )
 
 
 def _topics(table: TopicTable) -> dict[str, TopicConfig]:

@@ -23,6 +23,7 @@ from attrs import define, field, frozen
 
 from longpoll_broker import name_server, service
 from longpoll_broker.service.admin import client_processor as clients
+from longpoll_broker.service.admin import routes_processor as routes
 from longpoll_broker.service.send import transaction_check
 from longpoll_protocol import bodies, headers
 from longpoll_protocol.bodies import Body
@@ -94,8 +95,8 @@ def sent_by(module: ModuleType) -> frozenset[str]:
 def sections() -> list[Section]:
     """A section for each code that is served or sent, or has a header or body."""
     tables = {
-        "served by the broker": served_by(*services()),
-        "served by the name server": served_by(name_server),
+        "served by the broker": served_by(*(module for module in services() if module is not routes)),
+        "served by the name server": served_by(name_server, routes),
         "sent to clients by the broker": sent_by(clients) | sent_by(transaction_check),
     }
     found = []

@@ -1,7 +1,8 @@
-"""Headers of what brokers tell name servers.
+"""Headers of what brokers and administrators tell name servers; 304 GET_SYSTEM_TOPIC_LIST_FROM_NS has none.
 
-Source: `RegisterBrokerRequestHeader.java`, `UnRegisterBrokerRequestHeader.java`, `QueryDataVersionRequestHeader.java`
-and their responses.
+Source: `RegisterBrokerRequestHeader.java`, `UnRegisterBrokerRequestHeader.java`, `QueryDataVersionRequestHeader.java`,
+`PutKVConfigRequestHeader.java`, `WipeWritePermOfBrokerRequestHeader.java`, `GetTopicsByClusterRequestHeader.java`,
+`DeleteTopicFromNamesrvRequestHeader.java`, others beside them, and their responses.
 """
 
 from __future__ import annotations
@@ -53,3 +54,72 @@ class QueryDataVersionResponseHeader(Header):
     """The reply to 322; the body is the version that the name server has, if any."""
 
     changed: bool
+
+
+class PutKVConfigRequestHeader(Header):
+    """100 PUT_KV_CONFIG: keep a setting."""
+
+    namespace: str
+    """For instance `ORDER_TOPIC_CONFIG`."""
+    key: str
+    value: str
+
+
+class GetKVConfigRequestHeader(Header):
+    """101 GET_KV_CONFIG: one setting; 22 when there is none."""
+
+    namespace: str
+    key: str
+
+
+class GetKVConfigResponseHeader(Header):
+    """The reply to 101."""
+
+    value: str | None = None
+
+
+class DeleteKVConfigRequestHeader(Header):
+    """102 DELETE_KV_CONFIG: forget a setting."""
+
+    namespace: str
+    key: str
+
+
+class WipeWritePermOfBrokerRequestHeader(Header):
+    """205 WIPE_WRITE_PERM_OF_BROKER: no route leads producers to a broker any more."""
+
+    broker_name: str
+
+
+class WipeWritePermOfBrokerResponseHeader(Header):
+    """The reply to 205."""
+
+    wipe_topic_count: Int32
+    """How many topics the broker has."""
+
+
+class AddWritePermOfBrokerRequestHeader(Header):
+    """327 ADD_WRITE_PERM_OF_BROKER: routes say that the broker's topics may be read and written."""
+
+    broker_name: str
+
+
+class AddWritePermOfBrokerResponseHeader(Header):
+    """The reply to 327."""
+
+    add_topic_count: Int32
+    """How many topics the broker has."""
+
+
+class DeleteTopicFromNamesrvRequestHeader(Header):
+    """216 DELETE_TOPIC_IN_NAMESRV: forget a topic's route, until a broker registers with the topic again."""
+
+    topic: str
+    cluster_name: str | None = None
+    """Of 4.9.7 and later: at this cluster's brokers only."""
+
+
+class GetTopicsByClusterRequestHeader(Header):
+    """224 GET_TOPICS_BY_CLUSTER: the topics of a cluster's brokers; the reply's body is a `TopicList`."""
+
+    cluster: str

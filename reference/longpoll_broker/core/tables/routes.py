@@ -85,6 +85,12 @@ class Routes:
         """The masters that have a topic, and how they have it."""
         return [(broker, broker.topics[topic]) for broker in self if broker.broker_id == 0 and topic in broker.topics]
 
+    def forget_topic(self, topic: str, cluster: str | None) -> None:
+        """No broker has the topic until it registers anew; with a cluster, none of that cluster."""
+        for broker in self:
+            if topic in broker.topics and cluster in {None, broker.cluster}:
+                broker.topics = {name: config for name, config in broker.topics.items() if name != topic}
+
     def addresses(self, name: str) -> dict[int, str]:
         """The addresses of all brokers of one name, by their ids."""
         return {broker.broker_id: broker.address for broker in self if broker.name == name}
