@@ -76,6 +76,7 @@ class Broker(Stoppable):
             config_files,
             show_waiting=dispatch.show_waiting,
             check_transactions=self.sending.checks.run_if_due,
+            sample_rates=administering.tables.sample,
         )
         self.handler = BrokerHandler(shared, self.pulling, self.sending, administering, access, hooks)
         self.loops = self._loops(listeners)

@@ -55,7 +55,7 @@ class BrokerHandler:
     administering: Administering
     access: AccessControl | None
     hooks: Sequence[RpcHook]
-    request_counts: RequestCounts = field(factory=RequestCounts, init=False)
+    request_counts: RequestCounts = field(init=False)
     reads_sends: bool = field(init=False)
     """Whether a send's fields are read with its header: signatures and hooks are about fields as they came, and 5.x
     looks for some before it reads any."""
@@ -66,6 +66,7 @@ class BrokerHandler:
 
     def __attrs_post_init__(self) -> None:
         shared = self.shared
+        self.request_counts = shared.request_counts
         self.reads_sends = (
             shared.is_fast and self.access is None and not self.hooks and shared.traits.blank_topic_is_told
         )

@@ -221,6 +221,80 @@ class ClusterInfo(Body):
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
 
 
+class Connection(Body):
+    """One client of a group."""
+
+    client_id: str
+    client_addr: str
+    """HOST:PORT."""
+    language: str
+    """A name of `LANGUAGES`."""
+    version: Int32
+
+
+class ConsumerConnection(Body):
+    """The reply to 203: a group's members and what they want."""
+
+    connection_set: list[Connection]
+    subscription_table: dict[str, SubscriptionData]
+    """By topic."""
+    consume_type: ConsumeType
+    message_model: MessageModel
+    consume_from_where: ConsumeFromWhere
+
+
+class ProducerConnection(Body):
+    """The reply to 204: a producer group's members."""
+
+    connection_set: list[Connection]
+
+
+class GroupList(Body):
+    """The reply to 300: the groups that consume a topic now, or have stored offsets of it."""
+
+    group_list: list[str]
+
+
+class ConsumeQueueData(Body):
+    """One entry of a queue."""
+
+    physic_offset: Int64
+    physic_size: Int32
+    tags_code: Int64
+    extend_data_json: str | None = None
+    bit_map: str | None = None
+    eval: bool = False
+    msg: str | None = None
+
+
+class QueryConsumeQueueResponseBody(Body):
+    """The reply to 321: entries of a queue and where it begins and ends."""
+
+    subscription_data: SubscriptionData | None
+    filter_data: str | None
+    queue_data: list[ConsumeQueueData]
+    max_queue_index: Int64
+    min_queue_index: Int64
+
+
+class DelayTable(Body):
+    """The reply to 45: the offset that each delay level delivers next (`DelayOffsetSerializeWrapper`)."""
+
+    offset_table: dict[int, int]
+
+
+class OffsetTable(Body):
+    """The reply to 43: every group's offsets, by `topic@group` and queue (`ConsumerOffsetSerializeWrapper`)."""
+
+    offset_table: dict[str, dict[int, int]]
+
+
+class KVTable(Body):
+    """The reply to 28: what a broker tells of itself, as text by name."""
+
+    table: dict[str, str]
+
+
 class ConsumerList(Body):
     """38 GET_CONSUMER_LIST_BY_GROUP: the clients of a group."""
 

@@ -10,9 +10,12 @@ from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.core.tables.queue_locks import QueueLocks
 from longpoll_broker.service.admin.admin_processor import AdminProcessor
 from longpoll_broker.service.admin.client_processor import ClientProcessor
+from longpoll_broker.service.admin.connection_processor import ConnectionProcessor
 from longpoll_broker.service.admin.lock_processor import LockProcessor
+from longpoll_broker.service.admin.progress_processor import ProgressProcessor
 from longpoll_broker.service.admin.query_processor import QueryProcessor
 from longpoll_broker.service.admin.statistics_processor import StatisticsProcessor
+from longpoll_broker.service.admin.table_processor import TableProcessor
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.processors import Processor
 
@@ -26,28 +29,64 @@ class Administering:
     locks: LockProcessor
     queries: QueryProcessor
     statistics: StatisticsProcessor
+    progress: ProgressProcessor
+    connections: ConnectionProcessor
+    tables: TableProcessor
 
     @property
     def processors(self) -> Mapping[int, Processor]:
         """Of all of them."""
-        services = (self.clients, self.admin, self.locks, self.queries, self.statistics)
+        services = (
+            self.clients,
+            self.admin,
+            self.locks,
+            self.queries,
+            self.statistics,
+            self.progress,
+            self.connections,
+            self.tables,
+        )
         return {code: processor for service in services for code, processor in service.processors.items()}
 
 
 def administering_of(shared: Shared, *, topic_deleted: Callable[[str, Outbox], None]) -> Administering:
     """Make the room; `topic_deleted` is called when a topic is gone."""
     runtime, traits = shared.runtime, shared.traits
+    clients = ClientProcessor(
+        shared.topics,
+        shared.groups,
+        shared.clients,
+        runtime.lock(),
+        property_filter=shared.config.property_filter,
+        traits=traits,
+    )
     return Administering(
-        ClientProcessor(
-            shared.topics,
-            shared.groups,
-            shared.clients,
-            runtime.lock(),
-            property_filter=shared.config.property_filter,
-            traits=traits,
-        ),
+        clients,
         AdminProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, traits),
         LockProcessor(runtime, QueueLocks(), runtime.lock()),
         QueryProcessor(shared.store),
         StatisticsProcessor(shared.statistics, shared.config.cluster_name),
+        ProgressProcessor(
+            shared.topics,
+            shared.offsets,
+            shared.store,
+            shared.clients,
+            clients.lock,
+            shared.statistics,
+            shared.config.broker_name,
+        ),
+        ConnectionProcessor(clients),
+        TableProcessor(
+            runtime,
+            shared.config,
+            shared.store_config,
+            shared.policy.notify == "dispatcher_poll",
+            shared.topics,
+            shared.groups,
+            shared.offsets,
+            shared.delays,
+            shared.store,
+            shared.statistics,
+            shared.request_counts,
+        ),
     )

@@ -14,6 +14,7 @@ from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.core.tables.subscription import Clients
 from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import Traits, traits_of
+from longpoll_broker.service.io.request_counts import RequestCounts
 from longpoll_broker.service.send.append import Appender
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_broker.store.message_store import MessageStore
@@ -78,6 +79,7 @@ class Shared:
     statistics: Statistics = field(
         init=False, default=Factory(lambda self: Statistics(self.runtime.lock()), takes_self=True)
     )
+    request_counts: RequestCounts = field(init=False, factory=RequestCounts)
     clients: Clients = field(
         init=False,
         default=Factory(lambda self: Clients(FilterTable(self.traits.filters_outlive_groups)), takes_self=True),

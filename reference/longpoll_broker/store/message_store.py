@@ -280,6 +280,11 @@ class MessageStore:
         return arrivals
 
     @property
+    def directory(self) -> str:
+        """Where the files are."""
+        return self._directory
+
+    @property
     def message_size_max(self) -> int:
         """Most bytes of a message's body, or of a whole batch (`maxMessageSize`)."""
         return self._message_size_max

@@ -1,7 +1,9 @@
-"""Headers of routes, topics and groups.
+"""Headers of routes, topics and groups, and of what administrators ask of them.
 
 Source: `GetRouteInfoRequestHeader.java`, `CreateTopicRequestHeader.java`, `DeleteTopicRequestHeader.java`,
-`DeleteSubscriptionGroupRequestHeader.java`, `NotifyMinBrokerIdChangeRequestHeader.java`.
+`DeleteSubscriptionGroupRequestHeader.java`, `NotifyMinBrokerIdChangeRequestHeader.java`,
+`GetTopicStatsInfoRequestHeader.java`, `GetConsumeStatsRequestHeader.java`, `QueryConsumeQueueRequestHeader.java` and
+others beside them.
 """
 
 from __future__ import annotations
@@ -63,3 +65,54 @@ class NotifyMinBrokerIdChangeRequestHeader(Header):
     min_broker_addr: str | None = None
     offline_broker_addr: str | None = None
     ha_broker_addr: str | None = None
+
+
+class GetTopicStatsInfoRequestHeader(Header):
+    """202 GET_TOPIC_STATS_INFO: first and next offset of each queue of a topic; the reply's body is by queue."""
+
+    topic: str
+
+
+class GetConsumerConnectionListRequestHeader(Header):
+    """203 GET_CONSUMER_CONNECTION_LIST: a group's members; the reply's body is a `ConsumerConnection`."""
+
+    consumer_group: str
+
+
+class GetProducerConnectionListRequestHeader(Header):
+    """204 GET_PRODUCER_CONNECTION_LIST: a producer group's members; the reply's body is a `ProducerConnection`."""
+
+    producer_group: str
+
+
+class GetConsumeStatsRequestHeader(Header):
+    """208 GET_CONSUME_STATS: how far a group is in each queue; the reply's body is by queue."""
+
+    consumer_group: str
+    topic: str | None = None
+    """Without it, of every topic that the group has stored an offset of."""
+
+
+class QueryTopicConsumeByWhoRequestHeader(Header):
+    """300 QUERY_TOPIC_CONSUME_BY_WHO: the groups of a topic; the reply's body is a `GroupList`."""
+
+    topic: str
+
+
+class QueryConsumeQueueRequestHeader(Header):
+    """321 QUERY_CONSUME_QUEUE: entries of a queue; the reply's body is a `QueryConsumeQueueResponseBody`."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    """The first entry's offset."""
+    count: Int32
+    consumer_group: str | None = None
+    """Whose subscription is to be told, too."""
+
+
+class GetBrokerConfigResponseHeader(Header):
+    """The reply to 26; the body has a setting a line, `key=value`."""
+
+    version: str
+    """JSON of a `DataVersion`."""

@@ -39,10 +39,11 @@ RIGHTS: Final = {
 }
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 """A request that publishes to it is not checked further: it tells of messages, and every client may."""
-ADMIN_CODES: Final = frozenset({17, 25, 50, 51, 52, 53, 54, 200, 207, 215})
-"""Requests of administrators only: making and removing topics and groups, the broker's settings, and its accounts.
+ADMIN_CODES: Final = frozenset({17, 21, 25, 26, 43, 45, 50, 51, 52, 53, 54, 200, 207, 215, 309})
+"""Requests of administrators only: making and removing topics and groups, the broker's settings, its tables as a whole,
+its accounts, and having a group's member consume any message.
 
-4.9.7 lets every right signature have the last, 50 to 54, and so make itself an administrator.
+4.9.7 lets every right signature have 50 to 54, and so make itself an administrator; and 21, 26, 43, 45 and 309.
 """
 
 

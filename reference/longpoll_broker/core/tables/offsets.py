@@ -62,6 +62,16 @@ class Offsets:
             queue_id = 0
         return self.by_pair.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id)
 
+    def topics_of(self, group: str) -> list[str]:
+        """The topics that a group has stored offsets of."""
+        suffix = SEPARATOR + group
+        return [pair.removesuffix(suffix) for pair in self.by_pair.copy() if pair.endswith(suffix)]
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that have stored offsets of a topic."""
+        prefix = topic + SEPARATOR
+        return [pair.removeprefix(prefix) for pair in self.by_pair.copy() if pair.startswith(prefix)]
+
     def is_light(self, pair: str) -> bool:
         """Whether a pair's group is a light one."""
         return self.light and pair.partition(SEPARATOR)[2].startswith(LMQ_PREFIX)

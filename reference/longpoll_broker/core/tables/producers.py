@@ -54,6 +54,10 @@ class Producers:
         for group in list(self._groups_of.get(channel, ())):
             self.unregister(channel, group)
 
+    def channels(self, group: str) -> list[Hashable]:
+        """The group's connections."""
+        return list(self._groups.get(group, ()))
+
     def pick(self, group: str) -> Hashable | None:
         """One of the group's connections, each in its turn; None when there is none."""
         members = self._groups.get(group)

@@ -120,6 +120,12 @@ class Statistics:
                     return item.snapshots()
         return None
 
+    def given(self) -> int:
+        """Messages that the broker gave to all groups."""
+        with self.guard:
+            item = self._items.get((BROKER_GET_NUMS, ()))
+            return 0 if item is None else item.value
+
     def _item(self, name: str, parts: tuple[Hashable, ...]) -> Item:
         """The item, made if need be; over the limit one that nobody asks for."""
         item = self._items.get((name, parts))

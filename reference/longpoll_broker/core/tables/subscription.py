@@ -47,6 +47,7 @@ class Group:
     """Client id by channel."""
     subscriptions: dict[str, Subscription] = field(factory=dict)
     """By topic."""
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     fingerprint: int | None = None
     """The hash that a 5.x client last sent of its subscriptions."""
 
@@ -77,6 +78,10 @@ class Clients:
         group = self._groups.get(name)
         return list(group.members) if group else []
 
+    def of_topic(self, topic: str) -> list[str]:
+        """The groups with a live member that want a topic."""
+        return [name for name, group in self._groups.items() if topic in group.subscriptions]
+
     def heartbeat(
         self,
         channel: Hashable,
@@ -86,6 +91,7 @@ class Clients:
         message_model: str,
         consume_type: str,
         subscriptions: Iterable[Subscription] | None,
+        consume_from_where: str = "CONSUME_FROM_LAST_OFFSET",
     ) -> bool:
         """Register a member; true when members or topics changed, so that the members must be told.
 
@@ -96,6 +102,7 @@ class Clients:
             group = self._groups[name] = Group(name)
         group.message_model = message_model
         group.consume_type = consume_type
+        group.consume_from_where = consume_from_where
         changed = channel not in group.members
         if changed and len(group.members) >= MEMBER_COUNT_MAX:
             return False

@@ -57,9 +57,26 @@ _TOPIC_AND_GROUP: Final = frozenset(
         RequestCode.LITE_PULL_MESSAGE,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.QUERY_CONSUME_QUEUE,
     }
 )
-_GROUP_ONLY: Final = frozenset({RequestCode.UNREGISTER_CLIENT, RequestCode.GET_CONSUMER_LIST_BY_GROUP})
+_FIELDS_OF_ADMINISTRATION: Final[dict[int, tuple[str, str]]] = {
+    RequestCode.QUERY_MESSAGE: ("topic", ""),
+    RequestCode.GET_TOPIC_STATS_INFO: ("topic", ""),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: ("topic", ""),
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: ("", "producerGroup"),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: ("topic", "group"),
+}
+"""The fields that name a topic and a group; "" where there is none."""
+_GROUP_ONLY: Final = frozenset(
+    {
+        RequestCode.UNREGISTER_CLIENT,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+    }
+)
 _LOCKS: Final = frozenset({RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ})
 
 
@@ -268,11 +285,13 @@ def wanted_by(command: Command) -> Wanted:
             wanted.topic(topic, Right.PUB)
     elif command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
         wanted.group(fields.get("group"))
+    elif command.code in _FIELDS_OF_ADMINISTRATION:
+        topic, group = _FIELDS_OF_ADMINISTRATION[command.code]
+        wanted.topic(fields.get(topic), Right.SUB)
+        wanted.group(fields.get(group))
     elif command.code in _TOPIC_AND_GROUP:
         wanted.topic(fields.get("topic"), Right.SUB)
         wanted.group(fields.get("consumerGroup"))
-    elif command.code == RequestCode.QUERY_MESSAGE:
-        wanted.topic(fields.get("topic"), Right.SUB)
     elif command.code in _GROUP_ONLY:
         wanted.group(fields.get("consumerGroup"))
     elif command.code in _LOCKS:

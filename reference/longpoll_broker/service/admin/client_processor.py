@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from longpoll_broker.core.filter.filters import is_tag_type, not_supported, sql_filter
 from longpoll_broker.core.tables.producers import Producers
@@ -28,6 +28,16 @@ from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Lock
 
 
+@frozen
+class Program:
+    """What a client says of itself."""
+
+    client_id: str
+    language: str
+    """Any text."""
+    version: int
+
+
 @define(slots=True, eq=False)
 class ClientProcessor(Serving):
     """The processors of clients' comings and goings."""
@@ -41,6 +51,8 @@ class ClientProcessor(Serving):
     """`enablePropertyFilter`."""
     traits: Traits = STRICT_TRAITS
     producers: Producers = field(factory=Producers, init=False)
+    programs: dict[Channel, Program] = field(factory=dict, init=False)
+    """Who is at the other end of a connection, as its last heartbeat said; `lock` guards it."""
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
     @serves(RequestCode.HEART_BEAT)
@@ -48,6 +60,7 @@ class ClientProcessor(Serving):
         """34: register the client in its groups; members are told when a group changed."""
         data = HeartbeatData.decode(command.body)
         with self.lock:
+            self.programs[channel] = Program(data.client_id, command.language, command.version)
             for producer in data.producer_data_set:
                 self.producers.register(channel, producer.group_name)
         wants_subscriptions = False
@@ -116,6 +129,7 @@ class ClientProcessor(Serving):
         with self.lock:
             self.producers.close(channel)
             groups = self.clients.close(channel)
+            self.programs.pop(channel, None)
         for group in groups:
             self._tell_members(group, outbox)
 
@@ -133,6 +147,7 @@ class ClientProcessor(Serving):
             consumer.group_name,
             message_model=consumer.message_model.value,
             consume_type=consumer.consume_type.value,
+            consume_from_where=consumer.consume_from_where.value,
             subscriptions=None
             if data.without_sub
             else [

@@ -1,0 +1,297 @@
+"""What administrators ask a broker: how far queues and groups are, who is connected, and tables and settings whole."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from longpoll_broker.core.tables.access import ADMIN_CODES, Right
+from longpoll_broker.core.tables.rates import Rates
+from longpoll_broker.service.access.access_control import wanted_by
+from longpoll_broker.service.admin import progress_processor, table_processor
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
+from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.queue_table import decode_by_queue, encode_by_queue
+
+HEARTBEAT = {
+    "clientID": "here@1",
+    "producerDataSet": [{"groupName": "P"}],
+    "consumerDataSet": [
+        {
+            "groupName": "G",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "subscriptionDataSet": [{"topic": "T", "subString": "a || b", "subVersion": 5}],
+        }
+    ],
+}
+
+
+def queue(queue_id: int, topic: str = "T") -> MessageQueue:
+    """A queue of the broker."""
+    return MessageQueue(topic=topic, broker_name="broker-a", queue_id=queue_id)
+
+
+def joined(client: RawClient) -> RawClient:
+    """The client as member of consumer group G and producer group P."""
+    assert client.call(RequestCode.HEART_BEAT, body=json.dumps(HEARTBEAT).encode()).code == 0
+    return client
+
+
+def told(client: RawClient, code: int, **fields: str) -> dict[str, Any]:
+    """The body of an answer that is a success."""
+    answer = client.call(code, fields)
+    assert answer.code == 0, answer.remark
+    return dict(json.loads(bytes(answer.body)))
+
+
+def commit(client: RawClient, topic: str, group: str, offset: int) -> None:
+    """Store a group's offset of queue 0."""
+    fields = {"topic": topic, "consumerGroup": group, "queueId": "0", "commitOffset": str(offset)}
+    assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
+
+
+def test_a_topics_queues_are_told(start_broker: StartBroker, connect: Connect) -> None:
+    """202: every queue, with its offsets and when its last message came; an unknown topic is 17."""
+    broker = start_broker()
+    client = connect(broker.address)
+    send_message(client, "T")
+    send_message(client, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 2)
+    body = client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}).body
+    found = decode_by_queue(body, "offsetTable")
+    topic = broker.topics.get("T")
+    assert topic is not None
+    assert set(found) == {queue(number) for number in range(topic.write_queue_nums)}
+    stored_ms = broker.store.store_ms_of("T", 0, 1)
+    assert found[queue(0)] == {"minOffset": 0, "maxOffset": 2, "lastUpdateTimestamp": stored_ms}
+    assert client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "none"}).code == 17
+
+
+def test_a_groups_progress_is_told(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """208: of one topic or of all; of a group with members only what they want; too many queues are refused."""
+    broker = start_broker()
+    client = connect(broker.address)
+    for topic in ("T", "U"):
+        send_message(client, topic)
+        commit(client, topic, "G", 1)
+    wait_until(lambda: broker.store.visible_end("U", 0) == 1)
+
+    def progress(**fields: str) -> dict[MessageQueue, Any]:
+        answer = client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"} | fields)
+        return decode_by_queue(answer.body, "offsetTable")
+
+    both = progress()
+    stored_ms = broker.store.store_ms_of("T", 0, 0)
+    assert both[queue(0)] == {"brokerOffset": 1, "consumerOffset": 1, "lastTimestamp": stored_ms}
+    assert {each.topic for each in both} == {"T", "U"}
+    assert {each.topic for each in progress(topic="U")} == {"U"}
+    joined(connect(broker.address))
+    assert {each.topic for each in progress()} == {"T"}
+    monkeypatch.setattr(progress_processor, "TOLD_QUEUE_COUNT_MAX", 1)
+    refused = client.call(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"})
+    assert (refused.code, "ask for one topic" in str(refused.remark)) == (1, True)
+
+
+def test_the_groups_of_a_topic_are_told(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300: those that want it now, and those that have offsets of it; not those of a topic whose name begins so."""
+    client = joined(connect(start_broker().address))
+    commit(client, "T", "H", 1)
+    commit(client, "TT", "I", 1)
+    assert told(client, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T") == {"groupList": ["G", "H"]}
+    monkeypatch.setattr(progress_processor, "TOLD_GROUP_COUNT_MAX", 1)
+    assert client.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}).code == 1
+
+
+def test_a_queues_entries_are_told(start_broker: StartBroker, connect: Connect) -> None:
+    """321: as many as are asked for and there; with the group's subscription; none at an index beyond the end."""
+    broker = start_broker()
+    client = joined(connect(broker.address))
+    for _ in range(3):
+        send_message(client, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 3)
+
+    def entries(**fields: str) -> Command:
+        return client.call(
+            RequestCode.QUERY_CONSUME_QUEUE, {"topic": "T", "queueId": "0", "index": "1", "count": "10"} | fields
+        )
+
+    found = json.loads(bytes(entries(consumerGroup="G").body))
+    assert (found["minQueueIndex"], found["maxQueueIndex"], len(found["queueData"])) == (0, 3, 2)
+    unit = broker.store.unit("T", 0, 1)
+    assert unit is not None
+    assert (found["queueData"][0]["physicOffset"], found["queueData"][0]["physicSize"]) == unit[:2]
+    assert sorted(found["subscriptionData"]["tagsSet"]) == ["a", "b"]
+    assert "not online" in json.loads(bytes(entries(consumerGroup="H").body))["filterData"]
+    assert len(json.loads(bytes(entries(count="1").body))["queueData"]) == 1
+    beyond = entries(index="3")
+    assert (beyond.code, bytes(beyond.body), beyond.remark) == (0, b"", "Index 3 of 0@T is not exist!")
+    assert entries(queueId="99").code == 1
+    assert entries(topic="none").code == 1
+    assert len(json.loads(bytes(entries(index="0", count=str(2**31 - 1)).body))["queueData"]) == 3
+
+
+def test_who_is_connected_is_told(start_broker: StartBroker, connect: Connect) -> None:
+    """203 and 204: with client id, address, language and version; a language that Java lacks is OTHER."""
+    broker = start_broker()
+    client = connect(broker.address)
+    assert client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"}).code == 206
+    assert client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"}).code == 1
+    member = joined(connect(broker.address))
+    consumers = told(client, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")
+    assert consumers["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
+    assert consumers["subscriptionTable"]["T"]["subString"] == "a || b"
+    producers = told(client, RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="P")
+    assert producers["connectionSet"] == consumers["connectionSet"]
+    (connection,) = consumers["connectionSet"]
+    assert connection["clientId"] == "here@1"
+    assert connection["clientAddr"].startswith("127.0.0.1:")
+    with broker.handler.administering.clients.lock:
+        (channel,) = broker.handler.administering.clients.programs
+        program = broker.handler.administering.clients.programs[channel]
+        broker.handler.administering.clients.programs[channel] = type(program)(program.client_id, "COBOL", 7)
+    (connection,) = told(client, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")["connectionSet"]
+    assert (connection["language"], connection["version"]) == ("OTHER", 7)
+    member.close()
+    wait_until(lambda: not broker.handler.administering.clients.programs)
+
+
+def test_tables_are_told_whole(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """21, 43, 45: as the files in `config` have them; one that is too large for an answer is refused."""
+    broker = start_broker()
+    client = connect(broker.address)
+    send_message(client, "T")
+    commit(client, "T", "G", 1)
+    broker.shared.delays.put(3, 7)
+    topics = told(client, RequestCode.GET_ALL_TOPIC_CONFIG)["topicConfigTable"]
+    assert (topics["T"]["topicName"], topics["T"]["perm"]) == ("T", 6)
+    assert told(client, RequestCode.GET_ALL_CONSUMER_OFFSET) == {"offsetTable": {"T@G": {"0": 1}}}
+    assert told(client, RequestCode.GET_ALL_DELAY_OFFSET)["offsetTable"]["3"] == 7
+    monkeypatch.setattr(table_processor, "TABLE_SIZE_MAX", 10)
+    monkeypatch.setattr(table_processor, "OFFSET_COUNT_MAX", 0)
+    for code in (RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_CONSUMER_OFFSET):
+        refused = client.call(code)
+        assert (refused.code, "over the limit" in str(refused.remark)) == (1, True)
+
+
+def settings(client: RawClient) -> dict[str, str]:
+    """What 26 tells."""
+    lines = bytes(client.call(RequestCode.GET_BROKER_CONFIG).body).decode().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_settings_are_told_and_two_can_be_changed(start_broker: StartBroker, connect: Connect) -> None:
+    """By 25, which counts at once; what is so already is no change."""
+    client = connect(start_broker().address)
+    found = settings(client)
+    assert (found["brokerName"], found["flushDiskType"], found["longPollingEnable"]) == (
+        "broker-a",
+        "ASYNC_FLUSH",
+        "true",
+    )
+    wanted = b"autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false\nbrokerName=broker-a\n# a note\n"
+    assert client.call(RequestCode.UPDATE_BROKER_CONFIG, body=wanted).code == 0
+    assert settings(client)["autoCreateTopicEnable"] == "false"
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0) | {"consumerGroup": "new"}).code == 26
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"autoCreateTopicEnable=false\nbrokerName=other", "brokerName cannot be changed while the broker runs"),
+        (b"autoCreateTopicEnable=false\nno_such=1", "'no_such' is no setting"),
+        (b"autoCreateTopicEnable=perhaps", "true or false"),
+        (b"what", "no key=value"),
+        (b"\xff=1", "cannot be read"),
+        (b"a" * 70_000, "over the limit"),
+    ],
+)
+def test_a_setting_that_cannot_be_changed_is_named(
+    start_broker: StartBroker, connect: Connect, body: bytes, words: str
+) -> None:
+    """And nothing else that came with it is changed."""
+    client = connect(start_broker().address)
+    before = settings(client)
+    answer = client.call(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+    assert answer.code == 1
+    assert words in str(answer.remark)
+    assert settings(client) == before
+
+
+def test_the_broker_tells_of_itself(start_broker: StartBroker, connect: Connect) -> None:
+    """28: what `mqadmin clusterList` and `brokerStatus` read."""
+    broker = start_broker()
+    client = connect(broker.address)
+    assert told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["earliestMessageTimeStamp"] == "-1"
+    send_message(client, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+    assert table["putMessageTimesTotal"] == "1"
+    assert table["brokerVersionDesc"] == "V4_9_7"
+    assert int(table["earliestMessageTimeStamp"]) == broker.store.store_ms_of("T", 0, 0)
+    assert int(table["commitLogMaxOffset"]) == broker.store.log_end > 0
+    assert [float(rate) >= 0 for rate in table["putTps"].split()] == [True] * 3
+    assert 0 <= float(table["commitLogDiskRatio"]) <= 1
+
+
+def test_rates_are_of_the_last_seconds() -> None:
+    """Over 10 s, a minute and 10 minutes, of what is sampled; a second sample within a second counts for nothing."""
+    rates = Rates()
+    assert rates.told() == "0.0 0.0 0.0"
+    for second in range(101):
+        rates.sample(second * 1000, 0 if second < 95 else (second - 94) * 100)
+        rates.sample(second * 1000 + 999, 10**9)
+    assert rates.told() == "60.0 10.0 6.0"
+
+
+def test_a_table_by_queue_is_written_and_read() -> None:
+    """Whatever is in the names; also as a list, with its keys in quotes, or empty."""
+    table = {queue(0): 5, MessageQueue(topic='a"}:{b\\', broker_name="{x}:", queue_id=1): -7}
+    written = b'{"a":"{x}:","offsetTable":' + bytes(encode_by_queue(table)) + b',"b":{"c":1}}'
+    assert decode_by_queue(written, "offsetTable") == table
+    assert decode_by_queue(b'{"b":1}', "offsetTable") == {}
+    listed = b'{"offsetTable":[{"brokerName":"broker-a","queueId":0,"topic":"T","offset":5}]}'
+    assert decode_by_queue(listed, "offsetTable") == {queue(0): 5}
+    quoted = json.dumps({"offsetTable": {'{"brokerName":"broker-a","queueId":0,"topic":"T"}': 5}}).encode()
+    assert decode_by_queue(quoted, "offsetTable") == {queue(0): 5}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b'{"offsetTable":5}', b'{"offsetTable":{"x":5}}', b'{"offsetTable":{{"topic":"T"}:5}}', b"{" * 9999,
+     b'{"offsetTable":[5]}', b'{"offsetTable":[{}]}', b'{"offsetTable":{{"topic":"\xff"}:5}}', b" " * (4 * 2**20 + 1)],
+)  # fmt: skip
+def test_what_is_no_table_by_queue_is_refused(body: bytes) -> None:
+    """With an error that says so."""
+    with pytest.raises(HeaderError, match="offsetTable"):
+        decode_by_queue(body, "offsetTable")
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "resources"),
+    [
+        (202, {"topic": "T"}, {"T"}),
+        (203, {"consumerGroup": "G"}, {"%RETRY%G"}),
+        (204, {"producerGroup": "P"}, {"%RETRY%P"}),
+        (208, {"consumerGroup": "G", "topic": "T"}, {"T", "%RETRY%G"}),
+        (222, {"group": "G", "topic": "T"}, {"T", "%RETRY%G"}),
+        (300, {"topic": "T"}, {"T"}),
+        (307, {"consumerGroup": "G"}, {"%RETRY%G"}),
+        (321, {"consumerGroup": "G", "topic": "T"}, {"T", "%RETRY%G"}),
+    ],
+)
+def test_an_account_needs_rights_for_what_it_asks(code: int, fields: dict[str, str], resources: set[str]) -> None:
+    """To read the topics and to act for the groups; whole tables and settings are the administrators'."""
+    wanted = wanted_by(Command(code, 1, 0, fields))
+    assert wanted.resources == dict.fromkeys(resources, Right.SUB)
+    assert {21, 25, 26, 43, 45, 309} <= ADMIN_CODES
+    assert code not in ADMIN_CODES

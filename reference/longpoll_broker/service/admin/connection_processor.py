@@ -1,0 +1,77 @@
+"""Tells who is connected: the members of consumer and producer groups (203, 204).
+
+Leaves out registering them (`client_processor`). Source: `AdminBrokerProcessor.getConsumerConnectionList` and
+`getProducerConnectionList` 4.9.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import define
+
+from longpoll_broker.service.admin.client_processor import ClientProcessor
+from longpoll_broker.service.admin.progress_processor import subscription_data
+from longpoll_broker.service.io.channel import Channel, Outbox, Parts
+from longpoll_broker.service.io.processors import Serving, answer, serves
+from longpoll_protocol.bodies import (
+    Connection,
+    ConsumeFromWhere,
+    ConsumerConnection,
+    ConsumeType,
+    MessageModel,
+    ProducerConnection,
+)
+from longpoll_protocol.codes import LANGUAGES, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import GetConsumerConnectionListRequestHeader, GetProducerConnectionListRequestHeader
+
+
+@define(slots=True, eq=False)
+class ConnectionProcessor(Serving):
+    """The processors; what they tell is `members`'."""
+
+    members: ClientProcessor
+
+    @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
+    def consumers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """203: the members of a group and its subscriptions; 206 when nobody is there."""
+        name = GetConsumerConnectionListRequestHeader.decode(command.ext_fields).consumer_group
+        with self.members.lock:
+            group = self.members.clients.group(name)
+            if group is None:
+                text = f"the consumer group[{name[:255]}] not online"
+                return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, text)
+            body = ConsumerConnection(
+                connection_set=self._connections(group.members),
+                subscription_table={topic: subscription_data(each) for topic, each in group.subscriptions.items()},
+                consume_type=ConsumeType(group.consume_type),
+                message_model=MessageModel(group.message_model),
+                consume_from_where=ConsumeFromWhere(group.consume_from_where),
+            )
+        return answer(command, ResponseCode.SUCCESS, body=body.encode())
+
+    @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
+    def producers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """204: the members of a producer group; 1 when nobody is there."""
+        name = GetProducerConnectionListRequestHeader.decode(command.ext_fields).producer_group
+        with self.members.lock:
+            found = self._connections(self.members.producers.channels(name))
+        if not found:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:255]}] not exist")
+        return answer(command, ResponseCode.SUCCESS, body=ProducerConnection(connection_set=found).encode())
+
+    def _connections(self, channels: Iterable[object]) -> list[Connection]:
+        """Who is at the other ends; with the lock."""
+        found = []
+        for channel in channels:
+            assert isinstance(channel, Channel)
+            program = self.members.programs[channel]
+            # A name that Java's enum does not have cannot be read there.
+            language = program.language if program.language in LANGUAGES else "OTHER"
+            found.append(
+                Connection(
+                    client_id=program.client_id, client_addr=channel.peer, language=language, version=program.version
+                )
+            )
+        return found

@@ -1,0 +1,250 @@
+"""Tells the broker's tables and settings whole: 21, 25, 26, 28, 43, 45.
+
+Of the settings only those that may change while the broker runs can be changed (25); any other is refused with its
+name, where RocketMQ takes whatever it is sent and says that all is well. Leaves out 201 (`admin_processor`).
+
+Source: `AdminBrokerProcessor.java` 4.9.7: `getAllTopicConfig`, `updateBrokerConfig`, `getBrokerConfig`,
+`prepareRuntimeInfo`, `getAllConsumerOffset`, `getAllDelayOffset`; `StoreStatsService.getRuntimeInfo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.rates import Rates
+from longpoll_broker.core.tables.statistics import Statistics
+from longpoll_broker.core.tables.topics import Groups, Topics
+from longpoll_broker.service.io.channel import Channel, Outbox, Parts
+from longpoll_broker.service.io.processors import Serving, answer, serves
+from longpoll_broker.service.io.request_counts import RequestCounts
+from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.bodies import DataVersion, DelayTable, KVTable, OffsetTable, TopicTable
+from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import GetBrokerConfigResponseHeader
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
+from longpoll_protocol.sizes import KIB, MIB
+from longpoll_runtime import Runtime
+
+TABLE_SIZE_MAX: Final = 15 * MIB
+"""Longest table in one answer, bytes: a client takes frames of 16 MiB."""
+OFFSET_COUNT_MAX: Final = 200_000
+"""Most pairs of a topic and a group in one answer, so that encoding them holds nobody up for long."""
+SETTINGS_SIZE_MAX: Final = 64 * KIB
+"""Longest body of 25, bytes."""
+_BROKER_KEYS: Final = {
+    "brokerName": "broker_name",
+    "brokerClusterName": "cluster_name",
+    "brokerId": "broker_id",
+    "brokerRole": "role",
+    "brokerPermission": "permission",
+    "slaveReadEnable": "slave_read",
+    "offsetCheckInSlave": "offset_check_in_slave",
+    "defaultTopicQueueNums": "default_topic_queue_count",
+    "longPollingEnable": "long_polling",
+    "enablePropertyFilter": "property_filter",
+    "pullMessageThreadPoolNums": "pull_thread_count",
+    "pullThreadPoolQueueCapacity": "pull_queue_capacity",
+    "waitTimeMillsInPullQueue": "pull_wait_ms_max",
+    "brokerFastFailureEnable": "fast_failure",
+    "transactionTimeOut": "transaction_timeout_ms",
+    "transactionCheckInterval": "transaction_check_interval_ms",
+    "transactionCheckMax": "transaction_check_count_max",
+    "aclEnable": "acl_enable",
+}
+_STORE_KEYS: Final = {
+    "mappedFileSizeCommitLog": "commit_log_file_size",
+    "mappedFileSizeConsumeQueue": "consume_queue_file_size",
+    "enableConsumeQueueExt": "extended_queues",
+    "messageIndexEnable": "index",
+    "maxHashSlotNum": "index_slot_count",
+    "maxIndexNum": "index_entry_count",
+    "maxMessageSize": "message_size_max",
+    "deleteWhen": "delete_when",
+    "fileReservedTime": "file_reserved_hours",
+    "diskMaxUsedSpaceRatio": "disk_ratio_max",
+    "cleanFileForciblyEnable": "clean_forcibly",
+    "syncFlushTimeout": "sync_flush_timeout_ms",
+    "flushIntervalCommitLog": "flush_interval_ms",
+    "maxTransferBytesOnMessageInMemory": "transfer_bytes_max_in_memory",
+    "maxTransferCountOnMessageInMemory": "transfer_count_max_in_memory",
+    "maxTransferBytesOnMessageInDisk": "transfer_bytes_max_on_disk",
+    "maxTransferCountOnMessageInDisk": "transfer_count_max_on_disk",
+    "accessMessageInMemoryMaxRatio": "memory_ratio_max",
+    "enableMultiDispatch": "multi_dispatch",
+    "enableLmq": "light_queues",
+}
+_AUTO_TOPIC: Final = "autoCreateTopicEnable"
+_AUTO_GROUP: Final = "autoCreateSubscriptionGroup"
+_SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+
+
+@define(slots=True, eq=False)
+class TableProcessor(Serving):
+    """The processors."""
+
+    runtime: Runtime
+    config: BrokerConfig
+    store_config: StoreConfig
+    has_pull_pool: bool
+    """Whether pulls wait for threads of their own."""
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    delays: DelayOffsets
+    store: MessageStore
+    statistics: Statistics
+    request_counts: RequestCounts
+    _put_rates: Rates = field(factory=Rates, init=False)
+    _get_rates: Rates = field(factory=Rates, init=False)
+    _started_ms: int = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._started_ms = self.runtime.unix_ms()
+
+    def sample(self) -> None:
+        """Note how much came and went by now; one thread calls this, about once a second."""
+        now_ms = self.runtime.monotonic_ns() // 1_000_000
+        self._put_rates.sample(now_ms, self._sent())
+        self._get_rates.sample(now_ms, self.statistics.given())
+
+    @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
+    def all_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """21: every topic and its settings."""
+        return _table(command, TopicTable(topic_config_table=self.topics.by_name.copy()).encode())
+
+    @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
+    def all_offsets(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """43: every group's offsets; 1 when they are too many for one answer."""
+        count = len(self.offsets.by_pair)
+        if count > OFFSET_COUNT_MAX:
+            told = f"{count} pairs of a topic and a group, over the limit of {OFFSET_COUNT_MAX} for one answer"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        pairs = self.offsets.by_pair.copy()
+        return _table(command, OffsetTable(offset_table={pair: row.copy() for pair, row in pairs.items()}).encode())
+
+    @serves(RequestCode.GET_ALL_DELAY_OFFSET)
+    def all_delays(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """45: how far each delay level is."""
+        return _table(command, DelayTable(offset_table=self.delays.by_level.copy()).encode())
+
+    @serves(RequestCode.GET_BROKER_CONFIG)
+    def settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """26: the settings under RocketMQ's names, `key=value`, a line each."""
+        text = "".join(f"{key}={value}\n" for key, value in sorted(self._settings().items()))
+        version = GetBrokerConfigResponseHeader(version=DataVersion().encode().decode())
+        return answer(command, ResponseCode.SUCCESS, None, version.encode(), text.encode())
+
+    @serves(RequestCode.UPDATE_BROKER_CONFIG)
+    def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """25: change settings, all of those that are named or none; 1 with the key that cannot be."""
+        wanted = _properties(bytes(command.body))
+        known = self._settings()
+        for key, value in wanted.items():
+            problem = _problem(key, value, known)
+            if problem is not None:
+                return answer(command, ResponseCode.SYSTEM_ERROR, problem)
+        if _AUTO_TOPIC in wanted:
+            self.topics.auto_create = wanted[_AUTO_TOPIC] == "true"
+        if _AUTO_GROUP in wanted:
+            self.groups.auto_create = wanted[_AUTO_GROUP] == "true"
+        return answer(command, ResponseCode.SUCCESS)
+
+    @serves(RequestCode.GET_BROKER_RUNTIME_INFO)
+    def runtime_info(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """28: what the broker does, in RocketMQ's words, as far as it has such things."""
+        store, now_ms = self.store, self.runtime.unix_ms()
+        seconds = (now_ms - self._started_ms) // 1000
+        ratio = self.runtime.files.used_ratio(self.store.directory)
+        told: dict[str, object] = {
+            "brokerVersion": VERSION,
+            "brokerVersionDesc": "V4_9_7",
+            "bootTimestamp": self._started_ms,
+            "runtime": f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, "
+            f"{seconds // 60 % 60} minutes, {seconds % 60} seconds ]",
+            "putMessageTimesTotal": self._sent(),
+            "putTps": self._put_rates.told(),
+            "getTransferedTps": self._get_rates.told(),
+            "commitLogMinOffset": store.log_start,
+            "commitLogMaxOffset": store.log_end,
+            "dispatchBehindBytes": store.log_end - store.dispatched_end,
+            "remainHowManyDataToFlush": f"{store.log_end - store.flushed_end} B",
+            "commitLogDiskRatio": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "earliestMessageTimeStamp": self._first_stored_ms(),
+            # Requests are served by the threads that read them: nothing queues for a pool of its own.
+            "sendThreadPoolQueueSize": 0,
+            "sendThreadPoolQueueHeadWaitTimeMills": 0,
+        }
+        if not self.has_pull_pool:
+            told |= {"pullThreadPoolQueueSize": 0, "pullThreadPoolQueueHeadWaitTimeMills": 0}
+        for level, offset in self.delays.by_level.copy().items():
+            told[f"scheduleMessageOffset_{level}"] = f"{offset},{store.visible_end(SCHEDULE_TOPIC, level - 1)}"
+        return answer(command, ResponseCode.SUCCESS, body=KVTable(table={k: str(v) for k, v in told.items()}).encode())
+
+    def _sent(self) -> int:
+        """Requests to send that came."""
+        return sum(self.request_counts.get(code, 0) for code in _SENDS)
+
+    def _first_stored_ms(self) -> int:
+        """When the log's first message was stored; -1 when there is none."""
+        record = self.store.read_record(self.store.log_start) if self.store.log_end > self.store.log_start else None
+        return -1 if record is None else record.store_ms
+
+    def _settings(self) -> dict[str, str]:
+        found = {key: _text(getattr(self.config, name)) for key, name in _BROKER_KEYS.items()}
+        found |= {key: _text(getattr(self.store_config, name)) for key, name in _STORE_KEYS.items()}
+        found["flushDiskType"] = "SYNC_FLUSH" if self.store_config.flush_disk_sync else "ASYNC_FLUSH"
+        found[_AUTO_TOPIC] = _text(self.topics.auto_create)
+        found[_AUTO_GROUP] = _text(self.groups.auto_create)
+        return found
+
+
+def _problem(key: str, value: str, known: Mapping[str, str]) -> str | None:
+    """Why a setting cannot be as it is wanted; None when it can, or is so already."""
+    if key not in known:
+        return f"{key[:80]!r} is no setting of this broker: 26 tells those that there are"
+    if known[key] == value:
+        return None
+    if key not in {_AUTO_TOPIC, _AUTO_GROUP}:
+        return f"{key} cannot be changed while the broker runs: set it in its configuration and start it again"
+    if value not in {"true", "false"}:
+        return f"{key} is true or false, not {value[:40]!r}"
+    return None
+
+
+def _properties(body: bytes) -> dict[str, str]:
+    """The settings of a body, `key=value` a line; raises HeaderError."""
+    if len(body) > SETTINGS_SIZE_MAX:
+        raise HeaderError("UpdateBrokerConfig", "body", f"has {len(body)} bytes, over the limit of {SETTINGS_SIZE_MAX}")
+    found = {}
+    try:
+        lines = body.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise HeaderError("UpdateBrokerConfig", "body", f"cannot be read: {error}") from None
+    for line in lines:
+        key, equals, value = (part.strip() for part in line.partition("="))
+        if not key or key.startswith("#"):
+            continue
+        if not equals:
+            raise HeaderError("UpdateBrokerConfig", "body", f"has a line that is no key=value: {line[:80]!r}")
+        found[key] = value
+    return found
+
+
+def _table(command: Command, body: bytes) -> Parts:
+    if len(body) > TABLE_SIZE_MAX:
+        told = f"the table has {len(body)} bytes, over the limit of {TABLE_SIZE_MAX} for one answer"
+        return answer(command, ResponseCode.SYSTEM_ERROR, told)
+    return answer(command, ResponseCode.SUCCESS, body=body)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
