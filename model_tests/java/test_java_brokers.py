@@ -16,7 +16,6 @@ from longpoll.simulated.beside_law.guided import under
 from longpoll_java.broker import JavaBroker
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars, resolved
-from longpoll_java.places import gates_of, presets_of
 from longpoll_java.play import Played, play
 from longpoll_java.promises import shown_by
 from longpoll_java.rules import rules_of
@@ -25,6 +24,7 @@ from longpoll_java.stage import Stage
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Trace
 from longpoll_spec.policy import preset
+from longpoll_spec.render.places import gates_of, presets_of
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 VERSIONS = ("4.9.7", "5.5.0")

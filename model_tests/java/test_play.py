@@ -300,3 +300,26 @@ def test_a_touched_pull_and_a_visited_queue_are_seen() -> None:
                 getattr(one, move.kind)(move)
         assert one.look(Move("look", slot=0))
         assert one.visit(Move("visit", queue=0))
+
+
+def test_a_round_that_is_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan that has begun before the run would come to its pulls and be nobody's step: the run begins after it."""
+    with fake(lambda _gate: None) as broker:
+        stage = broker.stage
+        begun = Asker(stage.port, "round", thread="PullRequestHoldService")
+        assert stage.until(lambda: bool(stage.seen), WITHIN_S)
+        assert begun.join() == GO
+        ended: list[Asker] = []
+        real = stage.until
+
+        def until(is_so: Callable[[], bool], within_s: float) -> bool:
+            assert not is_so()
+            ended.append(Asker(stage.port, "rounded", thread="PullRequestHoldService"))
+            return real(is_so, within_s)
+
+        one = cast("Any", player)._Player(broker, schedule(PULL))
+        monkeypatch.setattr(stage, "until", until)
+        one._stop_all()
+        monkeypatch.undo()
+        assert ended[0].join() == GO
+        assert stage.seen[-1].gate == "rounded"

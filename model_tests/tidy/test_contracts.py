@@ -27,9 +27,9 @@ PLANTS = {
         "spec/longpoll_spec/terms.py",
         "import longpoll_spec.state",
     ),
-    "java: places below, moves of a run above them, a broker that is made to follow at the top": (
-        "reference/longpoll_java/places.py",
-        "import longpoll_java.rules",
+    "java: rules below, moves of a run above them, a broker that is made to follow at the top": (
+        "reference/longpoll_java/rules.py",
+        "import longpoll_java.schedule",
     ),
     "engines: one folder a meaning, and none knows those who ask several": (
         "spec/longpoll_spec/engines/analysis/decide.py",

@@ -19,9 +19,9 @@ from typing import Final, Self
 
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars
-from longpoll_java.places import gates_of
 from longpoll_java.rules import PORT_PROPERTY, rules_of
 from longpoll_java.stage import Stage
+from longpoll_spec.render.places import gates_of
 
 PORTS: Final = range(12_000, 32_000)
 """Below those that the system gives to connections, above those of brokers by default."""

@@ -166,7 +166,17 @@ class _Player:
     # -- which threads stop ------------------------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
+        """Stop this run's threads from now on, once no round of the scan is under way: it would be nobody's step."""
+        self.stage.stops = lambda arrival: arrival.gate == "round"
+        self.stage.until(lambda: not self._is_in_round(), WITHIN_S)
         self.stage.stops = self._is_ours
+
+    def _is_in_round(self) -> bool:
+        """Whether the scanner is within a round; one that an exception ended is over when the next is to begin."""
+        if any(each.gate == "round" for each in self.stage.standing.values()):
+            return False
+        last_s = self.stage.last_s
+        return last_s.get("round", 0.0) > last_s.get("rounded", 0.0)
 
     def _is_ours(self, arrival: Arrival) -> bool:
         """Whether a thread at a gate is one of this run's."""

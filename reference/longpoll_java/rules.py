@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from longpoll_java.places import Gate
+from longpoll_spec.render.places import Gate
 
 PORT_PROPERTY: Final = "longpoll.gate"
 GO: Final = "G"

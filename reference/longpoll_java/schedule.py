@@ -12,8 +12,8 @@ from typing import Final, Literal, TypeAlias
 from attrs import define, evolve, field, frozen
 
 from longpoll_java.errors import NotOnJavaError
-from longpoll_java.places import Gate
 from longpoll_spec.model import Action, Model, Trace
+from longpoll_spec.render.places import Gate
 
 Kind: TypeAlias = Literal[
     "create", "send", "pull", "close", "commit", "offset", "tick", "deadline", "align", "stop",

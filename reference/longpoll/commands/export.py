@@ -16,7 +16,6 @@ from longpoll.options.law import aspect_option, bounds_option, knob_option, poli
 from longpoll.output import emit_json, json_option, out, user_mistakes
 from longpoll_java.exported import files_of
 from longpoll_java.jars import VERSIONS
-from longpoll_java.places import gates_of, presets_of
 from longpoll_java.promises import shown_by
 from longpoll_java.schedule import schedule_of, with_after
 from longpoll_spec.bounds import named
@@ -30,6 +29,7 @@ from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
 from longpoll_spec.render.notation import name_of
 from longpoll_spec.render.pictures.text import who
+from longpoll_spec.render.places import gates_of, presets_of
 from longpoll_spec.render.story.story import story_of
 from longpoll_spec.testing.zoo import slips_by_label
 

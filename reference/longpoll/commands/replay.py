@@ -17,7 +17,6 @@ from longpoll.simulated.beside_law.guided import OffTheLawError, follow, named, 
 from longpoll.simulated.search import run_again
 from longpoll_java.broker import JavaBroker
 from longpoll_java.jars import VERSIONS, Jars, in_folder, resolved
-from longpoll_java.places import Gate, gates_of, presets_of
 from longpoll_java.play import Played, play
 from longpoll_java.promises import sentence_of, shown_by
 from longpoll_java.schedule import Schedule, schedule_of, with_after
@@ -29,6 +28,7 @@ from longpoll_spec.errors import TokenError, UserError
 from longpoll_spec.model import Action, Trace
 from longpoll_spec.policy import preset
 from longpoll_spec.render.pictures.text import who
+from longpoll_spec.render.places import Gate, gates_of, presets_of
 from longpoll_spec.render.story.story import story_of
 
 REFERENCE: Final = "reference"

@@ -122,7 +122,7 @@ public class Replay {
         for (int number = 0; number < Integer.parseInt(settings.get("queues")); number++) queueIds.put(number, number);
         for (String move : before) act(move);
         numberQueues(steps);
-        synchronized (lock) { stops = this::isOurs; }
+        stopAll();
         for (String line : steps) {
             if (line.startsWith("step ")) System.out.println("\n" + line);
             else act(line);
@@ -265,6 +265,19 @@ public class Replay {
         } catch (IOException gone) {
             return;
         }
+    }
+
+    /** Stop this run's threads from now on, once no round of the scan is under way: it would be nobody's step. */
+    void stopAll() {
+        synchronized (lock) { stops = arrival -> arrival.gate.equals("round"); }
+        until(() -> !isInRound(), WITHIN_MS);
+        synchronized (lock) { stops = this::isOurs; }
+    }
+
+    boolean isInRound() {
+        boolean isIn = false;
+        for (Arrival each : seen) isIn = each.gate.equals("round") || isIn && !each.gate.equals("rounded");
+        return isIn && standing.values().stream().noneMatch(each -> each.gate.equals("round"));
     }
 
     boolean isOurs(Arrival arrival) {

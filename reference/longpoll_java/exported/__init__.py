@@ -12,10 +12,10 @@ from typing import Final
 
 from longpoll_java.broker import settings_of
 from longpoll_java.jars import pom_of
-from longpoll_java.places import Gate
 from longpoll_java.promises import sentence_of
 from longpoll_java.rules import rules_of
 from longpoll_java.schedule import Schedule
+from longpoll_spec.render.places import Gate
 
 _README: Final = """# {title}
 

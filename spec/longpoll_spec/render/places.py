@@ -1,10 +1,11 @@
 """Where the law's steps lie in the Java broker: the places at which its threads are stopped, version by version.
 
 A gate is a place in a method. A step of the law is what a thread does from one gate to the next (`STEPS`), so this
-table is the refinement mapping from Java's source to the law. Leaves out how a place is made a gate (`rules`).
+table is the refinement mapping from Java's source to the law. Leaves out how a place is made a gate, and who follows a
+run from gate to gate (`longpoll_java`).
 
 Source: `PullMessageProcessor`, `PullRequestHoldService`, `LmqPullRequestHoldService`, `DefaultMessageStore` of 4.9.7,
-5.4.0 and 5.5.0; every place is tried against the jars (`test_places`).
+5.4.0 and 5.5.0; a test holds every place against the jars.
 """
 
 from __future__ import annotations
@@ -177,3 +178,24 @@ A walk's look goes on to the look at the next request where there is one. What i
 def presets_of(version: str) -> tuple[str, ...]:
     """The policies that claim to describe a version, the plain one first."""
     return ("rocketmq-4.9" if version.startswith("4.") else "rocketmq-5", "rocketmq-lmq")
+
+
+SHOWN: Final = ("4.9.7", "5.5.0")
+"""The versions whose places the page of the law shows."""
+
+
+def stops_of(name: str) -> list[str]:
+    """Between which places an action lies, a sentence for each version, or one for both.
+
+    None for an action that no thread of the broker makes by itself.
+    """
+    if name not in STEPS:
+        return []
+    said: dict[str, list[str]] = {}
+    for version in SHOWN:
+        gates = {gate.name: gate for gate in gates_of(version, lmq=name in {"sweep", "remove_bucket"})}
+        first, last = STEPS[name]
+        if first in gates and last in gates:
+            words = gates[first].words + (f"; to {gates[last].words}" if first != last else "; where it throws")
+            said.setdefault(words, []).append(version)
+    return [f"{' and '.join(versions)}: from {words}" for words, versions in said.items()]
