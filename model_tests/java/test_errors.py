@@ -81,7 +81,9 @@ def test_folders_that_are_no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "4.2.0", "4.9.7, 5.4.0, 5.5.0")
     jar_of(tmp_path, "4.9.7")
     (tmp_path / "byteman-4.0.24.jar").write_bytes(b"")
-    assert_mistake(ran("replay", TOKEN, "--jars", tmp_path, "--on", "java-5.5.0"), "has the jars of 4.9.7", "--on")
+    assert_mistake(
+        ran("replay", TOKEN, "--jars", tmp_path, "--on", "java-5.5.0"), "has the jars of 4.9.7", "name java-4.9.7"
+    )
     jar_of(tmp_path, "5.5.0", "rocketmq-broker-y.jar")
     assert_mistake(ran("replay", TOKEN, "--jars", tmp_path), "2 of rocketmq-broker-*.jar")
 

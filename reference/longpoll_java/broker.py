@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -71,7 +72,18 @@ class JavaBroker:
     Raises JavaUnavailableError from its start; then nothing of it is left.
     """
 
-    def __init__(self, jars: Jars, stage: Stage, *, lmq: bool = False) -> None:
+    def __init__(
+        self, jars: Jars, stage: Stage, *, lmq: bool = False, script: str = "", options: Sequence[str] = ()
+    ) -> None:
+        """Start it, and wait until it listens.
+
+        Args:
+            jars: What it is made of.
+            stage: Where its gates ask.
+            lmq: Whether it has light message queues.
+            script: Byteman's rules; without, a gate at every place.
+            options: Further words for the Java runtime.
+        """
         self.jars = jars
         self.stage = stage
         with ExitStack() as undo:
@@ -80,7 +92,7 @@ class JavaBroker:
             undo.callback(self._folder.cleanup)
             self.home = Path(self._folder.name)
             self.address = ("127.0.0.1", _free_port())
-            self._process = self._start(lmq=lmq)
+            self._process = self._start(lmq, script or rules_of(gates_of(jars.version, lmq=lmq)), options)
             undo.callback(self.end)
             self._await_start()
             undo.pop_all()
@@ -119,16 +131,16 @@ class JavaBroker:
         """The end of what it wrote to its output."""
         return (self.home / "broker.out").read_text(errors="replace")[-2_000:]
 
-    def _start(self, *, lmq: bool) -> subprocess.Popen[bytes]:
+    def _start(self, lmq: bool, script: str, options: Sequence[str]) -> subprocess.Popen[bytes]:
         home = self.home
         (home / "conf").mkdir()
         for part in ("broker", "namesrv", "tools"):
             (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
         (home / "broker.conf").write_text(settings_of(str(home), str(self.address[1]), lmq=lmq), encoding="utf-8")
-        (home / "gates.btm").write_text(rules_of(gates_of(self.jars.version, lmq=lmq)), encoding="utf-8")
+        (home / "gates.btm").write_text(script, encoding="utf-8")
         agent = f"-javaagent:{self.jars.byteman}=script:{home / 'gates.btm'}"
         command = [
-            "java", *JVM, agent, f"-D{PORT_PROPERTY}={self.stage.port}", f"-Drocketmq.home.dir={home}",
+            "java", *JVM, *options, agent, f"-D{PORT_PROPERTY}={self.stage.port}", f"-Drocketmq.home.dir={home}",
             f"-Duser.home={home}", "-cp", self.jars.class_path, "org.apache.rocketmq.broker.BrokerStartup",
             "-c", str(home / "broker.conf"),
         ]  # fmt: skip

@@ -19,6 +19,9 @@ from longpoll_java.errors import JavaUnavailableError
 
 VERSIONS: Final = ("4.9.7", "5.4.0", "5.5.0")
 """What the places were tried against."""
+JAVA: Final = "java-"
+NAMES: Final = tuple(f"{JAVA}{version}" for version in VERSIONS)
+"""What the versions are called where a broker is chosen: `java-4.9.7`."""
 BYTEMAN: Final = "4.0.24"
 RESOLVE_S: Final = 600.0
 _POM: Final = """<?xml version="1.0" encoding="UTF-8"?>
@@ -58,6 +61,21 @@ def pom_of(version: str, artifacts: tuple[str, ...] = ("broker",)) -> str:
     return _POM.format(
         dependencies="".join(_DEPENDENCY.format(group=group, artifact=name, version=of) for group, name, of in wanted)
     )
+
+
+def chosen(name: str | None, folder: Path | None) -> Jars:
+    """The jars of a version, such as `java-4.9.7`, from a folder or, where none is given, from Maven.
+
+    Raises JavaUnavailableError, also where the folder's jars are of another version.
+    """
+    if folder is None:
+        return resolved((name or "").removeprefix(JAVA))
+    found = in_folder(folder)
+    if name not in {None, f"{JAVA}{found.version}"}:
+        raise JavaUnavailableError(
+            f"{folder} has the jars of {found.version}; name {JAVA}{found.version}, or another folder"
+        )
+    return found
 
 
 def resolved(version: str) -> Jars:

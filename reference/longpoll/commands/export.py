@@ -15,7 +15,7 @@ import click
 from longpoll.options.law import aspect_option, bounds_option, knob_option, policy_option, size_options
 from longpoll.output import emit_json, json_option, out, user_mistakes
 from longpoll_java.exported import files_of
-from longpoll_java.jars import VERSIONS
+from longpoll_java.jars import JAVA, NAMES, VERSIONS
 from longpoll_java.promises import shown_by
 from longpoll_java.schedule import schedule_of, with_after
 from longpoll_spec.bounds import named
@@ -42,7 +42,6 @@ FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
 """Format -> the ending of each of its files, with what writes it."""
 
 BYTEMAN: Final = "byteman"
-JAVA: Final = "java-"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -50,7 +49,7 @@ JAVA: Final = "java-"
 @click.option("--to", "target", type=click.Choice([*FORMATS, BYTEMAN]), required=True, help="What to write.")
 @click.option(
     "--on",
-    type=click.Choice([f"{JAVA}{version}" for version in VERSIONS]),
+    type=click.Choice(NAMES),
     help="Of byteman: the broker that is to follow. [default: the newest that the token's policy is about]",
 )
 @policy_option()

@@ -8,7 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
+import attrs
 import click
 import msgspec
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -16,9 +18,16 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from longpoll.addresses import address_of
 from longpoll.guard import printable, until_signalled
 from longpoll.output import Exit, emit_json, fail, out, progress_bar, say, user_mistakes
+from longpoll_java.inside.record import record as record_inside
+from longpoll_java.jars import JAVA, NAMES, Jars, chosen
 from longpoll_observe import Observer
 from longpoll_runtime.logs import logging_to
 from longpoll_runtime.real import RealRuntime
+
+MESSAGES: Final = 10_000
+QUEUES: Final = 16
+MESSAGES_MAX: Final = 10_000_000
+QUEUES_MAX: Final = 1_000
 
 
 @click.command()
@@ -36,6 +45,23 @@ from longpoll_runtime.real import RealRuntime
     metavar="FILE",
     help="Read a capture of the broker's port (pcap, pcapng) instead of relaying; repeatable.",
 )
+@click.option(
+    "--inside",
+    type=click.Choice(NAMES),
+    help="Start this Java broker, send to it, and record its own steps instead of relaying.",
+)
+@click.option(
+    "--jars",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Of --inside: a folder of the broker's jars, and no Maven.",
+)
+@click.option(
+    "--messages", type=click.IntRange(1, MESSAGES_MAX), help=f"Of --inside: how many are sent. [default: {MESSAGES}]"
+)
+@click.option(
+    "--queues", type=click.IntRange(1, QUEUES_MAX), help=f"Of --inside: how many they are sent to. [default: {QUEUES}]"
+)
+@click.option("--seed", type=click.IntRange(0), help="Of --inside: what the sends' pauses are drawn from. [default: 0]")
 @click.option("--record", required=True, type=click.Path(path_type=Path), help="Write the history into this directory.")
 @click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
 @user_mistakes
@@ -46,12 +72,20 @@ def observe(
     name_server: str | None,
     name_server_listen: str | None,
     captures: tuple[Path, ...],
+    inside: str | None,
+    jars: Path | None,
+    messages: int | None,
+    queues: int | None,
+    seed: int | None,
     record: Path,
     as_json: bool,
 ) -> None:
     """Relay every byte between RocketMQ clients and brokers, and record a history, until Ctrl-C or SIGTERM.
 
     With --capture the history is made of what a capture saw of a broker's port, and nothing is relayed.
+
+    With --inside an unchanged Java broker is started under a load that races pulls, sends and scans, and every step of
+    its hold table is recorded as a step of the law (docs/java.md); `longpoll judge` holds them against its policy.
 
     The ready line tells where clients find each broker and the name server. A broker beyond the first gets a free port;
     so does one that only a route names, when the route is first asked for.
@@ -65,7 +99,17 @@ def observe(
       longpoll judge /tmp/history                    what the broker did wrong
       tcpdump -i any -w port.pcap tcp port 10911     on the broker's machine, and then
       longpoll observe --capture port.pcap --broker 10.0.0.5:10911 --record /tmp/history
+      longpoll observe --inside java-4.9.7 --messages 100000 --record /tmp/steps
     """
+    if inside is not None or jars is not None:
+        if brokers or captures or name_server is not None or name_server_listen is not None:
+            raise click.UsageError(
+                "--inside starts a broker of its own: leave out --broker, --name-server and --capture"
+            )
+        _record_inside(chosen(inside, jars), record, messages or MESSAGES, queues or QUEUES, seed or 0, as_json=as_json)
+        return
+    if not (messages is None and queues is None and seed is None):
+        raise click.UsageError("--messages, --queues and --seed are of --inside, which names the Java broker to start")
     runtime = RealRuntime()
     if captures:
         if name_server is not None or name_server_listen is not None:
@@ -89,6 +133,30 @@ def observe(
             stopped.wait()
         if observer.trouble:
             fail(observer.trouble, Exit.UNKNOWN)
+
+
+def _record_inside(jars: Jars, directory: Path, messages: int, queues: int, seed: int, *, as_json: bool) -> None:
+    """Record a Java broker's own steps, and say how many."""
+    _refuse_used(directory)
+    with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:
+        task = progress.add_task(f"sending to Java {jars.version}", total=messages)
+        done = record_inside(
+            jars, directory, queues=queues, messages=messages, seed=seed,
+            on_progress=lambda sent: progress.update(task, completed=sent),
+        )  # fmt: skip
+    if as_json:
+        emit_json({**attrs.asdict(done), "on": f"{JAVA}{jars.version}", "record": str(directory)})
+        return
+    out.print(
+        f"{done.steps:,} steps of {done.policy} in {queues} queues: {done.messages:,} messages and {done.pulls:,} pulls "
+        f"in {done.seconds:.1f} s; judge them: longpoll judge {directory}",
+        soft_wrap=True,
+    )
+
+
+def _refuse_used(directory: Path) -> None:
+    if directory.exists():
+        raise click.UsageError(f"{directory} is there already; name a new directory")
 
 
 def _say_ready(observer: Observer, record: Path, *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from longpoll.output import Exit, emit_json, err, json_option, out, say, styled,
 from longpoll.simulated.beside_law.guided import OffTheLawError, follow, named, under
 from longpoll.simulated.search import run_again
 from longpoll_java.broker import JavaBroker
-from longpoll_java.jars import VERSIONS, Jars, in_folder, resolved
+from longpoll_java.jars import JAVA, NAMES, Jars, chosen
 from longpoll_java.play import Played, play
 from longpoll_java.promises import sentence_of, shown_by
 from longpoll_java.schedule import Schedule, schedule_of, with_after
@@ -32,7 +32,6 @@ from longpoll_spec.render.places import Gate, gates_of, presets_of
 from longpoll_spec.render.story.story import story_of
 
 REFERENCE: Final = "reference"
-JAVA: Final = "java-"
 TRIES_MAX: Final = 1_000
 
 
@@ -46,7 +45,7 @@ TRIES_MAX: Final = 1_000
 )
 @click.option(
     "--on",
-    type=click.Choice([REFERENCE, *(f"{JAVA}{version}" for version in VERSIONS)]),
+    type=click.Choice([REFERENCE, *NAMES]),
     help=f"Of a token of the law: whose code follows it. [default: {REFERENCE}]",
 )
 @click.option(
@@ -95,7 +94,7 @@ def replay(
     elif on_java:
         if policy_name is not None:
             raise UserError("--policy goes with the reference: a Java broker's policy is its version's")
-        _replay_on_java(token, _jars(on, jars), tries, as_json=as_json)
+        _replay_on_java(token, chosen(on, jars), tries, as_json=as_json)
     else:
         _replay_law(token, policy_name, as_json=as_json)
 
@@ -160,16 +159,6 @@ def _replay_law(token: str, policy_name: str | None, *, as_json: bool) -> None:
 
 
 # -- on Java ---------------------------------------------------------------------------------------------------------
-
-
-def _jars(on: str | None, folder: Path | None) -> Jars:
-    wanted = (on or "").removeprefix(JAVA)
-    if folder is None:
-        return resolved(wanted)
-    found = in_folder(folder)
-    if on not in {None, f"{JAVA}{found.version}"}:
-        raise UserError(f"{folder} has the jars of {found.version}; leave --on {on} out, or name another folder")
-    return found
 
 
 def _replay_on_java(token: str, jars: Jars, tries: int, *, as_json: bool) -> None:

@@ -1,0 +1,87 @@
+"""Runs a Java broker under a load, and records its own steps as a history of steps.
+
+Leaves out the rules (`tracing`), the load (`load`) and what lines say (`steps`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_java.broker import JavaBroker
+from longpoll_java.inside.load import Load, Seen
+from longpoll_java.inside.steps import lines_of, steps_of, write_history
+from longpoll_java.inside.tracing import FILE_PROPERTY, OPTIONS, tracing_of
+from longpoll_java.jars import Jars
+from longpoll_java.stage import Stage
+from longpoll_spec.render.places import presets_of
+
+TOPIC: Final = "steps"
+NO_RULES: Final = "# no rules\n"
+
+
+@frozen
+class Recorded:
+    """What came of a load."""
+
+    policy: str
+    steps: int
+    messages: int
+    pulls: int
+    seconds: float
+    send_us: float
+    """Median time from a send to its acknowledgement."""
+
+
+def record(
+    jars: Jars, directory: Path, *, queues: int, messages: int, seed: int, on_progress: Callable[[int], None]
+) -> Recorded:
+    """Send messages to a broker of its own, and write its steps into a new directory.
+
+    Args:
+        jars: What the broker is made of.
+        directory: Where the history goes.
+        queues: How many there are; each becomes a source of the history, with two consumers.
+        messages: How many are sent, to all queues together.
+        seed: What the pauses between the sends are drawn from.
+        on_progress: Is told how many messages are acknowledged.
+
+    Raises JavaUnavailableError, and OSError.
+    """
+    with tempfile.TemporaryDirectory(prefix="longpoll-inside-") as folder:
+        trace = Path(folder) / "trace.txt"
+        seen, seconds = loaded(
+            jars, tracing_of(jars.version), (*OPTIONS, f"-D{FILE_PROPERTY}={trace}"), queues=queues, messages=messages,
+            seed=seed, on_progress=on_progress,
+        )  # fmt: skip
+        policy = presets_of(jars.version)[0]
+        count = write_history(directory, steps_of(lines_of(trace, TOPIC), seen), TOPIC, policy)
+    return Recorded(policy, count, messages, len(seen.pulls), seconds, send_us(seen))
+
+
+def loaded(
+    jars: Jars,
+    script: str,
+    options: tuple[str, ...],
+    *,
+    queues: int,
+    messages: int,
+    seed: int,
+    on_progress: Callable[[int], None],
+) -> tuple[Seen, float]:
+    """What a load saw of a broker under these rules, and how many seconds it took."""
+    with Stage() as stage, JavaBroker(jars, stage, script=script, options=options) as broker:
+        begun_s = time.monotonic()
+        seen = Load(broker.address, TOPIC, queues, messages, seed, on_progress).run()
+        return seen, time.monotonic() - begun_s
+
+
+def send_us(seen: Seen) -> float:
+    """Median time from a send to its acknowledgement, microseconds."""
+    return median((sent.acknowledged_ns - sent.sent_ns) / 1e3 for sent in seen.sends)
