@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -153,6 +154,56 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False
     )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_brokers_own_steps_follow_its_law(version: str, tmp_path: Path) -> None:
+    """Ten thousand steps under a load are a run of its policy; they are none where a knob is set otherwise."""
+    jars_of(version)
+    steps = tmp_path / "steps"
+    told = recorded(version, steps, 1_500, 8)
+    assert told["steps"] > 10_000
+    assert told["policy"] == presets_of(version)[0]
+    assert judged(steps) == ("valid", told["steps"])
+    for knob in ("take=in_place", "recheck_after_keep=true"):
+        with_knob(steps, f"{told['policy']}+{knob}")
+        assert judged(steps)[0] == "invalid"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_million_steps_follow_the_law(version: str, tmp_path: Path) -> None:
+    """The same of a million, with scans in it; a recheck after the hold would be seen to be missing."""
+    jars_of(version)
+    steps = tmp_path / "steps"
+    told = recorded(version, steps, 115_000, 64)
+    print(f"{version}: {told}")  # noqa: T201 - the figures that the test is run for
+    assert told["steps"] >= 10**6
+    assert judged(steps) == ("valid", told["steps"])
+    with_knob(steps, f"{told['policy']}+recheck_after_hold=after_insert")
+    assert judged(steps)[0] == "invalid"
+
+
+def recorded(version: str, directory: Path, messages: int, queues: int) -> dict[str, Any]:
+    """What `observe --inside` says of a load."""
+    words = ["observe", "--inside", f"java-{version}", "--messages", messages, "--queues", queues, "--json"]
+    done = CliRunner().invoke(main, [*map(str, words), "--record", str(directory)])
+    assert done.exit_code == 0, done.output
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def judged(directory: Path) -> tuple[str, int]:
+    """The verdict, and how many steps it is of."""
+    done = CliRunner().invoke(main, ["judge", str(directory), "--engine", "local", "--json"])
+    told = json.loads(done.stdout)
+    return told["verdict"], told["judged"]["follows_the_law"]
+
+
+def with_knob(directory: Path, policy: str) -> None:
+    """Say that the broker is of another policy."""
+    meta = directory / "meta.json"
+    meta.write_text(json.dumps({**json.loads(meta.read_text()), "policy": policy}))
 
 
 @pytest.mark.long

@@ -460,6 +460,7 @@ HOSTILE = {
     ],
     "store": ["store show {file}", "store verify {dangling}", "store dump {here}", "store verify {file}/below"],
     "observe": [
+        "observe --inside java-4.9.7 --record {file}", "observe --jars {file} --record {here}/new",
         f"observe --broker {NOBODY} --record {{file}}", f"observe --broker {NOBODY} --record {{dangling}}",
         "observe --broker {long} --record {here}/new",
         f"observe --broker {NOBODY} --listen {{long}} --record {{here}}/new",

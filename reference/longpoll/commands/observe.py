@@ -103,9 +103,7 @@ def observe(
     """
     if inside is not None or jars is not None:
         if brokers or captures or name_server is not None or name_server_listen is not None:
-            raise click.UsageError(
-                "--inside starts a broker of its own: leave out --broker, --name-server and --capture"
-            )
+            raise click.UsageError("--inside starts a broker itself: leave out --broker, --name-server and --capture")
         _record_inside(chosen(inside, jars), record, messages or MESSAGES, queues or QUEUES, seed or 0, as_json=as_json)
         return
     if not (messages is None and queues is None and seed is None):
@@ -148,8 +146,8 @@ def _record_inside(jars: Jars, directory: Path, messages: int, queues: int, seed
         emit_json({**attrs.asdict(done), "on": f"{JAVA}{jars.version}", "record": str(directory)})
         return
     out.print(
-        f"{done.steps:,} steps of {done.policy} in {queues} queues: {done.messages:,} messages and {done.pulls:,} pulls "
-        f"in {done.seconds:.1f} s; judge them: longpoll judge {directory}",
+        f"{done.steps:,} steps of {done.policy} in {queues} queues: {done.messages:,} messages and {done.pulls:,} "
+        f"pulls in {done.seconds:.1f} s; judge them: longpoll judge {directory}",
         soft_wrap=True,
     )
 

@@ -27,6 +27,10 @@ LINES: Final = 4
 """Connections that the consumers share; the senders have one of their own."""
 PAUSE_S: Final = 0.004
 """Most time between an acknowledgement and the next send to the same queue."""
+LAG_MAX: Final = 16
+"""Messages that a consumer may be behind before its queue's sender waits: a read of the law has no limit, Java's has
+one of 32."""
+LAG_PAUSE_S: Final = 0.002
 SILENT_S: Final = 20.0
 SUSPEND_SUBSCRIPTION: Final = "6"
 RECEIVED_MAX: Final = 1 << 18
@@ -87,12 +91,15 @@ class Load:
     _sending: dict[int, SendSeen] = field(factory=dict)
     _due: list[tuple[float, int]] = field(factory=list)
     _ends: list[int] = field(init=False)
+    _read: list[list[int]] = field(init=False)
+    """Of each queue where its consumers read next."""
     _left: int = field(init=False)
     _random: random.Random = field(init=False)
     _opaque: int = 0
 
     def __attrs_post_init__(self) -> None:
         self._ends = [0] * self.queues
+        self._read = [[0] * CONSUMERS for _ in range(self.queues)]
         self._left = self.messages
         self._random = random.Random(self.seed)
 
@@ -167,6 +174,9 @@ class Load:
     def _send(self, queue: int) -> None:
         if not self._left:
             return
+        if self._ends[queue] - min(self._read[queue]) >= LAG_MAX:
+            heapq.heappush(self._due, (time.monotonic() + LAG_PAUSE_S, queue))
+            return
         self._left -= 1
         opaque = self._number()
         fields = {
@@ -204,15 +214,23 @@ class Load:
         fields = reply.ext_fields or {}
         sent = self._sending.pop(reply.opaque, None)
         if sent is not None:
-            if reply.code != ResponseCode.SUCCESS:
-                raise JavaUnavailableError(f"the Java broker refuses a message (code {reply.code}): {reply.remark}")
-            sent.acknowledged_ns, sent.queue_offset = now_ns, int(fields["queueOffset"])
-            self._ends[sent.queue] = sent.queue_offset + 1
-            heapq.heappush(self._due, (time.monotonic() + self._random.random() * PAUSE_S, sent.queue))
-            self.on_progress(self.messages - self._left)
+            self._acknowledged(sent, reply, now_ns)
             return
         pull = self._pulls[reply.opaque]
         found = reply.code == ResponseCode.SUCCESS
         pull.answered_ns = now_ns
         pull.offset_next = int(fields.get("nextBeginOffset", pull.offset)) if found else pull.offset
+        self._read[pull.queue][pull.slot] = pull.offset_next
         self._pull(pull.queue, pull.slot, pull.offset_next)
+
+    def _acknowledged(self, sent: SendSeen, reply: Command, now_ns: int) -> None:
+        """A message is in the log, or the broker was too busy to look at it, and it is sent again."""
+        if reply.code == ResponseCode.SUCCESS:
+            sent.acknowledged_ns, sent.queue_offset = now_ns, int((reply.ext_fields or {})["queueOffset"])
+            self._ends[sent.queue] = sent.queue_offset + 1
+            self.on_progress(self.messages - self._left)
+        elif reply.code == ResponseCode.SYSTEM_BUSY:
+            self._left += 1
+        else:
+            raise JavaUnavailableError(f"the Java broker refuses a message (code {reply.code}): {reply.remark}")
+        heapq.heappush(self._due, (time.monotonic() + self._random.random() * PAUSE_S, sent.queue))

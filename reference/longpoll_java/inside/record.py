@@ -84,4 +84,4 @@ def loaded(
 
 def send_us(seen: Seen) -> float:
     """Median time from a send to its acknowledgement, microseconds."""
-    return median((sent.acknowledged_ns - sent.sent_ns) / 1e3 for sent in seen.sends)
+    return median((sent.acknowledged_ns - sent.sent_ns) / 1e3 for sent in seen.sends if sent.queue_offset >= 0)
