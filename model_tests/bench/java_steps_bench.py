@@ -47,7 +47,8 @@ def main() -> None:
     say("version  send us: plain  recorded   wake us: plain  recorded   steps  us a step of a send and its wakes")
     for version in VERSIONS:
         jars = resolved(version)
-        plain, recorded = [], []
+        plain: list[tuple[float, float]] = []
+        recorded: list[tuple[float, float]] = []
         steps = 0
         with tempfile.TemporaryDirectory() as folder:
             for turn in range(TURNS):
