@@ -173,13 +173,53 @@ def test_ctrl_c_ends_with_the_verdict_so_far(growing: tuple[Path, Grow]) -> None
         assert running.stderr is not None
         content = lines_of(faulty_events())
         grow(content[: len(content) // 2])
-        said = _read_until(running.stderr.fileno(), b"answer_is_right")
+        said = _read_until(running.stderr.fileno(), b"pull.next.visible")
         running.send_signal(signal.SIGINT)
         stdout, stderr = running.communicate(timeout=PATIENCE_S)
 
     assert running.returncode == 1
     assert json.loads(stdout)["verdict"] == "invalid"
     assert b"Traceback" not in said + stderr
+
+
+@pytest.mark.long
+def test_a_follower_that_is_killed_goes_on_where_it_was(growing: tuple[Path, Grow], tmp_path: Path) -> None:
+    """With a checkpoint no finding is told twice and none is lost, in the file and on stderr; no lock stays."""
+    directory, grow = growing
+    found, kept = tmp_path / "found.ndjson", tmp_path / "told"
+    more = ["--follow", "--findings", str(found), "--checkpoint", str(kept), "--metrics-port", "0", "--json"]
+    command = [sys.executable, "-m", "longpoll", "judge", str(directory), "--engine", "local", *more]
+    events = faulty_events()
+    at = max(n for n, event in enumerate(events) if event.event == "answer_sent")
+    events[at] = msgspec.structs.replace(events[at], offset_next=events[at].offset_next + 9)
+    content = lines_of(events)
+    half = len(content) // 2
+    grow(content[:half])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stderr is not None
+        first = _read_until(running.stderr.fileno(), b"invalid up to event")
+        running.kill()
+        running.communicate(timeout=PATIENCE_S)
+    names = [json.loads(line)["id"] for line in found.read_bytes().splitlines()]
+    with found.open("r+b") as file:
+        file.truncate(found.stat().st_size - 100)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stderr is not None
+        again = _read_until(running.stderr.fileno(), b"invalid up to event")
+        grow(content[half:])
+        again += _read_until(running.stderr.fileno(), b"2 findings")
+        running.send_signal(signal.SIGTERM)
+        stdout, stderr = running.communicate(timeout=PATIENCE_S)
+    told = [json.loads(line) for line in found.read_bytes().splitlines()]
+
+    assert running.returncode == 1
+    assert [each["id"] for each in told] == [each["id"] for each in json.loads(stdout)["findings"]]
+    assert [each["id"] for each in told[:1]] == names
+    assert len(told) == 2
+    whys = [each["why"].encode() for each in told]
+    assert [(first.count(why), again.count(why)) for why in whys] == [(1, 0), (0, 1)]
+    assert b"metrics at http://127.0.0.1:" in first
+    assert b"Traceback" not in first + again + stderr
 
 
 def _read_until(descriptor: int, wanted: bytes) -> bytes:

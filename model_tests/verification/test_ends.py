@@ -486,6 +486,13 @@ HOSTILE = {
         "judge {nested} --engine local --late-ms 1e300",
         "judge {nested} --engine local --report {nested}/meta.json",
         "judge {nested} --engine local --evidence {nested}/part-1",
+        "judge {nested} --engine local --findings {here}/found",
+        "judge {nested} --engine local --follow --findings {long}",
+        "judge {nested} --engine local --follow --findings {nested}/part-1",
+        "judge {nested} --engine local --follow --checkpoint {file}",
+        "judge {nested} --engine local --follow --checkpoint {file}/below",
+        "judge {nested} --engine local --follow --webhook file:///etc/hostname",
+        "judge {nested} --engine local --follow --metrics-port 65536",
     ],
     "history": [
         "history convert {file} {here}/new", "history convert {nested} {file}", "history convert {nested} {file}/below",

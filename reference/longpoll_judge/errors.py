@@ -25,3 +25,11 @@ class SparkUnavailableError(JudgeUserError):
 
 class ReportNotWrittenError(JudgeUserError):
     """The report cannot be written where the user wants it."""
+
+
+class StreamNotReadableError(JudgeUserError):
+    """A file that findings are to be added to holds something else."""
+
+
+class CheckpointError(JudgeUserError):
+    """A checkpoint is of another judgement, in use, or cannot be written."""

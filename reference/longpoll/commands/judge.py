@@ -20,6 +20,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from longpoll.guard import NO_ROOM
 from longpoll.options.amounts import Amount
 from longpoll.options.cluster import Place, cluster_options
+from longpoll.options.following import following_options
 from longpoll.output import (
     Exit,
     check_directory,
@@ -33,10 +34,11 @@ from longpoll.output import (
     table,
     user_mistakes,
 )
+from longpoll.shown.following.tell import Places, open_teller
 from longpoll_judge.contract.result import PROPERTIES, Finding, Result
 from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.read.files import absolute
-from longpoll_judge.run.follow import follow
+from longpoll_judge.run.follow import Progress, follow
 from longpoll_judge.run.job import LATE_MS, WAKE_MS, EngineName
 from longpoll_judge.run.job import judge as judge_paths
 from longpoll_judge.run.own import USERS_FAULTS, OwnProperty
@@ -104,6 +106,7 @@ _STAGES: Final = 3
     is_flag=True,
     help="Judge a history while it is written, until Ctrl-C, and say at once what is found.",
 )
+@following_options
 @click.option(
     "--property",
     "own",
@@ -124,6 +127,7 @@ def judge(  # noqa: PLR0917 - one argument an option
     wake_ms: float,
     late_ms: float,
     follows: bool,
+    places: Places,
     own: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -140,7 +144,9 @@ def judge(  # noqa: PLR0917 - one argument an option
       longpoll judge a --report verdict.xml --windows findings    JUnit, and each finding for ShiViz and ITF
       longpoll judge a --evidence found              and judge found/finding-0001-... to see it convict alone
       longpoll judge a --property mine.py:fair       and a property of your own
-      longpoll judge a --follow                      while it is written: each finding within seconds
+      longpoll judge a --follow                      while it is written, and say at once what is found
+      longpoll judge a --follow --findings found.ndjson --checkpoint told    each finding once, over restarts
+      longpoll judge a --follow --metrics-port 9464 --webhook https://host/path    for Prometheus, and posted
       longpoll judge s3a://bucket/a --master spark://host:7077 --conf spark.executor.memory=4g
 
     Exit codes: 0 valid, 1 invalid, 2 a mistake in the call, 3 unknown (evidence is missing).
@@ -148,12 +154,15 @@ def judge(  # noqa: PLR0917 - one argument an option
     how = _how(engine, master, conf, wake_ms=wake_ms, late_ms=late_ms)
     if own and follows:
         raise click.UsageError("a property of your own is asked of a whole history; leave out --follow")
+    if places.are_any and not follows:
+        raise click.UsageError("--findings, --checkpoint, --metrics-port and --webhook belong to --follow; add it")
     properties = [own_property(each) for each in own]
     _check_places(reports, windows, evidence, paths)
+    _check_told(places, paths)
     drawn: list[Drawn] = []
     if any(report.suffix == PAGE for report in reports):
         how = {**how, "look": lambda result, tables: drawn.append(gather(result, tables))}
-    result = _followed(paths, how) if follows else _judged(paths, {**how, "properties": properties})
+    result = _followed(paths, how, places) if follows else _judged(paths, {**how, "properties": properties})
     for report in reports:
         _write_report(report, result, *drawn)
     if windows is not None:
@@ -180,6 +189,16 @@ def _check_places(
         check_directory(windows, "the windows into")
     if evidence is not None:
         check_directory(evidence, "the evidence into")
+
+
+def _check_told(places: Places, paths: Sequence[Path | str]) -> None:
+    """Look before the work whether what is told can be written, and is nothing that is judged."""
+    _check_is_no_evidence(places.findings, paths)
+    _check_is_no_evidence(places.checkpoint, paths)
+    if places.findings is not None:
+        check_file(places.findings, "the findings")
+    if places.checkpoint is not None:
+        check_directory(places.checkpoint, "the checkpoint into")
 
 
 def _how(engine: EngineName, master: str | None, conf: Mapping[str, str], **limits: float) -> Mapping[str, Any]:
@@ -209,21 +228,18 @@ def _judged(paths: Sequence[Path | str], how: Mapping[str, Any]) -> Result:
         return judge_paths(paths, say=lambda stage: progress.update(task, description=stage, advance=1), **how)
 
 
-def _followed(paths: Sequence[Path | str], how: Mapping[str, Any]) -> Result:
+def _followed(paths: Sequence[Path | str], how: Mapping[str, Any], places: Places) -> Result:
     """Follow until Ctrl-C or SIGTERM, with a line on stderr for each finding when it is new."""
-    told: set[tuple[str, str, int, str, float]] = set()
+    progress = Progress(sorted({absolute(path) for path in paths}))
+    thresholds = {name: how[name] for name in ("wake_ms", "late_ms")}
 
-    def tell(result: Result) -> None:
-        for each in result.findings:
-            place = (each.property, each.topic, each.queue, each.request, each.window_start_ms)
-            if each.verdict == "violated" and place not in told:
-                told.add(place)
-                line = f"{each.clause} {each.topic}/{each.queue} {each.request}: {each.why}"
-                err.print(line, soft_wrap=True)
-        err.print(f"{result.events} events so far: {result.verdict}")
+    def say(line: str) -> None:
+        err.print(line, soft_wrap=True)
 
-    with _interruptible() as stops:
-        return follow(paths, tell=tell, stops=stops, **how)
+    with _interruptible() as stops, open_teller(places, progress, thresholds, say) as teller:
+        result = follow(paths, tell=teller.tell, stops=stops, progress=progress, **how)
+        teller.tell_last(result)
+        return result
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""What commands on the law print: explorations and proofs as tables and JSON."""
+"""What commands print: explorations and proofs as tables and JSON, and what is told while a history is followed."""

@@ -93,6 +93,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What else comes of the same cause, and is no finding of its own."""
     meta: dict[str, Any] = {}
     """The content of the evidence's `meta.json`."""
+    id: str = ""
+    """The same however often it is found (`longpoll_judge.contract.identity`)."""
 
     def told(self) -> list[Finding | Follow]:
         """Itself, and what follows from the same cause."""

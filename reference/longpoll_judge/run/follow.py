@@ -9,23 +9,42 @@ are shown (the command).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import msgspec
-from attrs import evolve
+from attrs import define, evolve, field
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.read.files import absolute
-from longpoll_judge.read.growth import Growth
+from longpoll_judge.read.growth import Growth, sizes_of
 from longpoll_judge.run.job import Engine, EngineName, Look, judge_on, open_engine
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.spill import open_spill
 
 PERIOD_S: Final = 0.5
 """How often there is a look for something new."""
+
+
+@define(eq=False)
+class Progress:
+    """How far a history has been judged, noted by who follows it and asked from other threads."""
+
+    paths: Sequence[Path | str]
+    sizes: Mapping[str, int] = field(factory=dict)
+    """Of every part at the look that was judged last, in bytes."""
+    looked_s: float = field(factory=time.monotonic)
+    """When that look was, by the monotonic clock."""
+
+    def behind(self, now_s: float) -> tuple[float, int]:
+        """How long something may have waited to be judged, in seconds, and how many bytes wait; 0 where none do."""
+        sizes = sizes_of(self.paths)
+        if sizes == self.sizes:
+            return 0.0, 0
+        return max(now_s - self.looked_s, 0.0), max(sum(sizes.values()) - sum(self.sizes.values()), 0)
 
 
 def follow(
@@ -39,8 +58,11 @@ def follow(
     tell: Callable[[Result], None],
     stops: Callable[[float], bool],
     look: Look | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """Judge until it `stops`, and `tell` of each judgement; the last one is returned, for which there is a `look`.
+
+    What the last one rests on is noted in `progress`, which others may ask.
 
     `stops(seconds)` waits for that long, or until it is time to stop, and says whether it is.
 
@@ -49,7 +71,11 @@ def follow(
     growth = Growth(sorted({absolute(place) for place in paths}))
 
     def judged(running: Engine, look: Look | None = None) -> Result:
-        result = judge_on(running, growth.look(), wake_ms=wake_ms, late_ms=late_ms, say=lambda _stage: None, look=look)
+        begun_s = time.monotonic()
+        history = growth.look()
+        result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=lambda _stage: None, look=look)
+        if progress is not None:
+            progress.sizes, progress.looked_s = dict(growth.sizes), begun_s
         return msgspec.structs.replace(result, engine=engine)
 
     growth.look()

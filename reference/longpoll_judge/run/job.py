@@ -19,6 +19,7 @@ import pyarrow as pa
 from attrs import define
 
 from longpoll_judge.contract.causes import Cause, alone, finding_order, told_once
+from longpoll_judge.contract.identity import identified
 from longpoll_judge.contract.rate import rate
 from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
@@ -167,7 +168,9 @@ def judge_on(
         _judge_across(reading.tables, survey, context, others)
         gaps += others.gaps + _judge_beside(history, survey, context, others, say)
         others.findings = [finding for finding in others.findings if context.asks(finding.clause)]
-        result = with_excerpts(_add_up(rows, others, gaps), reading.tables, survey, history)
+        added_up = _add_up(rows, others, gaps)
+        named = msgspec.structs.replace(added_up, findings=identified(added_up.findings))
+        result = with_excerpts(named, reading.tables, survey, history)
         if properties:
             result = _with_own(result, properties, reading.tables, context)
         result = msgspec.structs.replace(
@@ -184,7 +187,7 @@ def judge_on(
 def _with_own(result: Result, properties: Sequence[OwnProperty], tables: Tables, context: Context) -> Result:
     """The result with what the caller's own properties say besides."""
     found, left_out, lacking, judged = judge_own(properties, tables, context)
-    findings = [*result.findings, *found]
+    findings = [*result.findings, *identified(found)]
     gaps = [*result.gaps, *({"clause": gap.clause, **attrs.asdict(gap)} for gap in lacking)]
     return msgspec.structs.replace(
         result,

@@ -1,0 +1,244 @@
+"""Each finding is posted until it is taken, in order, beside the judging and not before it; Prometheus hears of all."""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from longpoll.shown.following import webhook as webhook_module
+from longpoll.shown.following.metrics import FollowCollector, told_at
+from longpoll.shown.following.webhook import Webhook, checked_url
+from longpoll_judge.run.follow import Progress
+from longpoll_judge.run.job import judge
+from longpoll_judge.show.checkpoint import open_checkpoint
+from longpoll_judge.testing.generate import Load, simulate, simulated_meta
+from longpoll_spec.errors import ConfigError
+from longpoll_spec.history import META_FILE
+
+PATIENCE_S = 30.0
+ENCODE = msgspec.json.Encoder().encode
+
+
+class Receiver:
+    """Answers one POST after another with the codes that it is given, and then with 200.
+
+    Invariant: `came` grows under `changed` alone.
+    """
+
+    def __init__(self, codes: Sequence[int] = ()) -> None:
+        self.codes = list(codes)
+        self.came: list[tuple[str, str, bytes]] = []
+        self.changed = threading.Condition()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    def answer(self, method: str, name: str, body: bytes) -> int:
+        """Note what came; the code to answer."""
+        self.may_answer.wait(PATIENCE_S)
+        with self.changed:
+            self.came.append((method, name, body))
+            self.changed.notify_all()
+            return self.codes.pop(0) if self.codes else 200
+
+    def wait_for(self, count: int) -> list[str]:
+        """The names that came, once there are so many."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.came) >= count, PATIENCE_S)
+            return [name for _method, name, _body in self.came]
+
+
+@contextmanager
+def received(receiver: Receiver) -> Iterator[str]:
+    """The receiver behind HTTP on loopback; its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            code = receiver.answer("POST", self.headers["Longpoll-Finding-Id"], body)
+            self.send_response(code)
+            if code == 302:
+                self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            receiver.answer("GET", "", b"")
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/secret-path"
+    finally:
+        receiver.may_answer.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def posting(url: str, said: list[str], patience_s: float = PATIENCE_S) -> Iterator[Webhook]:
+    """A webhook that is started, and ended after the block."""
+    webhook = Webhook(url, None, said.append)
+    webhook.start()
+    try:
+        yield webhook
+    finally:
+        webhook.end(patience_s)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again at once."""
+    monkeypatch.setattr(webhook_module, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(webhook_module, "LOOK_S", 0.01)
+
+
+def test_it_is_tried_again_until_it_is_taken() -> None:
+    """Each finding once and in order, though the first is turned away twice."""
+    receiver, said = Receiver([503, 429]), list[str]()
+    with received(receiver) as url:
+        with posting(url, said) as webhook:
+            webhook.put("one", b'{"id":"one"}')
+            webhook.put("two", b'{"id":"two"}')
+        assert receiver.wait_for(4) == ["one", "one", "one", "two"]
+    assert receiver.came[-1] == ("POST", "two", b'{"id":"two"}')
+    assert (webhook.taken, webhook.failures, webhook.pending) == (2, 2, 0)
+    assert "secret" not in "".join(said)
+
+
+@pytest.mark.parametrize("code", [400, 302])
+def test_what_is_refused_is_not_tried_again(code: int) -> None:
+    """A redirection is a refusal: nobody asks elsewhere, and nothing counts as taken."""
+    receiver, said = Receiver([code]), list[str]()
+    with received(receiver) as url, posting(url, said) as webhook:
+        webhook.put("one", b"{}")
+        webhook.put("two", b"{}")
+        assert receiver.wait_for(2) == ["one", "two"]
+    assert (webhook.taken, webhook.refused) == (1, 1)
+    assert f"refuses finding one with {code}" in said[0]
+
+
+def test_planted_a_redirection_that_is_followed_loses_the_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own way makes a GET of it, and takes its answer for the finding's."""
+    monkeypatch.setattr(webhook_module, "_OPENER", urllib.request.build_opener())
+    receiver = Receiver([302])
+    with received(receiver) as url, posting(url, []) as webhook:
+        webhook.put("one", b"{}")
+        receiver.wait_for(2)
+    assert [method for method, _name, _body in receiver.came] == ["POST", "GET"]
+    assert webhook.taken == 1
+
+
+def test_who_offers_never_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver that does not answer keeps nobody: what is too much is dropped and counted, and posted next time."""
+    monkeypatch.setattr(webhook_module, "WAITING_MAX", 3)
+    monkeypatch.setattr(webhook_module, "ANSWER_S", 0.05)
+    receiver = Receiver()
+    receiver.may_answer.clear()
+    names = [str(number) for number in range(10)]
+    limits = {"late_ms": 1.0}
+    with received(receiver) as url:
+        with open_checkpoint(tmp_path / "told", ["/a"], limits) as kept:
+            webhook = Webhook(url, kept.posted, lambda _line: None)
+            webhook.start()
+            for name in names:
+                webhook.put(name, b"{}")
+            webhook.end(0)
+            assert webhook.dropped >= 6
+            assert webhook.pending == 10
+        receiver.may_answer.set()
+        receiver.codes.clear()
+        monkeypatch.setattr(webhook_module, "WAITING_MAX", 10)
+        monkeypatch.setattr(webhook_module, "ANSWER_S", PATIENCE_S)
+        for pending in (10, 0):
+            with open_checkpoint(tmp_path / "told", ["/a"], limits) as kept:
+                again = Webhook(url, kept.posted, lambda _line: None)
+                again.start()
+                for name in names:
+                    again.put(name, b"{}")
+                assert again.offered == pending
+                again.end(PATIENCE_S)
+                assert sorted(kept.posted.ids) == names
+
+
+def test_nobody_there_is_no_fault_of_ours() -> None:
+    """A port that nobody listens at is tried until the end, and said once."""
+    receiver, said = Receiver(), list[str]()
+    with received(receiver) as url:
+        pass
+    with posting(url, said, patience_s=0.2) as webhook:
+        webhook.put("one", b"{}")
+    assert webhook.pending == 1
+    assert webhook.failures >= 1
+    assert said == ["the webhook at 127.0.0.1 did not take a finding: URLError; it is tried again"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "host/path", "ftp://host", "file:///etc/passwd", "http://", "http://h:99999/", "http://h/a b", "http://h/\n"],
+)
+def test_what_is_no_url_is_said_before_the_work(url: str) -> None:
+    """And so is one that is read from a file."""
+    with pytest.raises(ConfigError, match="--webhook wants"):
+        checked_url(url)
+
+
+def told(where: str) -> dict[tuple[str, ...], float]:
+    """What is served: by name and values of labels."""
+    with urllib.request.urlopen(f"http://{where}/metrics", timeout=PATIENCE_S) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_prometheus_hears_of_the_judgement_and_of_the_lag(tmp_path: Path) -> None:
+    """The counts are the judge's; what was written since is behind, until it is judged."""
+    events = list(simulate(Load(events=300, timeout_ms=60)))
+    at = next(n for n, event in enumerate(events) if n > 100 and event.event == "answer_sent")
+    events[at] = msgspec.structs.replace(events[at], offset_next=events[at].offset_next + 9)
+    (tmp_path / META_FILE).write_bytes(ENCODE(simulated_meta()))
+    part = tmp_path / "part-0.ndjson"
+    lines = [ENCODE(event) + b"\n" for event in events]
+    part.write_bytes(b"".join(lines[:200]))
+    progress = Progress([str(tmp_path)])
+    collector = FollowCollector(progress)
+    with told_at(0, collector) as where:
+        before = told(where)
+        collector.result = result = judge([tmp_path], engine="local")
+        progress.sizes = {str(part): part.stat().st_size}
+        judged = told(where)
+        with part.open("ab") as file:
+            file.write(lines[200])
+        behind = told(where)
+        with pytest.raises(ConfigError, match="metrics cannot be told"), told_at(int(where.split(":")[1]), collector):
+            pass
+
+    (finding,) = result.findings
+    assert before["longpoll_judge_behind_seconds",] > 0
+    assert ("longpoll_judge_events",) not in before
+    assert judged["longpoll_judge_events",] == 200
+    assert judged["longpoll_judge_findings", finding.clause, "violated"] == 1
+    assert judged["longpoll_judge_verdict", "invalid"] == 1
+    assert judged["longpoll_judge_verdict", "valid so far"] == 0
+    assert judged["longpoll_judge_judged", finding.property] == result.judged[finding.property]
+    assert judged["longpoll_judge_behind_seconds",] == judged["longpoll_judge_behind_bytes",] == 0
+    assert behind["longpoll_judge_behind_seconds",] > 0
+    assert behind["longpoll_judge_behind_bytes",] == len(lines[200])
+    assert behind["process_resident_memory_bytes",] > 0

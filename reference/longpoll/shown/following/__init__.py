@@ -1,0 +1,1 @@
+"""Where the findings of a followed history go: files, a webhook, and Prometheus."""

@@ -1,0 +1,146 @@
+"""Tells of a followed history: each certain finding once, and after each judgement where it stands.
+
+A finding goes to the checkpoint first, then to the file of findings, then on its way to the webhook, then to stderr.
+What the checkpoint has and another lacks, since the process was ended in between, it gets at the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from attrs import define, field, frozen
+
+from longpoll.guard import NO_ROOM
+from longpoll.shown.following.metrics import FollowCollector, told_at
+from longpoll.shown.following.webhook import Webhook, checked_url
+from longpoll_judge.contract.result import Finding, Result
+from longpoll_judge.errors import CheckpointError, ReportNotWrittenError
+from longpoll_judge.run.follow import Progress
+from longpoll_judge.show.checkpoint import open_checkpoint
+from longpoll_judge.show.standing import standing
+from longpoll_judge.show.stream import Stream, open_stream
+
+PATIENCE_S: Final = 5.0
+"""How long the end waits for the webhook."""
+
+
+@frozen
+class Places:
+    """Where findings go, as the options of the command say."""
+
+    findings: Path | None = None
+    checkpoint: Path | None = None
+    metrics_port: int | None = None
+    webhook: str | None = None
+
+    @property
+    def are_any(self) -> bool:
+        """Whether any is named."""
+        return self != Places()
+
+
+@define(eq=False)
+class Teller:
+    """What was told, and where what is new goes."""
+
+    streams: Sequence[Stream]
+    webhook: Webhook | None
+    collector: FollowCollector
+    say: Callable[[str], None]
+    _heard: set[str] = field(factory=set)
+
+    def remember(self, told: Stream) -> None:
+        """Tell the others what a checkpoint has, as far as they lack it."""
+        for name, line in told.lines():
+            self._heard.add(name)
+            self._hand_on(name, line)
+
+    def tell(self, result: Result) -> None:
+        """Tell what is new in a judgement, and where the history stands."""
+        for finding in result.findings:
+            if finding.verdict == "violated" and finding.id not in self._heard:
+                self._heard.add(finding.id)
+                if self._hand_on(finding.id, msgspec.json.encode(finding)):
+                    self.collector.told += 1
+                    self.say(_line(finding))
+        self.collector.result = result
+        self.collector.judgements += 1
+        self.say(standing(result).sentence())
+
+    def tell_last(self, result: Result) -> None:
+        """Tell of the last judgement, unless it was told."""
+        if result is not self.collector.result:
+            self.tell(result)
+
+    def _hand_on(self, name: str, line: bytes) -> bool:
+        """Give a finding to all; whether it is new to any file, or there is none."""
+        is_new = [stream.put(name, line) for stream in self.streams]
+        if self.webhook is not None:
+            self.webhook.put(name, line)
+        return any(is_new) or not is_new
+
+
+def _line(finding: Finding) -> str:
+    return f"{finding.clause} {finding.topic}/{finding.queue} {finding.request}: {finding.why}"
+
+
+@contextmanager
+def open_teller(
+    places: Places, progress: Progress, thresholds: Mapping[str, float], say: Callable[[str], None]
+) -> Iterator[Teller]:
+    """What tells of a history while the block runs; `say` gets lines for people.
+
+    Raises `UserError` where something cannot be opened, and `OSError` where a disk is full.
+    """
+    with ExitStack() as stack:
+        try:
+            teller = _opened(stack, places, progress, thresholds, say)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
+            text = f"cannot write {error.filename or 'the findings'}: {error.strerror}; name another place"
+            raise ReportNotWrittenError(text) from None
+        yield teller
+
+
+def _opened(
+    stack: ExitStack,
+    places: Places,
+    progress: Progress,
+    thresholds: Mapping[str, float],
+    say: Callable[[str], None],
+) -> Teller:
+    url = None if places.webhook is None else checked_url(places.webhook)
+    kept = None
+    if places.checkpoint is not None:
+        if places.checkpoint.exists() and not places.checkpoint.is_dir():
+            raise CheckpointError(f"the checkpoint {places.checkpoint} is no directory; name one")
+        paths = [str(path) for path in progress.paths]
+        kept = stack.enter_context(open_checkpoint(places.checkpoint, paths, thresholds))
+    streams = [] if kept is None else [kept.told]
+    if places.findings is not None:
+        streams.append(stack.enter_context(open_stream(places.findings)))
+    webhook = None if url is None else Webhook(url, kept.posted if kept else None, say)
+    collector = FollowCollector(progress, webhook)
+    if places.metrics_port is not None:
+        where = stack.enter_context(told_at(places.metrics_port, collector))
+        say(f"metrics at http://{where}/metrics")
+    if webhook is not None:
+        webhook.start()
+        stack.callback(_end, webhook, say)
+    teller = Teller(streams, webhook, collector, say)
+    if kept is not None:
+        teller.remember(kept.told)
+    return teller
+
+
+def _end(webhook: Webhook, say: Callable[[str], None]) -> None:
+    """End the webhook, and say what it did not take."""
+    webhook.end(PATIENCE_S)
+    if webhook.pending:
+        later = "the next start with this checkpoint posts them" if webhook.posted else "they are not posted"
+        say(f"{webhook.pending} findings were not taken by the webhook; {later}")

@@ -1,0 +1,165 @@
+"""Posts each finding to a URL, again and again until it is taken, and never makes the judge wait.
+
+One thread posts, a finding at a time and in order, and tries again after 0.5 s, 1 s, 2 s and so on up to 30 s while
+nobody answers, or the answer is 5xx, 408, 425 or 429. Any other answer but 2xx refuses the finding: it is not tried
+again before the next start. A redirection is such an answer, since following one would turn the POST into a GET.
+A receiver that takes a finding and is not heard gets it again, with the same `Longpoll-Finding-Id`.
+
+URLs of webhooks are often secrets, so what is said of one names its host alone. Leaves out which findings there are.
+"""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Final
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+
+import msgspec
+from attrs import define, field
+
+from longpoll_judge.show.stream import Stream
+from longpoll_runtime.threads import RealQueue, RealThread, spawn
+from longpoll_spec.errors import ConfigError
+
+WAITING_MAX: Final = 10_000
+"""Most findings that wait to be posted; what is beyond is posted at the next start, if there is a checkpoint."""
+ANSWER_S: Final = 5.0
+"""How long an answer is waited for."""
+BACKOFF_S: Final = 0.5
+BACKOFF_MAX_S: Final = 30.0
+LOOK_S: Final = 0.2
+"""How long the thread waits for a finding before it looks whether it is to end."""
+TOO_EARLY: Final = frozenset({408, 425, 429})
+"""Refusals that say: later."""
+SERVER_ERROR: Final = 500
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirection an error."""
+
+    def redirect_request(  # noqa: PLR0917 - urllib's
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> None:
+        """Follow none."""
+
+
+_OPENER: Final = urllib.request.build_opener(_NoRedirect)
+
+
+def checked_url(url: str) -> str:
+    """The URL, if findings can be posted there; raises `ConfigError`."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if not known or not url.isascii() or not url.isprintable() or " " in url:
+        raise ConfigError("--webhook wants the URL to post findings to, such as https://host/path")
+    return url
+
+
+@define(eq=False)
+class Webhook:
+    """Findings on their way to one URL.
+
+    The counts are written by the thread that posts, but `offered` and `dropped` by the one that offers.
+    """
+
+    url: str
+    posted: Stream | None
+    """Remembers what was taken, beyond the end of the process."""
+    say: Callable[[str], None]
+    """Hears of refusals, and of the first failure in a row."""
+    offered: int = 0
+    dropped: int = 0
+    taken: int = 0
+    refused: int = 0
+    failures: int = 0
+    """Attempts that came to nothing."""
+    _waiting: RealQueue[tuple[str, bytes]] = field(factory=lambda: RealQueue(WAITING_MAX))
+    _is_last: threading.Event = field(factory=threading.Event)
+    """Nothing more is offered."""
+    _is_over: threading.Event = field(factory=threading.Event)
+    """Nothing more is tried."""
+    _thread: RealThread | None = None
+
+    def start(self) -> None:
+        """Begin to post."""
+        self._thread = spawn("webhook", self._run)
+
+    def put(self, name: str, line: bytes) -> None:
+        """Post a finding, some time, unless it was taken before."""
+        if self.posted is not None and name in self.posted.ids:
+            return
+        self.offered += 1
+        if not self._waiting.offer((name, line)):
+            self.dropped += 1
+
+    @property
+    def pending(self) -> int:
+        """How many findings are neither taken nor refused."""
+        return self.offered - self.taken - self.refused
+
+    def end(self, patience_s: float) -> None:
+        """Post what waits, for no longer than this and one answer, and end the thread."""
+        assert self._thread is not None, "it was started"
+        self._is_last.set()
+        self._thread.join(patience_s)
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            item = self._waiting.take(LOOK_S)
+            if item is not None:
+                self._post_until_taken(*item)
+            elif self._is_last.is_set():
+                return
+
+    def _post_until_taken(self, name: str, line: bytes) -> None:
+        """Try until it is taken or refused, or until it is over."""
+        backoff_s = BACKOFF_S
+        while not self._is_over.is_set():
+            trouble = self._post(name, line)
+            if trouble is None:
+                return
+            self.failures += 1
+            if backoff_s == BACKOFF_S:
+                self.say(f"the webhook at {self._host()} did not take a finding: {trouble}; it is tried again")
+            self._is_over.wait(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+
+    def _post(self, name: str, line: bytes) -> str | None:
+        """Post once; None where that settles it, else what stood in the way."""
+        headers = {"Content-Type": "application/json", "Longpoll-Finding-Id": name, "User-Agent": "longpoll"}
+        request = urllib.request.Request(self.url, line, headers, method="POST")  # noqa: S310 - http or https: checked
+        try:
+            _OPENER.open(request, timeout=ANSWER_S).close()
+        except HTTPError as error:
+            error.close()
+            if error.code in TOO_EARLY or error.code >= SERVER_ERROR:
+                return f"it answers {error.code}"
+            self.refused += 1
+            self.say(f"the webhook at {self._host()} refuses finding {name} with {error.code}; it is not tried again")
+            return None
+        except (OSError, HTTPException, ValueError) as error:
+            return type(error).__name__
+        self.taken += 1
+        self._remember(name)
+        return None
+
+    def _remember(self, name: str) -> None:
+        """Note that a finding was taken; where that cannot be written it is posted again at the next start."""
+        if self.posted is None:
+            return
+        try:
+            self.posted.put(name, msgspec.json.encode({"id": name}))
+        except OSError as error:
+            self.say(f"that finding {name} was posted cannot be remembered: {error.strerror}")
+
+    def _host(self) -> str:
+        return urlsplit(self.url).hostname or ""

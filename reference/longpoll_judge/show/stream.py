@@ -1,0 +1,99 @@
+"""A file of findings, one a line as JSON, each once, whatever ends the process that writes it.
+
+A line is written with its newline and then put on disk. What a killed process left of a line is cut off when the file
+is opened again, and the finding, whose name is then not in the file, is added anew. So a finding is in the file once
+however often it is put there. Leaves out where findings come from.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+from attrs import define, field
+
+from longpoll_judge.errors import StreamNotReadableError
+
+BEGINS: Final = (b'{"property":', b'{"id":')
+"""How lines of ours begin: what begins otherwise is no part of one, and is not cut off."""
+
+
+class _Named(msgspec.Struct):
+    """What a line must have."""
+
+    id: str
+
+
+_DECODER = msgspec.json.Decoder(_Named)
+
+
+@define(eq=False)
+class Stream:
+    """An open file of lines. Invariant: `ids` are those of its lines, and the file ends with a newline or is empty."""
+
+    path: Path
+    _file: BinaryIO
+    ids: set[str] = field(factory=set)
+
+    def put(self, name: str, line: bytes) -> bool:
+        """Add a line without its newline, unless there is one of this name; whether it was added.
+
+        Raises `OSError` where it cannot be written; the next opening cuts off what there is of it.
+        """
+        if name in self.ids:
+            return False
+        _write_whole(self._file, line + b"\n")
+        os.fsync(self._file.fileno())
+        self.ids.add(name)
+        return True
+
+    def lines(self) -> Iterator[tuple[str, bytes]]:
+        """The name and the text of each line that is there."""
+        with self.path.open("rb") as file:
+            for line in file:
+                yield _DECODER.decode(line).id, line.rstrip(b"\n")
+
+
+def _write_whole(file: BinaryIO, content: bytes) -> None:
+    """Write everything: a file without a buffer may take less at once."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+@contextmanager
+def open_stream(path: Path) -> Iterator[Stream]:
+    """The stream in a file, which is made if it is not there; raises `StreamNotReadableError` and `OSError`."""
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+        raise StreamNotReadableError(f"{path} is no plain file, so what it holds cannot be told; name a file")
+    with path.open("ab", buffering=0) as file:
+        ids, end = _read(path)
+        file.truncate(end)
+        yield Stream(path, file, ids)
+
+
+def _read(path: Path) -> tuple[set[str], int]:
+    """The names in a file, and the byte after its last whole line."""
+    ids: set[str] = set()
+    end = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                if not any(line.startswith(begin) or begin.startswith(line) for begin in BEGINS):
+                    raise _not_ours(path, number)
+                break
+            try:
+                ids.add(_DECODER.decode(line).id)
+            except msgspec.DecodeError:
+                raise _not_ours(path, number) from None
+            end += len(line)
+    return ids, end
+
+
+def _not_ours(path: Path, number: int) -> StreamNotReadableError:
+    return StreamNotReadableError(f"line {number} of {path} is no finding, so nothing is added; name another file")
