@@ -21,6 +21,7 @@ from attrs import frozen
 
 from longpoll_judge.errors import CheckpointError
 from longpoll_judge.show.stream import Stream, open_stream
+from longpoll_spec.tables import with_table
 
 FORMAT: Final = 1
 ABOUT_FILE: Final = "checkpoint.json"
@@ -29,6 +30,7 @@ POSTED_FILE: Final = "posted.ndjson"
 LOCK_FILE: Final = "lock"
 
 
+@with_table
 class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a checkpoint is of."""
 

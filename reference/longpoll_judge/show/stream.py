@@ -18,11 +18,13 @@ import msgspec
 from attrs import define, field
 
 from longpoll_judge.errors import StreamNotReadableError
+from longpoll_spec.tables import with_table
 
 BEGINS: Final = (b'{"property":', b'{"id":')
 """How lines of ours begin: what begins otherwise is no part of one, and is not cut off."""
 
 
+@with_table
 class _Named(msgspec.Struct):
     """What a line must have."""
 
