@@ -80,13 +80,15 @@ class Follower:
         return judge([self.history], engine="local")
 
     def run(self, pieces: list[bytes]) -> Result:
-        """Judge after each piece, and be gone."""
+        """Judge after each piece, and be gone; the last judgement."""
+        result = None
         with self.opened() as teller:
             for piece in pieces:
                 with next(self.history.glob("part-*")).open("ab") as part:
                     part.write(piece)
                 result = self.judged()
                 teller.tell(result)
+        assert result is not None, "there is a piece"
         return result
 
     def opened(self) -> AbstractContextManager[Teller]:
