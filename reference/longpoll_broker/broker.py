@@ -77,6 +77,7 @@ class Broker(Stoppable):
             show_waiting=dispatch.show_waiting,
             check_transactions=self.sending.checks.run_if_due,
             sample_rates=administering.tables.sample,
+            expire_calls=administering.calls.expire,
         )
         self.handler = BrokerHandler(shared, self.pulling, self.sending, administering, access, hooks)
         self.loops = self._loops(listeners)

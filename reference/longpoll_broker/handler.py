@@ -85,7 +85,10 @@ class BrokerHandler:
         self.shared.recording.opened(channel)
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
-        """Serve a request, or have the pull pool serve it; what that raises is answered, too."""
+        """Serve a request, or have the pull pool serve it; what that raises is answered, too. Pass an answer on."""
+        if command.is_response:
+            self.administering.calls.answered(channel, command, outbox)
+            return
         self.request_counts.add(command.code)
         bursts = None
         try:
@@ -103,6 +106,7 @@ class BrokerHandler:
             self.pulling.hold_service.drop_channel(channel)
         outbox = Outbox()
         self.administering.clients.closed(channel, outbox)
+        self.administering.calls.closed(channel, outbox)
         outbox.flush()
 
     def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> SendBursts | None:

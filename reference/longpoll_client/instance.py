@@ -21,6 +21,7 @@ from longpoll_protocol.bodies import MessageQueue, TopicRouteData
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import GetRouteInfoRequestHeader
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
 from longpoll_runtime import Lock, Runtime
@@ -230,6 +231,16 @@ class ClientInstance(Closeable):
                 return
         client.close()
         self._lifecycle.check_open()
+
+    def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
+        """Answer what the peer at host:port asked, by the connection to it, if there is one.
+
+        Raises LocalProtocolError when too much waits to be sent.
+        """
+        with self._lock:
+            found = [client for client in self._clients.values() if client.address == address]
+        for client in found:
+            client.reply(request, code, remark, body)
 
     def _requested(self, command: Command, address: str) -> bool:
         return self._on_request is not None and self._on_request(command, address)

@@ -46,6 +46,10 @@ class OffsetStore(Protocol):
         """Keep where the queue stands; cheap when that is known already. Raises a ClientError."""
         ...
 
+    def reset(self, queue: MessageQueue, offset: int) -> None:
+        """Keep another place, whatever is known of the old one: the next `begin` is there. Raises a ClientError."""
+        ...
+
 
 class RemoteOffsets:
     """The offsets of one group, kept by the brokers.
@@ -79,6 +83,11 @@ class RemoteOffsets:
         if self._stored.get(queue) != offset:
             self._tell(queue, offset)
             self._stored[queue] = offset
+
+    def reset(self, queue: MessageQueue, offset: int) -> None:
+        """Store where the group is to stand. Raises a ClientError."""
+        self._tell(queue, offset)
+        self._stored[queue] = offset
 
     def _continue(self, queue: MessageQueue, known: int | None) -> int:
         """Where the group stopped; if it has not begun, where this member did, or else the queue's end."""
@@ -169,6 +178,10 @@ class LocalOffsets:
             self._files.write_atomic(self._path, msgspec.json.encode(entries))
         except OSError as error:
             raise ConfigError(f"offsets file {self._path} cannot be written: {error}; name another one") from None
+
+    def reset(self, queue: MessageQueue, offset: int) -> None:
+        """As `store`: nobody else keeps this member's offsets."""
+        self.store(queue, offset)
 
     def _read(self, path: str) -> dict[MessageQueue, int]:
         try:

@@ -153,6 +153,18 @@ class RemotingClient:
             self._calls.opaque_next = (opaque + 1) & OPAQUE_MAX
             self._write(self._request(code, opaque, CommandFlag.ONE_WAY, header, body))
 
+    def reply(self, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
+        """Answer a request of the peer's, from any thread; not one that wants none, nor once the connection is lost.
+
+        Raises LocalProtocolError when too much waits to be sent.
+        """
+        if request.is_one_way:
+            return
+        head = encode_reply_head(request, code, remark=remark, body_size=len(body))
+        with self._lock:
+            if self._failure is None:
+                self._write([head, body] if len(body) else [head])
+
     def close(self) -> None:
         """Close the connection and end its thread; waiting calls get a ConnectionLostError.
 
@@ -276,9 +288,7 @@ class RemotingClient:
             is_known = self._on_request is not None and self._on_request(command)
         if not is_known and not command.is_one_way:
             remark = f" request type {command.code} not supported"
-            head = encode_reply_head(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
-            with self._lock:
-                self._write([head])
+            self.reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def _expire(self) -> None:
         """End the calls whose deadline has come, and give the connection up if it is silent.

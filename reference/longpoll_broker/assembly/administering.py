@@ -9,6 +9,7 @@ from attrs import frozen
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.core.tables.queue_locks import QueueLocks
 from longpoll_broker.service.admin.admin_processor import AdminProcessor
+from longpoll_broker.service.admin.client_calls import ClientCalls
 from longpoll_broker.service.admin.client_processor import ClientProcessor
 from longpoll_broker.service.admin.connection_processor import ConnectionProcessor
 from longpoll_broker.service.admin.lock_processor import LockProcessor
@@ -32,6 +33,7 @@ class Administering:
     progress: ProgressProcessor
     connections: ConnectionProcessor
     tables: TableProcessor
+    calls: ClientCalls
 
     @property
     def processors(self) -> Mapping[int, Processor]:
@@ -45,6 +47,7 @@ class Administering:
             self.progress,
             self.connections,
             self.tables,
+            self.calls,
         )
         return {code: processor for service in services for code, processor in service.processors.items()}
 
@@ -88,5 +91,14 @@ def administering_of(shared: Shared, *, topic_deleted: Callable[[str, Outbox], N
             shared.store,
             shared.statistics,
             shared.request_counts,
+        ),
+        ClientCalls(
+            runtime,
+            shared.topics,
+            shared.offsets,
+            shared.store,
+            clients,
+            shared.config.broker_name,
+            runtime.lock(),
         ),
     )

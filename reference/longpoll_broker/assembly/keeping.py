@@ -35,6 +35,7 @@ def keeping_of(
     show_waiting: Callable[[], None],
     check_transactions: Callable[[], None],
     sample_rates: Callable[[], None],
+    expire_calls: Callable[[], None],
 ) -> Keeping:
     """Make the room; `show_waiting` makes visible what was appended by the schedule, or could not be before."""
     runtime, store, store_config = shared.runtime, shared.store, shared.store_config
@@ -42,6 +43,7 @@ def keeping_of(
     rounds = {
         "statistics": lambda: shared.statistics.sample(runtime.monotonic_ns() // 1_000_000),
         "rates": sample_rates,
+        "members that do not answer": expire_calls,
         "open transactions": check_transactions,
         "what waits to be visible": show_waiting,
         "expired files": retention.run_if_due,

@@ -39,6 +39,10 @@ _MARKED: Final = re.compile(r"@serves\(([^)]*)\)")
 _REPLY: Final = re.compile(r"The reply to ([\d, and]+)")
 
 
+_PASSED_ON: Final = frozenset({"RESET_CONSUMER_CLIENT_OFFSET", "GET_CONSUMER_RUNNING_INFO", "CONSUME_MESSAGE_DIRECTLY"})
+"""What `service.admin.client_calls` sends under the code that it was asked with, or under another one."""
+
+
 @frozen
 class Shape:
     """One class and the codes whose request or reply has it."""
@@ -97,7 +101,7 @@ def sections() -> list[Section]:
     tables = {
         "served by the broker": served_by(*(module for module in services() if module is not routes)),
         "served by the name server": served_by(name_server, routes),
-        "sent to clients by the broker": sent_by(clients) | sent_by(transaction_check),
+        "sent to clients by the broker": sent_by(clients) | sent_by(transaction_check) | _PASSED_ON,
     }
     found = []
     every = list(shapes())

@@ -15,7 +15,7 @@ from attrs import define, evolve
 
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ConsumeStatus, Later, Listener, Workers, ask_listener
+from longpoll_client.consume.workers import ConsumeStatus, DirectListener, Later, Listener, Workers, ask_listener
 from longpoll_client.messages import ReceivedMessage, as_first_sent
 from longpoll_client.settings import ConsumerConfig
 from longpoll_runtime import Runtime
@@ -31,6 +31,11 @@ HANG_CHECKS: Final = 4
 
 class Listening(Protocol):
     """A way of giving messages to a listener: this one, or `orderly`."""
+
+    @property
+    def direct(self) -> DirectListener:
+        """Where a message goes that an administrator wants consumed."""
+        ...
 
     def deliver(self, batch: Batch, /) -> None:
         """Take what a pull brought; on a reader thread."""
@@ -71,6 +76,7 @@ class ConcurrentListening:
         self._lock = runtime.lock()
         self._given: set[_Given] = set()
         self._workers = Workers(runtime, config.group, config.thread_count)
+        self.direct = DirectListener(self._workers, listener, config.group)
         self._member: GroupMember | None = None
 
     def start(self, member: GroupMember) -> None:

@@ -10,10 +10,19 @@ Source: `RebalanceImpl.java`, `RebalancePushImpl.java`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Final, Protocol
 
+from longpoll_client.consume.control import (
+    DIRECT_COUNT_MAX,
+    MemberState,
+    direct_body,
+    offsets_body,
+    read_reset,
+    running_body,
+)
 from longpoll_client.consume.locks import LOCK_LIVE_S, LOCK_RENEWAL_S, BrokerLocks
 from longpoll_client.consume.membership import Membership
 from longpoll_client.consume.process_queue import FlowLimits
@@ -23,15 +32,19 @@ from longpoll_client.credentials import Credentials
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance, Route
 from longpoll_client.lifecycle import Lifecycle
-from longpoll_client.messages import ReceivedMessage, UnreadableMessage
+from longpoll_client.messages import ReceivedMessage, UnreadableMessage, as_first_sent, decode_messages
 from longpoll_client.offsets import LocalOffsets, OffsetStore, RemoteOffsets, ask
 from longpoll_client.settings import DEAD_LEVEL, RECONSUME_COUNT_MAX, ConsumerConfig, Unreadable
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import ConsumeType, MessageQueue
-from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import ProtocolError, RemoteProtocolError
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
+from longpoll_protocol.headers import (
+    ConsumerSendMsgBackRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+)
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
@@ -42,6 +55,8 @@ log = logging.getLogger(__name__)
 SHARING_S: Final = 0.02
 """How long until the timer's thread looks again whether somebody else still shares queues."""
 
+Reply = Callable[..., None]
+"""Takes code, remark and body of the answer to a request."""
 OnShare = Callable[[MessageQueue, bool], None]
 """Told that this client got a queue (true) or gave it up (false); on the timer's thread, so never wait or raise."""
 
@@ -55,6 +70,14 @@ class Delivery(Protocol):
 
     def is_busy(self, puller: Puller, /) -> bool:
         """Whether a listener has messages of the queue right now; only ever true when orderly."""
+        ...
+
+
+class Direct(Protocol):
+    """A listener that a message can be given to at an administrator's wish."""
+
+    def give(self, message: ReceivedMessage, then: Callable[[bool], None], /) -> None:
+        """Have it consumed on a thread of the listener's, and tell `then` whether it is."""
         ...
 
 
@@ -73,17 +96,22 @@ class GroupMember:
         config: ConsumerConfig,
         delivery: Delivery,
         *,
-        is_push: bool = False,
+        direct: Direct | None = None,
         is_orderly: bool = False,
         on_share: OnShare | None = None,
         credentials: Credentials | None = None,
     ) -> None:
+        """`direct` is a push consumer's listener; without it messages wait for somebody who asks for them."""
         self.config = config
         self.statistics = Statistics(runtime)
         self.retry_topic = RETRY_PREFIX + config.group
         self.lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
         self._delivery = delivery
-        self._is_push = is_push
+        self._is_push = direct is not None
+        self._direct = direct
+        self._direct_count = 0
+        self._name_server = name_server
+        self._started_ms = 0
         self._is_orderly = is_orderly and not config.is_broadcasting
         self._on_share = on_share
         self._runtime = runtime
@@ -97,8 +125,8 @@ class GroupMember:
             self._offsets = LocalOffsets(self._instance, runtime.files, config.offsets_file)
         else:
             self._offsets = RemoteOffsets(self._instance, config.group)
-        consume_type = ConsumeType.CONSUME_PASSIVELY if is_push else ConsumeType.CONSUME_ACTIVELY
-        self._membership = Membership(self._instance, config, consume_type)
+        self._consume_type = ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
+        self._membership = Membership(self._instance, config, self._consume_type)
         self._locks = BrokerLocks(self._instance, config.group)
         self._timer = Timer(runtime, f"consumer-{config.group}")
         limits = FlowLimits(
@@ -142,6 +170,7 @@ class GroupMember:
             undo.pop_all()
 
     def _join(self) -> None:
+        self._started_ms = self._runtime.unix_ms()
         if not self._membership.subscriptions:
             raise ConfigError(f"group {self.config.group} wants no topic: call subscribe before start")
         routes = self._routes() if self.config.waits_for_topics else self._all_routes()
@@ -247,12 +276,104 @@ class GroupMember:
 
         self._timer.after(period_s, run)
 
-    def _requested(self, command: Command, _address: str) -> bool:
-        """What a broker asks of us, on a reader thread."""
-        if command.code != RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+    def _requested(self, command: Command, address: str) -> bool:
+        """What a broker asks of us, on a reader thread; whether we know it."""
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._timer.after(0.0, self._rebalance_later)
+            return True
+        answers: dict[int, Callable[[Command, Reply], None]] = {
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._tell_offsets,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._tell_running,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+        }
+        found = answers.get(command.code)
+        if found is None:
             return False
-        self._timer.after(0.0, self._rebalance_later)
+        try:
+            found(command, partial(self._instance.reply, address, command))
+        except ProtocolError as error:
+            log.warning("request %d of %s: %s", command.code, address, error)
+            self._instance.reply(address, command, ResponseCode.SYSTEM_ERROR, str(error))
         return True
+
+    def _tell_offsets(self, command: Command, reply: Reply) -> None:
+        """221; raises HeaderError."""
+        topic = GetConsumerStatusRequestHeader.decode(command.ext_fields).topic
+        with self._lock:
+            pullers = dict(self._pullers)
+        reply(ResponseCode.SUCCESS, None, offsets_body(pullers, topic))
+
+    def _tell_running(self, command: Command, reply: Reply) -> None:
+        """307; raises HeaderError."""
+        group = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields).consumer_group
+        if group != self.config.group:
+            reply(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group[:255]}> not exist in this consumer")
+            return
+        with self._lock:
+            pullers = dict(self._pullers)
+        state = MemberState(
+            self.config,
+            self._name_server,
+            self._consume_type,
+            self._is_orderly,
+            self._started_ms,
+            self._runtime.unix_ms(),
+            dict(self._membership.subscriptions),
+            pullers,
+            self.statistics.snapshot(),
+        )
+        reply(ResponseCode.SUCCESS, None, running_body(state))
+
+    def _consume_directly(self, command: Command, reply: Reply) -> None:
+        """309, answered by the listener's thread; raises a ProtocolError."""
+        messages = decode_messages(command.body)
+        if len(messages) != 1:
+            raise RemoteProtocolError(f"one message is to be consumed, and the body has {len(messages)}")
+        if self._direct is None:
+            reply(ResponseCode.SYSTEM_ERROR, f"group {self.config.group} is no push consumer here: it has no listener")
+            return
+        with self._lock:
+            is_much = self._direct_count >= DIRECT_COUNT_MAX
+            self._direct_count += not is_much
+        if is_much:
+            reply(ResponseCode.SYSTEM_BUSY, f"{DIRECT_COUNT_MAX} messages are being consumed directly already")
+            return
+        began_ns = self._runtime.monotonic_ns()
+
+        def told(is_consumed: bool) -> None:
+            with self._lock:
+                self._direct_count -= 1
+            took_ms = (self._runtime.monotonic_ns() - began_ns) / 1e6
+            body = direct_body(is_consumed=is_consumed, is_orderly=self._is_orderly, took_ms=took_ms)
+            reply(ResponseCode.SUCCESS, None, body)
+
+        self._direct.give(as_first_sent(messages[0], self.retry_topic), told)
+
+    # ------------------------------------------------------------ going on elsewhere, on the timer's thread
+
+    def _reset(self, command: Command, _reply: Reply) -> None:
+        """220: go on from other offsets where the queue is ours; raises HeaderError."""
+        offsets = read_reset(command, self.config.group)
+        log.warning("group %s is told by a broker to go on elsewhere in %d queues", self.config.group, len(offsets))
+        self._timer.after(0.0, lambda: self._when_shared(lambda: self._move(offsets)))
+
+    def _move(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Stop consuming the queues; go on once no listener has messages of them, for order's sake."""
+        with self._lock:
+            moving = {queue: self._pullers[queue] for queue in offsets if queue in self._pullers}
+        for puller in moving.values():
+            puller.drop()
+        if any(self._delivery.is_busy(puller) for puller in moving.values()):
+            self._timer.after(SHARING_S, lambda: self._when_shared(lambda: self._move(offsets)))
+            return
+        for queue in sorted(moving):
+            self._give_up(queue, stores=False)
+            try:
+                self._offsets.reset(queue, offsets[queue])
+            except LongpollError as error:
+                log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)
+        self._rebalance_topics()
 
     def _heartbeat_all(self) -> None:
         try:

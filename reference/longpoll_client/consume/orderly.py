@@ -17,7 +17,7 @@ from attrs import define, evolve, field
 
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ConsumeStatus, Listener, Workers, ask_listener
+from longpoll_client.consume.workers import ConsumeStatus, DirectListener, Listener, Workers, ask_listener
 from longpoll_client.messages import ReceivedMessage, as_first_sent
 from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig
 from longpoll_runtime import Runtime
@@ -54,6 +54,7 @@ class OrderlyListening:
         self._lock = runtime.lock()
         self._active: dict[Puller, _Active] = {}
         self._workers = Workers(runtime, config.group, config.thread_count)
+        self.direct = DirectListener(self._workers, listener, config.group)
         self._member: GroupMember | None = None
 
     def start(self, member: GroupMember) -> None:

@@ -122,6 +122,12 @@ class Puller:
             return self._cached.count
 
     @property
+    def cached_size(self) -> int:
+        """Bytes of their bodies."""
+        with self._lock:
+            return self._cached.size
+
+    @property
     def stopped_by(self) -> Stop | None:
         """Which limit of flow control keeps the queue from being pulled now."""
         with self._lock:

@@ -47,7 +47,7 @@ class PushConsumer(MemberConsumer):
             name_server,
             config,
             self._listening,
-            is_push=True,
+            direct=self._listening.direct,
             is_orderly=is_orderly,
             on_share=on_share,
             credentials=credentials,

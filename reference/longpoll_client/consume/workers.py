@@ -83,6 +83,21 @@ def ask_listener(listener: Listener, messages: Sequence[ReceivedMessage], group:
     return answer
 
 
+class DirectListener:
+    """Gives a listener one message at an administrator's wish (309), on the threads that run it anyway."""
+
+    def __init__(self, workers: Workers, listener: Listener, group: str) -> None:
+        self._workers = workers
+        self._listener = listener
+        self._group = group
+
+    def give(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
+        """Ask the listener, and tell `then` whether the message is consumed; never once the workers stop."""
+        self._workers.submit(
+            lambda: then(ask_listener(self._listener, [message], self._group) is ConsumeStatus.SUCCESS)
+        )
+
+
 class Workers:
     """A number of threads that run tasks in turn."""
 

@@ -28,8 +28,12 @@ from longpoll_protocol.headers.admin import (
 )
 from longpoll_protocol.headers.base import EmptyHeader, Header
 from longpoll_protocol.headers.client import (
+    ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerListByGroupRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
     NotifyConsumerIdsChangedRequestHeader,
+    ResetOffsetRequestHeader,
     UnregisterClientRequestHeader,
 )
 from longpoll_protocol.headers.name_server import (
@@ -79,6 +83,7 @@ __all__ = [
     "AddWritePermOfBrokerRequestHeader",
     "AddWritePermOfBrokerResponseHeader",
     "CheckTransactionStateRequestHeader",
+    "ConsumeMessageDirectlyResultRequestHeader",
     "ConsumerSendMsgBackRequestHeader",
     "CreateAccessConfigRequestHeader",
     "CreateTopicRequestHeader",
@@ -94,6 +99,8 @@ __all__ = [
     "GetConsumeStatsRequestHeader",
     "GetConsumerConnectionListRequestHeader",
     "GetConsumerListByGroupRequestHeader",
+    "GetConsumerRunningInfoRequestHeader",
+    "GetConsumerStatusRequestHeader",
     "GetEarliestMsgStoretimeRequestHeader",
     "GetEarliestMsgStoretimeResponseHeader",
     "GetKVConfigRequestHeader",
@@ -120,6 +127,7 @@ __all__ = [
     "QueryTopicConsumeByWhoRequestHeader",
     "RegisterBrokerRequestHeader",
     "RegisterBrokerResponseHeader",
+    "ResetOffsetRequestHeader",
     "SearchOffsetRequestHeader",
     "SendMessageRequestHeader",
     "SendMessageRequestHeaderV2",

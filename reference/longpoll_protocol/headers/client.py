@@ -1,14 +1,15 @@
 """Headers of clients coming, going and sharing queues; 34 HEART_BEAT and 41 and 42 have bodies only (`bodies`).
 
 Source: `UnregisterClientRequestHeader.java`, `GetConsumerListByGroupRequestHeader.java`,
-`NotifyConsumerIdsChangedRequestHeader.java`.
+`NotifyConsumerIdsChangedRequestHeader.java`, `ResetOffsetRequestHeader.java`, `GetConsumerStatusRequestHeader.java`,
+`GetConsumerRunningInfoRequestHeader.java`, `ConsumeMessageDirectlyResultRequestHeader.java`.
 """
 
 from __future__ import annotations
 
 from msgspec import field
 
-from longpoll_protocol.headers.base import Header
+from longpoll_protocol.headers.base import Header, Int64
 
 
 class UnregisterClientRequestHeader(Header):
@@ -29,3 +30,42 @@ class NotifyConsumerIdsChangedRequestHeader(Header):
     """40 NOTIFY_CONSUMER_IDS_CHANGED, broker to client, one-way: rebalance now."""
 
     consumer_group: str
+
+
+class ResetOffsetRequestHeader(Header):
+    """222 INVOKE_BROKER_TO_RESET_OFFSET, and 220 RESET_CONSUMER_CLIENT_OFFSET to clients, one-way: go on elsewhere.
+
+    The body of 220 and of the reply to 222 has an `offsetTable` by queue.
+    """
+
+    topic: str
+    group: str
+    timestamp: Int64
+    """Milliseconds since 1970; -1: the end."""
+    is_force: bool = False
+    """Whether a queue may go forward, too."""
+
+
+class GetConsumerStatusRequestHeader(Header):
+    """221 GET_CONSUMER_STATUS_FROM_CLIENT: a member's offsets; the reply's body has a `messageQueueTable` by queue."""
+
+    topic: str
+    group: str
+
+
+class GetConsumerRunningInfoRequestHeader(Header):
+    """307 GET_CONSUMER_RUNNING_INFO: what a member does; the reply's body is a `ConsumerRunningInfo`, by queue."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+    """Whether the stacks of its threads are wanted, too."""
+
+
+class ConsumeMessageDirectlyResultRequestHeader(Header):
+    """309 CONSUME_MESSAGE_DIRECTLY: have a member consume one message, which the broker puts into the body."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str = ""
+    broker_name: str | None = None

@@ -1,0 +1,271 @@
+"""What a broker passes on to the members of a group: 307 and 309, and the offsets that 222 has them told by 220."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.service.admin import client_calls
+from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.raw_client import RawClient, send_message
+from longpoll_client import ConsumerConfig, PullConsumer, PushConsumer, StartAt
+from longpoll_client.consume.control import read_reset
+from longpoll_client.consume.workers import ConsumeStatus
+from longpoll_client.messages import ReceivedMessage
+from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.message import message_id
+from longpoll_protocol.queue_table import decode_by_queue
+from longpoll_runtime.real import RealRuntime
+
+QUEUE = MessageQueue(topic="T", broker_name="broker-a", queue_id=0)
+RESET = {"topic": "T", "group": "G", "timestamp": "0", "isForce": "true"}
+ASKED = {"consumerGroup": "G", "clientId": "here@1"}
+
+
+def joined(client: RawClient) -> RawClient:
+    """The client as the one member of group G."""
+    consumer = {"groupName": "G", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}
+    body = json.dumps({"clientID": "here@1", "consumerDataSet": [consumer]}).encode()
+    assert client.call(RequestCode.HEART_BEAT, body=body).code == 0
+    client.pushes.clear()
+    return client
+
+
+def one_queue(broker: Broker, client: RawClient, count: int) -> None:
+    """Make topic T with one queue and so many messages."""
+    made = {"topic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, made).code == 0
+    for _ in range(count):
+        send_message(client, "T")
+    wait_until(lambda: broker.store.visible_end("T", 0) == count)
+
+
+def commit(client: RawClient, offset: int) -> None:
+    """Store the offset of group G."""
+    fields = {"topic": "T", "consumerGroup": "G", "queueId": "0", "commitOffset": str(offset)}
+    assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
+
+
+def pushed(client: RawClient, code: int) -> Command:
+    """The request of this code that the broker sends to a client."""
+    wait_until(lambda: bool(client.call(RequestCode.GET_BROKER_RUNTIME_INFO)) and bool(of_code(client, code)))
+    return of_code(client, code)[0]
+
+
+def of_code(client: RawClient, code: int) -> list[Command]:
+    """Those that came."""
+    return [push for push in client.pushes if push.code == code]
+
+
+def reply_to(client: RawClient, request: Command, body: bytes) -> None:
+    """Answer a request of the broker's with success."""
+    command = Command(0, request.opaque, CommandFlag.RESPONSE.value, {"a": "b"}, body)
+    client.send_bytes(b"".join(encode(command)))
+
+
+def test_a_member_is_asked_and_its_answer_passed_on(start_broker: StartBroker, connect: Connect) -> None:
+    """With body, fields and code, once; keys of the asker's account do not go to the member."""
+    broker = start_broker()
+    member, client = joined(connect(broker.address)), connect(broker.address)
+    opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED | {"AccessKey": "secret", "Signature": "x"})
+    request = pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
+    assert request.ext_fields == ASKED | {"jstackEnable": "false"}
+    reply_to(member, request, b"{}")
+    reply_to(member, request, b"again")
+    answer = client.reply(opaque)
+    assert answer is not None
+    assert (answer.code, bytes(answer.body), answer.ext_fields) == (0, b"{}", {"a": "b"})
+    assert client.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
+
+
+def test_a_message_is_taken_to_a_member(start_broker: StartBroker, connect: Connect) -> None:
+    """309: its record is the body; an id that no message has is refused."""
+    broker = start_broker()
+    member, client = joined(connect(broker.address)), connect(broker.address)
+    one_queue(broker, client, 1)
+    opaque = client.send(RequestCode.CONSUME_MESSAGE_DIRECTLY, ASKED | {"msgId": message_id("127.0.0.1", 1, 0)})
+    request = pushed(member, RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    record = broker.store.record_at(0)
+    assert record is not None
+    assert bytes(request.body) == bytes(record)
+    assert request.ext_fields is not None
+    assert request.ext_fields["brokerName"] == "broker-a"
+    reply_to(member, request, b"done")
+    answer = client.reply(opaque)
+    assert answer is not None
+    assert bytes(answer.body) == b"done"
+    for msg_id in (message_id("127.0.0.1", 1, 7), "xyz"):
+        assert client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, ASKED | {"msgId": msg_id}).code == 1
+
+
+def test_who_cannot_be_asked_is_told_of(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that is not there, is gone, or is silent; and too many that wait. Nothing is left behind."""
+    broker = start_broker()
+    client = connect(broker.address)
+    absent = client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
+    assert (absent.code, absent.remark) == (1, "The Consumer <G> <here@1> not online")
+    member = joined(connect(broker.address))
+    opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
+    pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
+    member.close()
+    gone = client.reply(opaque)
+    assert gone is not None
+    assert (gone.code, "closed the connection" in str(gone.remark)) == (1, True)
+    joined(connect(broker.address))
+    monkeypatch.setattr(client_calls, "CALL_MS_MAX", 0)
+    late = client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
+    assert (late.code, "no answer" in str(late.remark)) == (207, True)
+    monkeypatch.setattr(client_calls, "CALL_COUNT_MAX", 0)
+    assert client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED).code == 2
+
+
+def test_an_asker_that_goes_is_forgotten(start_broker: StartBroker, connect: Connect) -> None:
+    """And an answer that comes afterwards is nobody's."""
+    broker = start_broker()
+    member, asker = joined(connect(broker.address)), connect(broker.address)
+    asker.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
+    request = pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
+    asker.close()
+    calls = broker.handler.administering.calls
+    wait_until(lambda: not calls.waiting_count)
+    reply_to(member, request, b"{}")
+    assert member.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
+
+
+def test_a_group_is_told_to_go_on_elsewhere(start_broker: StartBroker, connect: Connect) -> None:
+    """222: every member is told by 220; without force no queue goes forward; C++ members get a list."""
+    broker = start_broker()
+    client = connect(broker.address)
+    assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"topic": "none"}).code == 1
+    one_queue(broker, client, 3)
+    assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 1
+    commit(client, 2)
+    assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 206
+    member = joined(connect(broker.address))
+
+    def offset(**fields: str) -> int:
+        answer = client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET | fields)
+        assert answer.code == 0
+        notice = pushed(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
+        member.pushes.clear()
+        assert notice.is_one_way
+        assert decode_by_queue(notice.body, "offsetTable") == decode_by_queue(answer.body, "offsetTable")
+        found: int = decode_by_queue(notice.body, "offsetTable")[QUEUE]
+        return found
+
+    assert offset() == 0
+    assert offset(timestamp="-1") == 3
+    assert offset(timestamp="-1", isForce="false") == 2
+    assert broker.offsets.query("T", "G", 0) == 2
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_a_running_group_goes_on_from_where_it_is_told(
+    start_broker: StartBroker, connect: Connect, is_orderly: bool
+) -> None:
+    """What was consumed comes again, once, and the offset that is stored in the end is the queue's end."""
+    broker = start_broker()
+    client = connect(broker.address)
+    one_queue(broker, client, 5)
+    got: list[int] = []
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        got.extend(message.queue_offset for message in messages)
+        return ConsumeStatus.SUCCESS
+
+    config = ConsumerConfig(group="G", start_at=StartAt.FIRST, persist_s=0.05)
+    name_server = "{}:{}".format(*broker.name_server_address)
+    consumer = PushConsumer(RealRuntime(), name_server, config, listen, is_orderly=is_orderly)
+    consumer.subscribe("T")
+    consumer.start()
+    with consumer:
+        wait_until(lambda: len(got) == 5 and broker.offsets.query("T", "G", 0) == 5)
+        assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 0
+        wait_until(lambda: len(got) == 10 and broker.offsets.query("T", "G", 0) == 5)
+        assert sorted(got) == sorted([*range(5), *range(5)])
+        send_message(client, "T")
+        wait_until(lambda: len(got) == 11)
+
+
+def test_a_running_member_answers_for_itself(start_broker: StartBroker, connect: Connect) -> None:
+    """221, 307 and 309, by way of the broker where there is one; a group that is not its own is refused."""
+    broker = start_broker()
+    client = connect(broker.address)
+    one_queue(broker, client, 2)
+    got: list[int] = []
+
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        got.extend(message.queue_offset for message in messages)
+        return ConsumeStatus.LATER if len(got) > 3 else ConsumeStatus.SUCCESS
+
+    name_server = "{}:{}".format(*broker.name_server_address)
+    consumer = PushConsumer(RealRuntime(), name_server, ConsumerConfig(group="G", start_at=StartAt.FIRST), listen)
+    consumer.subscribe("T")
+    consumer.start()
+    with consumer:
+        wait_until(lambda: len(got) == 2)
+        asked = {"consumerGroup": "G", "clientId": broker.shared.clients.client_ids("G")[0]}
+        info = client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, asked)
+        assert info.code == 0
+        queues = decode_by_queue(info.body, "mqTable")
+        assert queues[QUEUE]["droped"] is False
+        assert QUEUE.topic in bytes(info.body).decode()
+        results = []
+        for _ in range(2):
+            fields = asked | {"msgId": message_id("127.0.0.1", 1, 0)}
+            results.append(json.loads(bytes(client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields).body)))
+        assert [result["consumeResult"] for result in results] == ["CR_SUCCESS", "CR_LATER"]
+        assert got[2:] == [0, 0]
+
+
+def test_a_pull_consumer_goes_on_elsewhere_and_has_no_listener(start_broker: StartBroker, connect: Connect) -> None:
+    """A message that it is to consume at once is refused."""
+    broker = start_broker()
+    client = connect(broker.address)
+    one_queue(broker, client, 2)
+    name_server = "{}:{}".format(*broker.name_server_address)
+    consumer = PullConsumer(RealRuntime(), name_server, ConsumerConfig(group="G", start_at=StartAt.FIRST))
+    consumer.subscribe("T")
+    consumer.start()
+    with consumer:
+        got = [message.queue_offset for _ in range(2) for message in consumer.poll(5.0)]
+        consumer.commit()
+        asked = {"consumerGroup": "G", "clientId": broker.shared.clients.client_ids("G")[0]}
+        refused = client.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, asked | {"msgId": message_id("127.0.0.1", 1, 0)})
+        assert (refused.code, "no listener" in str(refused.remark)) == (1, True)
+        assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 0
+        again: list[int] = []
+
+        def has_all_again() -> bool:
+            again.extend(each.queue_offset for each in consumer.poll(0.1))
+            return len(again) >= 2
+
+        wait_until(has_all_again)
+        assert (got, again) == ([0, 1], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "body", "words"),
+    [
+        ({"group": "other"}, b"", "is 'other', and this is 'G'"),
+        ({}, b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:-1}}', "no offset"),
+        ({}, b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:"5"}}', "no offset"),
+        ({}, b"{", "cannot be read"),
+    ],
+)
+def test_offsets_that_are_none_are_refused(fields: dict[str, str], body: bytes, words: str) -> None:
+    """All of them, with the reason; those of another topic are passed over."""
+    with pytest.raises(HeaderError, match=words):
+        read_reset(Command(220, 1, 2, RESET | fields, body), "G")
+    right = (
+        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5,{"brokerName":"b","queueId":0,"topic":"U"}:6}}'
+    )
+    assert list(read_reset(Command(220, 1, 2, RESET, right), "G").values()) == [5]

@@ -1,0 +1,214 @@
+"""Passes requests of administrators on to members of groups: 307 and 309, and 222, which has members told 220.
+
+A member answers 307 and 309 to the broker, which answers who asked; one that does not in 10 s, or is gone, is told of
+with a code of its own. Leaves out 223, by which members would be asked for offsets that they may not have stored yet.
+
+Source: `AdminBrokerProcessor.callConsumer`, `resetOffset`, `consumeMessageDirectly`, `Broker2Client.java` 4.9.7.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from attrs import define, field, frozen
+from msgspec import structs
+
+from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.topics import Topics
+from longpoll_broker.service.admin.client_processor import ClientProcessor
+from longpoll_broker.service.io.channel import Channel, Outbox, Parts
+from longpoll_broker.service.io.processors import Serving, answer, serves
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from longpoll_protocol.message import message_id_position
+from longpoll_protocol.queue_table import encode_by_queue
+from longpoll_runtime import Lock, Runtime
+
+log = logging.getLogger(__name__)
+
+CALL_MS_MAX: Final = 10_000
+"""How long a member has to answer (`Broker2Client.callClient`)."""
+CALL_COUNT_MAX: Final = 1000
+"""Most requests that wait for members; the next one is answered 2."""
+LATEST: Final = -1
+"""The time that means a queue's end."""
+
+
+@frozen
+class _Waiting:
+    """Who waits for a member's answer."""
+
+    asker: Channel
+    asked: Command
+    member: str
+    """The member's group and client id, for texts."""
+    deadline_ns: int
+
+
+@define(slots=True, eq=False)
+class ClientCalls(Serving):
+    """The processors, and the calls under way. Invariant: `_waiting` changes under `lock`."""
+
+    runtime: Runtime
+    topics: Topics
+    offsets: Offsets
+    store: MessageStore
+    members: ClientProcessor
+    broker_name: str
+    lock: Lock
+    _waiting: dict[tuple[Channel, int], _Waiting] = field(factory=dict, init=False)
+    """By the member's connection and the opaque of what it was asked."""
+    _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait for members."""
+        with self.lock:
+            return len(self._waiting)
+
+    @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
+    def running_info(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """307: what a member does, asked of it; 1 when it is not there, 207 when it does not answer."""
+        header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
+        asked = _request(command.code, header.encode(), flag=command.flag)
+        return self._call(channel, command, asked, outbox, member=(header.consumer_group, header.client_id))
+
+    @serves(RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    def consume_directly(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """309: have a member consume one message; 1 when it or the message is not there."""
+        header = ConsumeMessageDirectlyResultRequestHeader.decode(command.ext_fields)
+        _host, _port, physical_offset = message_id_position(header.msg_id)
+        record = self.store.record_at(physical_offset) if physical_offset >= 0 else None
+        if record is None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"there is no message {header.msg_id[:56]} here")
+        fields = header.encode() | {"brokerName": self.broker_name}
+        asked = _request(command.code, fields, bytes(record), flag=command.flag)
+        return self._call(channel, command, asked, outbox, member=(header.consumer_group, header.client_id or ""))
+
+    @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+    def reset_offset(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
+        """222: have every member of a group go on from a time's offsets (220); 206 when nobody is there.
+
+        Without `isForce` no queue goes forward. The members store the new offsets.
+        """
+        header = ResetOffsetRequestHeader.decode(command.ext_fields)
+        topic = self.topics.get(header.topic)
+        if topic is None:
+            told = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic[:127]}"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        table: dict[MessageQueue, int] = {}
+        for queue_id in range(topic.write_queue_nums):
+            stored = self.offsets.query(header.topic, header.group, queue_id)
+            if stored is None:
+                return answer(
+                    command, ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group[:255]}> not exist"
+                )
+            found = max(self._offset_at(header.topic, queue_id, header.timestamp), 0)
+            queue = MessageQueue(topic=header.topic, broker_name=self.broker_name, queue_id=queue_id)
+            table[queue] = found if header.is_force else min(found, stored)
+        with self.members.lock:
+            channels = self.members.clients.channels(header.group)
+        if not channels:
+            place = f"Group: {header.group[:255]} Topic: {header.topic} Timestamp: {header.timestamp}"
+            told = f"Consumer not online, so can not reset offset, {place}"
+            return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, told)
+        body = _reset_body(table, is_list=command.language == "CPP")
+        fields = ResetOffsetRequestHeader(topic=header.topic, group=header.group, timestamp=header.timestamp).encode()
+        for channel in channels:
+            assert isinstance(channel, Channel)
+            request = _request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, flag=CommandFlag.ONE_WAY.value)
+            outbox.write(channel, encode(structs.replace(request, opaque=self._opaque())))
+        return answer(command, ResponseCode.SUCCESS, body=_reset_body(table, is_list=False))
+
+    def answered(self, channel: Channel, command: Command, outbox: Outbox) -> None:
+        """A member answers: pass it on; an answer that nobody waits for is thrown away."""
+        with self.lock:
+            waiting = self._waiting.pop((channel, command.opaque), None)
+        if waiting is not None:
+            # The body lies in the member's receive buffer, which is used again.
+            reply = answer(waiting.asked, command.code, command.remark, command.ext_fields, bytes(command.body))
+            outbox.write(waiting.asker, reply)
+
+    def closed(self, channel: Channel, outbox: Outbox) -> None:
+        """A connection is gone: who waits for it is told, and what it waits for is forgotten."""
+        with self.lock:
+            found = [key for key, each in self._waiting.items() if channel in {key[0], each.asker}]
+            gone = [self._waiting.pop(key) for key in found]
+        for waiting in gone:
+            if waiting.asker is not channel:
+                told = f"invoke consumer {waiting.member} Exception: it closed the connection"
+                outbox.write(waiting.asker, answer(waiting.asked, ResponseCode.SYSTEM_ERROR, told))
+
+    def expire(self) -> None:
+        """Tell those who have waited too long; called now and then."""
+        now_ns = self.runtime.monotonic_ns()
+        with self.lock:
+            late = [key for key, waiting in self._waiting.items() if waiting.deadline_ns <= now_ns]
+            expired = [self._waiting.pop(key) for key in late]
+        outbox = Outbox()
+        for waiting in expired:
+            told = f"consumer {waiting.member} Timeout: no answer in {CALL_MS_MAX} ms"
+            outbox.write(waiting.asker, answer(waiting.asked, ResponseCode.CONSUME_MSG_TIMEOUT, told))
+        outbox.flush()
+
+    def _call(
+        self, asker: Channel, command: Command, asked: Command, outbox: Outbox, *, member: tuple[str, str]
+    ) -> Parts | None:
+        """Ask a member, by its group and client id; None when it is asked, else the refusal."""
+        group, client_id = member
+        name = f"<{group[:255]}> <{client_id[:255]}>"
+        with self.members.lock:
+            live = self.members.clients.group(group)
+            found = [] if live is None else [each for each, other in live.members.items() if other == client_id]
+        if not found:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
+        channel = found[0]
+        assert isinstance(channel, Channel)
+        deadline_ns = self.runtime.monotonic_ns() + CALL_MS_MAX * 1_000_000
+        opaque = self._opaque()
+        with self.lock:
+            if len(self._waiting) >= CALL_COUNT_MAX:
+                told = f"{CALL_COUNT_MAX} requests wait for members already; ask again later"
+                return answer(command, ResponseCode.SYSTEM_BUSY, told)
+            if not command.is_one_way:
+                self._waiting[channel, opaque] = _Waiting(asker, command, name, deadline_ns)
+        outbox.write(channel, encode(structs.replace(asked, opaque=opaque)))
+        if channel.closed or channel.broken:
+            self.closed(channel, outbox)
+        return None
+
+    def _opaque(self) -> int:
+        return next(self._opaques) & 0x7FFFFFFF
+
+    def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
+        if time_ms == LATEST:
+            return self.store.visible_end(topic, queue_id)
+        return self.store.offset_by_time(topic, queue_id, time_ms)
+
+
+def _request(code: int, fields: dict[str, str], body: Buffer = EMPTY, *, flag: int) -> Command:
+    """A request to a member; its opaque is given when it is sent."""
+    return Command(code=code, opaque=0, flag=flag, ext_fields=fields, body=body)
+
+
+def _reset_body(table: Mapping[MessageQueue, int], *, is_list: bool) -> bytes:
+    """The offsets by queue, or, for a group that C++ clients reset, as a list."""
+    if not is_list:
+        return msgspec.json.encode({"offsetTable": encode_by_queue(table)})
+    rows = [
+        {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id, "offset": offset}
+        for queue, offset in table.items()
+    ]
+    return msgspec.json.encode({"offsetTable": rows})
