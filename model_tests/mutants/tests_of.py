@@ -183,6 +183,7 @@ KNOWN: Final = (
         ("store/test_commit_log.py", "store/test_message_store.py", "store/test_recovery.py", "store/test_unsynced.py"),
     ),
     Known(f"{STORE}/segment.py", (), ("store/test_segment_list.py", "store/test_segment.py")),
+    Known(f"{STORE}/queues/consume_queue.py", (), ("store/test_consume_queue.py",)),
     Known(f"{STORE}/queues/queue_table.py", (), ("store/test_queue_table.py", "store/test_delete_topic.py")),
     Known(f"{STORE}/checkpoint.py", (), ("store/test_recovery.py", "store/test_recovery_walks.py")),
     Known(f"{STORE}/dispatch.py", ("service/test_dispatch_again.py", "store/test_message_store.py"), DISPATCHED),
@@ -193,6 +194,10 @@ KNOWN: Final = (
     Known(f"{RULES}/answers.py", (), ("judge/test_answer_columns.py",)),
     Known(f"{RULES}/holds.py", (), ("judge/test_holds_counted.py", "judge/test_holds.py")),
     Known(f"{RULES}/logs.py", (), ("judge/test_logs.py",)),
+    Known(f"{RULES}/counting.py", (), ("judge/test_counting.py",)),
+    Known(f"{RULES}/shown.py", (), ("judge/test_shown.py",)),
+    Known(f"{RULES}/pulls/codes.py", (), ("judge/test_codes.py",)),
+    Known(f"{RULES}/pulls/handling.py", (), ("judge/test_handling.py",)),
     Known(f"{RULES}/pulls/promptness.py", (), ("judge/test_promptness.py",)),
     Known(
         f"{RULES}/",

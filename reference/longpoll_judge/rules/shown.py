@@ -32,9 +32,9 @@ def not_shown(messages: Gathered, moved: Gathered, context: Context) -> tuple[In
     # Only of queues whose visible end some source tells, and while that source goes on.
     asked = np.flatnonzero(goes_on & (told >= 0))
     asked = asked[~_may_be_gone(messages.take(asked), due_ns[asked], context)]
-    life = _lives(messages, messages.after_ns, context, ended=True)
+    life = _lives(messages, messages.after_ns, context)
     # An end that touches a deletion may have been told in the life before it and in the one after it.
-    ends = np.concatenate([_lives(moved, at_ns, context, ended=False) for at_ns in (moved.after_ns, moved.before_ns)])
+    ends = np.concatenate([_lives(moved, at_ns, context) for at_ns in (moved.after_ns, moved.before_ns)])
     value, begun_ns = np.tile(moved.values["visible_end"], 2), np.tile(moved.after_ns, 2)
     best = highest_before(ends, begun_ns, value, life[asked], due_ns[asked] + 1)
     # The highest end told by then does not cover the message; an end is the offset after the last visible one.
@@ -45,7 +45,7 @@ def not_shown(messages: Gathered, moved: Gathered, context: Context) -> tuple[In
     # The first late message of a life: those behind it are late for the same reason.
     first = np.sort(np.unique(life[late], return_index=True)[1])
     late, best = late[first], best[first]
-    return late, np.where(best >= 0, best % max(len(moved), 1), told[late])
+    return late, np.where(best >= 0, best % len(moved), told[late])
 
 
 def are_doubted(messages: Gathered, context: Context) -> Booleans:
@@ -66,13 +66,11 @@ def _may_be_gone(messages: Gathered, due_ns: Integers, context: Context) -> Bool
     return found
 
 
-def _lives(events: Gathered, at_ns: Integers, context: Context, *, ended: bool) -> Keys:
-    """The queue's life that each event lies in at a moment, by the deletions that had ended, or else begun, by then."""
+def _lives(events: Gathered, at_ns: Integers, context: Context) -> Keys:
+    """The queue's life that each event lies in at a moment, by the deletions that had begun by then."""
     number = np.zeros(len(events), dtype=np.uint64)
     for (broker, topic), holes in context.deleted.items():
         mine = events.broker == (hash_of(broker) if broker else np.uint64(0))
         mine &= (events.topic == hash_of(topic)) if topic else True
-        before = np.searchsorted(holes.ends, at_ns, side="left")
-        count = before if ended else np.searchsorted(holes.starts, at_ns, side="right")
-        number += np.where(mine, count, 0).astype(np.uint64)
+        number += np.where(mine, np.searchsorted(holes.starts, at_ns, side="right"), 0).astype(np.uint64)
     return events.place * WEIGHT + number

@@ -102,12 +102,13 @@ class ConsumeQueue:
         return segment
 
     def _fill_gap(self, offset: int) -> None:
-        """Write pre-blank units up to `offset` (`ConsumeQueue.fillPreBlank`)."""
-        first = not self.segments.segments
+        """Write pre-blank units up to `offset` (`ConsumeQueue.fillPreBlank`); the unit behind them shows them."""
         start = self.offset_end
-        if first:
+        if not self.segments.segments:
             # The file that holds the offset is the queue's first; what lies before that file is not there at all.
             start = self._segment_for(offset).start // UNIT_SIZE
+            # Before the disk can be full: a second try finds a file here and goes on from its start.
+            self.offset_min, self.offset_end = offset, start
         while start < offset:
             segment = self._segment_for(start)
             position = start * UNIT_SIZE - segment.start
@@ -115,9 +116,6 @@ class ConsumeQueue:
             segment.reserve(position, position + count * UNIT_SIZE)
             segment.view[position : position + count * UNIT_SIZE] = PRE_BLANK * count
             start += count
-        if first:
-            self.offset_min = offset
-        self.offset_end = offset
 
     def units_from(self, offset: int) -> memoryview | None:
         """The written units from `offset` to the end of its file (`getIndexBuffer`); None when its file is gone."""

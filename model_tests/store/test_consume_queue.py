@@ -1,0 +1,510 @@
+"""One queue of units by itself: their bytes, gaps, the minimum, what goes, where writing goes on, what is durable.
+
+Leaves out what recovery finds (`test_recovery_walks`), and the bytes of the extended queue.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from longpoll_broker.store.messages import Arrival
+from longpoll_broker.store.queues.consume_queue import PRE_BLANK, PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.queues.consume_queue_ext import ConsumeQueueExt
+from longpoll_broker.store.segment import RESERVE_SIZE, Segment, SegmentList
+from longpoll_runtime.files import RealFiles
+
+COUNT: Final = 4
+"""Units of a file."""
+SIZE: Final = COUNT * UNIT_SIZE
+RECORD_SIZE: Final = 100
+"""Bytes of every record, so the message at offset n stands at byte 100 n of the log."""
+EXTENDED_SIZE: Final = 64
+"""Bytes of an extended file: three units of 20, and four that stay free."""
+BLANK: Final = (0, PRE_BLANK_SIZE, 0)
+
+
+def opened(directory: pathlib.Path, *, extended: bool = False, size: int = SIZE) -> ConsumeQueue:
+    """A queue over what is in a directory."""
+    further = ConsumeQueueExt(SegmentList(RealFiles(), str(directory / "more"), EXTENDED_SIZE)) if extended else None
+    return ConsumeQueue(SegmentList(RealFiles(), str(directory / "units"), size), "T", 7, further)
+
+
+def close(queue: ConsumeQueue) -> None:
+    """Unmap every file."""
+    for each in queue.segment_lists():
+        each.close()
+
+
+@pytest.fixture
+def queue(tmp_path: pathlib.Path) -> Iterator[ConsumeQueue]:
+    """One without files."""
+    made = opened(tmp_path)
+    yield made
+    close(made)
+
+
+@pytest.fixture
+def extended(tmp_path: pathlib.Path) -> Iterator[ConsumeQueue]:
+    """One whose tags codes stand in an extended queue."""
+    made = opened(tmp_path, extended=True)
+    yield made
+    close(made)
+
+
+def arrival(offset: int, *, at: int | None = None) -> Arrival:
+    """The message at a queue offset; its record is at 100 times that, or where the test says."""
+    physical_offset = offset * RECORD_SIZE if at is None else at
+    return Arrival("T", 7, offset + 1, 50 + offset, 1_000 + offset, physical_offset, RECORD_SIZE)
+
+
+def unit(offset: int) -> tuple[int, int, int]:
+    """What its unit says."""
+    return offset * RECORD_SIZE, RECORD_SIZE, 50 + offset
+
+
+def filled(queue: ConsumeQueue, count: int) -> ConsumeQueue:
+    """The queue with so many messages."""
+    assert all(queue.put(arrival(offset)) for offset in range(count))
+    return queue
+
+
+def starts(queue: ConsumeQueue) -> list[int]:
+    """The first queue offset of each file."""
+    return [segment.start // UNIT_SIZE for segment in queue.segments.segments]
+
+
+def units_of(queue: ConsumeQueue) -> list[tuple[int, int, int] | None]:
+    """The unit at each offset up to the end."""
+    return [queue.unit(offset) for offset in range(queue.offset_end)]
+
+
+# -- opening ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_queue_has_nothing(queue: ConsumeQueue) -> None:
+    """All begins at 0, and no record ends before the log's first byte."""
+    assert (queue.topic, queue.queue_id, queue.extended) == ("T", 7, None)
+    assert (queue.offset_end, queue.offset_min, queue.offset_next, queue.flushed_offset) == (0, 0, 0, 0)
+    assert queue.physical_end == -1
+    assert queue.segment_lists() == [queue.segments]
+    assert (queue.unit(0), queue.units_from(0), queue.first_unit()) == (None, None, None)
+
+
+def test_a_queue_that_is_opened_again_stands_at_the_end_of_its_files(tmp_path: pathlib.Path) -> None:
+    """Until recovery says where the last unit is; what the files hold is durable as far as anybody knows."""
+    close(filled(opened(tmp_path), COUNT + 2))
+    queue = opened(tmp_path)
+    assert (queue.offset_end, queue.offset_next, queue.flushed_offset) == (2 * COUNT, 2 * COUNT, 2 * COUNT)
+    assert (queue.offset_min, queue.physical_end) == (0, -1)
+    close(queue)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def test_units_stand_one_after_the_other_over_files(queue: ConsumeQueue, tmp_path: pathlib.Path) -> None:
+    """Twenty bytes each, big-endian; a full file is followed by the next."""
+    filled(queue, 2 * COUNT + 1)
+    assert (queue.offset_end, queue.physical_end) == (9, 9 * RECORD_SIZE)
+    assert units_of(queue) == [unit(offset) for offset in range(9)]
+    assert starts(queue) == [0, COUNT, 2 * COUNT]
+    written = b"".join(path.read_bytes() for path in sorted((tmp_path / "units").iterdir()))
+    assert written == b"".join(UNIT.pack(*unit(offset)) for offset in range(9)) + bytes(3 * UNIT_SIZE)
+
+
+def test_a_message_that_is_there_is_not_written_again(queue: ConsumeQueue) -> None:
+    """A repeated dispatch says the same offsets once more, and changes nothing."""
+    filled(queue, 3)
+    assert not queue.put(arrival(2, at=9_999))
+    assert not queue.put(arrival(0, at=9_999))
+    assert (queue.offset_end, queue.physical_end, queue.unit(2), queue.unit(0)) == (3, 300, unit(2), unit(0))
+
+
+def test_blocks_are_taken_once_for_many_units(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mebibyte ahead, and again with the first unit that does not lie wholly in it."""
+    asked: list[tuple[int, int]] = []
+    reserve = Segment.reserve
+
+    def reserving(segment: Segment, position: int, stop: int) -> None:
+        asked.append((position, stop))
+        reserve(segment, position, stop)
+
+    monkeypatch.setattr(Segment, "reserve", reserving)
+    queue = opened(tmp_path, size=2 * RESERVE_SIZE // UNIT_SIZE * UNIT_SIZE)
+    filled(queue, 3)
+    assert asked == [(0, UNIT_SIZE)]
+    segment = queue.segments.segments[0]
+    segment.reserved_end = 4 * UNIT_SIZE
+    queue.put(arrival(3))
+    assert asked == [(0, UNIT_SIZE)]
+    segment.reserved_end = 5 * UNIT_SIZE - 1
+    queue.put(arrival(4))
+    assert asked[1:] == [(4 * UNIT_SIZE, 5 * UNIT_SIZE)]
+    close(queue)
+
+
+# -- gaps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [1, COUNT - 1, COUNT + 2])
+def test_a_queue_may_begin_late(queue: ConsumeQueue, offset: int) -> None:
+    """Its file begins with pre-blank units, the minimum is the first message, and files before it are not made."""
+    assert queue.put(arrival(offset))
+    start = offset // COUNT * COUNT
+    assert (starts(queue), queue.offset_min, queue.offset_end) == ([start], offset, offset + 1)
+    blanks = offset - start
+    assert bytes(queue.segments.segments[0].view[: blanks * UNIT_SIZE]) == PRE_BLANK * blanks
+    assert units_of(queue) == [None] * offset + [unit(offset)]
+    assert queue.first_unit() == unit(offset)
+
+
+def test_a_queue_may_begin_with_a_file(queue: ConsumeQueue) -> None:
+    """Then no pre-blank unit is needed."""
+    assert queue.put(arrival(COUNT))
+    assert (starts(queue), queue.offset_min, units_of(queue)[COUNT:]) == ([COUNT], COUNT, [unit(COUNT)])
+
+
+def test_a_gap_in_a_queue_is_filled(queue: ConsumeQueue) -> None:
+    """With pre-blank units over as many files as it has; the minimum stays, and writing goes on behind the gap."""
+    filled(queue, 2)
+    assert queue.put(arrival(2 * COUNT + 3))
+    assert (starts(queue), queue.offset_min) == ([0, COUNT, 2 * COUNT], 0)
+    assert units_of(queue) == [unit(0), unit(1), *[BLANK] * 9, unit(11)]
+    assert queue.put(arrival(12))
+    assert (starts(queue)[-1], queue.unit(12)) == (12, unit(12))
+
+
+def test_a_gap_takes_blocks_for_itself_alone(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File by file: the blank units that stand there, from the first to the last."""
+    filled(queue, 1)
+    asked: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(Segment, "reserve", lambda self, *part: asked.append((self.start // UNIT_SIZE, *part)))
+    queue.put(arrival(COUNT + 2))
+    assert asked[:2] == [(0, UNIT_SIZE, SIZE), (COUNT, 0, 2 * UNIT_SIZE)]
+
+
+@pytest.mark.parametrize("offset", [2, COUNT + 2])
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_queue_that_begins_late_on_a_full_disk_begins_later(
+    queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch, offset: int, room: int
+) -> None:
+    """Without blocks for the gap, or for the unit behind it, nothing is shown; the next try writes both."""
+    asked: list[int] = []
+
+    def reserving(_segment: Segment, position: int, _stop: int) -> None:
+        asked.append(position)
+        if len(asked) > room:
+            raise OSError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "reserve", reserving)
+        with pytest.raises(OSError, match="no room"):
+            queue.put(arrival(offset))
+    start = offset // COUNT * COUNT
+    assert (queue.offset_end, [queue.unit(each) for each in range(offset + 1)]) == (start, [None] * (offset + 1))
+    assert queue.put(arrival(offset))
+    assert (starts(queue), queue.offset_min, queue.offset_end) == ([start], offset, offset + 1)
+    blanks = offset - start
+    assert bytes(queue.segments.segments[0].view[: blanks * UNIT_SIZE]) == PRE_BLANK * blanks
+    assert units_of(queue) == [None] * offset + [unit(offset)]
+
+
+def test_a_gap_on_a_full_disk_is_not_shown(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first file may have the room and its second not; the end stays, and the next try fills it whole."""
+    filled(queue, 2)
+    reserve = Segment.reserve
+
+    def reserving(segment: Segment, position: int, stop: int) -> None:
+        if segment.start:
+            raise OSError("no room")
+        reserve(segment, position, stop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "reserve", reserving)
+        with pytest.raises(OSError, match="no room"):
+            queue.put(arrival(COUNT + 1))
+    assert (queue.offset_end, units_of(queue)) == (2, [unit(0), unit(1)])
+    assert queue.put(arrival(COUNT + 1))
+    assert units_of(queue) == [unit(0), unit(1), *[BLANK] * 3, unit(COUNT + 1)]
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_units_are_given_to_the_end_of_a_file(queue: ConsumeQueue) -> None:
+    """Or to the last one that is written; nothing at the end, nor before the minimum."""
+    filled(queue, COUNT + 2)
+
+    def read(offset: int) -> list[tuple[int, int, int]] | None:
+        found = queue.units_from(offset)
+        return None if found is None else list(UNIT.iter_unpack(found))
+
+    assert read(0) == [unit(offset) for offset in range(COUNT)]
+    assert read(COUNT - 1) == [unit(COUNT - 1)]
+    assert read(COUNT) == [unit(COUNT), unit(COUNT + 1)]
+    assert read(COUNT + 1) == [unit(COUNT + 1)]
+    assert [read(offset) for offset in (-1, COUNT + 2, 2 * COUNT)] == [None] * 3
+    queue.offset_min = 2
+    assert (read(1), queue.unit(1), queue.unit(2)) == (None, None, unit(2))
+
+
+def test_the_first_unit_is_the_first_that_leads_to_a_record(queue: ConsumeQueue, tmp_path: pathlib.Path) -> None:
+    """Pre-blank units are passed over, also a whole file of them; where nothing is written there is none."""
+    queue.put(arrival(1))
+    assert queue.first_unit() == unit(1)
+    close(queue)
+    other = opened(tmp_path / "other")
+    segments = [other.segments.append(start) for start in (0, SIZE)]
+    assert other.first_unit() is None
+    segments[0].view[:] = PRE_BLANK * COUNT
+    segments[1].view[:UNIT_SIZE] = UNIT.pack(0, 1, 5)
+    assert other.first_unit() == (0, 1, 5)
+    segments[1].view[:UNIT_SIZE] = UNIT.pack(0, 0, 5)
+    segments[1].view[UNIT_SIZE : 2 * UNIT_SIZE] = UNIT.pack(*unit(9))
+    assert other.first_unit() is None
+    close(other)
+
+
+def test_the_next_file_begins_at_a_whole_number_of_files(queue: ConsumeQueue) -> None:
+    """Also of an offset that is a file's first, or in no file yet."""
+    assert [queue.next_file_offset(offset) for offset in (0, 1, 3, 4, 7, 401)] == [4, 4, 4, 8, 8, 404]
+
+
+# -- retention -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("log_start", "expected"),
+    [(0, 0), (1, 1), (100, 1), (101, 2), (300, 3), (301, 0), (10_000, 0)],
+)
+def test_the_minimum_is_the_first_message_of_the_log(queue: ConsumeQueue, log_start: int, expected: int) -> None:
+    """Looked for in the oldest file alone; it stays where it is when nothing is found there."""
+    filled(queue, COUNT + 2)
+    queue.correct_min(log_start)
+    assert queue.offset_min == expected
+
+
+def test_the_minimum_is_looked_for_among_the_written(queue: ConsumeQueue) -> None:
+    """What lies after the end is no unit, whatever stands there; without files there is nothing to look at."""
+    queue.correct_min(0)
+    assert queue.offset_min == 0
+    filled(queue, 2)
+    queue.segments.segments[0].view[2 * UNIT_SIZE : 3 * UNIT_SIZE] = UNIT.pack(*unit(2))
+    queue.correct_min(200)
+    assert queue.offset_min == 0
+    queue.correct_min(100)
+    assert queue.offset_min == 1
+
+
+def test_the_minimum_of_a_later_file_counts_from_that_file(queue: ConsumeQueue) -> None:
+    """Offsets are those of the queue."""
+    queue.put(arrival(COUNT))
+    queue.put(arrival(COUNT + 1))
+    queue.correct_min(COUNT * RECORD_SIZE + 1)
+    assert queue.offset_min == COUNT + 1
+    queue.segments.segments[0].view[2 * UNIT_SIZE : 3 * UNIT_SIZE] = UNIT.pack(*unit(COUNT + 2))
+    queue.correct_min((COUNT + 2) * RECORD_SIZE)
+    assert queue.offset_min == COUNT + 1
+    assert queue.put(arrival(COUNT + 2))
+    queue.correct_min((COUNT + 2) * RECORD_SIZE)
+    assert queue.offset_min == COUNT + 2
+
+
+@pytest.mark.parametrize(
+    ("log_start", "left", "minimum"),
+    [
+        (300, [0, 4, 8], 3),
+        (301, [4, 8], 4),
+        (401, [4, 8], 5),
+        (700, [4, 8], 7),
+        (701, [8], 8),
+        (10_000, [8], 0),
+    ],
+)
+def test_files_go_whose_last_record_is_gone(queue: ConsumeQueue, log_start: int, left: list[int], minimum: int) -> None:
+    """From the oldest on, and never the newest."""
+    filled(queue, 2 * COUNT + 2)
+    queue.remove_before(log_start)
+    assert (starts(queue), queue.offset_min) == (left, minimum)
+    assert queue.offset_end == 10
+
+
+def test_files_go_no_further_than_the_first_that_is_needed(queue: ConsumeQueue) -> None:
+    """A later file whose last unit says otherwise stays too: files are neighbours."""
+    filled(queue, 2 * COUNT + 1)
+    UNIT.pack_into(queue.segments.segments[1].view, SIZE - UNIT_SIZE, 0, RECORD_SIZE, 0)
+    queue.remove_before(300)
+    assert starts(queue) == [0, 4, 8]
+
+
+def test_nothing_is_removed_where_nothing_has_to(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are not touched then."""
+    filled(queue, COUNT + 1)
+    asked: list[int] = []
+    monkeypatch.setattr(SegmentList, "remove", lambda _self, count: asked.append(count))
+    queue.remove_before(100)
+    assert asked == []
+    queue.remove_before(400)
+    assert asked == [1]
+
+
+# -- going on --------------------------------------------------------------------------------------------------------
+
+
+def test_writing_goes_on_where_recovery_says(tmp_path: pathlib.Path) -> None:
+    """What is behind is forgotten, and is not durable any more; the next message takes its place."""
+    close(filled(opened(tmp_path), 2 * COUNT))
+    queue = opened(tmp_path)
+    queue.stand_at(COUNT + 1, 500)
+    assert (queue.offset_end, queue.offset_next, queue.flushed_offset, queue.physical_end) == (5, 5, 5, 500)
+    assert bytes(queue.segments.segments[1].view[UNIT_SIZE:]) == bytes(3 * UNIT_SIZE)
+    assert queue.put(arrival(5))
+    assert units_of(queue) == [unit(offset) for offset in range(6)]
+    close(queue)
+
+
+def test_a_queue_that_stood_elsewhere_looks_its_file_up_again(queue: ConsumeQueue) -> None:
+    """Its last file may be one that is gone, or the last but one."""
+    filled(queue, 2 * COUNT)
+    queue.flush()
+    queue.stand_at(1, 100)
+    assert (starts(queue), queue.flushed_offset) == ([0], 1)
+    assert queue.put(arrival(1))
+    assert units_of(queue) == [unit(0), unit(1)]
+    queue.stand_at(2, 200)
+    assert queue.flushed_offset == 1
+
+
+# -- extended --------------------------------------------------------------------------------------------------------
+
+
+def test_a_unit_leads_to_its_tags_code(extended: ConsumeQueue) -> None:
+    """It has an address; an old unit has the code itself. Where no extended queue is an address leads nowhere."""
+    filled(extended, 3)
+    units = units_of(extended)
+    assert [found and found[2] for found in units] == [-(2**63), -(2**63) + 20, -(2**63) + 40]
+    assert [extended.tags_code(found) for found in units if found] == [50, 51, 52]
+    assert extended.tags_code(unit(4)) == 54
+    assert extended.tags_code((0, 1, -(2**63) + 1_000)) is None
+    assert extended.extended is not None
+    assert extended.segment_lists() == [extended.segments, extended.extended.segments]
+
+
+def test_without_an_extended_queue_an_address_leads_nowhere(queue: ConsumeQueue) -> None:
+    """As when it was switched off after the unit was written."""
+    assert queue.tags_code((0, 1, -(2**63))) is None
+    assert queue.tags_code((0, 1, 77)) == 77
+
+
+def extended_starts(queue: ConsumeQueue) -> list[int]:
+    """Where each extended file begins, bytes."""
+    assert queue.extended is not None
+    return [segment.start for segment in queue.extended.segments.segments]
+
+
+def test_extended_files_go_with_the_units(extended: ConsumeQueue) -> None:
+    """Those that end before what the minimum's unit leads to."""
+    filled(extended, 2 * COUNT + 2)
+    assert extended_starts(extended) == [0, 64, 128, 192]
+    extended.remove_before(650)
+    assert (starts(extended), extended.offset_min, extended_starts(extended)) == ([4, 8], 7, [128, 192])
+    assert [extended.tags_code(found) for found in units_of(extended) if found] == [57, 58, 59]
+
+
+def test_extended_files_stay_while_a_unit_says_its_code_itself(extended: ConsumeQueue) -> None:
+    """A number that is no address says nothing of them; nor does a queue of which every unit is gone."""
+    filled(extended, COUNT + 1)
+    UNIT.pack_into(extended.segments.segments[1].view, 0, *unit(4))
+    extended.remove_before(400)
+    assert (starts(extended), extended_starts(extended)) == ([4], [0, 64])
+    extended.offset_min = 9
+    extended.remove_before(10_000)
+    assert extended_starts(extended) == [0, 64]
+
+
+def test_the_extended_queue_goes_on_after_the_newest_unit(extended: ConsumeQueue) -> None:
+    """The newest that has an address: units without one, and those behind the end, are passed over."""
+    further = extended.extended
+    assert further is not None
+    filled(extended, 2 * COUNT + 1)
+    extended.stand_at(7, 700)
+    assert further.end == 128 + 20
+    UNIT.pack_into(extended.segments.segments[1].view, 0, *unit(4))
+    UNIT.pack_into(extended.segments.segments[1].view, UNIT_SIZE, *unit(5))
+    extended.stand_at(6, 600)
+    assert further.end == 64 + 20
+    extended.stand_at(1, 100)
+    assert further.end == 20
+    extended.stand_at(0, 0)
+    assert further.end == 0
+
+
+def test_an_address_is_looked_for_file_by_file(extended: ConsumeQueue) -> None:
+    """Newest first, each from its last written unit to its first."""
+    further = extended.extended
+    assert further is not None
+    filled(extended, 2 * COUNT + 2)
+    for offset in range(3, 2 * COUNT + 2):
+        segment = extended.segments.segments[offset // COUNT]
+        UNIT.pack_into(segment.view, offset % COUNT * UNIT_SIZE, *unit(offset))
+    extended.stand_at(2 * COUNT + 2, 1_000)
+    assert further.end == 40 + 20
+
+
+def test_the_extended_queue_goes_on_at_its_start_when_no_unit_has_an_address(extended: ConsumeQueue) -> None:
+    """Units may all be from before it was switched on."""
+    further = extended.extended
+    assert further is not None
+    filled(extended, 2)
+    for offset in range(2):
+        UNIT.pack_into(extended.segments.segments[0].view, offset * UNIT_SIZE, *unit(offset))
+    extended.stand_at(2, 200)
+    assert further.end == 0
+
+
+# -- durable ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_new_becomes_durable(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the last flush on, and nothing when nothing is new."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(SegmentList, "flush", lambda _self, start, stop: asked.append((start, stop)))
+    queue.flush()
+    filled(queue, 3)
+    queue.flush()
+    assert (asked, queue.flushed_offset) == ([(0, 60)], 3)
+    queue.flush()
+    queue.put(arrival(3))
+    queue.flush()
+    assert (asked, queue.flushed_offset) == ([(0, 60), (60, 80)], 4)
+
+
+def test_the_extended_queue_becomes_durable_first(extended: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit on disk must not lead to what a power cut took."""
+    asked: list[str] = []
+    monkeypatch.setattr(SegmentList, "flush", lambda self, _start, _stop: asked.append(self.directory[-5:]))
+    filled(extended, 1)
+    extended.flush()
+    assert asked == ["/more", "units"]
+    extended.flush()
+    assert asked == ["/more", "units"]
+
+
+def test_a_flush_that_failed_is_made_up_for(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be made durable is asked for again, whole."""
+    filled(queue, 2)
+    asked: list[tuple[int, int]] = []
+
+    def failing(_segments: SegmentList, start: int, stop: int) -> None:
+        asked.append((start, stop))
+        raise OSError("the disk failed")
+
+    monkeypatch.setattr(SegmentList, "flush", failing)
+    for _ in range(2):
+        with pytest.raises(OSError, match="the disk failed"):
+            queue.flush()
+    assert (asked, queue.flushed_offset) == ([(0, 40)] * 2, 0)
