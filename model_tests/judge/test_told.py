@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from attrs import evolve
 
 from longpoll.shown.following.tell import Places, Teller, open_teller
 from longpoll_judge.contract import identity
@@ -217,6 +218,18 @@ def test_what_is_no_stream_of_findings_stays_as_it_is(tmp_path: Path, content: b
         pass
 
     assert file.read_bytes() == content
+
+
+def test_nobody_else_adds_to_the_file_meanwhile(tmp_path: Path, places: Places) -> None:
+    """Neither another follower, nor this one by another name: each would write what the other has."""
+    file = tmp_path / "found.ndjson"
+    with open_stream(file), pytest.raises(StreamNotReadableError, match="is added to already"), open_stream(file):
+        pass
+    assert places.checkpoint is not None
+    same = evolve(places, findings=places.checkpoint / TOLD_FILE)
+    refused = pytest.raises(StreamNotReadableError, match="is added to already")
+    with refused, Follower(tmp_path / "history", same).opened():
+        pass
 
 
 def test_a_torn_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:

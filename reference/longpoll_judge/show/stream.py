@@ -2,11 +2,12 @@
 
 A line is written with its newline and then put on disk. What a killed process left of a line is cut off when the file
 is opened again, and the finding, whose name is then not in the file, is added anew. So a finding is in the file once
-however often it is put there. Leaves out where findings come from.
+however often it is put there, and nobody else adds to it meanwhile. Leaves out where findings come from.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -70,10 +71,18 @@ def _write_whole(file: BinaryIO, content: bytes) -> None:
 
 @contextmanager
 def open_stream(path: Path) -> Iterator[Stream]:
-    """The stream in a file, which is made if it is not there; raises `StreamNotReadableError` and `OSError`."""
+    """The stream in a file, which is made if it is not there, and is the caller's alone in the block.
+
+    Raises `StreamNotReadableError` and `OSError`.
+    """
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
         raise StreamNotReadableError(f"{path} is no plain file, so what it holds cannot be told; name a file")
     with path.open("ab", buffering=0) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = f"{path} is added to already, by another process or as part of a checkpoint; name another file"
+            raise StreamNotReadableError(text) from None
         ids, end = _read(path)
         file.truncate(end)
         yield Stream(path, file, ids)
