@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from longpoll_java.inside.load import Seen
-from longpoll_java.inside.record import NO_RULES, TOPIC, loaded, send_us
+from longpoll_java.inside.record import NO_RULES, TOPIC, Size, loaded, send_us
 from longpoll_java.inside.steps import lines_of, steps_of
 from longpoll_java.inside.tracing import FILE_PROPERTY, OPTIONS, tracing_of
 from longpoll_java.jars import VERSIONS, resolved
@@ -55,9 +55,7 @@ def main() -> None:
                 trace = Path(folder) / f"trace-{turn}.txt"
                 options = (*OPTIONS, f"-D{FILE_PROPERTY}={trace}")
                 for script, words, into in ((NO_RULES, (), plain), (tracing_of(version), options, recorded)):
-                    seen, _ = loaded(
-                        jars, script, words, queues=1, messages=messages, seed=turn, on_progress=lambda _count: None
-                    )
+                    seen, _ = loaded(jars, script, words, Size(1, messages, turn, 0), lambda _count: None)
                     into.append((send_us(seen), wake_us(seen)))
                 steps = sum(map(len, steps_of(lines_of(trace, TOPIC), seen).values()))
         send, wake = ([min(row[place] for row in rows) for rows in (plain, recorded)] for place in (0, 1))

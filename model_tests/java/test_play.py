@@ -185,7 +185,7 @@ def fake(answers: Callable[[str], int | None]) -> Iterator[JavaBroker]:
         try:
             yield cast(
                 "JavaBroker",
-                SimpleNamespace(stage=stage, address=broker.address, process_id=1, is_running=True),
+                SimpleNamespace(stage=stage, address=broker.address, process_id=1, is_running=True, refused=""),
             )
         finally:
             stage.stops = lambda _arrival: False

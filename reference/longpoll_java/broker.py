@@ -62,8 +62,8 @@ maxHashSlotNum=4000
 enableLmq={lmq}
 enableMultiDispatch={lmq}
 """
-REFUSED: Final = ("error typechecking", "error parsing", "Error parsing", "unable to find", "parse error")
-"""What Byteman says of a rule that it cannot use."""
+REFUSED: Final = "error type checking rule"
+"""What Byteman says of a rule that does not fit the class, when it first comes to it."""
 
 
 class JavaBroker:
@@ -127,6 +127,12 @@ class JavaBroker:
         self.stage.let_go(lambda _arrival: True)
         self._folder.cleanup()
 
+    @property
+    def refused(self) -> str:
+        """The first rule that Byteman could not use so far; an empty text where it could use all."""
+        lines = (self.home / "broker.out").read_text(errors="replace").splitlines()
+        return next((line.partition(REFUSED)[2].strip() for line in lines if REFUSED in line), "")
+
     def said(self) -> str:
         """The end of what it wrote to its output."""
         return (self.home / "broker.out").read_text(errors="replace")[-2_000:]
@@ -163,9 +169,6 @@ class JavaBroker:
                 )
             if time.monotonic() > end_s:
                 raise JavaUnavailableError(f"the Java broker did not listen within {START_S:g} s: {self.said()[-600:]}")
-        refused = [line for line in self.said().splitlines() if any(each in line for each in REFUSED)]
-        if refused:
-            raise JavaUnavailableError(f"Byteman refuses a rule: {refused[0]}")
 
 
 def settings_of(home: str, port: str, *, lmq: bool) -> str:

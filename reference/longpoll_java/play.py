@@ -225,7 +225,7 @@ class _Player:
             return self._standing(move) or next((each for each in passed if self._fits(each, move)), None)
 
         if not self.stage.until(lambda: there() is not None, WITHIN_S):
-            self._refuse_dead()
+            self._refuse_unfit()
             where = ", ".join(f"{thread} at {arrival.gate}" for thread, arrival in self.stage.standing.items())
             raise NotFollowedError(
                 f"{move.thread} did not come to {' or '.join(move.gates)} within {WITHIN_S:g} s; "
@@ -235,9 +235,11 @@ class _Player:
         assert found is not None
         return f"{found.thread} {'passes' if found.gate in PASSED else 'stands at'} {found.gate}"
 
-    def _refuse_dead(self) -> None:
+    def _refuse_unfit(self) -> None:
         if not self.broker.is_running:
             raise NotFollowedError("the broker's process has ended")
+        if self.broker.refused:
+            raise NotFollowedError(f"these jars are not as published: Byteman refuses the rule {self.broker.refused}")
 
     def go(self, move: Move) -> str:
         """Let a thread go on from a gate; where it stands at none of them there is nothing to do."""
@@ -352,7 +354,7 @@ class _Player:
         self.stage.send(admin, Command(code, opaque, 0, fields, body))
         self.stage.until(lambda: opaque in admin.replies or not admin.is_open, WITHIN_S)
         if opaque not in admin.replies:
-            self._refuse_dead()
+            self._refuse_unfit()
             raise NotFollowedError(f"the broker does not answer {code.name}")
         reply, _ = admin.replies.pop(opaque)
         if reply.code != ResponseCode.SUCCESS:
@@ -422,7 +424,7 @@ class _Player:
         assert peer is not None
         self.stage.until(lambda: slot.opaque in peer.replies or not peer.is_open, WITHIN_S)
         if slot.opaque not in peer.replies:
-            self._refuse_dead()
+            self._refuse_unfit()
             raise NotFollowedError(f"pull {move.slot} is not answered within {WITHIN_S:g} s")
         reply, at_s = peer.replies[slot.opaque]
         is_found = reply.code == ResponseCode.SUCCESS

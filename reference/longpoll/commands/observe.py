@@ -17,7 +17,9 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.addresses import address_of
 from longpoll.guard import printable, until_signalled
+from longpoll.options.amounts import Amount
 from longpoll.output import Exit, emit_json, fail, out, progress_bar, say, user_mistakes
+from longpoll_java.inside.record import Size
 from longpoll_java.inside.record import record as record_inside
 from longpoll_java.jars import JAVA, NAMES, Jars, chosen
 from longpoll_observe import Observer
@@ -26,6 +28,8 @@ from longpoll_runtime.real import RealRuntime
 
 MESSAGES: Final = 10_000
 QUEUES: Final = 16
+REST_S: Final = 21.0
+"""Four periods of the scan: those who wait are walked, and their deadlines pass."""
 MESSAGES_MAX: Final = 10_000_000
 QUEUES_MAX: Final = 1_000
 
@@ -61,6 +65,12 @@ QUEUES_MAX: Final = 1_000
 @click.option(
     "--queues", type=click.IntRange(1, QUEUES_MAX), help=f"Of --inside: how many they are sent to. [default: {QUEUES}]"
 )
+@click.option(
+    "--rest-s",
+    type=Amount(),
+    help="Of --inside: seconds in the middle in which nothing is sent, so that scans come to those who wait. "
+    f"[default: {REST_S:g}]",
+)
 @click.option("--seed", type=click.IntRange(0), help="Of --inside: what the sends' pauses are drawn from. [default: 0]")
 @click.option("--record", required=True, type=click.Path(path_type=Path), help="Write the history into this directory.")
 @click.option("--json", "as_json", is_flag=True, help="The ready line as one JSON object.")
@@ -76,6 +86,7 @@ def observe(
     jars: Path | None,
     messages: int | None,
     queues: int | None,
+    rest_s: float | None,
     seed: int | None,
     record: Path,
     as_json: bool,
@@ -104,10 +115,12 @@ def observe(
     if inside is not None or jars is not None:
         if brokers or captures or name_server is not None or name_server_listen is not None:
             raise click.UsageError("--inside starts a broker itself: leave out --broker, --name-server and --capture")
-        _record_inside(chosen(inside, jars), record, messages or MESSAGES, queues or QUEUES, seed or 0, as_json=as_json)
+        size = Size(queues or QUEUES, messages or MESSAGES, seed or 0, REST_S if rest_s is None else rest_s)
+        _record_inside(chosen(inside, jars), record, size, as_json=as_json)
         return
-    if not (messages is None and queues is None and seed is None):
-        raise click.UsageError("--messages, --queues and --seed are of --inside, which names the Java broker to start")
+    if not (messages is None and queues is None and rest_s is None and seed is None):
+        said = "--messages, --queues, --rest-s and --seed are of --inside, which names the Java broker to start"
+        raise click.UsageError(said)
     runtime = RealRuntime()
     if captures:
         if name_server is not None or name_server_listen is not None:
@@ -133,20 +146,17 @@ def observe(
             fail(observer.trouble, Exit.UNKNOWN)
 
 
-def _record_inside(jars: Jars, directory: Path, messages: int, queues: int, seed: int, *, as_json: bool) -> None:
+def _record_inside(jars: Jars, directory: Path, size: Size, *, as_json: bool) -> None:
     """Record a Java broker's own steps, and say how many."""
     _refuse_used(directory)
     with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:
-        task = progress.add_task(f"sending to Java {jars.version}", total=messages)
-        done = record_inside(
-            jars, directory, queues=queues, messages=messages, seed=seed,
-            on_progress=lambda sent: progress.update(task, completed=sent),
-        )  # fmt: skip
+        task = progress.add_task(f"sending to Java {jars.version}", total=size.messages)
+        done = record_inside(jars, directory, size, lambda sent: progress.update(task, completed=sent))
     if as_json:
         emit_json({**attrs.asdict(done), "on": f"{JAVA}{jars.version}", "record": str(directory)})
         return
     out.print(
-        f"{done.steps:,} steps of {done.policy} in {queues} queues: {done.messages:,} messages and {done.pulls:,} "
+        f"{done.steps:,} steps of {done.policy} in {size.queues} queues: {done.messages:,} messages and {done.pulls:,} "
         f"pulls in {done.seconds:.1f} s; judge them: longpoll judge {directory}",
         soft_wrap=True,
     )

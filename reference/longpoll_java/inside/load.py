@@ -31,7 +31,8 @@ LAG_MAX: Final = 16
 """Messages that a consumer may be behind before its queue's sender waits: a read of the law has no limit, Java's has
 one of 32."""
 LAG_PAUSE_S: Final = 0.002
-SILENT_S: Final = 20.0
+SILENT_S: Final = 30.0
+"""A broker that says nothing for this long is given up; a pull is held for half of it."""
 SUSPEND_SUBSCRIPTION: Final = "6"
 RECEIVED_MAX: Final = 1 << 18
 
@@ -83,6 +84,8 @@ class Load:
     queues: int
     messages: int
     seed: int
+    rest_s: float
+    """How long nothing is sent once half of the messages are: scans then come to those who wait, and to deadlines."""
     on_progress: Callable[[int], None]
     _selector: selectors.BaseSelector = field(factory=selectors.DefaultSelector)
     _lines: list[_Line] = field(factory=list)
@@ -94,6 +97,7 @@ class Load:
     _read: list[list[int]] = field(init=False)
     """Of each queue where its consumers read next."""
     _left: int = field(init=False)
+    _rests_until_s: float = 0.0
     _random: random.Random = field(init=False)
     _opaque: int = 0
 
@@ -174,8 +178,14 @@ class Load:
     def _send(self, queue: int) -> None:
         if not self._left:
             return
+        now_s = time.monotonic()
         if self._ends[queue] - min(self._read[queue]) >= LAG_MAX:
-            heapq.heappush(self._due, (time.monotonic() + LAG_PAUSE_S, queue))
+            heapq.heappush(self._due, (now_s + LAG_PAUSE_S, queue))
+            return
+        if self._left == self.messages // 2 and not self._rests_until_s:
+            self._rests_until_s = now_s + self.rest_s
+        if now_s < self._rests_until_s:
+            heapq.heappush(self._due, (self._rests_until_s, queue))
             return
         self._left -= 1
         opaque = self._number()

@@ -39,46 +39,47 @@ class Recorded:
     """Median time from a send to its acknowledgement."""
 
 
-def record(
-    jars: Jars, directory: Path, *, queues: int, messages: int, seed: int, on_progress: Callable[[int], None]
-) -> Recorded:
+@frozen
+class Size:
+    """How much is sent."""
+
+    queues: int
+    """Each becomes a source of the history, with two consumers."""
+    messages: int
+    """To all queues together."""
+    seed: int
+    """What the pauses between the sends are drawn from."""
+    rest_s: float
+    """How long nothing is sent once half of the messages are, seconds."""
+
+
+def record(jars: Jars, directory: Path, size: Size, on_progress: Callable[[int], None]) -> Recorded:
     """Send messages to a broker of its own, and write its steps into a new directory.
 
     Args:
         jars: What the broker is made of.
         directory: Where the history goes.
-        queues: How many there are; each becomes a source of the history, with two consumers.
-        messages: How many are sent, to all queues together.
-        seed: What the pauses between the sends are drawn from.
+        size: How much is sent.
         on_progress: Is told how many messages are acknowledged.
 
     Raises JavaUnavailableError, and OSError.
     """
     with tempfile.TemporaryDirectory(prefix="longpoll-inside-") as folder:
         trace = Path(folder) / "trace.txt"
-        seen, seconds = loaded(
-            jars, tracing_of(jars.version), (*OPTIONS, f"-D{FILE_PROPERTY}={trace}"), queues=queues, messages=messages,
-            seed=seed, on_progress=on_progress,
-        )  # fmt: skip
+        options = (*OPTIONS, f"-D{FILE_PROPERTY}={trace}")
+        seen, seconds = loaded(jars, tracing_of(jars.version), options, size, on_progress)
         policy = presets_of(jars.version)[0]
         count = write_history(directory, steps_of(lines_of(trace, TOPIC), seen), TOPIC, policy)
-    return Recorded(policy, count, messages, len(seen.pulls), seconds, send_us(seen))
+    return Recorded(policy, count, size.messages, len(seen.pulls), seconds, send_us(seen))
 
 
 def loaded(
-    jars: Jars,
-    script: str,
-    options: tuple[str, ...],
-    *,
-    queues: int,
-    messages: int,
-    seed: int,
-    on_progress: Callable[[int], None],
+    jars: Jars, script: str, options: tuple[str, ...], size: Size, on_progress: Callable[[int], None]
 ) -> tuple[Seen, float]:
     """What a load saw of a broker under these rules, and how many seconds it took."""
     with Stage() as stage, JavaBroker(jars, stage, script=script, options=options) as broker:
         begun_s = time.monotonic()
-        seen = Load(broker.address, TOPIC, queues, messages, seed, on_progress).run()
+        seen = Load(broker.address, TOPIC, size.queues, size.messages, size.seed, size.rest_s, on_progress).run()
         return seen, time.monotonic() - begun_s
 
 

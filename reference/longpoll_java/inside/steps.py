@@ -15,12 +15,14 @@ from typing import Final
 import msgspec
 from attrs import define, field, frozen
 
-from longpoll_java.inside.load import CONSUMERS, Seen
+from longpoll_java.inside.load import CONSUMERS, HOLD_MS, Seen
+from longpoll_java.schedule import SCAN_MS
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Law, Meta, Source
 
 UNKNOWN: Final = "-"
-HOLD_TICKS: Final = 8
 SCAN_TICKS: Final = 2
+HOLD_TICKS: Final = SCAN_TICKS * HOLD_MS // SCAN_MS
+"""A pull's deadline in ticks: as many as pass in the periods of the scan that it is held for."""
 PART: Final = "part-0.ndjson"
 WORDS: Final = 7
 
