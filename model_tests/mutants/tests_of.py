@@ -196,6 +196,7 @@ KNOWN: Final = (
     Known(f"{RULES}/logs.py", (), ("judge/test_logs.py",)),
     Known(f"{RULES}/counting.py", (), ("judge/test_counting.py",)),
     Known(f"{RULES}/shown.py", (), ("judge/test_shown.py",)),
+    Known(f"{RULES}/falls.py", (), ("judge/test_falls.py",)),
     Known(f"{RULES}/pulls/codes.py", (), ("judge/test_codes.py",)),
     Known(f"{RULES}/pulls/handling.py", (), ("judge/test_handling.py",)),
     Known(f"{RULES}/pulls/promptness.py", (), ("judge/test_promptness.py",)),

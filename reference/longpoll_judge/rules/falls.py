@@ -73,7 +73,7 @@ def _delivered_end(table: pa.Table) -> Integers:
     bounds, values = lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
     found = np.zeros(len(table), dtype=np.int64)
     # Only FOUND delivers; a list beside another code is damage of its own.
-    filled = np.flatnonzero((np.diff(bounds) > 0) & (table["code"].to_numpy() == FOUND))
+    filled = np.flatnonzero(table["code"].to_numpy() == FOUND)
     owner = np.repeat(filled, np.diff(bounds)[filled])
     at = np.arange(len(owner)) + np.repeat(bounds[filled] - _starts(np.diff(bounds)[filled]), np.diff(bounds)[filled])
     np.maximum.at(found, owner, values[at] + 1)
