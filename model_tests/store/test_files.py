@@ -165,13 +165,45 @@ def test_many_files_raise_the_limit(tmp_path: pathlib.Path) -> None:
         "import resource, sys\n"
         "from longpoll_runtime.files import RealFiles\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (32, int(sys.argv[2])))\n"
-        "files = RealFiles()\n"
-        "held = [files.map(f'{sys.argv[1]}/{n}', 10, writable=True, create=True) for n in range(64)]\n"
-        "print(len(held))\n"
+        "taken = [open(sys.executable) for _ in range(32 - 3)]\n"
+        "held = RealFiles().map(f'{sys.argv[1]}/file', 10, writable=True, create=True)\n"
+        "print(len(held.view))\n"
     )
     hard = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     arguments = [sys.executable, "-c", script, str(tmp_path)]
     raised = subprocess.run([*arguments, str(hard)], capture_output=True, text=True, check=False, timeout=60)
-    assert raised.stdout == "64\n", raised.stderr
+    assert raised.stdout == "10\n", raised.stderr
     kept = subprocess.run([*arguments, "32"], capture_output=True, text=True, check=False, timeout=60)
     assert "Too many open files" in kept.stderr
+
+
+def test_a_mapped_file_keeps_no_descriptor(tmp_path: pathlib.Path) -> None:
+    """So a process may map more files than it may have open; closed and dropped, the memory is given back."""
+    script = (
+        "import os, resource, sys\n"
+        "from longpoll_runtime.files import RealFiles\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))\n"
+        "maps = lambda: open('/proc/self/maps').read().count(sys.argv[1])\n"
+        "files = RealFiles()\n"
+        "held = [files.map(f'{sys.argv[1]}/{n}', 10, writable=True, create=True) for n in range(64)]\n"
+        "part = held[0].view[2:5]\n"
+        "print(maps())\n"
+        "for each in held: each.close()\n"
+        "print(maps(), bytes(part))\n"
+        "del part\n"
+        "print(maps())\n"
+    )
+    arguments = [sys.executable, "-c", script, str(tmp_path)]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.stdout == "64\n1 b'\\x00\\x00\\x00'\n0\n", ended.stderr
+
+
+def test_what_is_mapped_for_reading_cannot_be_written(tmp_path: pathlib.Path) -> None:
+    """The view refuses it, where the processor would end the process."""
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    mapped = RealFiles().map(str(path), 7, writable=False)
+    with pytest.raises(TypeError):
+        mapped.view[:1] = b"x"
+    assert bytes(mapped.view) == b"content"
+    mapped.close()

@@ -13,12 +13,18 @@ import mmap
 import os
 import resource
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Final
 
 from longpoll_runtime.interface import Buffer
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_LIBC.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_MAP_FAILED: Final = ctypes.c_void_p(-1).value
 _LIBC.msync.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _MS_SYNC: Final = 4
 _LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
@@ -44,23 +50,44 @@ def _raise_descriptor_limit() -> bool:
     return soft != hard
 
 
+def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tuple[memoryview, int]:
+    """Map a file shared: its bytes, and the address of the first; raises OSError.
+
+    `mmap.mmap` keeps a copy of the descriptor for as long as the map lives, which is one for every file of a store.
+    The kernel needs none, so this maps by itself. The memory is given back with the last slice of the view.
+    """
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    address: int | None = _LIBC.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
+    if address is None or address == _MAP_FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path)
+    content = (ctypes.c_ubyte * size).from_address(address)
+    # Every slice keeps `content` alive; at the end of the process the kernel unmaps.
+    weakref.finalize(content, _LIBC.munmap, address, size).atexit = False
+    view = memoryview(content).cast("B")
+    return (view if writable else view.toreadonly()), address
+
+
 class RealMappedFile:
-    """One file of fixed length, mapped shared. Invariant: `view` is as long as the file, or released."""
+    """One file of fixed length, mapped shared. Invariant: `view` is as long as the file, or released.
+
+    It keeps no descriptor: a store has more files than a process may have open.
+    """
 
     def __init__(self, path: str, size: int, *, writable: bool, descriptor: int) -> None:
         self._path = path
         self._writable = writable
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         # A file of no bytes cannot be mapped, but a truncated store may hold one, and reading it must not fail.
-        self._map = mmap.mmap(descriptor, size, access=access) if size else None
-        if self._map is not None and size <= SMALL_SIZE_MAX:
-            self._map.madvise(mmap.MADV_RANDOM)
-        self.view = memoryview(self._map) if self._map is not None else memoryview(b"")
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) if self._map and writable else 0
+        self.view, self._address = memoryview(b""), 0
+        if size:
+            self.view, self._address = _mapped_view(descriptor, size, path, writable=writable)
+        if 0 < size <= SMALL_SIZE_MAX:
+            # Advice: a kernel that does not take it maps the file all the same.
+            _LIBC.madvise(self._address, size, mmap.MADV_RANDOM)
 
     def reserve(self, start: int, stop: int) -> None:
         """Have disk blocks for bytes [start, stop); raises OSError when the disk is full."""
-        # Opened anew, because mmap keeps its descriptor to itself and a second one per file would double their number.
+        # Opened anew: a descriptor kept for each file would be more than a process may have.
         descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, start, stop - start)
@@ -112,12 +139,9 @@ class RealMappedFile:
     def close(self) -> None:
         """Release the view; the memory goes when the last slice of it is gone."""
         self._address = 0
-        # An answer that is still being sent keeps the map alive; Python unmaps it with the last slice.
+        # An answer that is still being sent keeps the map alive; it goes with the last slice.
         with contextlib.suppress(BufferError):
             self.view.release()
-            if self._map is not None:
-                self._map.close()
-        self._map = None
 
 
 class RealAppendFile:
