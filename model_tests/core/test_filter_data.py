@@ -6,6 +6,7 @@ import pytest
 
 from longpoll_broker.core.filter import data as module
 from longpoll_broker.core.filter.data import FilterTable
+from longpoll_broker.core.filter.filters import SqlFilter, sql_filter
 
 
 def known(table: FilterTable, topic: str = "T") -> tuple[str, int] | None:
@@ -51,6 +52,32 @@ def test_a_group_without_members(outlive: bool) -> None:
     assert (known(table, "U") is None) is not outlive
     table.register("T", "G", "a > 2", "SQL92", 4)
     assert known(table) == (("a > 1", 5) if outlive else ("a > 2", 4))
+
+
+def test_nothing_is_compiled_before_a_pull_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many expressions heartbeats bring; then the one that is asked for, once."""
+    compiled: list[str] = []
+
+    def compiling(expression: str, kind: str) -> SqlFilter:
+        compiled.append(expression)
+        return sql_filter(expression, kind)
+
+    monkeypatch.setattr(module, "sql_filter", compiling)
+    table = FilterTable()
+    for number in range(60):
+        table.register(f"T{number}", "G", f"a > {number}", "SQL92", 5)
+    assert compiled == []
+    assert known(table, "T7") == known(table, "T7") == ("a > 7", 5)
+    assert compiled == ["a > 7"]
+
+
+def test_what_a_pull_found_bad_gives_way_to_any_version() -> None:
+    """As in RocketMQ, where it is not kept at all."""
+    table = FilterTable()
+    table.register("T", "G", "a >", "SQL92", 6)
+    assert known(table) is None
+    table.register("T", "G", "a > 1", "SQL92", 4)
+    assert known(table) == ("a > 1", 4)
 
 
 def test_filters_of_groups_that_are_gone_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,6 +242,9 @@ def _brought(pull: Pull, desk: Desk) -> Filter | Refused:
     """The subscription that the request carries."""
     if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
         return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
+    if pull.subscription and pull.expression_type and not (desk.property_filter or is_tag_type(pull.expression_type)):
+        # Whatever it says, it will be refused so: nothing is compiled for that.
+        return Refused(SYSTEM_ERROR, not_supported(pull.expression_type))
     try:
         brought = filter_of(pull.subscription, pull.expression_type)
     except ExpressionError:

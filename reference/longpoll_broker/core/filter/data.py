@@ -6,7 +6,9 @@ there is none for its subscription (27), or one that is older than the subscript
 members long gone that had a later version.
 
 Leaves out the bit maps of `enableCalcFilterBitMap` and with them `consumerFilter.json`, which is kept for their sake.
-RocketMQ forgets a filter a day after its group; here the oldest of too many goes.
+RocketMQ forgets a filter a day after its group; here the oldest of too many goes. RocketMQ compiles at the heartbeat,
+we at the first pull that needs it: an expression of an older version that follows one that does not compile is taken
+over by RocketMQ at once, here once a pull has found that the newer one does not compile.
 
 Source: `ConsumerFilterManager.java`, the same in 4.9.7 and 5.5.0, where each rule was tried.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from longpoll_broker.core.filter.filters import SqlFilter, sql_filter
 
@@ -27,14 +29,27 @@ Place = tuple[str, str]
 """Topic and group."""
 
 
-@frozen
+@define(slots=True, eq=False)
 class FilterData:
-    """One group's filter of one topic."""
+    """One group's filter of one topic, compiled when a pull first asks for it."""
 
-    filter: SqlFilter
-    """It has a condition."""
+    expression: str
+    expression_type: str
     version: int
     """The `subVersion` that it was last registered with."""
+    _filter: SqlFilter | None = field(default=None, init=False)
+
+    @property
+    def filter(self) -> SqlFilter:
+        """The compiled filter; two threads that are the first to ask compile it each, to the same end."""
+        if self._filter is None:
+            self._filter = sql_filter(self.expression, self.expression_type)
+        return self._filter
+
+    @property
+    def is_known_bad(self) -> bool:
+        """Whether a pull has found that it does not compile."""
+        return self._filter is not None and self._filter.condition is None
 
 
 @define(slots=True, eq=False)
@@ -47,26 +62,23 @@ class FilterTable:
     _orphans: dict[Place, None] = field(factory=dict, init=False)
 
     def get(self, topic: str, group: str) -> FilterData | None:
-        """The filter of a group for a topic."""
-        return self._by_place.get((topic, group))
+        """The filter of a group for a topic; None when there is none, or one that does not compile."""
+        known = self._by_place.get((topic, group))
+        return None if known is None or known.filter.condition is None else known
 
     def register(self, topic: str, group: str, expression: str, expression_type: str, version: int) -> None:
         """Take over a heartbeat's expression, which is not of type TAG, if its version is later than the known one.
 
         One that does not compile takes the known one away, so that pulls are told; an empty one does nothing at all.
+        Nothing is compiled here: a heartbeat may bring any number of expressions, a pull asks for one.
         """
         if not expression:
             return
         place = (topic, group)
         self._orphans.pop(place, None)
         known = self._by_place.get(place)
-        if known is not None and version <= known.version:
-            return
-        wanted = sql_filter(expression, expression_type)
-        if wanted.condition is not None:
-            self._by_place[place] = FilterData(wanted, version)
-        elif known is not None:
-            del self._by_place[place]
+        if known is None or known.is_known_bad or version > known.version:
+            self._by_place[place] = FilterData(expression, expression_type, version)
 
     def group_gone(self, group: str, topics: Iterable[str]) -> None:
         """A group has lost its last member; these are the topics that it had subscribed to."""
