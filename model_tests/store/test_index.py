@@ -200,6 +200,43 @@ def test_another_size_is_told(tmp_path: pathlib.Path) -> None:
     open_store(tmp_path).close()
 
 
+def test_a_message_of_many_keys_is_indexed_in_turns(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each turn writes as many entries as it may, long keys counting for more, and the files are as of one go."""
+    keys = " ".join(["k"] * 100 + ["l" * 300])
+    written: list[int] = []
+    put = index_file.IndexFile.put
+
+    def counted(self: index_file.IndexFile, *arguments: int) -> None:
+        written.append(1)
+        put(self, *arguments)
+
+    monkeypatch.setattr(index_file.IndexFile, "put", counted)
+    store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
+    put_and_dispatch(store, [message(properties={"KEYS": keys}) for _ in range(2)])
+    turns: list[int] = []
+    while not store.index(20):
+        turns.append(len(written))
+        written.clear()
+    assert max(turns) == 20
+    assert sum(turns) + len(written) == 202
+    assert len(turns) >= 10
+    assert len(offsets(store, "T", "k", 64)) == 64
+    store.close()
+
+
+def test_a_long_search_gives_others_their_turn(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries of another time are looked at a few a turn, and what a search without turns finds is found."""
+    monkeypatch.setattr(index, "WALKED_MAX", 10)
+    store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
+    put_and_dispatch(store, [message(properties={"KEYS": " ".join(["k"] * 100)}) for _ in range(2)])
+    index_all(store)
+    turns = list(store.query_in_turns("T", "absent", 64, 0, FOR_EVER))
+    assert turns == []
+    searched = list(store.query_in_turns("T", "k", 64, 0, FOR_EVER))
+    assert len(searched) == 64 // 10
+    store.close()
+
+
 def test_without_an_index_nothing_is_found(tmp_path: pathlib.Path) -> None:
     """`messageIndexEnable=false` makes no files; switched on later everything is indexed."""
     store = open_store(tmp_path, evolve(SMALL, index=False))
@@ -231,7 +268,7 @@ def test_a_full_disk_costs_no_entry(tmp_path: pathlib.Path, monkeypatch: pytest.
         while True:
             left[0] = min(left[0], 0) + 3
             try:
-                done = store.index(1)
+                done = store.index(3)
             except OSError:
                 continue
             assert done

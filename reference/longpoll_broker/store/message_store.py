@@ -8,7 +8,7 @@ own pace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -407,9 +407,21 @@ class MessageStore:
 
         Times are compared by the second. A key of equal hash finds the same messages: the caller compares.
         """
+        turns = self.query_in_turns(topic, key, count_max, begin_ms, end_ms)
+        while True:
+            try:
+                next(turns)
+            except StopIteration as ended:
+                result: QueryResult = ended.value
+                return result
+
+    def query_in_turns(
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
+    ) -> Generator[None, None, QueryResult]:
+        """`query`, which yields after some milliseconds of work, again and again until it returns what was found."""
         if self._indexer is None:
             return QueryResult([], 0, 0)
-        return self._indexer.query(topic, key, count_max, (begin_ms, end_ms), self._dispatcher.cursor)
+        return (yield from self._indexer.query(topic, key, count_max, (begin_ms, end_ms), self._dispatcher.cursor))
 
     # ------------------------------------------------------------------ retention
 

@@ -89,6 +89,7 @@ class Channel:
         "peer_host",
         "received_ns",
         "request_count",
+        "rest",
     )
 
     def __init__(  # noqa: PLR0917 - one caller, the loop
@@ -123,6 +124,8 @@ class Channel:
         self.request_count = 0
         self.gives_way = False
         """Others have their turn before more of what came is served: what was just done takes long. The loop only."""
+        self.rest: Callable[[Outbox], None] | None = None
+        """What is left of the request that was begun last; done before more of what came is served. The loop only."""
 
     def __str__(self) -> str:
         return f"/{self.peer}"

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 RECEIVE_SIZE: Final = 256 * 1024
 """Bytes asked of one connection before the next has its turn."""
+RESTS_MAX: Final = 8
+"""Long requests that go on in one pass, each for some milliseconds; the others have their turn in the next ones."""
 ACCEPTS_MAX: Final = 256
 """Connections accepted before the open ones have their turn."""
 LINGER_S: Final = 2.0
@@ -182,11 +184,19 @@ class IoLoop:
             elif type(data) is _Door:
                 with KeepGoing(log, "a connection could not be accepted"):
                     self._accept(data)
-        for channel in unfinished:
-            if not channel.closed:
-                self._serve(channel)
+        self._serve_unfinished(list(unfinished))
         with KeepGoing(log, "a pass could not be ended"):
             self._pass_ended(self.outbox)
+
+    def _serve_unfinished(self, channels: list[Channel]) -> None:
+        """Go on with those that gave way; of those that are in the middle of a request only a few a pass, in turn."""
+        begun = [channel for channel in channels if channel.rest is not None]
+        waiting = dict.fromkeys(begun[RESTS_MAX:])
+        for channel in channels:
+            if not channel.closed and channel not in waiting:
+                self._serve(channel)
+        # First in the next pass: those that had their turn have come behind them.
+        self._unfinished = waiting | self._unfinished
 
     def _look_after_connections(self, now_ns: int) -> None:
         """Close those that are idle, go on accepting, and take over what another loop accepted."""
@@ -222,8 +232,14 @@ class IoLoop:
         """Have what came served, up to where the channel gives way."""
         connection, received = channel.connection, channel.handler.received
         try:
-            while isinstance(command := connection.next_event(), Command):
-                received(channel, command, self.outbox)
+            while True:
+                if channel.rest is not None:
+                    rest, channel.rest = channel.rest, None
+                    rest(self.outbox)
+                elif isinstance(command := connection.next_event(), Command):
+                    received(channel, command, self.outbox)
+                else:
+                    return
                 if channel.gives_way:
                     channel.gives_way = False
                     self._unfinished[channel] = None

@@ -14,7 +14,8 @@ Leaves out the layout (`index_file`), reading records and locks (`message_store`
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+import itertools
+from collections.abc import Generator, Sequence
 from typing import Final
 
 from longpoll_broker.errors import StoreUserError
@@ -29,6 +30,10 @@ from longpoll_runtime import Runtime
 NAME_DIGITS: Final = 17
 KEYS: Final = "KEYS"
 UNIQUE_KEY: Final = "UNIQ_KEY"
+KEY_WORTH: Final = 128
+"""Characters of a key that are hashed in the time of one entry."""
+WALKED_MAX: Final = 2048
+"""Entries that a search looks at in one turn: a millisecond or two."""
 
 
 def keys_of(sys_flag: int, properties: bytes) -> list[str]:
@@ -137,13 +142,24 @@ class Index:
         # A file without entries may be one that a crash left, or say nothing yet.
         return next((file for file in reversed(files) if file.header.entry_next > 1), None)
 
-    def put(self, physical_offset: int, topic: str, keys: Sequence[str], store_ms: int) -> None:
-        """Index a record by each of its keys; raises OSError, and goes on where it stopped when called again."""
-        done = self._begun[1] if self._begun[0] == physical_offset else 0
-        for key in keys[done:]:
-            self._begun = (physical_offset, done)
+    def put(
+        self, physical_offset: int, topic: str, keys: Sequence[str], store_ms: int, work_max: int
+    ) -> tuple[int, bool]:
+        """Index a record by its keys for about `work_max`; the work that it was, and whether all keys are in.
+
+        Raises OSError. Called again, it goes on where it stopped. A key counts for one, and for one more every
+        `KEY_WORTH` characters.
+        """
+        work, done = 0, self._begun[1] if self._begun[0] == physical_offset else 0
+        self._begun = (physical_offset, done)
+        for key in itertools.islice(keys, done, None):
+            if work >= work_max:
+                return work, False
             self._writable().put(key_hash(topic, key), physical_offset, store_ms)
             done += 1
+            self._begun = (physical_offset, done)
+            work += 1 + len(key) // KEY_WORTH
+        return work, True
 
     def _writable(self) -> IndexFile:
         last = self._files[-1] if self._files else None
@@ -170,16 +186,26 @@ class Index:
             return name
         return max(name, f"{int(last.path.rpartition('/')[2]) + 1:0{NAME_DIGITS}d}")
 
-    def find(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of up to `count_max` messages, the newest ones, in log order (`queryOffset`)."""
+    def find(
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
+    ) -> Generator[None, None, list[int]]:
+        """Physical offsets of up to `count_max` messages, the newest ones, in log order (`queryOffset`).
+
+        It yields every `WALKED_MAX` entries, so that others can have their turn.
+        """
         hashed = key_hash(topic, key)
         found: list[int] = []
+        walked = 0
         for file in reversed(self._files):
             if file.overlaps(begin_ms, end_ms):
                 for physical_offset in file.find(hashed, begin_ms, end_ms):
                     if len(found) >= count_max:
                         break
-                    found.append(physical_offset)
+                    if physical_offset is not None:
+                        found.append(physical_offset)
+                    walked += 1
+                    if walked % WALKED_MAX == 0:
+                        yield
             if file.header.begin_ms < begin_ms or len(found) >= count_max:
                 break
         return sorted(found)

@@ -157,8 +157,11 @@ class IndexFile:
             or header.begin_ms <= end_ms <= header.end_ms
         )
 
-    def find(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of messages with a key of this hash, stored in that time to the second, newest first."""
+    def find(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Physical offsets of messages with a key of this hash, stored in that time to the second, newest first.
+
+        None for each entry looked at in vain, of another key or another time: the caller counts the work.
+        """
         entry_next, file_begin_ms = self.header.entry_next, self.header.begin_ms
         if entry_next <= 1:
             return
@@ -170,8 +173,7 @@ class IndexFile:
             stored_ms = file_begin_ms + 1000 * seconds
             if seconds < 0:
                 return
-            if found == hashed and begin_ms <= stored_ms <= end_ms:
-                yield physical_offset
+            yield physical_offset if found == hashed and begin_ms <= stored_ms <= end_ms else None
             # An entry points back to an older one; in a damaged file it might point in circles.
             if not 0 < before < number or stored_ms < begin_ms:
                 return

@@ -6,6 +6,7 @@ Leaves out when the cursor moves: the flush thread calls `build`, and every quer
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Generator
 from typing import Final
 
 from longpoll_broker.store.index.index import Index, keys_of
@@ -17,7 +18,9 @@ from longpoll_runtime import Lock
 QUERY_COUNT_MAX: Final = 64
 """`maxMsgsNumBatch`: most messages that one query finds."""
 CATCH_UP_COUNT_MAX: Final = 20_000
-"""Most records that a query indexes before it looks: 0.2 s at worst; the flush thread does the rest."""
+"""Most records, or keys of records, that a query indexes before it looks; the flush thread does the rest."""
+TURN_COUNT: Final = 512
+"""As many of them are indexed in one turn: some milliseconds."""
 STRETCH_SIZE: Final = 16 * 1024
 """Bytes of the log looked at for keys at once: some microseconds."""
 PASS_SIZE: Final = 64 * 1024 * 1024
@@ -50,13 +53,14 @@ class Indexer:
     def build(self, end: int, count_max: int) -> bool:
         """Index about `count_max` records before `end`; whether that was all. Raises OSError, and can be repeated.
 
+        A record with many keys, or with long ones, counts for as many records, and may be indexed in several calls.
         `end` is behind a whole record, or a blank.
         """
         with self._lock:
             count = 0
             while count < count_max and self.cursor < end:
                 self.cursor = max(self.cursor, self._log.start)
-                count += self._pass_keyless(end) or self._pass_one()
+                count += self._pass_keyless(end) or self._pass_one(count_max - count)
             return self.cursor >= end
 
     def _pass_keyless(self, end: int) -> int:
@@ -83,8 +87,8 @@ class Indexer:
         self.cursor = segment.start + passed
         return count
 
-    def _pass_one(self) -> int:
-        """Index the record at the cursor, and pass it; 1, for it counts for one."""
+    def _pass_one(self, work_max: int) -> int:
+        """Index the record at the cursor for about `work_max`, and pass it once all its keys are in; the work."""
         cursor = self.cursor
         segment = self._log.segments.find(cursor)
         if segment is None:
@@ -98,6 +102,7 @@ class Indexer:
             return 1
         assert size > 0
         position = cursor - segment.start
+        work, is_whole = 0, True
         part = keyed_part(bytes(segment.view[position : position + size]))
         if part is None:
             record = self._log.read(cursor)
@@ -105,17 +110,26 @@ class Indexer:
                 part = record.sys_flag, record.store_ms, record.topic, record.properties
         if part is not None:
             sys_flag, store_ms, topic, properties = part
-            self._index.put(cursor, topic, keys_of(sys_flag, properties), store_ms)
-        self.cursor = cursor + size
-        return 1
+            work, is_whole = self._index.put(cursor, topic, keys_of(sys_flag, properties), store_ms, work_max)
+        if is_whole:
+            self.cursor = cursor + size
+        return max(work, 1)
 
-    def query(self, topic: str, key: str, count_max: int, stored_ms: tuple[int, int], log_end: int) -> QueryResult:
-        """The newest messages with a key of that topic, stored from the first to the second time."""
+    def query(
+        self, topic: str, key: str, count_max: int, stored_ms: tuple[int, int], log_end: int
+    ) -> Generator[None, None, QueryResult]:
+        """The newest messages with a key of that topic, stored from the first to the second time.
+
+        It yields after some milliseconds of work, and so on until it returns: others can have their turn.
+        """
         # Without room for the index what it has is still an answer; the flush thread tells and tries again.
         with contextlib.suppress(OSError):
-            self.build(log_end, CATCH_UP_COUNT_MAX)
+            for _ in range(0, CATCH_UP_COUNT_MAX, TURN_COUNT):
+                if self.build(log_end, TURN_COUNT):
+                    break
+                yield
         index, log = self._index, self._log
-        offsets = index.find(topic, key, min(count_max, QUERY_COUNT_MAX), *stored_ms)
+        offsets = yield from index.find(topic, key, min(count_max, QUERY_COUNT_MAX), *stored_ms)
         if not offsets:
             return QueryResult([], 0, 0)
         # As in Java an answer says how far the index is once something was found there, be it gone from the log. That

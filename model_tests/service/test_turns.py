@@ -1,0 +1,84 @@
+"""A request that takes long goes on in turns, and others are served between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from longpoll_broker.store.index import index
+from longpoll_broker.store.index.index_file import IndexFile
+from longpoll_broker.testing.brokers import Connect, StartBroker
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_protocol.codes import RequestCode
+
+BYSTANDER_COUNT = 3
+TURN_COUNT_MAX = 100_000
+"""A search that nobody interrupts ends after as many turns, so that a broker that serves nobody fails the test."""
+WALKED_MAX = 4
+
+
+@pytest.fixture
+def unending(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Searches of the index go on until this list has something in it, or after far too many entries."""
+    ended: list[bool] = []
+
+    def find(self: IndexFile, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        for _ in range(TURN_COUNT_MAX * WALKED_MAX):
+            if ended:
+                break
+            yield None
+        yield from original(self, hashed, begin_ms, end_ms)
+
+    original = IndexFile.find
+    monkeypatch.setattr(IndexFile, "find", find)
+    monkeypatch.setattr(index, "WALKED_MAX", WALKED_MAX)
+    return ended
+
+
+def queried(client: RawClient) -> int:
+    """Ask for the messages of a key; the request's opaque."""
+    fields = {"topic": "T", "key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": str(2**60)}
+    return client.send(RequestCode.QUERY_MESSAGE, fields)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_others_are_served_during_a_long_query(
+    count: int, unending: list[bool], start_broker: StartBroker, connect: Connect
+) -> None:
+    """A bystander's sends and pulls are answered while queries are under way, which then find their message.
+
+    What the same connections asked after their queries is answered after those.
+    """
+    broker = start_broker()
+    bystander = connect(broker.address)
+    send_message(bystander, "T", properties="KEYS\x01k\x02")
+    searching = [connect(broker.address) for _ in range(count)]
+    asked = [(client, queried(client), client.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"))) for client in searching]  # noqa: E501 - a triple a client  # fmt: skip
+    for _ in range(BYSTANDER_COUNT):
+        offset = send_message(bystander, "Other")
+        assert len(records_of(bystander.call(RequestCode.PULL_MESSAGE, pull_fields("Other", offset)))) == 1
+    assert searching[0].reply(asked[0][1], 0.0) is None
+    assert searching[0].reply(asked[0][2], 0.0) is None
+    unending.append(True)
+    for client, query, send in asked:
+        found = client.reply(query)
+        assert found is not None
+        assert len(records_of(found)) == 1
+        sent = client.reply(send)
+        assert sent is not None
+        assert sent.code == 0
+
+
+def test_a_connection_that_goes_during_its_query_costs_nothing(
+    unending: list[bool], start_broker: StartBroker, connect: Connect
+) -> None:
+    """The broker ends the search or drops it, and serves others."""
+    broker = start_broker()
+    bystander, leaving = connect(broker.address), connect(broker.address)
+    send_message(bystander, "T", properties="KEYS\x01k\x02")
+    queried(leaving)
+    assert send_message(bystander, "Other") == 0
+    leaving.close()
+    unending.append(True)
+    assert send_message(bystander, "Other") == 1
