@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from model_tests.conformance.java_broker import JavaUnavailableError, resolve, r
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.testing.brokers import wait_until
 from longpoll_client import ConsumerConfig, Producer, PushConsumer, StartAt
 from longpoll_client.consume.workers import ConsumeStatus
 from longpoll_client.messages import ReceivedMessage
@@ -28,7 +29,6 @@ pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 
 SOURCE: Final = Path(__file__).parent / "java" / "MqAdmin.java"
 RUN_S: Final = 150.0
-PATIENCE_S: Final = 60.0
 MASKS: Final = (
     (re.compile(r"\d{4}-\d\d-\d\d[ #:T]\d\d:\d\d:\d\d(,\d+)?"), "TIME"),
     (re.compile(r"\b[0-9A-F]{32}\b"), "ID"),
@@ -36,6 +36,8 @@ MASKS: Final = (
     (re.compile(r"\S+@[\w@.-]+#?\S*"), "CLIENT"),
     (re.compile(r"\d+\.\d+(E-?\d+)?"), "NUMBER"),
     (re.compile(r"\b\d{12,}\b"), "MILLISECONDS"),
+    # Topics whose routes were changed: Java's broker makes some of its own as it goes.
+    (re.compile(r"(write perm of broker.* OK, )\d+"), r"\1COUNT"),
     (re.compile(r"[ \t]+"), " "),
 )
 """What differs from run to run, and what stands in its place."""
@@ -93,46 +95,43 @@ def mqadmin(class_path: str, home: Path, name_server: str, commands: Sequence[Se
     done = subprocess.run(java, input=lines, capture_output=True, text=True, timeout=RUN_S, check=False)
     told = re.split(r"^=== \d+\n", done.stdout, flags=re.MULTILINE)[1:]
     assert len(told) == len(commands), done.stdout[-2000:] + done.stderr[-3000:]
-    assert "Exception" not in done.stderr, done.stderr[-3000:]
     return told
 
 
 def masked(text: str) -> list[str]:
-    """The lines without what differs from run to run, sorted."""
+    """The lines without what differs from run to run, sorted; of a failure what it says, and not where in the tool."""
     for pattern, name in MASKS:
         text = pattern.sub(name, text)
-    return sorted(line.strip() for line in text.splitlines() if line.strip())
+    lines = [line.strip() for line in text.splitlines()]
+    return sorted(line for line in lines if line and not line.startswith(("at ", "... ")))
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait for another process; an AssertionError when it does not become true."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not become true"
-        time.sleep(0.05)
+def has(got: Sequence[str], count: int) -> bool:
+    """Whether so many messages came."""
+    return len(got) >= count
 
 
 def administered(class_path: str, home: Path, name_server: str) -> tuple[dict[str, list[str]], dict[str, str], int]:
     """What the commands print: masked, and as they are; and how many messages the running group got in all."""
     mqadmin(class_path, home, name_server, MAKE)
+    told: list[str] = []
     got: list[str] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
         got.extend(message.msg_id for message in messages)
         return ConsumeStatus.SUCCESS
 
-    config = ConsumerConfig(group="G", start_at=StartAt.FIRST, persist_s=0.2, rebalance_s=2.0)
-    consumer = PushConsumer(RealRuntime(), name_server, config, listen)
-    consumer.subscribe("T")
     with Producer(RealRuntime(), name_server) as producer:
         for number in range(4):
             producer.send("T", b"body", queue_id=number % 2)
+    # The first one stores how far the group is when it closes; the second is running while the group is reset.
+    for count in (4, 8):
+        consumer = PushConsumer(RealRuntime(), name_server, ConsumerConfig(group="G", start_at=StartAt.FIRST), listen)
+        consumer.subscribe("T")
         consumer.start()
         with consumer:
-            wait_for(lambda: len(got) == 4)
-            time.sleep(2 * config.persist_s)
-            told = mqadmin(class_path, home, name_server, (*READ, *ASK))
-            wait_for(lambda: len(got) >= 8)
+            told = mqadmin(class_path, home, name_server, (*READ, *ASK)) if count > 4 else []
+            wait_until(partial(has, got, count))
     asked = told[len(READ) :]
     by_command = {f"{number} {' '.join(command)}": masked(asked[number]) for number, command in enumerate(ASK)}
     return by_command, {" ".join(command): text for command, text in zip(READ, told, strict=False)}, len(got)

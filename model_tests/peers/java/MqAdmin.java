@@ -8,6 +8,8 @@ public final class MqAdmin {
     public static void main(String[] ignored) throws Exception {
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         int number = 0;
+        // What a command fails with belongs to what it prints.
+        System.setErr(System.out);
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             System.out.println("=== " + number++);
             MQAdminStartup.main0(line.split("\t"), null);
