@@ -156,6 +156,31 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+OTHER_RUNS = {
+    "answered_after_wake": "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKzYW5zd2VyZWRfYWZ0ZXJfd2FrZc4QKXN6lwACBAYBCAm70afU",
+    "answered_not_found": "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKyYW5zd2VyZWRfbm90X2ZvdW5kzhApc3qXAgQGEhIMDeM78kM",
+    "bucket_in_two_lists": "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKzYnVja2V0X2luX3R3b19saXN0c84QKXN6nAACBAYSEgMMBQcBCFTEwAU",
+    "inserted_beside_another": "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQK3aW5zZXJ0ZWRfYmVzaWRlX2Fub3RoZXLOEClzepUCAwUEBusH7UI",
+    "queues_walked_at_once": "lp1.maxyb2NrZXRtcS00LjmQlAIBAQK1cXVldWVzX3dhbGtlZF9hdF9vbmNlzlS14PKWABoaAgwTAgGQZN4uGg",
+    "refused_alone": "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKtcmVmdXNlZF9hbG9uZc4QKXN6lwACBAYBCAm_0rpM",
+}
+"""Runs of rocketmq-4.9 that break nothing, each with a state that is worth coming to."""
+
+
+@pytest.mark.parametrize("name", OTHER_RUNS)
+def test_runs_that_break_nothing_are_followed(broker: JavaBroker, name: str) -> None:
+    """Two requests in one bucket, two queues walked at once, a refusal, a wake, an answer that there is nothing."""
+    trace = replay(OTHER_RUNS[name])
+    version = broker.jars.version
+    if version.startswith("5"):
+        trace, cannot = under(preset("rocketmq-5"), trace)
+        assert cannot is None
+    gates = gates_of(version)
+    done = play(broker, with_after(schedule_of(trace, gates), shown_by(trace)))
+    assert (done.cannot, done.otherwise) == ("", "")
+    assert done.is_whole
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_brokers_own_steps_follow_its_law(version: str, tmp_path: Path) -> None:
     """Ten thousand steps under a load are a run of its policy; they are none where a knob is set otherwise."""

@@ -482,12 +482,14 @@ class _Player:
 
         Java goes through its table in the order of the keys' hashes; in the law a round may begin at any queue.
         """
-        came = [each.queue for each in self.stage.seen if each.gate == "queue" and each.topic == self.topic]
+        came = dict.fromkeys(
+            each.queue for each in self.stage.seen if each.gate == "queue" and each.topic == self.topic
+        )
         scanned = [move.queue for step in self.schedule.steps for move in step.moves if move.gates == ("queue",)]
         order = list(dict.fromkeys(each for each in scanned if each >= 0))
         rest = [each for each in range(self.schedule.queues) if each not in order]
-        if came:
-            self.queue_ids = dict(zip([*order, *rest], dict.fromkeys(came), strict=False))
+        if len(came) == self.schedule.queues:
+            self.queue_ids = dict(zip([*order, *rest], came, strict=True))
 
 
 _DO: Final[Mapping[str, Callable[[_Player, Move], str]]] = {
