@@ -7,6 +7,7 @@ running the checkers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -31,6 +32,7 @@ from longpoll_spec.render.notation import name_of
 from longpoll_spec.render.pictures.text import who
 from longpoll_spec.render.places import gates_of, presets_of
 from longpoll_spec.render.story.story import story_of
+from longpoll_spec.testing.explorer import explorer_of
 from longpoll_spec.testing.zoo import slips_by_label
 
 Render: TypeAlias = Callable[[Model, Sequence[Property]], str]
@@ -42,11 +44,12 @@ FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
 """Format -> the ending of each of its files, with what writes it."""
 
 BYTEMAN: Final = "byteman"
+EXPLORER: Final = "explorer"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("words", metavar="[TOKEN] DIR", nargs=-1, required=True)
-@click.option("--to", "target", type=click.Choice([*FORMATS, BYTEMAN]), required=True, help="What to write.")
+@click.option("--to", "target", type=click.Choice([*FORMATS, EXPLORER, BYTEMAN]), required=True, help="What to write.")
 @click.option(
     "--on",
     type=click.Choice(NAMES),
@@ -81,6 +84,9 @@ def export(
     All three checkers find the states, transitions and verdicts that `longpoll check` finds. A file of promela or tla
     begins with the command that runs it; JANI is JSON, which a small interpreter in any language runs (docs/jani.md).
 
+    To explorer a page is written that runs the law in a browser: one clicks steps, searches for what may go wrong, and
+    plants mistakes; no server or network is needed (docs/explorer.md).
+
     To byteman a TOKEN of `longpoll check` is written: files that make an unchanged Java broker follow the run with Java
     and Maven alone, with a README that says what is to be seen (docs/java.md).
 
@@ -90,6 +96,7 @@ def export(
       longpoll export --to tla --policy strict --bounds small out
       longpoll export --to promela --policy rocketmq-4.9 --bounds queues out
       longpoll export --to jani --policy strict out
+      longpoll export --to explorer --policy rocketmq-4.9 out
       longpoll export --to promela --policy strict --queues 2 --tags 2 out
       longpoll export --to tla --policy strict --knob recheck_after_hold=none --requests 3 out --json
       longpoll export --to byteman lp1.lqxyb2NrZXRt... out
@@ -106,10 +113,14 @@ def export(
         raise UserError(f"--to {target} needs one directory; a token and --on go with --to {BYTEMAN}")
     directory = Path(words[0])
     policy = with_knobs(preset(policy_name), knobs)
-    model = law_of(policy, named(bounds_name, policy, **sizes, aspects=aspects))
-    properties = properties_of(model)
+    bounds_of = partial(named, bounds_name, **sizes, aspects=aspects)
+    model = law_of(policy, bounds_of(policy))
     name = name_of(model)
-    made = {directory / f"{name}.{end}": render(model, properties) for end, render in FORMATS[target].items()}
+    if target == EXPLORER:
+        made = {directory / f"{name}.html": explorer_of(policy, bounds_of)}
+    else:
+        properties = properties_of(model)
+        made = {directory / f"{name}.{end}": render(model, properties) for end, render in FORMATS[target].items()}
     _write(directory, made, force=force)
     _say(made, {"policy": policy.name, "bounds": model.bounds.name, "to": target}, as_json=as_json)
 

@@ -35,6 +35,8 @@ def _after(term: Term, action: Action) -> Term:
 def recheck_if_bucket_looked_empty(state: State, action: Action) -> Effect:
     """An insert that asks for a recheck only if the bucket looked empty: somebody else will look, it seems."""
     request = _acting(state, action)
+    if request.recheck_due.op != "var":
+        return {}  # the policy has no recheck that could be forgotten
     due = _after(request.recheck_due, action)
     assert isinstance(due, Bool)
     return {str(request.recheck_due.args[0]): due & state.at_queue_of(request, state.bucket_looks_empty)}

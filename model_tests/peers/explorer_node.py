@@ -1,0 +1,51 @@
+"""The explorer's interpreter under Node: what it finds in a law, and what it makes of tokens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+from longpoll_spec.render.export.explorer.page import part
+
+RUN_S: Final = 300.0
+ASKS: Final = """
+const data = JSON.parse(require("fs").readFileSync(process.argv[2], "utf8"));
+const answers = JSON.parse(require("fs").readFileSync(process.argv[3], "utf8")).map((asked) => {
+  try {
+    if (asked.token !== undefined) {
+      const named = Law.readToken(data, asked.token);
+      const states = new Law.Machine(data, named.law).follow(named.run);
+      return { ...named, last: states.at(-1), again: Law.tokenOf(data.laws[named.law], named.run, named.property) };
+    }
+    const machine = new Law.Machine(data, asked.law, asked.slip ?? null);
+    const { findings, ...found } = Law.explore(machine, { limit: asked.limit ?? Infinity });
+    const named = machine.properties.map((item, at) => [item, findings.get(at)]).filter(([, run]) => run);
+    const tokens = named.map(([item, run]) => [item.name, Law.tokenOf(data.laws[asked.law], run, item.name)]);
+    return { ...found, runs: Object.fromEntries(named.map(([item, run]) => [item.name, run.length])),
+      tokens: Object.fromEntries(tokens), kinds: Object.fromEntries(named.map(([item]) => [item.name, item.kind])) };
+  } catch (error) {
+    return { error: error.message };
+  }
+});
+console.log(JSON.stringify(answers));
+"""
+
+
+def asked_of_node(
+    directory: Path, data: str, questions: list[dict[str, Any]], script: str = ""
+) -> list[dict[str, Any]]:
+    """The interpreter's answers over data, each to a question; `script` in place of its own text.
+
+    A question is {"law": number, "slip": number or None} to explore, or {"token": text} to follow.
+    """
+    program, given, asked = (directory / name for name in ("explore.js", "data.json", "asked.json"))
+    program.write_text((script or part("law.js")) + ASKS)
+    given.write_text(data)
+    asked.write_text(json.dumps(questions))
+    command = ["node", str(program), str(given), str(asked)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S, check=False)
+    assert done.returncode == 0, done.stderr
+    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    return answers

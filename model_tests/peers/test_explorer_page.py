@@ -1,0 +1,231 @@
+"""The explorer in a real browser: steps by clicks and keys, the address, the search, slips, and nothing cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+from model_tests.judge.browser import Browser, open_browser
+from model_tests.judge.test_browser import MEASURE, SCREENS, WATCH_CANVAS
+
+from longpoll_spec.bounds import named
+from longpoll_spec.engines.manifest import pinned
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.policy import preset
+from longpoll_spec.testing.explorer import explorer_of
+
+pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(600)]
+LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
+BYTES_MAX: Final = 1_000_000
+FITS: Final = f"""
+(() => {{
+  const areas = [...document.querySelectorAll(".scroller")], bad = [];
+  for (const area of areas) {{
+    const box = area.getBoundingClientRect();
+    const scrolls = getComputedStyle(area).overflowX === "auto";
+    if (box.right > innerWidth + 1 || !scrolls) bad.push("an area cannot be scrolled");
+  }}
+  if (document.documentElement.scrollWidth > innerWidth) bad.push("the page is too wide");
+  areas.forEach((area) => {{ area.firstElementChild.hidden = true }});
+  bad.push(...{MEASURE.strip()});
+  areas.forEach((area) => {{ area.firstElementChild.hidden = false }});
+  return bad;
+}})()
+"""
+"""What is cut off; the two tables may be wider than the screen, and then scroll in an area that is not."""
+SEARCHED: Final = """
+new Promise((done) => {
+  const progress = document.getElementById("progress");
+  const look = () => progress.textContent.includes("depth") ? done() : requestAnimationFrame(look);
+  look();
+})
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The explorer of what Java 4.9 does."""
+    made = tmp_path_factory.mktemp("explorer") / "explorer.html"
+    made.write_text(explorer_of(preset("rocketmq-4.9"), partial(named, "tiny")))
+    return made
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One for all tests."""
+    with open_browser(tmp_path_factory.mktemp("browser")) as opened:
+        opened.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH_CANVAS)
+        yield opened
+
+
+@pytest.fixture
+def opened(browser: Browser, page: Path) -> Browser:
+    """The page at its first state."""
+    browser.call("Page.navigate", url="about:blank")
+    browser.show(page, width=1_400, dark=False)
+    return browser
+
+
+def _click(browser: Browser, label: str) -> None:
+    browser.run(f"document.querySelector('[data-action=\"{label}\"]').click()")
+
+
+def _token(browser: Browser) -> str:
+    return str(browser.run("location.hash.slice(1)"))
+
+
+def _text(browser: Browser, where: str) -> str:
+    return str(browser.run(f"document.querySelector('{where}').textContent"))
+
+
+def _choose(browser: Browser, which: str, value: str) -> None:
+    browser.run(f"{{ const box = document.getElementById('{which}'); box.value = '{value}';"
+                " box.dispatchEvent(new Event('change')) }")  # fmt: skip
+
+
+def test_the_page_is_small(page: Path) -> None:
+    """With all its laws and slips."""
+    assert page.stat().st_size < BYTES_MAX
+
+
+def test_a_lost_wakeup_by_ones_own_clicks(opened: Browser) -> None:
+    """Six clicks lose a wakeup; the page says so, and the command line replays its address."""
+    labels = [step.action.label for step in replay(LOST).steps if step.action]
+    for label in labels:
+        assert _text(opened, "#broken") == ""
+        _click(opened, label)
+    trace = replay(_token(opened))
+
+    assert "lost_by_hold is broken" in _text(opened, "#broken")
+    assert [step.action.label for step in trace.steps if step.action] == labels
+    assert _text(opened, "#command") == f"longpoll explain {_token(opened)}"
+    assert opened.run("document.querySelectorAll('#story li').length") == len(labels)
+    assert opened.complaints == []
+
+
+def test_back_on_and_jump(opened: Browser) -> None:
+    """A step back keeps what came after it until another step is taken; keys do what buttons do."""
+    for _ in range(3):
+        opened.run("document.querySelector('#enabled button').click()")
+    whole = _token(opened)
+    opened.run("document.getElementById('back').click()")
+    assert replay(_token(opened)).depth == 2
+    opened.run("document.getElementById('on').click()")
+    assert _token(opened) == whole
+    opened.run("document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'Home', bubbles: true }))")
+    assert replay(_token(opened)).depth == 0
+    opened.run("document.querySelectorAll('#lanes button')[1].click()")
+    assert replay(_token(opened)).depth == 2
+    opened.run("document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '1', bubbles: true }))")
+    assert replay(_token(opened)).depth == 3
+
+
+def test_an_address_opens_its_run_and_a_bad_one_is_told(opened: Browser) -> None:
+    """A token of the command line in the address is the run on the page."""
+    opened.run(
+        f"new Promise((done) => {{ addEventListener('hashchange', done, {{ once: true }}); location.hash = '{LOST}' }})"
+    )
+    assert "lost_by_hold is broken" in _text(opened, "#broken")
+    assert _token(opened) == LOST
+    opened.run(
+        "new Promise((done) => { addEventListener('hashchange', done, { once: true });"
+        " location.hash = 'lp1.<img src=x>' })"
+    )
+    assert "The address names no run" in _text(opened, "#notice")
+    assert opened.run("document.images.length") == 0
+
+
+def test_the_search_finds_what_is_pinned(opened: Browser) -> None:
+    """Counts and the properties that are broken; the shortest run of one is shown and replays."""
+    (entry,) = [each for each in pinned() if (each.policy, each.bounds) == ("rocketmq-4.9", "tiny")]
+    opened.run("document.getElementById('search').click()")
+    opened.run(SEARCHED)
+    found = set(opened.run("[...document.querySelectorAll('.found')].map((each) => each.dataset.property)"))
+
+    assert f"{entry.distinct_states:,} states, {entry.transitions:,} transitions, depth {entry.depth}" in _text(
+        opened, "#progress"
+    )
+    assert found == set(entry.violated)
+    opened.run("document.querySelector('[data-property=no_lost_wakeup] button').click()")
+    assert replay(_token(opened)).property_name == "no_lost_wakeup"
+    assert replay(_token(opened)).depth == entry.violated["no_lost_wakeup"]
+    assert opened.complaints == []
+
+
+def test_a_search_can_be_stopped(opened: Browser) -> None:
+    """And begun again."""
+    opened.run("document.getElementById('search').click(); document.getElementById('stop').click()")
+    assert _text(opened, "#progress") == "The search was stopped."
+    assert opened.run("document.getElementById('search').disabled") is False
+
+
+def test_a_knob_that_closes_the_window(opened: Browser) -> None:
+    """With a recheck after the insert no wakeup is lost by hold, and other things still go wrong."""
+    number = opened.run(
+        "[...document.getElementById('knob').options]"
+        ".find((each) => each.text === 'recheck_after_hold=after_insert').value"
+    )
+    _choose(opened, "knob", number)
+    opened.run("document.getElementById('search').click()")
+    opened.run(SEARCHED)
+
+    assert opened.run("document.querySelector('[data-property=lost_by_hold]')") is None
+    assert opened.run("document.querySelectorAll('.found').length") > 0
+    assert replay(_token(opened)).model.policy.recheck_after_hold == "after_insert"
+
+
+def test_a_slip_is_explored_at_once(opened: Browser) -> None:
+    """A click breaks the law; what catches it is told with its run, which the address keeps and no command explains."""
+    number = opened.run(
+        "[...document.getElementById('slip').options].find((each) => each.text === 'next_pull begins anew').value"
+    )
+    _choose(opened, "slip", number)
+    opened.run(SEARCHED)
+    assert opened.run("document.querySelectorAll('.found button').length") > 0
+    opened.run("document.querySelector('[data-property=offset_goes_on] button').click()")
+
+    assert "offset_goes_on is broken" in _text(opened, "#broken")
+    assert "~next_pull%20begins%20anew" in _token(opened)
+    assert "no run of the law" in _text(opened, "#command")
+
+
+@pytest.mark.parametrize(("width", "dark"), SCREENS)
+def test_nothing_is_cut_off(browser: Browser, page: Path, width: int, dark: bool) -> None:
+    """At the start, and with a run and the findings of a search on the page; it asks for nothing but itself."""
+    browser.call("Page.navigate", url="about:blank")
+    browser.show(page, width=width, dark=dark)
+    assert browser.run(FITS) == []
+    asked = list(browser.addresses)
+    for _ in range(9):
+        browser.run("document.querySelector('#enabled button').click()")
+    browser.run("document.getElementById('search').click()")
+    browser.run(SEARCHED)
+
+    assert browser.run(FITS) == []
+    assert browser.complaints == []
+    assert all(address == page.as_uri() for address in asked)
+    unnamed = (
+        "[...document.querySelectorAll('button, select')]"
+        ".filter((each) => !(each.textContent.trim() || each.ariaLabel)).length"
+    )
+    assert browser.run(unnamed) == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("document.body.insertAdjacentHTML('beforeend', '<div style=\"width:3000px;height:9px\"></div>')", "too wide"),
+        ("document.querySelector('.scroller').style.overflowX = 'hidden'", "cannot be scrolled"),
+        ("document.querySelector('#sizes').style.cssText = 'height:9px;overflow:hidden'", "cut off below"),
+    ],
+)
+def test_what_does_not_fit_is_noticed(browser: Browser, page: Path, fault: str, told: str) -> None:
+    """A page with one fault put into it is told of."""
+    browser.call("Page.navigate", url="about:blank")
+    browser.show(page, width=390, dark=False)
+    browser.run(f"void ({fault})")
+
+    assert any(told in one for one in browser.run(FITS))

@@ -1,0 +1,172 @@
+"""The law as data for an interpreter: all terms of several models in one table, each node once.
+
+| of the data | content                                                                                       |
+|-------------|-----------------------------------------------------------------------------------------------|
+| `texts`     | every sentence, name and word, which the rest refers to by number                             |
+| `nodes`     | [operator, arguments...]; a node stands after its arguments, which are numbers of nodes       |
+| `laws`      | a model each: its setting as a token, variables, actions, properties                          |
+| `slips`     | planted mistakes in the first law: other texts of some actions, other terms of some properties |
+
+A constant is [`const`, value], a variable [`var`, number of its name's text]. Guards stand as they were before `tick`
+was made to wait: where `waits` holds, an interpreter lets `tick` wait for every urgent action, slips and all.
+Leaves out the interpreter (`law.js`) and the page (`page`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from attrs import define, field, frozen
+
+from longpoll_spec.actions import actions_of
+from longpoll_spec.law import properties_of
+from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.render.notation import sizes_of
+from longpoll_spec.render.story.terms_of_rocketmq import participant_of, place_of
+from longpoll_spec.terms import Term, nodes
+from longpoll_spec.threads import thread_of
+
+FORMAT_VERSION: Final = 1
+OPERATORS: Final = ("const", "var", "add", "sub", "lt", "le", "eq", "not", "ite", "and", "or")
+"""An operator's number is its place here; `law.js` has the same list."""
+_CONSTANTS: Final = {"true": 1, "false": 0}
+
+
+@frozen
+class Mistake:
+    """A planted slip: what it is called, and the model that has it."""
+
+    action: str
+    what: str
+    actions: tuple[Action, ...]
+    """All actions of the law with the mistake, before `tick` is made to wait."""
+    model: Model
+
+
+@define
+class Pool:
+    """The tables that everything refers to. Invariant: a node's arguments have smaller numbers than the node."""
+
+    texts: dict[str, int] = field(factory=dict)
+    nodes: list[list[int]] = field(factory=list)
+    _numbers: dict[int, int] = field(factory=dict)
+    _shapes: dict[tuple[int, ...], int] = field(factory=dict)
+    # A term is known by its identity, which another could take over once it is gone.
+    _kept: list[Term] = field(factory=list)
+
+    def text(self, text: str) -> int:
+        """The number of a text."""
+        return self.texts.setdefault(text, len(self.texts))
+
+    def term(self, term: Term) -> int:
+        """The number of a term; what it is made of goes into the table before it."""
+        for node in nodes(term, done=self._numbers):
+            shape = self._shape(node)
+            if shape not in self._shapes:
+                self._shapes[shape] = len(self.nodes)
+                self.nodes.append(list(shape))
+            self._numbers[id(node)] = self._shapes[shape]
+            self._kept.append(node)
+        return self._numbers[id(term)]
+
+    def _shape(self, node: Term) -> tuple[int, ...]:
+        match node.op:
+            case "const":
+                return OPERATORS.index("const"), int(node.args[0])
+            case "true" | "false":
+                return OPERATORS.index("const"), _CONSTANTS[node.op]
+            case "parameter":
+                return OPERATORS.index("const"), int(node.args[1])
+            case "var":
+                return OPERATORS.index("var"), self.text(node.args[0])
+            case _:
+                return OPERATORS.index(node.op), *(self._numbers[id(arg)] for arg in node.args)
+
+
+def data_of(models: Sequence[tuple[Model, str]], mistakes: Iterable[Mistake] = ()) -> str:
+    """Models, each with the token of its run of no steps, as JSON text, and mistakes in the first of them.
+
+    The text has no `<`, so it can stand in a page.
+    """
+    pool = Pool()
+    laws = [_law(model, token, pool) for model, token in models]
+    slips = [_slip(mistake, models[0][0], pool) for mistake in mistakes]
+    document = {
+        "format": FORMAT_VERSION,
+        "operators": OPERATORS,
+        "texts": list(pool.texts),
+        "nodes": pool.nodes,
+        "laws": laws,
+        "slips": slips,
+    }
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _law(model: Model, token: str, pool: Pool) -> dict[str, Any]:
+    return {
+        "policy": model.policy.name,
+        "sizes": sizes_of(model.bounds),
+        "token": token,
+        "waits": model.policy.tick == "maximal_progress",
+        "variables": [
+            {
+                "name": pool.text(each.name),
+                "sentence": pool.text(each.sentence),
+                "lower": each.lower,
+                "first": each.initial,
+                "words": [pool.text(each.show(value)) for value in (0, 1)]
+                if each.truth
+                else [pool.text(label) for label in each.labels],
+            }
+            for each in model.variables
+        ],
+        "actions": [_action(action, pool) for action in actions_of(model.state)],
+        "properties": [_property(item, pool) for item in properties_of(model)],
+    }
+
+
+def _action(action: Action, pool: Pool) -> dict[str, Any]:
+    thread = thread_of(action)
+    actor = participant_of(thread) if thread else None
+    return {
+        "label": action.label,
+        "name": action.name,
+        "sentence": pool.text(action.sentence),
+        "place": pool.text(place_of(action)),
+        "thread": pool.text(f"{actor.name} ({actor.java})" if actor else "Time"),
+        "urgent": action.urgent,
+        **_text(action, pool),
+    }
+
+
+def _text(action: Action, pool: Pool) -> dict[str, Any]:
+    effect = [[pool.text(name), pool.term(term)] for name, term in action.effect.items()]
+    return {"guard": pool.term(action.guard), "effect": effect}
+
+
+def _property(item: Property, pool: Pool) -> dict[str, Any]:
+    return {
+        "name": item.name,
+        "kind": item.kind,
+        "sentence": pool.text(item.sentence),
+        "term": pool.term(item.term),
+        "here": pool.term(item.here),
+        "closing": [[label, pool.term(condition)] for label, condition in item.closing],
+    }
+
+
+def _slip(mistake: Mistake, model: Model, pool: Pool) -> dict[str, Any]:
+    """What differs from the law: action number -> its text, property number -> itself."""
+    right: Mapping[str, Any] = {action.label: _text(action, pool) for action in actions_of(model.state)}
+    wrong = [_text(action, pool) for action in mistake.actions]
+    stated = [_property(item, pool) for item in properties_of(model)]
+    restated = [_property(item, pool) for item in properties_of(mistake.model)]
+    return {
+        "action": mistake.action,
+        "what": mistake.what,
+        "actions": [[at, text] for at, text in enumerate(wrong) if text != right[mistake.actions[at].label]],
+        "properties": [[at, item] for at, item in enumerate(restated) if item != stated[at]],
+    }

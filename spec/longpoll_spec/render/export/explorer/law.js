@@ -1,0 +1,280 @@
+"use strict";
+/* The interpreter of the law: what may happen in a state, what comes of it, and what is broken.
+ *
+ * It knows nothing of polling: the law is the table of terms that `data.py` writes. Runs in a page, in a worker of it,
+ * and under Node. Leaves out everything that is seen.
+ */
+const Law = (() => {
+  // The operators by their numbers, as in `data.py`.
+  const [CONST, VAR, ADD, SUB, LT, LE, EQ, NOT, ITE, AND, OR] = Array(11).keys();
+  const CHARACTER = 64; // values from -64 up stand for themselves in a state's key
+  const PREFIX = "lp1.";
+  const CRC_BYTES = 4;
+  // Where a token's fields stand.
+  const [PROPERTY, FINGERPRINT, RUN] = [3, 4, 5];
+
+  /* One law, with a slip or without: evaluates each node at most once in a state. */
+  class Machine {
+    constructor(data, number, slip = null) {
+      const law = data.laws[number];
+      this.data = data;
+      this.law = law;
+      this.nodes = data.nodes;
+      this.actions = law.actions.slice();
+      this.properties = law.properties.slice();
+      if (slip !== null) {
+        for (const [at, text] of data.slips[slip].actions) this.actions[at] = { ...this.actions[at], ...text };
+        for (const [at, item] of data.slips[slip].properties) this.properties[at] = item;
+      }
+      this.initial = law.variables.map((each) => each.first);
+      this.place = new Map(law.variables.map((each, at) => [each.name, at]));
+      this.byLabel = new Map(this.actions.map((action, at) => [action.label, at]));
+      this.values = new Int32Array(this.nodes.length);
+      this.stamps = new Int32Array(this.nodes.length);
+      this.now = 0;
+      this.state = this.initial;
+    }
+
+    look(state) {
+      this.state = state;
+      this.now += 1;
+    }
+
+    value(number) {
+      if (this.stamps[number] === this.now) return this.values[number];
+      const found = this.evaluate(this.nodes[number]);
+      this.stamps[number] = this.now;
+      this.values[number] = found;
+      return found;
+    }
+
+    evaluate(node) {
+      switch (node[0]) {
+        case CONST: return node[1];
+        case VAR: return this.state[this.place.get(node[1])];
+        case ADD: return this.value(node[1]) + this.value(node[2]);
+        case SUB: return this.value(node[1]) - this.value(node[2]);
+        case LT: return Number(this.value(node[1]) < this.value(node[2]));
+        case LE: return Number(this.value(node[1]) <= this.value(node[2]));
+        case EQ: return Number(this.value(node[1]) === this.value(node[2]));
+        case NOT: return 1 - this.value(node[1]);
+        case ITE: return this.value(node[1]) ? this.value(node[2]) : this.value(node[3]);
+        case AND:
+          for (let at = 1; at < node.length; at++) if (!this.value(node[at])) return 0;
+          return 1;
+        case OR:
+          for (let at = 1; at < node.length; at++) if (this.value(node[at])) return 1;
+          return 0;
+        default: throw new Error(`unknown operator ${node[0]}`);
+      }
+    }
+
+    /* The numbers of the actions that may happen in a state, in the law's order. */
+    enabled(state) {
+      this.look(state);
+      const found = [];
+      let urgent = false;
+      this.actions.forEach((action, at) => {
+        if (!this.value(action.guard)) return;
+        found.push(at);
+        urgent ||= action.urgent;
+      });
+      return urgent && this.law.waits ? found.filter((at) => this.actions[at].name !== "tick") : found;
+    }
+
+    /* The state after an action, which must be one that may happen. */
+    after(state, number) {
+      this.look(state);
+      const next = state.slice();
+      for (const [name, term] of this.actions[number].effect) next[this.place.get(name)] = this.value(term);
+      return next;
+    }
+
+    /* The states of a run from the first one; throws where a step may not happen. */
+    follow(run) {
+      const states = [this.initial];
+      for (const number of run) {
+        const here = states[states.length - 1];
+        if (!this.enabled(here).includes(number)) {
+          throw new Error(`step ${states.length}: ${this.actions[number]?.label ?? number} cannot happen here`);
+        }
+        states.push(this.after(here, number));
+      }
+      return states;
+    }
+
+    /* What a state decides by itself, and what each step that may happen in it decides: [property, step or -1]. */
+    decided(state, enabled) {
+      this.look(state);
+      const found = [];
+      this.properties.forEach((item, at) => {
+        if (item.kind === "sometimes") {
+          if (this.value(item.term)) found.push([at, -1]);
+          return;
+        }
+        if (!this.value(item.here)) found.push([at, -1]);
+        for (const [label, condition] of item.closing) {
+          const step = this.byLabel.get(label);
+          if (enabled.includes(step) && this.value(condition)) found.push([at, step]);
+        }
+      });
+      return found;
+    }
+  }
+
+  const key = (state) => String.fromCharCode(...state.map((value) => value + CHARACTER));
+
+  /* Every state that can be reached from `start`, breadth first, so that the first run to a finding is a shortest one.
+   * `told` is called now and then with (states, level). The answer's `findings`: a property's number -> its run from
+   * `start`; of what must hold the run breaks it, of what must be found it gets there. */
+  function explore(machine, { start = machine.initial, limit = Infinity, told = () => {} } = {}) {
+    const states = [start], parents = [-1], by = [-1], levels = [0];
+    const known = new Set([key(start)]);
+    const findings = new Map();
+    let transitions = 0, at = 0;
+    const back = (from) => {
+      const run = [];
+      for (let here = from; parents[here] >= 0; here = parents[here]) run.push(by[here]);
+      return run.reverse();
+    };
+    const keep = (property, run) => {
+      if (run.length < (findings.get(property)?.length ?? Infinity)) findings.set(property, run);
+    };
+    for (; at < states.length && states.length <= limit; at++) {
+      const state = states[at], enabled = machine.enabled(state);
+      for (const [property, step] of machine.decided(state, enabled)) {
+        const length = levels[at] + Number(step >= 0);
+        if (length < (findings.get(property)?.length ?? Infinity)) {
+          keep(property, step < 0 ? back(at) : [...back(at), step]);
+        }
+      }
+      transitions += enabled.length;
+      for (const step of enabled) {
+        const next = machine.after(state, step), name = key(next);
+        if (known.has(name)) continue;
+        known.add(name);
+        states.push(next);
+        parents.push(at);
+        by.push(step);
+        levels.push(levels[at] + 1);
+      }
+      if (at % 1000 === 0) told(states.length, levels[at]);
+    }
+    return { states: states.length, transitions, depth: levels[levels.length - 1], findings, whole: at === states.length };
+  }
+
+  /* CRC-32 as zlib has it. */
+  function crc(bytes) {
+    let rest = ~0;
+    for (const byte of bytes) {
+      rest ^= byte;
+      for (let bit = 0; bit < 8; bit++) rest = (rest >>> 1) ^ (rest & 1 ? 0xedb88320 : 0);
+    }
+    return ~rest >>> 0;
+  }
+
+  const big = (value, size) => Array.from({ length: size }, (_, at) => (value >>> (8 * (size - 1 - at))) & 255);
+
+  /* MessagePack of the integers, texts and lists that a token has, each as short as it can be. */
+  function packed(value) {
+    if (typeof value === "string") {
+      const bytes = [...new TextEncoder().encode(value)];
+      return [...sized(bytes.length, 0xa0, 31, 0xd9), ...bytes];
+    }
+    if (Array.isArray(value)) return [...sized(value.length, 0x90, 15, null), ...value.flatMap(packed)];
+    if (value < 0) return [256 + value];
+    if (value < 128) return [value];
+    if (value < 256) return [0xcc, value];
+    return value < 65536 ? [0xcd, ...big(value, 2)] : [0xce, ...big(value, 4)];
+  }
+
+  function sized(length, small, most, byte) {
+    if (length <= most) return [small + length];
+    if (byte !== null && length < 256) return [byte, length];
+    return [byte === null ? 0xdc : byte + 1, ...big(length, 2)];
+  }
+
+  function unpacked(bytes) {
+    let at = 0;
+    const take = (size) => {
+      if (at + size > bytes.length) throw damaged();
+      at += size;
+      return bytes.slice(at - size, at);
+    };
+    const number = (size) => take(size).reduce((sum, byte) => sum * 256 + byte, 0);
+    const text = (size) => new TextDecoder().decode(Uint8Array.from(take(size)));
+    const list = (size) => {
+      if (size > bytes.length) throw damaged();
+      return Array.from({ length: size }, read);
+    };
+    const read = () => {
+      const head = number(1);
+      if (head < 0x80) return head;
+      if (head >= 0xe0) return head - 256;
+      if (head >= 0xa0 && head < 0xc0) return text(head - 0xa0);
+      if (head >= 0x90 && head < 0xa0) return list(head - 0x90);
+      switch (head) {
+        case 0xcc: return number(1);
+        case 0xcd: return number(2);
+        case 0xce: return number(4);
+        case 0xd9: return text(number(1));
+        case 0xda: return text(number(2));
+        case 0xdc: return list(number(2));
+        default: throw new Error("this token is of another version");
+      }
+    };
+    const value = read();
+    if (at !== bytes.length) throw damaged();
+    return value;
+  }
+
+  const damaged = () => new Error("this token is damaged: copy it again, whole");
+
+  /* The fields of a token; throws with a sentence where they cannot be read. */
+  function fieldsOf(token) {
+    if (!token.startsWith(PREFIX)) throw new Error(`not a token of this version: it begins with '${PREFIX}'`);
+    let bytes;
+    try {
+      const letters = token.slice(PREFIX.length).replaceAll("-", "+").replaceAll("_", "/");
+      bytes = [...atob(letters)].map((letter) => letter.charCodeAt(0));
+    } catch {
+      throw damaged();
+    }
+    const raw = bytes.slice(0, -CRC_BYTES);
+    const checked = [...raw, ...big(crc(raw), CRC_BYTES)];
+    // The last character has bits that decoding ignores: a token has one spelling only.
+    if (bytes.length <= CRC_BYTES || spelled(checked) !== token) throw damaged();
+    return unpacked(raw);
+  }
+
+  const spelled = (bytes) =>
+    PREFIX + btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+
+  /* The token of a run of a law, as `longpoll explain` takes it. */
+  function tokenOf(law, run, property = "") {
+    const fields = fieldsOf(law.token);
+    fields[PROPERTY] = property;
+    fields[RUN] = run;
+    const raw = packed(fields);
+    return spelled([...raw, ...big(crc(raw), CRC_BYTES)]);
+  }
+
+  /* What a token names: {law: its number in the data, run, property}; throws with a sentence where it cannot be told. */
+  function readToken(data, token) {
+    const fields = fieldsOf(token);
+    const setting = (all) => JSON.stringify(all.filter((_, at) => ![PROPERTY, RUN, FINGERPRINT].includes(at)));
+    const law = data.laws.findIndex((each) => setting(fieldsOf(each.token)) === setting(fields));
+    if (law < 0) {
+      const which = [fields[0], ...fields[1]].join("+");
+      throw new Error(
+        `this page has not the law of ${which} under these bounds: write one with longpoll export --to explorer`,
+      );
+    }
+    if (fieldsOf(data.laws[law].token)[FINGERPRINT] !== fields[FINGERPRINT]) {
+      throw new Error("this token is of another version of the law");
+    }
+    return { law, run: fields[RUN], property: fields[PROPERTY] };
+  }
+
+  return { Machine, explore, tokenOf, readToken };
+})();

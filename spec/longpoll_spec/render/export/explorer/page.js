@@ -1,0 +1,356 @@
+"use strict";
+/* What a reader sees and clicks. Every text is written as text, never as HTML. The law is run by `law.js`. */
+const data = JSON.parse(document.getElementById("data").textContent);
+const at = (name) => document.getElementById(name);
+const text = (number) => data.texts[number];
+
+/* The law, the slip (or null), the run, and how many of its steps have been taken. */
+const now = { law: 0, slip: null, run: [], step: 0, machine: null, states: [], property: "" };
+let worker = null;
+let playing = null;
+
+function put(parent, tag, content = "", attributes = {}) {
+  const made = document.createElement(tag);
+  made.textContent = content;
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  parent.append(made);
+  return made;
+}
+
+const state = () => now.states[now.step];
+const law = () => data.laws[now.law];
+const preset = () => law().policy.split("+")[0];
+
+/* Take up a law and a run of it; throws where the run cannot happen. */
+function open(number, slip, run, step = run.length, property = "") {
+  const machine = new Law.Machine(data, number, slip);
+  const states = machine.follow(run);
+  Object.assign(now, { law: number, slip, run, step, machine, states, property });
+  halt();
+  rest();
+  at("found").replaceChildren();
+  at("progress").textContent = "";
+}
+
+function take(number) {
+  now.run = [...now.run.slice(0, now.step), number];
+  now.states = [...now.states.slice(0, now.step + 1), now.machine.after(state(), number)];
+  now.step += 1;
+  now.property = "";
+  draw();
+}
+
+function jump(step) {
+  now.step = Math.max(0, Math.min(now.run.length, step));
+  draw();
+}
+
+/* The run as the page's fragment: a token, and behind `~` the slip by its words, as a token is of the law alone. */
+function address() {
+  const token = Law.tokenOf(law(), now.run.slice(0, now.step), now.property);
+  return now.slip === null ? token : `${token}~${encodeURIComponent(slipName(data.slips[now.slip]))}`;
+}
+
+const slipName = (slip) => `${slip.action} ${slip.what}`;
+
+function read() {
+  const fragment = location.hash.slice(1);
+  if (!fragment || (now.machine && fragment === address())) return;
+  at("notice").textContent = "";
+  try {
+    const [token, broken] = fragment.split("~");
+    const named = Law.readToken(data, token);
+    const slip = broken === undefined ? null : data.slips.findIndex((each) => slipName(each) === decodeURIComponent(broken));
+    if (slip !== null && (slip < 0 || named.law !== 0)) throw new Error("this page has not this slip in this law");
+    open(named.law, slip, named.run, named.run.length, named.property);
+    draw();
+  } catch (error) {
+    at("notice").textContent = `The address names no run: ${error.message}`;
+  }
+}
+
+function draw() {
+  if (at("policy").value !== preset() || !at("knob").options.length) settings();
+  at("policy").value = preset();
+  at("knob").value = String(now.law);
+  at("slip").value = now.slip === null ? "" : String(now.slip);
+  at("slip").disabled = now.law !== 0;
+  at("sizes").textContent = `${law().policy}: ${law().sizes}.`;
+  const may = now.machine.enabled(state());
+  drawState();
+  drawBroken(may);
+  drawEnabled(may);
+  drawLanes();
+  drawStory(at("story"), now.machine, now.run.slice(0, now.step), now.states);
+  at("command").textContent = now.slip === null ? `longpoll explain ${address()}` : "none: a run of a broken law is no run of the law";
+  at("back").disabled = at("first").disabled = now.step === 0;
+  at("on").disabled = at("play").disabled = now.step === now.run.length && now.run.length === 0;
+  history.replaceState(null, "", `#${address()}`);
+}
+
+function said(variable, value) {
+  return variable.words.length ? text(variable.words[value]) : String(value);
+}
+
+/* The requests' own variables as a table, a row for each; all others as the clock, the queue's ends and the threads. */
+function drawState() {
+  const rows = new Map(), columns = new Set();
+  at("clock").replaceChildren();
+  law().variables.forEach((variable, place) => {
+    const name = text(variable.name), match = /^(.*)_(\d+)$/.exec(name);
+    const shown = said(variable, state()[place]);
+    if (!match) {
+      const box = put(at("clock"), "div", "", { title: text(variable.sentence) });
+      put(box, "dt", name.replaceAll("_", " "));
+      put(box, "dd", shown);
+      return;
+    }
+    columns.add(match[1]);
+    if (!rows.has(match[2])) rows.set(match[2], new Map());
+    rows.get(match[2]).set(match[1], shown);
+  });
+  const table = at("requests");
+  table.querySelectorAll("thead, tbody").forEach((part) => part.remove());
+  const head = put(put(table, "thead"), "tr");
+  put(head, "th", "request", { scope: "col" });
+  for (const column of columns) put(head, "th", column.replaceAll("_", " "), { scope: "col" });
+  const body = put(table, "tbody");
+  for (const [slot, values] of rows) {
+    const row = put(body, "tr");
+    if (values.get("phase") === "held") row.dataset.held = "yes";
+    put(row, "th", slot, { scope: "row" });
+    for (const column of columns) put(row, "td", (values.get(column) ?? "").replaceAll("_", " "));
+  }
+}
+
+/* What the state breaks, and what the run's last step broke. */
+function drawBroken(may) {
+  const list = at("broken");
+  list.replaceChildren();
+  for (const name of brokenBy(now.machine, now.states, now.run, now.step, may)) {
+    const item = now.machine.properties.find((each) => each.name === name);
+    put(list, "li", `${name} is broken: ${text(item.sentence)}`);
+  }
+}
+
+function brokenBy(machine, states, run, step, may) {
+  const must = ([number]) => machine.properties[number].kind === "always";
+  const found = machine.decided(states[step], may).filter(([number, by]) => by < 0 && must([number]));
+  if (step) {
+    const before = machine.decided(states[step - 1], machine.enabled(states[step - 1]));
+    found.push(...before.filter(([number, by]) => by === run[step - 1] && must([number])));
+  }
+  return new Set(found.map(([number]) => machine.properties[number].name));
+}
+
+function drawEnabled(may) {
+  const focused = document.activeElement?.closest("#enabled") !== null;
+  at("enabled").replaceChildren();
+  may.forEach((number, place) => {
+    const action = now.machine.actions[number];
+    const button = put(at("enabled"), "button", "", { type: "button", "data-action": action.label });
+    put(button, "strong", `${place < 9 ? `${place + 1}. ` : ""}${action.label}`);
+    put(button, "span", ` ${text(action.thread)}: ${text(action.sentence)}`);
+    if (text(action.place)) put(button, "small", text(action.place));
+    button.addEventListener("click", () => {
+      halt();
+      take(number);
+    });
+  });
+  if (!may.length) put(at("enabled"), "p", "Nothing: the run has ended.");
+  if (focused) at("enabled").querySelector("button")?.focus();
+}
+
+function drawLanes() {
+  const threads = [...new Set(now.run.map((number) => text(now.machine.actions[number].thread)))];
+  const table = at("lanes");
+  table.querySelectorAll("thead, tbody").forEach((part) => part.remove());
+  const head = put(put(table, "thead"), "tr");
+  put(head, "th", "step", { scope: "col" });
+  for (const thread of threads) put(head, "th", thread, { scope: "col" });
+  const body = put(table, "tbody");
+  now.run.forEach((number, place) => {
+    const action = now.machine.actions[number], row = put(body, "tr");
+    put(row, "th", String(place + 1), { scope: "row" });
+    for (const thread of threads) {
+      const cell = put(row, "td");
+      if (thread !== text(action.thread)) continue;
+      const button = put(cell, "button", action.label, { type: "button", "aria-label": `Go to step ${place + 1}: ${action.label}` });
+      if (place + 1 === now.step) button.setAttribute("aria-current", "step");
+      button.addEventListener("click", () => {
+        halt();
+        jump(place + 1);
+      });
+    }
+  });
+}
+
+/* Each step in a sentence: who, what, where in RocketMQ, and what it changed. */
+function drawStory(list, machine, run, states) {
+  list.replaceChildren();
+  run.forEach((number, place) => {
+    const action = machine.actions[number], item = put(list, "li", `${text(action.thread)}: ${text(action.sentence)}`);
+    const changed = machine.law.variables
+      .map((variable, which) => [variable, states[place][which], states[place + 1][which]])
+      .filter(([, before, after]) => before !== after)
+      .map(([variable, before, after]) => `${text(variable.name)}: ${said(variable, before)} → ${said(variable, after)}`);
+    put(item, "small", [`[${action.label}] ${text(action.place)}`.trim(), ...changed].join("; "));
+  });
+}
+
+/* Search in a worker, so that the page stays alive; it is made of the interpreter's own text. */
+function search() {
+  rest();
+  const from = now.step, run = now.run.slice(0, from);
+  const source = `${at("law").textContent}
+onmessage = ({ data: asked }) => {
+  const machine = new Law.Machine(asked.data, asked.law, asked.slip);
+  const told = (states, level) => postMessage({ states, level });
+  const found = Law.explore(machine, { start: asked.start, told });
+  postMessage({ ...found, done: true });
+};`;
+  const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  worker = new Worker(address);
+  URL.revokeObjectURL(address);
+  at("search").disabled = true;
+  at("stop").disabled = false;
+  at("found").replaceChildren();
+  at("progress").textContent = "Searching…";
+  const asked = { law: now.law, slip: now.slip };
+  worker.onmessage = ({ data: answer }) => {
+    if (!answer.done) {
+      at("progress").textContent = `Searching: ${answer.states.toLocaleString("en")} states, ${answer.level} steps deep.`;
+      return;
+    }
+    rest();
+    drawFound(answer, run, asked);
+  };
+  worker.onerror = (error) => {
+    rest();
+    at("progress").textContent = `The search has ended: ${error.message}`;
+  };
+  worker.postMessage({ data, start: state(), ...asked });
+}
+
+function rest() {
+  worker?.terminate();
+  worker = null;
+  at("search").disabled = false;
+  at("stop").disabled = true;
+}
+
+function drawFound(answer, before, asked) {
+  const { properties } = now.machine;
+  const broken = properties
+    .map((item, number) => [item, answer.findings.get(number)])
+    .filter(([item, run]) => item.kind === "always" && run !== undefined)
+    .sort(([, one], [, other]) => one.length - other.length);
+  const told = `${answer.states.toLocaleString("en")} states, ${answer.transitions.toLocaleString("en")} transitions, depth ${answer.depth}`;
+  at("progress").textContent = `${told}: ${broken.length ? `${broken.length} properties are broken` : "no property is broken"}.`;
+  for (const [item, run] of broken) {
+    const box = put(at("found"), "div", "", { class: "found", "data-property": item.name });
+    put(box, "p", `${item.name}, ${run.length} steps from here: ${text(item.sentence)}`);
+    put(box, "button", "Show the shortest run", { type: "button", "aria-label": `Show the shortest run that breaks ${item.name}` })
+      .addEventListener("click", () => {
+        open(asked.law, asked.slip, [...before, ...run], before.length + run.length, item.name);
+        draw();
+        at("run-title").scrollIntoView();
+      });
+  }
+  // A slip may break nothing, and yet no longer do what the law does.
+  const missed = properties.filter((item, number) => item.kind === "sometimes" && !answer.findings.has(number));
+  if (missed.length && !before.length) {
+    put(at("found"), "p", `Never reached: ${missed.map((item) => item.name).join(", ")}.`);
+  }
+  if (asked.slip !== null && !broken.length && !missed.length) {
+    put(at("found"), "p", "Nothing notices this slip under these bounds: what it changes may need more requests or messages to show, or make no difference to anybody.");
+  }
+}
+
+/* Replay the whole run, a step a second. */
+function play() {
+  if (playing !== null) return halt();
+  if (now.step === now.run.length) jump(0);
+  at("play").textContent = "Pause";
+  playing = setInterval(() => {
+    jump(now.step + 1);
+    if (now.step === now.run.length) halt();
+  }, 1000);
+}
+
+function halt() {
+  clearInterval(playing);
+  playing = null;
+  at("play").textContent = "Replay";
+}
+
+/* The choices of policy, of one knob of the policy, and of a slip in the page's first law. */
+function settings() {
+  const here = now.machine ? preset() : data.laws[0].policy;
+  at("policy").replaceChildren();
+  data.laws.forEach((each) => {
+    if (!each.policy.includes("+")) put(at("policy"), "option", each.policy, { value: each.policy });
+  });
+  at("policy").value = here;
+  at("knob").replaceChildren();
+  data.laws.forEach((each, number) => {
+    const [name, ...knobs] = each.policy.split("+");
+    if (name === here) put(at("knob"), "option", knobs.join(", ") || "as the policy is", { value: String(number) });
+  });
+  at("slip").replaceChildren();
+  put(at("slip"), "option", "the law as it is", { value: "" });
+  data.slips.forEach((each, number) => put(at("slip"), "option", slipName(each), { value: String(number) }));
+}
+
+function begin() {
+  at("policy").addEventListener("change", () => {
+    open(data.laws.findIndex((each) => each.policy === at("policy").value), null, []);
+    at("knob").replaceChildren();
+    draw();
+  });
+  at("knob").addEventListener("change", () => {
+    open(Number(at("knob").value), null, []);
+    draw();
+  });
+  at("slip").addEventListener("change", () => {
+    open(now.law, at("slip").value === "" ? null : Number(at("slip").value), []);
+    draw();
+    if (now.slip !== null) search();
+  });
+  const doing = { first: () => jump(0), back: () => jump(now.step - 1), on: () => jump(now.step + 1) };
+  for (const [name, act] of Object.entries(doing)) {
+    at(name).addEventListener("click", () => {
+      halt();
+      act();
+    });
+  }
+  at("play").addEventListener("click", play);
+  at("search").addEventListener("click", search);
+  at("stop").addEventListener("click", () => {
+    rest();
+    at("progress").textContent = "The search was stopped.";
+  });
+  addEventListener("hashchange", read);
+  addEventListener("keydown", onKey);
+  open(0, null, []);
+  const wanted = location.hash;
+  read();
+  if (!wanted || at("notice").textContent) draw();
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select, input, .scroller:focus")) return;
+  const keys = {
+    ArrowLeft: () => jump(now.step - 1),
+    ArrowRight: () => jump(now.step + 1),
+    Home: () => jump(0),
+    s: () => worker ?? search(),
+  };
+  const chosen = /^[1-9]$/.test(event.key) ? at("enabled").querySelectorAll("button")[Number(event.key) - 1] : null;
+  if (!chosen && !(event.key in keys)) return;
+  event.preventDefault();
+  if (chosen) chosen.click();
+  else keys[event.key]();
+}
+
+begin();

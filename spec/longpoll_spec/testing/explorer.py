@@ -1,0 +1,65 @@
+"""The explorer of a policy: a page with its law, those near it, and every planted slip in it.
+
+Leaves out the data and the page (`render.export.explorer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from longpoll_spec.actions import actions_of
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.tokens import token_of
+from longpoll_spec.law import law_of
+from longpoll_spec.model import Action, Model
+from longpoll_spec.policy import PRESETS, Policy, knob_values, with_knob
+from longpoll_spec.render.export.explorer.data import Mistake, data_of
+from longpoll_spec.render.export.explorer.page import page_of
+from longpoll_spec.state import state_of
+from longpoll_spec.testing.slips import Slip, slips_of
+from longpoll_spec.testing.zoo import named_slips
+
+
+def explorer_of(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
+    """The page. `bounds_of`: the bounds under which each policy of the page is run.
+
+    Raises what `bounds_of` raises.
+    """
+    return page_of(law_data(policy, bounds_of), f"Long polling, step by step: {policy.name}")
+
+
+def law_data(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
+    """The page's data: the policy first, then each with one knob otherwise, then the other presets."""
+    models = [law_of(each, bounds_of(each)) for each in near(policy)]
+    return data_of([(model, token_of(model, ())) for model in models], _mistakes(models[0]))
+
+
+def near(policy: Policy) -> Iterator[Policy]:
+    """The policy, it with one knob otherwise, and the other presets."""
+    yield policy
+    if policy.name in PRESETS:
+        for knob, values in knob_values().items():
+            for value in values:
+                if value != getattr(policy, knob):
+                    yield with_knob(policy, f"{knob}={str(value).lower()}")
+    yield from (each for each in PRESETS.values() if each.name != policy.name)
+
+
+def _mistakes(model: Model) -> Iterator[Mistake]:
+    """Every slip that changes some text of the law."""
+    policy, bounds = model.policy, model.bounds
+    for slip in (*named_slips(policy, bounds), *slips_of(policy, bounds)):
+        if slip.is_in(policy, bounds):
+            yield Mistake(slip.action, _what(slip), actions_with(slip, model), slip.planted(policy, bounds))
+
+
+def _what(slip: Slip) -> str:
+    """Its words, with who acts where several texts share the name."""
+    threads = [kind for kind in slip.kinds if kind]
+    return f"({', '.join(threads)}) {slip.what}" if threads else slip.what
+
+
+def actions_with(slip: Slip, model: Model) -> tuple[Action, ...]:
+    """All actions with the mistake, before `tick` is made to wait."""
+    state = state_of(model.policy, model.bounds)
+    return tuple(slip.change(state, action) if slip.touches(action) else action for action in actions_of(state))
