@@ -1,6 +1,6 @@
 """The explorer of a policy: a page with its law, those near it, and every planted slip in it.
 
-Leaves out the data and the page (`render.export.explorer`).
+Leaves out the data and the page that they are put into.
 """
 
 from __future__ import annotations
