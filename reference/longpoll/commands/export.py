@@ -7,7 +7,6 @@ running the checkers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -19,12 +18,12 @@ from longpoll_java.exported import files_of
 from longpoll_java.jars import JAVA, NAMES, VERSIONS
 from longpoll_java.promises import shown_by
 from longpoll_java.schedule import schedule_of, with_after
-from longpoll_spec.bounds import named
+from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
-from longpoll_spec.policy import preset, with_knobs
+from longpoll_spec.policy import Policy, preset, with_knobs
 from longpoll_spec.render.export.jani import jani_of
 from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
@@ -113,7 +112,10 @@ def export(
         raise UserError(f"--to {target} needs one directory; a token and --on go with --to {BYTEMAN}")
     directory = Path(words[0])
     policy = with_knobs(preset(policy_name), knobs)
-    bounds_of = partial(named, bounds_name, **sizes, aspects=aspects)
+
+    def bounds_of(each: Policy) -> Bounds:
+        return named(bounds_name, each, **sizes, aspects=aspects)
+
     model = law_of(policy, bounds_of(policy))
     name = name_of(model)
     if target == EXPLORER:
