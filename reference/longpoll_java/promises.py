@@ -100,7 +100,10 @@ def _regressed(trace: Trace) -> Iterator[Move]:
     """The broker says the older offset."""
     yield Move("free")
     for each in trace.model.state.requests:
-        yield Move("offset", slot=each.index, number=_last(trace, f"committed_{each.index}"))
+        name = f"committed_{each.index}"
+        last = _last(trace, name)
+        if any(value_of(trace.model, step.state, name, 0) > last for step in trace.steps):
+            yield Move("offset", slot=each.index, number=last)
 
 
 def _unswept(_trace: Trace) -> Iterator[Move]:
